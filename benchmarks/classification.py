@@ -12,24 +12,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.plain_loop import normalised, plain_loop
+from benchmarks.plain_loop import normalized, plain_loop
 from paceline.config.system import Precision
 from paceline.distributed.device.setup import autocast_for
-from paceline.tools.bench.harness import WARM_UP_STEPS, Contender, Made, Menu, Step, variants
-from paceline.tools.bench.step import laid_out, placed
-from paceline.tools.bench.step_resnet import Photos, ResNetBench
+from paceline.tools.bench.harness import WARM_UP_STEPS, Case, Menu, ReadyCase, Step, list_variants
+from paceline.tools.bench.step import to_device, to_memory_format
+from paceline.tools.bench.step_resnet import ResNetBench, ResNetInputs
 
 LIBRARIES = ("torchvision", "timm")
 
 
-def contenders(bench: ResNetBench, precision: Precision, scene: Photos, device: torch.device) -> Menu:
+def contenders(bench: ResNetBench, precision: Precision, scene: ResNetInputs, device: torch.device) -> Menu:
     """Those that are installed, in every form."""
     found: Menu = {}
     for name in filter(importlib.util.find_spec, LIBRARIES):
-        found |= variants(name, partial(plain_step, bench, precision, name, scene, device))
+        found |= list_variants(name, partial(plain_step, bench, precision, name, scene, device))
     if device.type == "cpu" and "torchvision" in found:
         layout, other = bench.other_layout()
-        found[f"torchvision {layout}"] = Contender(partial(plain_step, other, precision, "torchvision", scene, device))
+        found[f"torchvision {layout}"] = Case(partial(plain_step, other, precision, "torchvision", scene, device))
     return found
 
 
@@ -45,25 +45,25 @@ def plain_step(
     bench: ResNetBench,
     precision: Precision,
     name: str,
-    scene: Photos,
+    scene: ResNetInputs,
     device: torch.device,
     *,
     compile: bool = False,
     graph: bool = False,
-) -> Made:
+) -> ReadyCase:
     """With autocast; fp16 without a loss scale, which would only cost time."""
-    recipe, batch = bench.recipe(), laid_out(scene.batch, bench.system)
-    model = placed(peer_model(name, bench.depth), bench.system, device).train()
+    recipe, batch = bench.recipe(), to_memory_format(scene.batch, bench.system)
+    model = to_device(peer_model(name, bench.depth), bench.system, device).train()
     autocast = autocast_for(replace(bench.system, precision=precision), device)
     network: Any = torch.compile(model) if compile else model
 
     def loss() -> Tensor:
         with autocast():
-            logits = network(normalised(batch.images))
+            logits = network(normalized(batch.images))
         return F.cross_entropy(logits.float(), batch.labels, label_smoothing=recipe.model.label_smoothing)
 
     step = plain_loop(model, loss, recipe.optim)
-    return Made(as_graph(step, device) if graph else step)
+    return ReadyCase(as_graph(step, device) if graph else step)
 
 
 def as_graph(step: Step, device: torch.device) -> Step:

@@ -17,21 +17,21 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from paceline.data.index.records import Records
-from paceline.data.storage.memory_cache import CachedRecords, Shelf
-from paceline.distributed.device.detect import cpu_cores
-from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts, ratio
-from paceline.tools.bench.input import photos_in, rates, rates_of, require_linux
-from paceline.tools.bench.input_contenders import ours, records_of
+from paceline.data.index.records import RecordReader
+from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
+from paceline.distributed.device.detect import count_cpus
+from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
+from paceline.tools.bench.input import measure_rates, photos_in, rates, require_linux
+from paceline.tools.bench.input_contenders import open_file_records, paceline_loader
 
 FETCH_THREADS = (0, 8, 32)
 KEPT = "late, all kept in memory"
 
 
-class LateRecords(Records):
+class LateRecords(RecordReader):
     """Records that come so many seconds later."""
 
-    def __init__(self, records: Records, seconds: float) -> None:
+    def __init__(self, records: RecordReader, seconds: float) -> None:
         super().__init__(records.places)
         self._records, self._seconds = records, seconds
 
@@ -45,10 +45,10 @@ class LateRecords(Records):
         return self._records.read(i)
 
 
-def _kept(late: Records) -> Records:
+def _kept(late: RecordReader) -> RecordReader:
     """As --system.cache has them from the second epoch on, where the room holds all of them."""
     room = int(late.places.lengths.sum())
-    kept = CachedRecords(late, Shelf(-1, len(late), room), 0)
+    kept = CachedRecords(late, SharedMemoryCache(-1, len(late), room), 0)
     with ThreadPoolExecutor(max(FETCH_THREADS)) as pool:
         list(pool.map(kept.read, range(len(kept))))
     return kept
@@ -58,24 +58,24 @@ def run_fetch_bench(data: Path, *, milliseconds: float, seconds: float, size: in
     """Measure, print, -> JSON facts.
 
     milliseconds  that a read takes longer
-    Raises DataError when the folder has no photos, UserError off Linux.
+    Raises DataError when the folder has no photos, PacelineError off Linux.
     """
     require_linux()
-    records, cores, console = records_of(photos_in(data)), cpu_cores(), Console()
+    records, cores, console = open_file_records(photos_in(data)), count_cpus(), Console()
     late = LateRecords(records, milliseconds / 1e3)
-    menu: dict[str, Any] = {"no latency": partial(ours, records, size, cores, "simplejpeg")}
+    menu: dict[str, Any] = {"no latency": partial(paceline_loader, records, size, cores, "simplejpeg")}
     for threads in FETCH_THREADS:
-        menu[f"late, {threads} fetch threads"] = partial(ours, late, size, cores, "simplejpeg", threads)
-    menu[KEPT] = partial(ours, _kept(late), size, cores, "simplejpeg")
+        menu[f"late, {threads} fetch threads"] = partial(paceline_loader, late, size, cores, "simplejpeg", threads)
+    menu[KEPT] = partial(paceline_loader, _kept(late), size, cores, "simplejpeg")
     works = {name: partial(rates, make, seconds) for name, make in menu.items()}
-    found = rates_of(all_rounds(works, rounds, console.print))
+    found = measure_rates(run_all_rounds(works, rounds, console.print))
     wall = found["images_per_second"]
     report = {
         "photos": len(records),
         "latency_ms": milliseconds,
         "loader_threads": cores,
         **found,
-        "times_without_fetch_threads": {name: ratio(wall[name], wall["late, 0 fetch threads"]) for name in wall},
+        "times_without_fetch_threads": {name: ratio_interval(wall[name], wall["late, 0 fetch threads"]) for name in wall},
         "machine": machine_facts(torch.device("cpu")),
     }
     for name, times in report["times_without_fetch_threads"].items():

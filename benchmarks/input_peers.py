@@ -31,15 +31,15 @@ from paceline._utils.errors import DataError
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import FILE_NAME, Manifest
 from paceline.data.transforms.decode import Decoder
-from paceline.distributed.device.detect import cpu_cores
-from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts, ratio
-from paceline.tools.bench.input import facts_of, installed_decoders, photos_in, rates_of, require_linux
+from paceline.distributed.device.detect import count_cpus
+from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
+from paceline.tools.bench.input import describe_images, installed_decoders, measure_rates, photos_in, require_linux
 from paceline.tools.bench.input_contenders import BATCH
 
 PROGRAMS = Path(__file__).parent / "peers"
 START_SECONDS = 240  # FFCV compiles its pipeline first
-MOST_PHOTOS = 1000  # each other container holds them once more
-MOST_RECORDS = 50_000  # of a prepared set, which is read whole to find those photos in it
+MAX_PHOTOS = 1000  # each other container holds them once more
+MAX_RECORDS = 50_000  # of a prepared set, which is read whole to find those photos in it
 BARE = "bare decode"
 
 
@@ -116,14 +116,14 @@ def run_peers_bench(
                   RecordIO, ...) that hold the same bytes; each is a further contender of ours
     environments  folder of the peers' environments
     absent        peers that could not be installed, and why
-    Raises DataError where there are no photos or a data set has others, UserError off Linux.
+    Raises DataError where there are no photos or a data set has others, PacelineError off Linux.
     """
     require_linux()
-    console, cores = Console(), cpu_cores()
+    console, cores = Console(), count_cpus()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-peers-")))
         photos = _photos(data[0], folder)
-        facts_of_photos = facts_of(photos)
+        facts_of_photos = describe_images(photos)
         task = {"photos": [str(path) for path in photos], "size": size, "batch": BATCH, "threads": cores}
         menu = _menu(data, peers, environments, installed_decoders() if decoders is None else decoders)
         console.print(f"{len(photos)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
@@ -147,7 +147,7 @@ def run_peers_bench(
             running[name] = (process, facts)
             console.print(f"{name}: {facts['ready']} ({facts['version']})", markup=False)
         works = {name: partial(process.rates, seconds) for name, (process, _) in running.items()}
-        measured = all_rounds(works, rounds, console.print, absent)
+        measured = run_all_rounds(works, rounds, console.print, absent)
     report = {
         "photos": facts_of_photos,
         "output_size": size,
@@ -164,7 +164,7 @@ def run_peers_bench(
 
 
 def _photos(data: Path, folder: Path) -> list[Path]:
-    """JPEG files of the first data set: its own, or copies of its records' bytes; at most MOST_PHOTOS, evenly spread."""
+    """JPEG files of the first data set: its own, or copies of its records' bytes; at most MAX_PHOTOS, evenly spread."""
     if not (data / FILE_NAME).is_file():
         return _spread(photos_in(data))
     manifest = Manifest.load(data)
@@ -182,7 +182,7 @@ def _photos(data: Path, folder: Path) -> list[Path]:
 
 
 def _spread(things: list[Any]) -> list[Any]:
-    kept = min(len(things), MOST_PHOTOS)
+    kept = min(len(things), MAX_PHOTOS)
     return [things[place] for place in (np.arange(kept) * len(things) // max(1, kept)).tolist()]
 
 
@@ -203,8 +203,8 @@ def _menu(
             continue
         manifest = Manifest.load(folder)
         images = manifest.splits[manifest.learnt].images
-        if images > MOST_RECORDS:
-            raise DataError(f"--data {folder}: {images:,} photos; name a set of {MOST_RECORDS:,} at most.")
+        if images > MAX_RECORDS:
+            raise DataError(f"--data {folder}: {images:,} photos; name a set of {MAX_RECORDS:,} at most.")
         for decoder in decoders:
             name = f"paceline {decoder}, {folder.name}"
             menu[name if name not in menu else f"{name} ({folder.parent})"] = (
@@ -222,10 +222,10 @@ def _menu(
 
 def _ratios(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
     """Rates by round, and of each contender of ours its ratio to every other, by CPU time."""
-    found = rates_of(measured)
+    found = measure_rates(measured)
     cpu = found["images_per_cpu_second"]
     ours = [name for name in cpu if name.startswith("paceline")]
-    against = {name: {other: ratio(cpu[name], cpu[other]) for other in cpu if other not in ours} for name in ours}
+    against = {name: {other: ratio_interval(cpu[name], cpu[other]) for other in cpu if other not in ours} for name in ours}
     return {**found, "ratio_of_images_per_cpu_second": against}
 
 

@@ -23,14 +23,14 @@ from PIL import Image
 from rich.console import Console
 
 from paceline.config.system import System
-from paceline.data.batch import Batch, labelled_batch
-from paceline.data.index.records import Records
+from paceline.data.batch import Batch, labeled_batch
+from paceline.data.index.records import RecordReader
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
-from paceline.data.transforms.crop import Window
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import Draw, render
+from paceline.data.transforms.sample import SampleSpec, decode_and_transform
 from paceline.data.workers import pool
 from paceline.tools.bench.input import require_linux
 from paceline.tools.bench.process_tree import memory_mib
@@ -45,10 +45,10 @@ SHARE, STEP_SECONDS = 400, 400 / 7165
 BOUNDARY_STEPS = 60  # watched before a boundary, and after it
 
 
-_WHOLE = Window(0, 0, 16, 16, 16, 16)
+_WHOLE = CropWindow(0, 0, 16, 16, 16, 16)
 
 
-class OnePhoto(Records):
+class OnePhoto(RecordReader):
     """The same photo of 16 x 16 pixels under RECORDS numbers."""
 
     portable = True
@@ -70,8 +70,8 @@ class OnePhoto(Records):
         return self.photo
 
 
-def _draw(label: Callable[[int, int], Any], epoch: int, index: int, header: Header, name: str) -> Draw:
-    return Draw(name, header, _WHOLE, label(epoch, index))
+def _draw(label: Callable[[int, int], Any], epoch: int, index: int, header: Header, name: str) -> SampleSpec:
+    return SampleSpec(name, header, _WHOLE, label(epoch, index))
 
 
 def _loader(batch: int, workers: int, render: Callable[..., Any], label: Callable[[int, int], Any], **more: Any) -> Loader:
@@ -86,15 +86,15 @@ def _loader(batch: int, workers: int, render: Callable[..., Any], label: Callabl
     )  # fmt: skip
 
 
-def _sleeping(seconds: float, data: bytes, drawn: Draw, out: np.ndarray) -> None:
+def _sleeping(seconds: float, data: bytes, drawn: SampleSpec, out: np.ndarray) -> None:
     """A photo of few pixels is rendered, and the time that a large one takes without the lock is slept in parts."""
-    render(data, drawn, out[:16, :16])
+    decode_and_transform(data, drawn, out[:16, :16])
     for _ in range(RELEASES):
         time.sleep(seconds / RELEASES)
 
 
 def _drawn_class(epoch: int, index: int) -> int:
-    return SampleRandom(0, epoch, index).integer(0, 1000)
+    return SampleRng(0, epoch, index).integer(0, 1000)
 
 
 def simulate(
@@ -110,7 +110,7 @@ def simulate(
     def rate(count: int) -> float:
         shape = {"image_shape": (224, 224, 3), "processes": processes}
         # Workers that sleep need no core: as many as are asked for, not as many as this machine's cores can use.
-        most = patch.object(pool, "MOST_A_CORE", count)
+        most = patch.object(pool, "MAX_A_CORE", count)
         with most, _loader(256, count, stand_in, _drawn_class, **shape) as loader:
             for _ in range(4):  # the first permutation, and the ring's memory
                 next(loader)
@@ -143,11 +143,11 @@ class _Labels:
         return int(self.labels[index]), int(self.offsets[index]) & 0xFF
 
 
-def _marked(data: bytes, drawn: Draw, out: np.ndarray) -> None:
+def _marked(data: bytes, drawn: SampleSpec, out: np.ndarray) -> None:
     out[0, 0] = drawn.label[1]
 
 
-def _nothing(data: bytes, drawn: Draw, out: np.ndarray) -> None:
+def _nothing(data: bytes, drawn: SampleSpec, out: np.ndarray) -> None:
     pass
 
 
@@ -170,7 +170,7 @@ def memory(*, epochs: float = 3.0, batch: int = 512, workers: int = 2) -> dict[s
         labels = _mapped(Path(folder) / "labels.npy", (np.arange(RECORDS) % 1000).astype(np.int32))
 
         def make_batch(images: torch.Tensor, found: list[tuple[int, int]], indices: torch.Tensor) -> Batch:
-            return labelled_batch(images, [label for label, _ in found], indices)
+            return labeled_batch(images, [label for label, _ in found], indices)
 
         sampled: list[float] = []
         with _loader(batch, workers, _marked, _Labels(labels, offsets), make_batch=make_batch, last_step=steps) as loader:

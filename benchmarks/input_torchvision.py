@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from PIL import Image
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.config.maskrcnn import InstanceInput
 from paceline.config.ssd import BoxInput
-from paceline.tools.bench.input import Contest
+from paceline.tools.bench.input import InputBenchmark
 from paceline.tools.bench.input_contenders import BATCH, Take
 
 
-def contenders(contest: Contest, cores: int) -> dict[str, Callable[[], Any]]:
+def contenders(contest: InputBenchmark, cores: int) -> dict[str, Callable[[], Any]]:
     """Both decoders with several numbers of workers; and "tuned", which no loader argument gives: without workers, and told to use one
     intra-op thread, so that small pictures are not split over all cores.
     """
@@ -40,7 +40,7 @@ def contenders(contest: Contest, cores: int) -> dict[str, Callable[[], Any]]:
     return menu
 
 
-def loader_of(contest: Contest) -> Callable[..., Any]:
+def loader_of(contest: InputBenchmark) -> Callable[..., Any]:
     """-> (workers, decode, intra-op threads) -> the contender."""
     make = {"classification": photos_of, "ssd": boxes_of, "maskrcnn": masks_of}[contest.task]
     return lambda *how: torchvision_loader(lambda decode: make(contest, decode), *how)
@@ -63,7 +63,7 @@ def torchvision_loader(
     intra_op_threads  of this process, which matter with workers=0 (worker processes have one); None: torch's default
     """
     if workers and not Path("/dev/shm").is_dir():
-        raise UserError(
+        raise PacelineError(
             "bench input: torch's DataLoader needs /dev/shm for its workers. Give the container one: --ipc=host."
         )
     before = torch.get_num_threads()
@@ -91,7 +91,9 @@ def torchvision_loader(
 class Photos(torch.utils.data.Dataset):
     """A map-style data set as torchvision's ImageFolder: a path, a load, a transform; label 0, or boxes in tv_tensors."""
 
-    def __init__(self, paths: list[Path], transforms: list[Any], decode: str, contest: Contest | None = None) -> None:
+    def __init__(
+        self, paths: list[Path], transforms: list[Any], decode: str, contest: InputBenchmark | None = None
+    ) -> None:
         from torchvision.transforms import v2
 
         self.paths, self.contest = paths, contest
@@ -137,12 +139,12 @@ def crop(size: int) -> list[Any]:
     return [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
 
 
-def photos_of(contest: Contest, decode: str) -> tuple[Any, int, Any]:
+def photos_of(contest: InputBenchmark, decode: str) -> tuple[Any, int, Any]:
     """Photos alone."""
     return Photos(contest.paths, crop(contest.settings.size), decode), BATCH, None
 
 
-def boxes_of(contest: Contest, decode: str) -> tuple[Any, int, Any]:
+def boxes_of(contest: InputBenchmark, decode: str) -> tuple[Any, int, Any]:
     """With boxes, as torchvision's detection examples have them."""
     from torchvision.transforms import v2
 
@@ -158,7 +160,7 @@ def boxes_of(contest: Contest, decode: str) -> tuple[Any, int, Any]:
     return Photos(contest.paths, steps, decode, contest), BATCH, _stacked
 
 
-def masks_of(contest: Contest, decode: str) -> tuple[Any, int, Any]:
+def masks_of(contest: InputBenchmark, decode: str) -> tuple[Any, int, Any]:
     """With masks; batches are lists, as torchvision's detection training has them."""
     from torchvision.transforms import v2
 
@@ -171,7 +173,7 @@ def masks_of(contest: Contest, decode: str) -> tuple[Any, int, Any]:
     return coco_detection(contest, transform, decode), 8, _listed
 
 
-def coco_detection(contest: Contest, transform: Any, decode: str) -> Any:
+def coco_detection(contest: InputBenchmark, transform: Any, decode: str) -> Any:
     """torchvision's CocoDetection, wrapped for v2 transforms: the same photos, without crowds."""
     from torchvision import datasets, tv_tensors
 

@@ -20,37 +20,37 @@ from torch import Tensor, nn
 
 from benchmarks.maskrcnn_operations import compressed, operations
 from benchmarks.plain_loop import plain_loop
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.system import Precision
 from paceline.distributed.device.setup import autocast_for
-from paceline.tools.bench.harness import OURS, Contender, Made, Menu, Operation, Step
-from paceline.tools.bench.profile import Part, part
-from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, Scene, scale_logits, scale_residuals
+from paceline.tools.bench.harness import OURS, Case, Menu, Operation, ReadyCase, Step
+from paceline.tools.bench.profile import ProfiledPart, resolve_part
+from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, MaskRCNNInputs, scale_logits, scale_residuals
 
 __all__ = ["contenders", "operations", "prediction"]
 
 
-def contenders(bench: MaskRCNNBench, precision: Precision, scene: Scene, device: torch.device) -> Menu:
+def contenders(bench: MaskRCNNBench, precision: Precision, scene: MaskRCNNInputs, device: torch.device) -> Menu:
     """torchvision's in both memory layouts, with our weights; detectron2's."""
 
-    def theirs(memory: torch.memory_format) -> Made:
+    def theirs(memory: torch.memory_format) -> ReadyCase:
         return torchvision_step(torchvision_peer(bench, device, memory), scene, bench, precision)
 
-    def facebooks() -> Made:
+    def facebooks() -> ReadyCase:
         model = detectron2_model(bench.net, bench.classes)
         scale_residuals(model, ("conv3.norm", "conv2.norm"), bench.net.depth)
         return detectron2_step(model.to(device), scene, bench, precision)
 
     return {
-        "torchvision": Contender(partial(theirs, torch.contiguous_format), profiled=True),
-        "torchvision channels_last": Contender(partial(theirs, torch.channels_last)),
-        "detectron2": Contender(facebooks),
+        "torchvision": Case(partial(theirs, torch.contiguous_format), profiled=True),
+        "torchvision channels_last": Case(partial(theirs, torch.channels_last)),
+        "detectron2": Case(facebooks),
     }
 
 
 def prediction(
-    bench: MaskRCNNBench, precision: Precision, scene: Scene, device: torch.device, ours: Callable[[], Any]
+    bench: MaskRCNNBench, precision: Precision, scene: MaskRCNNInputs, device: torch.device, ours: Callable[[], Any]
 ) -> Operation:
     """torchvision's model with its pasting, a bitmap of the whole photo for every detection, and pycocotools' compression, as its
     own evaluation has them. Every image must have as many detections.
@@ -122,7 +122,7 @@ def loop(model: nn.Module, losses: Callable[[], Any], bench: MaskRCNNBench, prec
     return plain_loop(model, loss, bench.recipe().optim)
 
 
-def torchvision_step(model: nn.Module, scene: Scene, bench: MaskRCNNBench, precision: Precision) -> Made:
+def torchvision_step(model: nn.Module, scene: MaskRCNNInputs, bench: MaskRCNNBench, precision: Precision) -> ReadyCase:
     """On a model that is on its device."""
     model.train()
     functions = importlib.import_module("torchvision.models.detection.roi_heads")
@@ -157,35 +157,35 @@ def torchvision_step(model: nn.Module, scene: Scene, bench: MaskRCNNBench, preci
         return model(list(scene.batch.images.float() / 255), targets)
 
     parts = (
-        *part("input", net.transform),
-        *part("trunk", backbone.body),
-        *part("pyramid", backbone.fpn),
-        *part("proposal head", rpn.head),
-        *part("proposals", rpn.anchor_generator, rpn.box_coder.decode),
-        Part(rpn, "filter_proposals", "proposals"),
-        *part("matching and sampling", rpn.assign_targets_to_anchors, rpn.box_coder.encode),
-        Part(rpn, "fg_bg_sampler", "matching and sampling"),
-        Part(heads, "select_training_samples", "matching and sampling"),
-        *part("losses", rpn.compute_loss),
-        *part("losses", functions.fastrcnn_loss, functions.maskrcnn_loss, called_in=functions),
-        *part("pooling", heads.box_roi_pool, heads.mask_roi_pool),
-        *part("box head", heads.box_head, heads.box_predictor),
-        *part("mask head", heads.mask_head, heads.mask_predictor),
-        *part("mask targets", functions.project_masks_on_boxes, called_in=functions),
+        *resolve_part("input", net.transform),
+        *resolve_part("trunk", backbone.body),
+        *resolve_part("pyramid", backbone.fpn),
+        *resolve_part("proposal head", rpn.head),
+        *resolve_part("proposals", rpn.anchor_generator, rpn.box_coder.decode),
+        ProfiledPart(rpn, "filter_proposals", "proposals"),
+        *resolve_part("matching and sampling", rpn.assign_targets_to_anchors, rpn.box_coder.encode),
+        ProfiledPart(rpn, "fg_bg_sampler", "matching and sampling"),
+        ProfiledPart(heads, "select_training_samples", "matching and sampling"),
+        *resolve_part("losses", rpn.compute_loss),
+        *resolve_part("losses", functions.fastrcnn_loss, functions.maskrcnn_loss, called_in=functions),
+        *resolve_part("pooling", heads.box_roi_pool, heads.mask_roi_pool),
+        *resolve_part("box head", heads.box_head, heads.box_predictor),
+        *resolve_part("mask head", heads.mask_head, heads.mask_predictor),
+        *resolve_part("mask targets", functions.project_masks_on_boxes, called_in=functions),
     )
-    return Made(loop(model, losses, bench, precision), parts, extra_facts)
+    return ReadyCase(loop(model, losses, bench, precision), parts, extra_facts)
 
 
 def detectron2_model(settings: MaskRCNNModel, classes: int) -> nn.Module:
     """detectron2's Mask R-CNN by these settings, on the CPU.
 
-    Raises UserError where it cannot be imported.
+    Raises PacelineError where it cannot be imported.
     """
     try:
         config = importlib.import_module("detectron2.config").get_cfg()
         build_model = importlib.import_module("detectron2.modeling").build_model
     except ImportError as problem:
-        raise UserError(
+        raise PacelineError(
             f"{problem}. Package registries do not have it; its source folder on PYTHONPATH, with fvcore, iopath, omegaconf "
             "and hydra-core, is enough: training needs none of its compiled parts"
         ) from problem
@@ -223,7 +223,7 @@ def detectron2_model(settings: MaskRCNNModel, classes: int) -> nn.Module:
     return build_model(config)
 
 
-def detectron2_step(model: nn.Module, scene: Scene, bench: MaskRCNNBench, precision: Precision) -> Made:
+def detectron2_step(model: nn.Module, scene: MaskRCNNInputs, bench: MaskRCNNBench, precision: Precision) -> ReadyCase:
     """On a model that is on its device."""
     structures = importlib.import_module("detectron2.structures")
     storage = importlib.import_module("detectron2.utils.events").EventStorage
@@ -268,4 +268,4 @@ def detectron2_step(model: nn.Module, scene: Scene, bench: MaskRCNNBench, precis
         with storage(0):
             return model(inputs)
 
-    return Made(loop(model, losses, bench, precision), (), extra_facts)
+    return ReadyCase(loop(model, losses, bench, precision), (), extra_facts)

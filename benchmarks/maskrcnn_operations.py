@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from paceline.config.maskrcnn import MaskRCNNModel
-from paceline.models.maskrcnn.proposals import RegionRules, proposals, region_detections
-from paceline.models.ops.anchors import pyramid_anchors
+from paceline.models.maskrcnn.proposals import ProposalRules, detect_regions, make_proposals
+from paceline.models.ops.anchors import make_pyramid_anchors
 from paceline.models.ops.boxes import BoxCoder
 from paceline.models.ops.matching import match_anchors
 from paceline.models.ops.paste_masks import paste_to_rle
-from paceline.models.ops.roi_align import levels_of, mask_targets, pool_regions
+from paceline.models.ops.roi_align import assign_levels, mask_targets, pool_regions
 from paceline.tools.bench.harness import OURS, Operation
-from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, Scene
+from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, MaskRCNNInputs
 
 PEER = "torchvision"
 STRIDES = (4, 8, 16, 32, 64)
@@ -42,7 +42,7 @@ def operations(bench: MaskRCNNBench, device: torch.device) -> Iterator[Operation
         yield from make(bench.net, scene, bench.classes, device)
 
 
-def matching(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device) -> Iterator[Operation]:
+def matching(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torch.device) -> Iterator[Operation]:
     """Objects to anchors."""
     matcher = importlib.import_module("torchvision.models.detection._utils").Matcher(
         settings.rpn.positive_iou, settings.rpn.negative_iou, allow_low_quality_matches=True
@@ -67,7 +67,7 @@ def matching(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device
     yield Operation(f"matching of {len(anchors):,} anchors", works, {PEER: apart}, SHARE)
 
 
-def making_proposals(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device) -> Iterator[Operation]:
+def making_proposals(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torch.device) -> Iterator[Operation]:
     """From the proposal head's outputs to proposals; torchvision's decodes every anchor, as its network does."""
     rules, anchors = settings.rpn, _anchors(settings, scene, device)
     draw = torch.Generator().manual_seed(0)
@@ -84,7 +84,7 @@ def making_proposals(settings: MaskRCNNModel, scene: Scene, _: int, device: torc
     photo = [tuple(sizes[0].tolist())]
 
     def ours() -> Tensor:
-        found, valid, _ = proposals(
+        found, valid, _ = make_proposals(
             logits, deltas, anchors, sizes, pre=rules.pre_train, post=rules.post_train, iou=rules.iou,
             least_side=rules.least_side, limit=rules.limit, nms_over="level", post_of="image",
         )  # fmt: skip
@@ -100,7 +100,7 @@ def making_proposals(settings: MaskRCNNModel, scene: Scene, _: int, device: torc
     yield Operation(f"proposals of {len(every):,} anchors", {OURS: ours, PEER: torchvision}, {PEER: apart}, SHARE)
 
 
-def pooling(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device) -> Iterator[Operation]:
+def pooling(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torch.device) -> Iterator[Operation]:
     """Regions from the pyramid, forward and backward, in both memory layouts."""
     pooler_of = importlib.import_module("torchvision.ops").MultiScaleRoIAlign
     roi, channels = settings.roi, settings.channels
@@ -118,7 +118,7 @@ def pooling(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device)
 
             def ours(levels=levels, boxes=boxes, image=image, weights=weights, side=side) -> tuple[Tensor, ...]:
                 pooled = pool_regions(
-                    levels, STRIDES[:4], image, boxes, levels_of(boxes, levels=4, law="torchvision", first=2),
+                    levels, STRIDES[:4], image, boxes, assign_levels(boxes, levels=4, law="torchvision", first=2),
                     side=side, sampling_ratio=roi.sampling_ratio, aligned=roi.aligned,
                 )  # fmt: skip
                 return pooled.detach(), *torch.autograd.grad((pooled * weights).sum(), levels)
@@ -132,7 +132,7 @@ def pooling(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device)
             yield Operation(f"{len(boxes)} regions to {side} x {side}, {name}", works, {PEER: _furthest}, RELATIVE)
 
 
-def finding(settings: MaskRCNNModel, scene: Scene, classes: int, device: torch.device) -> Iterator[Operation]:
+def finding(settings: MaskRCNNModel, scene: MaskRCNNInputs, classes: int, device: torch.device) -> Iterator[Operation]:
     """From the box head's outputs to detections."""
     roi, rules = settings.roi, settings.detect
     regions = scene.proposals[:1, : settings.rpn.post_test]
@@ -149,9 +149,9 @@ def finding(settings: MaskRCNNModel, scene: Scene, classes: int, device: torch.d
     photo = [tuple(sizes[0].tolist())]
 
     def ours() -> Tensor:
-        boxes, scores, labels, _ = region_detections(
+        boxes, scores, labels, _ = detect_regions(
             logits[None], deltas[None], regions, there, sizes,
-            RegionRules(
+            ProposalRules(
                 BoxCoder(roi.weights, roi.limit), rules.score_above, rules.iou, rules.keep, rules.candidates, rules.least_side
             ),
         )  # fmt: skip
@@ -168,7 +168,7 @@ def finding(settings: MaskRCNNModel, scene: Scene, classes: int, device: torch.d
     yield Operation(f"detections of {count:,} regions, {classes} classes", works, {PEER: apart}, SHARE)
 
 
-def targets(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device) -> Iterator[Operation]:
+def targets(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torch.device) -> Iterator[Operation]:
     """Mask targets of as many regions as may be positive: from canvases here, from bitmaps of the whole photo there.
 
     They are compared where the canvas has the input's resolution.
@@ -190,7 +190,7 @@ def targets(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device)
     )
 
 
-def pasting(settings: MaskRCNNModel, scene: Scene, _: int, device: torch.device) -> Iterator[Operation]:
+def pasting(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torch.device) -> Iterator[Operation]:
     """Small masks into the photo and to compressed run lengths; torchvision's goes by bitmaps and pycocotools."""
     paste = importlib.import_module("torchvision.models.detection.roi_heads").paste_masks_in_image
     height, width = (int(length) for length in scene.batch.sizes[0])
@@ -216,11 +216,11 @@ def compressed(masks: Tensor) -> list[bytes]:
     return [encode(np.asfortranarray(mask[0].astype(np.uint8)))["counts"] for mask in inside]
 
 
-def _anchors(settings: MaskRCNNModel, scene: Scene, device: torch.device) -> list[Tensor]:
+def _anchors(settings: MaskRCNNModel, scene: MaskRCNNInputs, device: torch.device) -> list[Tensor]:
     height, width = (int(length) for length in scene.batch.sizes[0])
     grids = [(-(-height // stride), -(-width // stride)) for stride in STRIDES]
     rpn = settings.rpn
-    made = pyramid_anchors(grids, height, width, sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding)
+    made = make_pyramid_anchors(grids, height, width, sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding)
     return [part.to(device) for part in made]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ NEEDS_PYTHON = {"mxnet": (3, 11)}  # the newest that it runs on
 
 
 def named_peers(words: Sequence[str]) -> list[str]:
-    """The peers that --peers means: "all", or some of them. Raises UserError for others."""
+    """The peers that --peers means: "all", or some of them. Raises PacelineError for others."""
     names = [name for word in words for name in word.split(",") if name]
     if names == ["all"]:
         return list(PEERS)
     for name in names:
         if name not in PEERS:
-            raise UserError(f"--peers {name}: there is no such peer. Known: all, {', '.join(PEERS)}.")
+            raise PacelineError(f"--peers {name}: there is no such peer. Known: all, {', '.join(PEERS)}.")
     return list(dict.fromkeys(names))
 
 

@@ -15,19 +15,19 @@ from paceline.tools.bench.harness import Step
 def plain_loop(model: nn.Module, loss_of: Callable[[], Tensor], optim: Optim) -> Step:
     """Around a model in training, which is on its device: each call takes a step, -> the loss."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimiser = torch.optim.SGD(weights, lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay, fused=True)
+    optimizer = torch.optim.SGD(weights, lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay, fused=True)
 
     def step() -> Tensor:
         loss = loss_of()
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
     return step
 
 
-def normalised(images: Tensor) -> Tensor:
+def normalized(images: Tensor) -> Tensor:
     """(B, 3, H, W) uint8 by ImageNet's mean and standard deviation."""
     mean, std = _mean_and_std(images.device)
     return (images.float() - mean) / std

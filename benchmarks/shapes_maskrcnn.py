@@ -21,10 +21,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from paceline.config.maskrcnn import InstanceInput, InstanceRecipe
 from paceline.config.plan import make_plan
 from paceline.config.system import System
-from paceline.data.batch import slots_for
+from paceline.data.batch import count_slots
 from paceline.data.index.manifest import Manifest
-from paceline.data.loader.aspect_buckets import Shape, buckets, resized_all
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.loader.aspect_buckets import Shape, make_buckets, resized_sizes
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.models.maskrcnn.model import MaskRCNN
 from paceline.tools.bench.input import task_of
 
@@ -38,7 +38,7 @@ def count_shapes(
     positives  sampled positive regions of an image for which empty slots are told
     Raises DataError for data that cannot be used.
     """
-    manifest = Manifest.load(ensure_prepared(data, kind="boxes"))
+    manifest = Manifest.load(prepare_if_needed(data, kind="boxes"))
     images = epochs * max(batch, manifest.splits["train"].images)
     task = task_of("maskrcnn", manifest, settings, batch, images)
     return {
@@ -71,14 +71,14 @@ def of_forwards(task: Any, settings: InstanceInput, each: int) -> dict[str, Any]
             shapes[shape] += 1
             chosen = part[1]
             stored = task.data.train.heights[chosen], task.data.train.widths[chosen]
-            sizes = resized_all(*stored, settings.short[0], settings.long, settings.sides)
+            sizes = resized_sizes(*stored, settings.short[0], settings.long, settings.sides)
             pixels += len(chosen) * math.prod(shape)
             used += int(sizes.prod(axis=1).sum())
             counts = usable[starts[chosen + 1]] - usable[starts[chosen]]
-            slots += len(chosen) * slots_for(int(counts.max()))
+            slots += len(chosen) * count_slots(int(counts.max()))
             objects += int(counts.sum())
     return {
-        "buckets": [list(shape) for shape in buckets(settings.short[0], settings.long, settings.multiple)],
+        "buckets": [list(shape) for shape in make_buckets(settings.short[0], settings.long, settings.multiple)],
         "shapes": {f"{height}x{width}": count for (height, width), count in shapes.most_common()},
         "distinct_shapes": len(shapes),
         "padding": 1 - used / pixels,

@@ -16,29 +16,29 @@ from torch import Tensor
 
 from benchmarks.ssd_operations import operations
 from benchmarks.ssd_plain import PlainSSD, plain_step, torchvision_parts
-from paceline.config.ssd import grids
+from paceline.config.ssd import grid_sizes
 from paceline.config.system import Precision
 from paceline.distributed.device.setup import autocast_for
-from paceline.models.ops.anchors import boxes_a_cell, default_boxes
+from paceline.models.ops.anchors import count_boxes_per_cell, default_boxes
 from paceline.models.weights.formats.mlperf import to_reference
-from paceline.tools.bench.harness import OURS, Contender, Made, Menu, Operation
-from paceline.tools.bench.step_ssd import Scene, SSDBench
+from paceline.tools.bench.harness import OURS, Case, Menu, Operation, ReadyCase
+from paceline.tools.bench.step_ssd import SSDBench, SSDInputs
 
 __all__ = ["contenders", "operations", "prediction"]
 
 
-def contenders(bench: SSDBench, precision: Precision, scene: Scene, device: torch.device) -> Menu:
+def contenders(bench: SSDBench, precision: Precision, scene: SSDInputs, device: torch.device) -> Menu:
     """The plain formulation in three forms."""
     step, last = partial(peer_step, bench, precision, scene, device), torch.channels_last
     return {
-        "plain eager": Contender(step, profiled=True),
-        "plain eager channels_last": Contender(partial(step, last)),
-        "plain compiled": Contender(partial(step, last, compile=True), compiled=True),
+        "plain eager": Case(step, profiled=True),
+        "plain eager channels_last": Case(partial(step, last)),
+        "plain compiled": Case(partial(step, last, compile=True), compiled=True),
     }
 
 
 def prediction(
-    bench: SSDBench, precision: Precision, scene: Scene, device: torch.device, ours: Callable[[], Any]
+    bench: SSDBench, precision: Precision, scene: SSDInputs, device: torch.device, ours: Callable[[], Any]
 ) -> Operation | None:
     """The plain network with torchvision's detections; None where there is no torchvision."""
     model = bench.model(device)
@@ -51,7 +51,7 @@ def prediction(
     @torch.no_grad()
     def predict() -> Any:
         with autocast():
-            deltas, logits = plain(model.normalise(scene.batch.images))
+            deltas, logits = plain(model.normalize(scene.batch.images))
         return theirs["detections"](deltas.float().transpose(1, 2), logits.float().transpose(1, 2))
 
     return Operation("prediction", {OURS: ours, "plain eager, torchvision's detections": predict})
@@ -59,8 +59,8 @@ def prediction(
 
 def peer_model(bench: SSDBench, device: torch.device, memory: torch.memory_format) -> PlainSSD:
     """The plain network with our weights."""
-    cells = grids(bench.size)
-    model = PlainSSD(bench.depth, bench.classes + 1, cells, boxes_a_cell(len(cells)))
+    cells = grid_sizes(bench.size)
+    model = PlainSSD(bench.depth, bench.classes + 1, cells, count_boxes_per_cell(len(cells)))
     model.load_state_dict(to_reference(bench.model(torch.device("cpu")).network.state_dict()))
     return cast(PlainSSD, model.to(device).to(memory_format=memory))  # type: ignore[call-overload]
 
@@ -68,15 +68,15 @@ def peer_model(bench: SSDBench, device: torch.device, memory: torch.memory_forma
 def peer_step(
     bench: SSDBench,
     precision: Precision,
-    scene: Scene,
+    scene: SSDInputs,
     device: torch.device,
     memory: torch.memory_format = torch.contiguous_format,
     *,
     compile: bool = False,
-) -> Made:
+) -> ReadyCase:
     """One step of the plain formulation."""
     recipe = bench.recipe()
-    return Made(
+    return ReadyCase(
         plain_step(
             peer_model(bench, device, memory).train(),
             scene.batch.images.contiguous(memory_format=memory),
@@ -92,5 +92,5 @@ def peer_step(
 
 def peer_boxes(bench: SSDBench, device: torch.device) -> Tensor:
     """Default boxes in the order of the reference's network."""
-    cells = grids(bench.size)
+    cells = grid_sizes(bench.size)
     return default_boxes(bench.size, cells, bench.recipe().model.scales[: len(cells) + 1], order="anchor").to(device)

@@ -18,10 +18,10 @@ from benchmarks.ssd_plain import SHIFT, reference_detections, reference_loss, re
 from paceline.config.ssd import SSDModel
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.models.ops.matching import Positive, match
-from paceline.models.ssd.loss import per_image, ssd_loss
-from paceline.models.ssd.postprocess import ssd_detections
+from paceline.models.ssd.loss import normalize_per_image, ssd_loss
+from paceline.models.ssd.postprocess import postprocess_ssd
 from paceline.tools.bench.harness import OURS, Operation
-from paceline.tools.bench.step_ssd import Scene, SSDBench, synthetic_scene
+from paceline.tools.bench.step_ssd import SSDBench, SSDInputs, make_ssd_inputs
 
 OPS_IMAGES = 8  # of the batch, at most: the reference's suppression takes seconds an image
 RULES = SSDModel()
@@ -38,7 +38,7 @@ class Guesses(NamedTuple):
     noise: tuple[Tensor, Tensor]  # thousands of boxes pass the threshold
 
 
-def guesses(scene: Scene, classes: int) -> Guesses:
+def guesses(scene: SSDInputs, classes: int) -> Guesses:
     """The same on every call."""
     batch, anchors = scene.batch, scene.anchors
     random = torch.Generator().manual_seed(0)
@@ -60,14 +60,14 @@ def guesses(scene: Scene, classes: int) -> Guesses:
 
 def operations(bench: SSDBench, device: torch.device) -> Iterator[Operation]:
     """Matching, loss and detections of at most OPS_IMAGES."""
-    scene = synthetic_scene(min(bench.batch, OPS_IMAGES), bench.classes, bench.size, device)
+    scene = make_ssd_inputs(min(bench.batch, OPS_IMAGES), bench.classes, bench.size, device)
     guess = guesses(scene, bench.classes)
     for name, works in contenders_of(scene, guess).items():
         differences = {peer: partial(difference, name, peer, scene, guess) for peer in works if peer != OURS}
         yield Operation(name, works, differences, RELATIVE if name == "loss" else SHARE)
 
 
-def contenders_of(scene: Scene, guess: Guesses) -> dict[str, dict[str, Callable[[], Any]]]:
+def contenders_of(scene: SSDInputs, guess: Guesses) -> dict[str, dict[str, Callable[[], Any]]]:
     """Each operation's contenders, ready to be called, ours first."""
     batch, objects, anchors = scene.batch, scene.objects, scene.anchors
     corners, knobs, threshold = to_ltrb(anchors), RULES.detect, RULES.match_iou
@@ -99,7 +99,7 @@ def contenders_of(scene: Scene, guess: Guesses) -> dict[str, dict[str, Callable[
     for name, (places, scores) in {"detections": guess.trained, "detections of noise": guess.noise}.items():
         first = [part.transpose(1, 2).contiguous() for part in (places, scores)]
         found[name] = {
-            OURS: lambda places=places, scores=scores: ssd_detections(
+            OURS: lambda places=places, scores=scores: postprocess_ssd(
                 scores, places, anchors, score_above=knobs.score_above, iou=knobs.iou, candidates=knobs.candidates,
                 candidates_of=knobs.candidates_of, keep=knobs.keep, clip=False,
             ),
@@ -113,7 +113,7 @@ def contenders_of(scene: Scene, guess: Guesses) -> dict[str, dict[str, Callable[
     return found
 
 
-def loss_of(logits: Tensor, deltas: Tensor, scene: Scene, *, positive: Positive = "above") -> Tensor:
+def loss_of(logits: Tensor, deltas: Tensor, scene: SSDInputs, *, positive: Positive = "above") -> Tensor:
     """Our loss: mean over images, or with positive at_least as torchvision sums it up."""
     batch = scene.batch
     losses = ssd_loss(
@@ -122,11 +122,11 @@ def loss_of(logits: Tensor, deltas: Tensor, scene: Scene, *, positive: Positive 
     )  # fmt: skip
     if positive == "at_least":
         return (losses.classification + losses.localisation).sum() / losses.positives.sum().clamp(min=1)
-    classification, localisation = per_image(losses)
+    classification, localisation = normalize_per_image(losses)
     return (classification + localisation).mean()
 
 
-def difference(operation: str, peer: str, scene: Scene, guess: Guesses, mine: Any, theirs: Any) -> float:
+def difference(operation: str, peer: str, scene: SSDInputs, guess: Guesses, mine: Any, theirs: Any) -> float:
     """How far a peer's result lies from ours under the peer's rules.
 
     return  matching: share of default boxes with another target; loss: largest difference of loss and gradients, relative
@@ -147,7 +147,7 @@ def difference(operation: str, peer: str, scene: Scene, guess: Guesses, mine: An
     return missing / max(1, sum(len(left) + len(right) for left, right in pairs))
 
 
-def _matched_otherwise(peer: str, theirs: Any, scene: Scene) -> float:
+def _matched_otherwise(peer: str, theirs: Any, scene: SSDInputs) -> float:
     batch = scene.batch
     rule: Positive = "at_least" if peer == "torchvision" else "above"
     slots, positives = match(batch.boxes, batch.labels, to_ltrb(scene.anchors), iou=RULES.match_iou, positive=rule)

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.plain_loop import normalised, plain_loop
+from benchmarks.plain_loop import normalized, plain_loop
 from paceline.config.recipe import Optim
-from paceline.config.ssd import Detect
-from paceline.models.ops.boxes import CENTRE_SCALE, SIZE_SCALE, to_ltrb
+from paceline.config.ssd import DetectionFilter
+from paceline.models.ops.boxes import CENTER_SCALE, SIZE_SCALE, to_ltrb
 from paceline.tools.bench.harness import Step
 from paceline.tools.bench.profile import MARK
 
@@ -68,7 +68,7 @@ def reference_loss(deltas: Tensor, logits: Tensor, boxes: Tensor, labels: Tensor
     deltas  (B, 4, A), logits (B, C, A), boxes (B, A, 4) cxcywh and labels (B, A) of `reference_matching`
     """
     boxes, shapes = boxes.transpose(1, 2).contiguous(), anchors.t()
-    moved = (boxes[:, :2] - shapes[:2]) / shapes[2:] / CENTRE_SCALE
+    moved = (boxes[:, :2] - shapes[:2]) / shapes[2:] / CENTER_SCALE
     grown = (boxes[:, 2:] / shapes[2:]).log() / SIZE_SCALE
     true = torch.cat((moved, grown), dim=1)
     positive = labels > 0
@@ -84,15 +84,15 @@ def reference_loss(deltas: Tensor, logits: Tensor, boxes: Tensor, labels: Tensor
     return ((localisation + classification) * share).mean()
 
 
-def reference_detections(deltas: Tensor, logits: Tensor, anchors: Tensor, knobs: Detect) -> list[Tensor]:
+def reference_detections(deltas: Tensor, logits: Tensor, anchors: Tensor, knobs: DetectionFilter) -> list[Tensor]:
     """Of each image: (D, 6) ltrb, score, class. deltas (B, 4, A), logits (B, C, A)."""
     deltas, chances = deltas.transpose(1, 2), logits.transpose(1, 2).softmax(dim=2)
-    centre = anchors[:, :2] + deltas[..., :2] * CENTRE_SCALE * anchors[:, 2:]
+    center = anchors[:, :2] + deltas[..., :2] * CENTER_SCALE * anchors[:, 2:]
     size = anchors[:, 2:] * (deltas[..., 2:] * SIZE_SCALE).exp()
-    return [_suppressed(boxes, scores, knobs) for boxes, scores in zip(to_ltrb(torch.cat((centre, size), dim=2)), chances)]
+    return [_suppressed(boxes, scores, knobs) for boxes, scores in zip(to_ltrb(torch.cat((center, size), dim=2)), chances)]
 
 
-def _suppressed(boxes: Tensor, scores: Tensor, knobs: Detect) -> Tensor:
+def _suppressed(boxes: Tensor, scores: Tensor, knobs: DetectionFilter) -> Tensor:
     """Class by class, box by box. boxes (A, 4) ltrb, scores (A, C)."""
     found = [boxes.new_zeros(0, 6)]
     for number, score in enumerate(scores.unbind(dim=1)):
@@ -153,7 +153,7 @@ class PlainSSD(nn.Module):
         return torch.cat(deltas, 2), torch.cat(logits, 2)
 
 
-def torchvision_parts(anchors: Tensor, knobs: Detect, threshold: float) -> dict[str, Callable[..., Any]]:
+def torchvision_parts(anchors: Tensor, knobs: DetectionFilter, threshold: float) -> dict[str, Callable[..., Any]]:
     """torchvision's matching, loss and detections for these default boxes, {} where it is not installed.
 
     matching    objects -> of each image (A,) the object's number, -1 where none
@@ -217,7 +217,7 @@ def plain_step(
         with torch.profiler.record_function(LOSS):
             boxes, labels = reference_matching(objects, anchors, threshold)
         with autocast():
-            deltas, logits = network(normalised(images))
+            deltas, logits = network(normalized(images))
         with torch.profiler.record_function(LOSS):
             return reference_loss(deltas.float(), logits.float(), boxes, labels, anchors)
 

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 from paceline._utils.threads import Thread
-from paceline.models.registry import workload_of
-from paceline.tools.bench.harness import all_rounds, machine_facts, ratio
+from paceline.models.registry import get_workload
+from paceline.tools.bench.harness import machine_facts, ratio_interval, run_all_rounds
 
 ALONE = "import torch"
 # Pictures of the sets that runs are begun on, and their side in pixels: the time to open a set, not to verify one, is wanted.
@@ -60,10 +60,10 @@ def measure(
     """
     commands = [Command(ALONE, ("-c", "import torch"))]
     for workload in workloads:
-        say(f"making a run of {workload_of(workload).start} to ask")
+        say(f"making a run of {get_workload(workload).start} to ask")
         commands += _commands(workload, folder)
     before = os.getloadavg()
-    taken = all_rounds({command.name: partial(_timed, command) for command in commands}, rounds, say)
+    taken = run_all_rounds({command.name: partial(_timed, command) for command in commands}, rounds, say)
     seconds, cpu = ({name: [one[which] for one in found] for name, found in taken.items()} for which in (0, 1))
     return {
         "machine": {**machine_facts(torch.device("cpu")), "load_before": before, "load_after": os.getloadavg()},
@@ -73,11 +73,11 @@ def measure(
                 "command": " ".join(command.words),
                 "seconds": seconds[command.name],
                 "median_seconds": statistics.median(seconds[command.name]),
-                "times_import_torch": ratio(seconds[command.name], seconds[ALONE]),
+                "times_import_torch": ratio_interval(seconds[command.name], seconds[ALONE]),
                 "beyond_import_torch": statistics.median(a - b for a, b in zip(seconds[command.name], seconds[ALONE])),
                 "cpu_seconds": cpu[command.name],
                 "median_cpu_seconds": statistics.median(cpu[command.name]),
-                "times_import_torch_cpu": ratio(cpu[command.name], cpu[ALONE]),
+                "times_import_torch_cpu": ratio_interval(cpu[command.name], cpu[ALONE]),
                 "imports": _imports(command),
             }
             for command in commands
@@ -89,7 +89,7 @@ def _commands(workload: str, folder: Path) -> list[Command]:
     """A finished run refused, show, predict on one photo and train to the first step; data and a run are made for that."""
     from paceline.data.shapes.render import render_shapes
 
-    chosen = workload_of(workload)
+    chosen = get_workload(workload)
     recipe, kind = chosen.start, "classes" if chosen.kind == "class-folder" else "boxes"
     data, run, answers, fresh = (folder / name for name in (kind, recipe, f"{recipe}-answers", f"{recipe}-fresh"))
     if not data.exists():

@@ -9,12 +9,12 @@ import argparse
 import os
 from pathlib import Path
 
-from paceline.config.plan import evaluation_batch, make_plan, rates_at, shorten
+from paceline.config.plan import evaluation_batch, limit_steps, make_plan, step_rates
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
-from paceline.distributed.device.host_memory import keep_freed_memory
+from paceline.distributed.comm.world import open_distributed
+from paceline.distributed.device.host_memory import set_malloc_trim_threshold
 from paceline.distributed.device.setup import choose_device, set_threads
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.models.task import InputRank
@@ -31,30 +31,30 @@ flags.add_argument("--out", type=Path, default=Path("plain"))
 flags.add_argument("--steps", type=int, default=0, help="0 = the recipe's own")
 asked = flags.parse_args()
 
-recipe, system, controls = RECIPES[asked.recipe](), SYSTEMS["cpu"](), Controls(data=asked.data)
+recipe, system, controls = RECIPES[asked.recipe](), SYSTEMS["cpu"](), RunOptions(data=asked.data)
 launch = read_launch(os.environ)  # this process alone, or a rank under torchrun, srun, mpirun
-with open_world(launch, device=choose_device(system, launch.local_rank, launch.local_world)) as world:
+with open_distributed(launch, device=choose_device(system, launch.local_rank, launch.local_world)) as world:
     threads = set_threads(system, world)
-    keep_freed_memory(world.device)
-    place = InputRank(world.rank, world.world, world.device, threads["loader"])
+    set_malloc_trim_threshold(world.device)
+    rank_info = InputRank(world.rank, world.world, world.device, threads["loader"])
 
     # Data (a class of models/ssd/task.py, for one), plan (arithmetic alone: steps, batches, when to evaluate), network, optimiser.
     task = open_task(recipe, controls, world)
     images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
-    plan = shorten(make_plan(recipe, system, world=world.world, most=recipe.global_batch, **images), steps=asked.steps)
-    run = Run(asked.recipe, recipe, "cpu", system, plan, controls)
+    plan = limit_steps(make_plan(recipe, system, world=world.world, most=recipe.global_batch, **images), steps=asked.steps)
+    run = RunSpec(asked.recipe, recipe, "cpu", system, plan, controls)
     state = build_state(build_model(task, run, world), run, world)
 
     # The loop: what a step trains on is a pure function of its number, and so is its learning rate.
     train_step = TrainStep(state, plan, system, world.device, world.group)
-    with task.data.train_loader(plan, system, place) as loader:
+    with task.data.train_loader(plan, system, rank_info) as loader:
         for step, batches in loader:
-            losses = train_step(batches, rates_at(recipe, plan, step))
+            losses = train_step(batches, step_rates(recipe, plan, step))
             state.step = step + 1
             if state.step in plan.eval_steps:  # the last step is one of them
                 most = evaluation_batch(plan.images_per_forward, plan.val_images, world.world)
                 with state.evaluated(world):
-                    where = {"system": system, "place": place, "world": world}
+                    where = {"system": system, "rank_info": rank_info, "world": world}
                     found = evaluate(state.model, task, key=f"step-{step}", batch=most, **where)
                 print(f"step {state.step}: loss {float(losses['loss']):.4f}", found.metrics)
     print(save_checkpoint(asked.out, state.step, state.snapshot(world, {})))

@@ -6,7 +6,7 @@
 
 train      train a recipe; returns how the run ended
 load       open a finished (or unfinished) run for prediction
-UserError  what both raise for anything that a user can fix: its text says what is wrong and what to do. Its subclasses DataError
+PacelineError  what both raise for anything that a user can fix: its text says what is wrong and what to do. Its subclasses DataError
            and RecipeError are for your own readers and networks
 
 Importing has no side effects and does not import torch; the functions do when called.
@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.version import __version__
 
 if TYPE_CHECKING:
-    from paceline._utils.errors import DataError, RecipeError, UserError
+    from paceline._utils.errors import DataError, PacelineError, RecipeError
     from paceline.api import train
     from paceline.inference import load
 
-__all__ = ["DataError", "RecipeError", "UserError", "__version__", "load", "train"]
+__all__ = ["DataError", "RecipeError", "PacelineError", "__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
         from paceline.inference import load
 
         return load
-    if name in ("DataError", "RecipeError", "UserError"):
+    if name in ("DataError", "RecipeError", "PacelineError"):
         from paceline._utils import errors
 
         return getattr(errors, name)

@@ -11,19 +11,19 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.commands import command
-from paceline._utils.errors import UserError
+from paceline._utils.commands import format_command
+from paceline._utils.errors import PacelineError
 from paceline._utils.names import CHECKPOINTS, flatten
-from paceline.cli.printing import described
-from paceline.config.constraints import checked, hints_of
-from paceline.config.foreign_flags import elsewhere
+from paceline.cli.printing import format_prepared
+from paceline.config.constraints import convert_checked, get_hints
+from paceline.config.foreign_flags import find_equivalent
 from paceline.config.mlperf import Submission
 from paceline.config.recipe import NO_FLAG, Recipe, override
-from paceline.config.run import Controls, Run, fill
+from paceline.config.run import RunOptions, RunSpec, from_json
 from paceline.distributed.comm.launcher import read_launch
-from paceline.models.workload import Workload
+from paceline.models.workload import WorkloadSpec
 from paceline.training.checkpoint.layout import LAST
-from paceline.training.eval_history import Ending
+from paceline.training.eval_history import TrainResult
 from paceline.training.logging.console import Console, open_console
 from paceline.training.previous_run import FinishedError
 from paceline.training.request import Request, validate
@@ -39,7 +39,7 @@ def train(
     system: str = "auto",
     changes: Mapping[str, Any] | None = None,
     **keywords: Any,
-) -> Ending:
+) -> TrainResult:
     """Train a recipe to its quality target, or as long as is asked; -> how the run ended.
 
         ending = paceline.train("resnet50-tiny", data="photos", out="runs/first", steps=500)
@@ -57,7 +57,7 @@ def train(
     system    where it runs: auto, cpu, gpu, ... (`paceline show RECIPE` tells)
     changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}; and "mlperf.submitter"
 
-    Keywords of the run (paceline.config.run.Controls says what each means):
+    Keywords of the run (paceline.config.run.RunOptions says what each means):
         weights steps time_budget fit_schedule auto patience limit_train limit_val val_half lint folds fold fold_seed fold_group
         log_every save_every eval_every eval_ranks keep keep_every mirror overfit_one_batch synthetic stage exact profile quiet
         json sink tensorboard mlperf
@@ -68,17 +68,17 @@ def train(
         model input optim schedule quality.
         A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.
 
-    return    an Ending: status, "success" where the target or the end was reached, reason in words, step, best value of each
+    return    a TrainResult: status, "success" where the target or the end was reached, reason in words, step, best value of each
               metric, and run, the folder that paceline.load opens
-    Raises UserError, with one of its kinds, for anything that a user can mend: an unknown name, a value that cannot be, data
-    that cannot be used, a folder that is finished or in use. paceline.UserError is their common class.
+    Raises PacelineError, with one of its kinds, for anything that a user can mend: an unknown name, a value that cannot be, data
+    that cannot be used, a folder that is finished or in use. paceline.PacelineError is their common class.
     """
     from paceline.config.published import system_for
 
     if not isinstance(recipe, str | Recipe):
-        raise UserError(f"paceline.train({recipe!r:.60}): the first argument is a recipe's name, or a Recipe.")
+        raise PacelineError(f"paceline.train({recipe!r:.60}): the first argument is a recipe's name, or a Recipe.")
     chosen = choose_recipe(recipe) if isinstance(recipe, str) else recipe
-    controls, changed = controls_and_changes(chosen, {"data": data, "out": out, **keywords}, changes or {})
+    controls, changed = split_keywords(chosen, {"data": data, "out": out, **keywords}, changes or {})
     request = Request(
         name=recipe if isinstance(recipe, str) else "custom",
         recipe=override(chosen, changed),
@@ -91,34 +91,34 @@ def train(
     return train_request(request)
 
 
-def train_request(request: Request, console: Console | None = None) -> Ending:
+def train_request(request: Request, console: Console | None = None) -> TrainResult:
     """Train what `validate` has passed on this rank, and write the report of the run.
 
     console   closed here; None: a new one, by the request's controls
     """
     console = console or open_console(request.controls, read_launch(os.environ).rank)
-    console.describe = described
+    console.describe = format_prepared
     try:
         return run_training(request, console, on_end=report_run)
     except FinishedError as finished:
-        raise UserError(f"{finished}{written_late(finished.folder)}") from None
+        raise PacelineError(f"{finished}{write_missing_report(finished.folder)}") from None
 
 
-def report_run(ending: Ending, run: Run, workload: Workload, console: Console) -> None:
+def report_run(ending: TrainResult, run: RunSpec, workload: WorkloadSpec, console: Console) -> None:
     """Write RUN/report.html, and print what comes next; where a report fails, a warning is printed, and the ending stays the same."""
     from paceline.tools.report.run_report import write_report
 
     folder = Path(ending.run)
     try:
         console.warning(f"report: {write_report(folder, workload)}")
-    except (UserError, OSError) as error:
+    except (PacelineError, OSError) as error:
         again = f"paceline report {shlex.quote(ending.run)}"
         console.warning(f"no report ({' '.join(str(error).split())}) The run is whole; once that is mended:  {again}")
     if ending.status != "interrupted" and not run.controls.synthetic and (folder / CHECKPOINTS / LAST).exists():
-        console.line(f"next:   {command('predict', folder, 'PHOTOS')}")
+        console.line(f"next:   {format_command('predict', folder, 'PHOTOS')}")
 
 
-def written_late(folder: Path) -> str:
+def write_missing_report(folder: Path) -> str:
     """Write the report of a finished run that was killed before it had one; -> a line about it, or ""."""
     if (folder / "report.html").exists():
         return ""
@@ -126,7 +126,7 @@ def written_late(folder: Path) -> str:
 
     try:
         return f"\nIts report was missing and is written now: {write_report(folder)}"
-    except (UserError, OSError) as error:
+    except (PacelineError, OSError) as error:
         return f"\nIts report is missing and cannot be written: {error}"
 
 
@@ -136,22 +136,22 @@ def written_late(folder: Path) -> str:
 OWN = ("data", "out", "system", "changes")
 
 
-def controls_and_changes(
+def split_keywords(
     recipe: Recipe, keywords: Mapping[str, Any], changes: Mapping[str, Any]
-) -> tuple[Controls, dict[str, Any]]:
+) -> tuple[RunOptions, dict[str, Any]]:
     """What the call's keywords ask of the run, and every change of the recipe: dotted names, as `override` takes them.
 
     changes  dotted names that were given as such
-    Raises UserError for a keyword that is neither, naming its nearest neighbours, and for a value of another type.
+    Raises PacelineError for a keyword that is neither, naming its nearest neighbours, and for a value of another type.
     """
     if not isinstance(changes, Mapping) or not all(isinstance(name, str) for name in changes):
-        raise UserError('changes is a dict of dotted names, as changes={"optim.lr": 0.01}.')
-    hints = hints_of(Controls)
+        raise PacelineError('changes is a dict of dotted names, as changes={"optim.lr": 0.01}.')
+    hints = get_hints(RunOptions)
     of_recipe = {entry.name for entry in fields(recipe)} - {NO_FLAG}
     controls: dict[str, Any] = {}
     of_mlperf = {name.partition(".")[2]: value for name, value in changes.items() if name.startswith("mlperf.")}
     if of_mlperf and "mlperf" in keywords:
-        raise UserError("mlperf is given as a keyword and in changes: give it once.")
+        raise PacelineError("mlperf is given as a keyword and in changes: give it once.")
     if of_mlperf:
         keywords = {**keywords, "mlperf": of_mlperf}
     changed = {name: _plain(value) for name, value in changes.items() if not name.startswith("mlperf.")}
@@ -161,14 +161,14 @@ def controls_and_changes(
         elif name == "sink" and isinstance(value, str):
             controls[name] = (value,)
         elif name in hints:
-            controls[name] = checked(hints[name], _plain(value), name)
+            controls[name] = convert_checked(hints[name], _plain(value), name)
         elif name not in of_recipe:
-            raise UserError(f"there is no keyword {name!r}.{_nearest(name, recipe)}")
+            raise PacelineError(f"there is no keyword {name!r}.{_nearest(name, recipe)}")
         elif name in changes:
-            raise UserError(f"{name} is given as a keyword and in changes: give it once.")
+            raise PacelineError(f"{name} is given as a keyword and in changes: give it once.")
         else:
             changed[name] = _plain(value)
-    return Controls(**controls), changed
+    return RunOptions(**controls), changed
 
 
 def _submission(value: Any) -> Submission:
@@ -176,10 +176,10 @@ def _submission(value: Any) -> Submission:
     facts = asdict(value) if isinstance(value, Submission) else value
     known = [entry.name for entry in fields(Submission)]
     if not isinstance(facts, Mapping):
-        raise UserError(f'mlperf is {value!r:.60}: must be a dict of its fields, as mlperf={{"submitter": "Us"}}.')
+        raise PacelineError(f'mlperf is {value!r:.60}: must be a dict of its fields, as mlperf={{"submitter": "Us"}}.')
     if unknown := [name for name in facts if name not in known]:
-        raise UserError(f"mlperf has no field {unknown[0]!r:.60}. Known: {', '.join(known)}.")
-    return fill(Submission(), {name: _plain(one) for name, one in facts.items()}, "mlperf")
+        raise PacelineError(f"mlperf has no field {unknown[0]!r:.60}. Known: {', '.join(known)}.")
+    return from_json(Submission(), {name: _plain(one) for name, one in facts.items()}, "mlperf")
 
 
 def _plain(value: Any) -> Any:
@@ -196,8 +196,8 @@ def _plain(value: Any) -> Any:
 def _nearest(name: str, recipe: Recipe) -> str:
     below = {name: name.rpartition(".")[2] for name in flatten(recipe) if "." in name}
     of_recipe = (entry.name for entry in fields(recipe) if entry.name != NO_FLAG)
-    whole = [*OWN, *(entry.name for entry in fields(Controls)), *of_recipe]
-    same, _ = elsewhere(name.replace("_", "-"), [f"--{one.replace('_', '-')}" for one in (*whole, *below)])
+    whole = [*OWN, *(entry.name for entry in fields(RunOptions)), *of_recipe]
+    same, _ = find_equivalent(name.replace("_", "-"), [f"--{one.replace('_', '-')}" for one in (*whole, *below)])
     near = [flag.removeprefix("--").replace("-", "_") for flag in same]
     near = near or [dotted for dotted, last in below.items() if last == name]
     near = near or difflib.get_close_matches(name, [*whole, *below], n=2, cutoff=0.5)

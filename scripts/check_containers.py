@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.recordio import Packed, idx_text, read_payload, read_recordio, write_recordio
-from paceline.data.containers.recordio_lists import check_idx, detection_objects, read_idx, read_lst
+from paceline.data.containers.recordio import RecordIOContent, format_idx, read_payload, read_recordio, write_recordio
+from paceline.data.containers.recordio_lists import check_idx, parse_detection_label, read_idx, read_lst
 from paceline.data.containers.tar import tar_members, write_tar
 from paceline.data.containers.tf_example import Feature, coco_example, example_bytes, imagenet_example, parse_example
 from paceline.data.containers.tfrecord import tfrecord_spans, write_tfrecord
-from paceline.data.containers.webdataset import Sample, read_label, samples
+from paceline.data.containers.webdataset import WebDatasetSample, group_samples, read_label
 
 TOOLS = Path(__file__).resolve().parent / "containers"
 sys.path.insert(0, str(TOOLS.parents[1] / "tests"))
@@ -57,14 +57,17 @@ def check_recordio(folder: Path, said: dict[str, Any], python: str) -> Iterator[
         # A width of 1 is written as the header's own label, as every file here has it.
         placed = write_recordio(
             again,
-            [Packed(r.id, r.labels if len(r.labels) > 1 else float(r.labels[0]), p) for r, p in zip(records, payloads)],
+            [
+                RecordIOContent(r.id, r.labels if len(r.labels) > 1 else float(r.labels[0]), p)
+                for r, p in zip(records, payloads)
+            ],
         )
         assert again.getvalue() == data, f"{stem}: our bytes differ"
         if (idx := path.with_suffix(".idx")).exists():
             keys, offsets = read_idx(idx.read_bytes(), str(idx))
             starts, ids = np.array([r.start for r in records]), np.array([r.id for r in records])
             check_idx(keys, offsets, starts, ids, len(data), str(idx), str(path))
-            assert idx_text(zip(keys.tolist(), (start for _, start in placed))) == idx.read_bytes()
+            assert format_idx(zip(keys.tolist(), (start for _, start in placed))) == idx.read_bytes()
         if (lst := path.with_suffix(".lst")).exists():
             listed = list(read_lst(lst.read_bytes(), str(lst)))
             assert sorted(line.id for line in listed) == sorted(r.id for r in records)
@@ -73,7 +76,7 @@ def check_recordio(folder: Path, said: dict[str, Any], python: str) -> Iterator[
                 np.testing.assert_array_equal(r.labels, np.array(labels[r.id], np.float32))
         objects = 0
         if stem == "boxes":
-            found = [detection_objects(r.labels, stem) for r in records]
+            found = [parse_detection_label(r.labels, stem) for r in records]
             rows = [np.column_stack((o.classes, o.boxes, o.extra)).astype(np.float32).tolist() for o in found]
             assert rows == json.loads((folder / "boxes.json").read_text()), "boxes differ"
             objects = sum(map(len, rows))
@@ -127,7 +130,7 @@ def check_webdataset(folder: Path, said: dict[str, Any], python: str) -> Iterato
     ours = []
     for name, wanted in said.items():
         data = (folder / name).read_bytes()
-        found = list(samples(tar_members(io.BytesIO(data), len(data), name), name))
+        found = list(group_samples(tar_members(io.BytesIO(data), len(data), name), name))
         assert [[sample.key.decode(), _hashes(sample, data)] for sample in found] == wanted, name
         for sample in found:
             sample.photo(name)
@@ -154,7 +157,7 @@ def _python_values(feature: Feature, data: bytes) -> list[Any]:
     return feature.texts(data) or feature.floats.tolist() or feature.ints.tolist()
 
 
-def _hashes(sample: Sample, data: bytes) -> dict[str, str]:
+def _hashes(sample: WebDatasetSample, data: bytes) -> dict[str, str]:
     return {field.decode(): sha256(data[m.offset : m.offset + m.length]) for field, m in sample.fields.items()}
 
 

@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import SILENT
 from paceline.data.index.box_split import BoxSplit
 from paceline.data.index.manifest import Manifest
-from paceline.data.pack.objects import in_label
+from paceline.data.pack.objects import fits_label
 from paceline.data.pack.pack import pack
 from paceline.data.pack.photo import encode
-from paceline.data.pack.plan import VALIDATION, Form, PackRequest, Source, open_sources, prepared_source
+from paceline.data.pack.plan import VALIDATION, Form, PackRequest, PackSplit, open_sources, prepare_source
 
 TOOLS: dict[Form, tuple[str, str]] = {
     "recordio": ("mxnet_reads.py", ".rec"),
@@ -70,7 +70,7 @@ def check(manifest: Manifest, request: PackRequest, python: str, folder: Path) -
     return f"{said['version']}: {photos:,} photos, {total:,} bytes{what} in {len(said['files'])} files"
 
 
-def same_label(source: Source, place: int, key: Any, label: Any, size: list[int], where: str) -> int:
+def same_label(source: PackSplit, place: int, key: Any, label: Any, size: list[int], where: str) -> int:
     """Compare one record's name and label; -> its objects."""
     row, boxes = int(source.order[place]), source.boxes
     name = source.names[row].decode()
@@ -141,14 +141,14 @@ def real(numbers: Any) -> np.ndarray:
 def label_of(boxes: BoxSplit, row: int) -> np.ndarray:
     """(M, 5) float32: class from 0 and corners as fractions, of the objects that training uses."""
     wanted = boxes.objects(row)
-    kept = in_label(boxes)[wanted.first : wanted.first + len(wanted.boxes)]
+    kept = fits_label(boxes)[wanted.first : wanted.first + len(wanted.boxes)]
     x, y, width, height = wanted.boxes[kept].T
     sides = np.array([boxes.widths[row], boxes.heights[row]] * 2, np.float64)
     corners = np.clip(np.stack([x, y, x + width, y + height], axis=1) / sides, 0, 1)
     return np.column_stack([wanted.classes[kept] - 1, corners]).astype(np.float32)
 
 
-def same_by_iterator(source: Source, found: list[Any], split: str) -> None:
+def same_by_iterator(source: PackSplit, found: list[Any], split: str) -> None:
     """Compare what MXNet's own iterators gave."""
     assert len(found) == len(source.order), f"{split}: its iterator gives {len(found)} labels"
     for place, row in enumerate(source.order.tolist()):
@@ -179,7 +179,7 @@ def main() -> int:
 
     same = True
     for data in asked.data:
-        manifest = prepared_source(str(data), SILENT)
+        manifest = prepare_source(str(data), SILENT)
         tools: list[tuple[Form, str | None]] = [
             ("recordio", asked.mxnet),
             ("webdataset", asked.webdataset),
@@ -193,7 +193,7 @@ def main() -> int:
                     try:
                         what = check(manifest, PackRequest(to, **changes), python, Path(folder) / "packed")
                         say(f"same       {data.name} --to {to} ({name}): {what}")
-                    except (AssertionError, UserError) as error:
+                    except (AssertionError, PacelineError) as error:
                         same = False
                         say(f"DIFFERENT  {data.name} --to {to} ({name}): {str(error)[:2000]}")
     say("all the same" if same else "not the same")

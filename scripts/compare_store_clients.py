@@ -21,8 +21,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from paceline.data.storage.object_store import store_of
-from paceline.data.storage.store import Range
+from paceline.data.storage.object_store import open_store
+from paceline.data.storage.store import ByteRange
 
 THREADS = 16
 SIZE = 64 << 20
@@ -40,8 +40,8 @@ Read = Callable[[int], bytes]
 
 
 def through_store(length: int) -> Read:
-    store = store_of(NAME)
-    return lambda offset: store.read(Range(NAME, offset, length))
+    store = open_store(NAME)
+    return lambda offset: store.read(ByteRange(NAME, offset, length))
 
 
 def through_http_client(port: int, length: int) -> Read:

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paceline.models.backbones.depthwise import input_gradient, weight_gradient
+from paceline.models.backbones.depthwise import compute_input_gradient, compute_weight_gradient
 
 # Channels, side of the map, side of the kernel, stride.
 CASES = [
@@ -60,8 +60,8 @@ def main() -> None:
         full, _ = torchs(input, weight, stride)
         input, weight = input.bfloat16(), weight.bfloat16()
         half, grad = torchs(input, weight, stride)
-        ours = least(input_gradient, grad, input, weight, stride, kernel // 2)
-        ours += f", {least(weight_gradient, grad, input, kernel, stride, kernel // 2)}"
+        ours = least(compute_input_gradient, grad, input, weight, stride, kernel // 2)
+        ours += f", {least(compute_weight_gradient, grad, input, kernel, stride, kernel // 2)}"
         print(f"{channels}, {side}, {kernel}, {stride} | {full} | {half} | {ours}", flush=True)
 
 

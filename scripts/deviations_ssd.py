@@ -22,39 +22,39 @@ import torch
 from PIL import Image
 
 from paceline.config.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
-from paceline.config.ssd import BoxInput, grids
+from paceline.config.ssd import BoxInput, grid_sizes
 from paceline.data.batch import detection_batch
 from paceline.data.index.manifest import Manifest
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.transforms import color_jitter, crop, resample
 from paceline.data.transforms.decode import dct_scale, decode_crop
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import Draw, render
+from paceline.data.transforms.sample import SampleSpec, decode_and_transform
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.ops.boxes import pairwise_iou, to_ltrb
 from paceline.models.ops.matching import match
 from paceline.models.registry import WORKLOADS
 from paceline.models.ssd import transforms
-from paceline.models.ssd.postprocess import detections_cpu, ssd_detections
+from paceline.models.ssd.postprocess import detections_cpu, postprocess_ssd
 from paceline.models.task import Task
 
 
-def drawn(task: Task, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, Draw]:
+def drawn(task: Task, number: int, epoch: int, photo: BoxInput) -> tuple[bytes, SampleSpec]:
     """A photo's bytes and its draw."""
     index = int(task.data.train_numbers[number])
     rows = task.data.wanted_rows(index)
     data, name = task.data.train.index.read(index), task.data.train.index.name(index)
-    random = SampleRandom(1, epoch, index)
+    random = SampleRng(1, epoch, index)
     boxes, classes = task.data.train.boxes[rows], task.data.train.classes[rows]
-    return data, transforms.draw_training_sample(read_header(data, name, photo.exif), name, boxes, classes, random, photo)
+    return data, transforms.sample_box_spec(read_header(data, name, photo.exif), name, boxes, classes, random, photo)
 
 
 def boxes(task: Task, epochs: int, recipe: SSDRecipe) -> dict[str, int]:
     """Objects that the crop keeps, that are dropped as too thin, that touch no default box; overlaps of just a threshold."""
-    corners = to_ltrb(default_boxes(300, grids(300), recipe.model.scales))
+    corners = to_ltrb(default_boxes(300, grid_sizes(300), recipe.model.scales))
     counted: Counter[str] = Counter()
-    cut, overlaps = transforms.boxes_in, crop._Objects.all_above
+    cut, overlaps = transforms.clip_boxes_to_crop, crop._Objects.all_above
 
     def kept(window, ltrb, keep, flip):
         fractions, stays = cut(window, ltrb, keep, flip)
@@ -130,7 +130,7 @@ def pixels(task: Task, photos: int) -> dict[str, float]:
                 settings = replace(recipe.input, jitter=name, resize="bilinear-antialias")
                 data, draw = drawn(task, number, 0, settings)
                 out = np.zeros((300, 300, 3), np.uint8)
-                render(data, draw, out)
+                decode_and_transform(data, draw, out)
                 pictures.append(out.astype(int))
             name = f"levels, jitter {names[0]} beside {names[1]}"
             found.setdefault(name, []).append(float(np.abs(pictures[0] - pictures[1]).mean()))
@@ -143,17 +143,17 @@ def bytes_of_gaudi(task: Task, photos: int) -> dict[str, float]:
     for number in range(photos):
         data, draw = drawn(task, number, 0, gaudi().input)
         out = np.zeros((300, 300, 3), np.uint8)
-        render(data, draw, out)
+        decode_and_transform(data, draw, out)
         exact = np.zeros((300, 300, 3), np.float32)
-        colour = draw.colour
-        assert colour is not None
+        color = draw.color
+        assert color is not None
         with patch.object(resample.np, "rint", lambda values, out: values):
             decode_crop(
                 data, draw.header, draw.window, exact, flip=draw.flip, decoder="simplejpeg", name="it", law=draw.law
             )
         planes = np.ascontiguousarray(exact.transpose(2, 0, 1))
         with patch.object(color_jitter.np, "clip", _clip_but_levels):
-            color_jitter._as_tensorflow(planes, colour, np.empty((7, 300, 300), np.float32))
+            color_jitter._as_tensorflow(planes, color, np.empty((7, 300, 300), np.float32))
         exact = planes.transpose(1, 2, 0)
         outside = (exact < 0) | (exact > 255)
         beyond.append(outside.mean())
@@ -175,14 +175,14 @@ def _clip_but_levels(values, low, high, out):
 
 def half_precision(seeds: int) -> dict[str, float]:
     """System A's evaluation in float16, as submitted, beside ours in float32, of drawn outputs of a full network."""
-    anchors = default_boxes(300, grids(300), mlperf().model.scales)
+    anchors = default_boxes(300, grid_sizes(300), mlperf().model.scales)
     same, moved = [], []
     for seed in range(seeds):
         random = torch.Generator().manual_seed(seed)
         logits = 2.2 * torch.randn(1, 8732, 81, generator=random)
         deltas = 0.5 * torch.randn(1, 8732, 4, generator=random)
         rules = {"score_above": 0.0, "iou": 0.5, "candidates": 200, "keep": 200, "candidates_of": "image"}
-        full = ssd_detections(logits, deltas, anchors, **rules, clip=False)[0]
+        full = postprocess_ssd(logits, deltas, anchors, **rules, clip=False)[0]
         probs = logits.half().softmax(2)[0, :, 1:].float()
         half = detections_cpu(probs, deltas[0].half().float(), anchors.half().float(), *rules.values())
         near = pairwise_iou(full[:, :4], half[:, :4]) * (full[:, None, 5] == half[None, :, 5])
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=200)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    task = WORKLOADS["ssd"].open(mlperf(), Manifest.load(ensure_prepared(asked.data, kind="boxes")))
+    task = WORKLOADS["ssd"].open(mlperf(), Manifest.load(prepare_if_needed(asked.data, kind="boxes")))
     photos = min(asked.photos, task.data.train_images)
     found = {
         "training photos": task.data.train_images,

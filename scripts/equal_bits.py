@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ NAMES: dict[str, dict[str, str]] = {
         "paceline.ranks.world": "paceline.distributed.comm.world",
         "paceline.tasks.task": "paceline.models.task",
         "paceline.training.opening": "paceline.training.open_data",
+        "Controls": "RunOptions",
     },
 }
 STEPS, BATCHES = 6, 20
@@ -75,6 +77,13 @@ def translate(text: str, names: Mapping[str, str]) -> str:
     return re.sub(rf"(?<![\w-])(?:{keys})(?![\w-])", lambda match: names[match[0]], text)
 
 
+@cache
+def _definitions(root: Path) -> set[str]:
+    """The lines of a tree's package that begin a class or a function."""
+    lines = (line for file in (root / "paceline").rglob("*.py") for line in file.read_text().splitlines())
+    return {line for line in lines if line.startswith(("class ", "def "))}
+
+
 @dataclass(frozen=True)
 class Tree:
     """One of the two trees, and the folder in which it runs the cases."""
@@ -87,14 +96,19 @@ class Tree:
     def own(self, kind: str, text: str) -> str:
         """The name in this tree of what CASES and this script call by the new name.
 
-        A base that is newer than BASE may have a module under its new name already.
+        A base that is newer than BASE may have some modules, classes, and functions under their new names already.
         """
         if not self.is_base:
             return text
         names = {new: old for old, new in NAMES[kind].items()}
         if kind == "python":
-            names = {new: old for new, old in names.items() if (self.root / f"{old.replace('.', '/')}.py").is_file()}
+            names = {new: old for new, old in names.items() if self._defines(old)}
         return translate(text, names)
+
+    def _defines(self, name: str) -> bool:
+        if "." in name:
+            return (self.root / f"{name.replace('.', '/')}.py").is_file()
+        return any(f" {name}{end}" in text for text in _definitions(self.root) for end in "(:")
 
     def new(self, kind: str, text: str) -> str:
         """The new name of what this tree calls `text`."""

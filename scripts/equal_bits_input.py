@@ -14,24 +14,24 @@ import torch
 from safetensors.torch import save_file
 
 from paceline.cli.flags import parse_recipe
-from paceline.config.plan import make_plan, shorten
-from paceline.config.run import Controls
+from paceline.config.plan import limit_steps, make_plan
+from paceline.config.run import RunOptions
 from paceline.data.shapes.render import render_shapes
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.models.task import InputRank
 from paceline.training.open_data import open_task
 
 
 def save_batches(file: str, steps: int, words: list[str]) -> None:
     """Save every tensor of the batches, and the strides of its memory."""
-    asked = parse_recipe(words, Controls(), verb="train")
+    asked = parse_recipe(words, RunOptions(), verb="train")
     recipe, system, tensors = asked.recipe, asked.system, {}
-    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+    with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         task: Any = open_task(recipe, asked.controls, world)
         data = getattr(task, "data", task)  # the base's task loads its data itself
         images = {"train_images": data.train_images, "val_images": data.val_images}
-        plan = shorten(make_plan(recipe, system, world=1, most=system.images_per_forward, **images), steps=steps)
+        plan = limit_steps(make_plan(recipe, system, world=1, most=system.images_per_forward, **images), steps=steps)
         with data.train_loader(plan, system, InputRank(0, 1, world.device, 2)) as loader:
             for step, batches in loader:
                 for number, batch in enumerate(batches):

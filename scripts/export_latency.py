@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import paceline
-from paceline.cli.commands.export import Flags
+from paceline.cli.commands.export import ExportFlags
 from paceline.inference.export.graph import Graph
 from paceline.inference.graph.runtimes import FORMS
 
@@ -40,8 +40,8 @@ def others(path: Path, threads: int, batch: int) -> Callable[[list[np.ndarray]],
     runtime: Any = onnxruntime
     given = runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).get_inputs()[0]
     sides = [side if isinstance(side, int) else batch for side in given.shape]
-    run, grey = onnx(path, threads), np.full(sides, 0.5, np.float32)
-    return lambda _: run([grey])
+    run, gray = onnx(path, threads), np.full(sides, 0.5, np.float32)
+    return lambda _: run([gray])
 
 
 def program(path: Path, threads: int) -> Callable[[list[np.ndarray]], Any]:
@@ -68,7 +68,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     trained: Any = paceline.load(asked.run).trained
-    graph = Graph(trained, Flags(size=asked.size, batch=asked.batch, compare=0))
+    graph = Graph(trained, ExportFlags(size=asked.size, batch=asked.batch, compare=0))
     shape = graph.shape or trained.workload.network.largest(trained.recipe)
     photo = np.random.default_rng(0).integers(0, 255, (asked.batch, *shape, 3), dtype=np.uint8)
     arguments = [photo, np.array([shape] * asked.batch)][: len(graph.example())]

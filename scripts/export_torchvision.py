@@ -20,7 +20,7 @@ import torchvision
 from torch import Tensor, nn
 
 from paceline.cli.main import main as paceline
-from paceline.inference.export.verification import compare
+from paceline.inference.export.verification import compare_predictions
 
 
 def drawn(photos: list[Tensor]) -> nn.Module:
@@ -100,9 +100,9 @@ def main() -> None:
         )
         own.append(row)
         theirs.append([boxes[0], scores[0], labels[0].astype(np.float32)])
-        difference = compare(own[-1:], theirs[-1:], 0.05)
+        difference = compare_predictions(own[-1:], theirs[-1:], 0.05)
         print(f"{file.name}  {difference.in_words(('boxes', 'scores', 'labels'))}", flush=True)
-    print("all:", compare(own, theirs, 0.05).in_words(("boxes", "scores", "labels")))
+    print("all:", compare_predictions(own, theirs, 0.05).in_words(("boxes", "scores", "labels")))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-MOST_PHOTOS = 1000
+MAX_PHOTOS = 1000
 WRITE_RECORDIO = """
 import sys, mxnet as mx
 record = mx.recordio.MXRecordIO(sys.argv[1], "w")
@@ -44,7 +44,7 @@ def copied(photos: Path, folder: Path) -> list[Path]:
     """-> the copies."""
     if not folder.exists():
         files = sorted(path for path in photos.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
-        kept, part = min(len(files), MOST_PHOTOS), folder.with_suffix(".part")
+        kept, part = min(len(files), MAX_PHOTOS), folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
         for number in range(kept):

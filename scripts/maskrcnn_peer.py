@@ -47,7 +47,7 @@ from paceline.config.recipes.maskrcnn import tiny
 
 RECIPE = tiny()
 SHORT, LONG, BATCH = RECIPE.input.short[0], RECIPE.input.long, RECIPE.global_batch
-LEAST_LEFT, LEAST_SIDE = 0.25, 1.0  # a cropped box stays with this share of its area and sides of so many pixels
+MIN_LEFT, MIN_SIDE = 0.25, 1.0  # a cropped box stays with this share of its area and sides of so many pixels
 
 
 class Photo(NamedTuple):
@@ -93,7 +93,7 @@ def sample(photo: Photo, random: np.random.Generator, colours: nn.Module) -> tup
     whole = (photo.boxes - torch.tensor([left, top] * 2)) * torch.tensor([width / columns, height / rows] * 2)
     boxes = whole.clamp(min=0).minimum(torch.tensor([width, height] * 2))
     sides, before = boxes[:, 2:] - boxes[:, :2], whole[:, 2:] - whole[:, :2]
-    stays = (sides.prod(1) >= LEAST_LEFT * before.prod(1)) & (sides >= LEAST_SIDE).all(1)
+    stays = (sides.prod(1) >= MIN_LEFT * before.prod(1)) & (sides >= MIN_SIDE).all(1)
     bits = np.unpackbits(photo.masks[stays.numpy()], axis=1, count=h * w).reshape(-1, h, w)[part]
     masks = functional.interpolate(torch.from_numpy(bits)[:, None], (height, width), mode="nearest-exact")[:, 0]
     boxes = boxes[stays]
@@ -155,7 +155,7 @@ def train(model: MaskRCNN, photos: list[Photo], given: argparse.Namespace) -> tu
     colours = v2.ColorJitter(photo.brightness, photo.contrast, photo.saturation, photo.hue)
     flat = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}, {"params": flat, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=RECIPE.optim.lr, weight_decay=RECIPE.optim.weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(groups, lr=RECIPE.optim.lr, weight_decay=RECIPE.optim.weight_decay, fused=True)
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(RECIPE.ema), use_buffers=True)
     model.train()
     start = told = time.perf_counter()
@@ -169,11 +169,11 @@ def train(model: MaskRCNN, photos: list[Photo], given: argparse.Namespace) -> tu
         with torch.autocast("cpu", torch.bfloat16):
             losses = model([image for image, _ in batch], [target for _, target in batch])
             loss = torch.stack([value.float() for value in losses.values()]).sum()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = rate(share)
-        optimiser.step()
+        optimizer.step()
         average.update_parameters(model)
         if not math.isfinite(value := loss.item()):
             raise SystemExit(f"the loss is {value} after {images} images")

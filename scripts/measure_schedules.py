@@ -12,7 +12,7 @@ from bisect import bisect, bisect_right
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from paceline.config.plan import Plan, lr_at, make_plan
+from paceline.config.plan import BatchPlan, lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
@@ -108,7 +108,7 @@ def laws() -> Iterator[tuple[str, int, str, Law]]:
         gluoncv, base=0.16, per_epoch=611, warmup=1600, factor=0.001, falls=(10, 14))  # fmt: skip
 
 
-def planned(name: str, world: int) -> tuple[Recipe, Plan]:
+def planned(name: str, world: int) -> tuple[Recipe, BatchPlan]:
     """A recipe and its plan on its own data."""
     recipe = RECIPES[name]()
     train, val = DATA_IMAGES[recipe.target_data]

@@ -14,7 +14,7 @@ from lines import Line
 from originals import SYSTEMS
 from unseen import UNSEEN
 
-from paceline.cli.commands.from_original import translated
+from paceline.cli.commands.from_original import translation_record
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "results" / "from" / "README.md"
@@ -44,7 +44,7 @@ def cell(value: Any) -> str:
 def row(line: Line) -> str:
     """One line of the table; `ours`: equal, or what differs."""
     os.chdir(ROOT / "tests" / "migrate" / "configs" / line.folder)
-    found = translated(line.command)
+    found = translation_record(line.command)
     words = " ".join(line.command.split())
     named = f"`{words if len(words) < 90 else words[:40] + ' ... ' + words[-45:]}`".replace("|", "/")
     if not line.ranks:

@@ -19,9 +19,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline._utils.text import printable
+from paceline._utils.text import escape_control_characters
 from paceline.models.registry import WORKLOADS
-from paceline.tools.mlperf.compliance import Verdict, compliance
+from paceline.tools.mlperf.compliance import ComplianceResult, check_compliance
 from paceline.training.logging.events import read_events
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,12 +57,12 @@ def main() -> int:
         for task in flags.tasks:
             for ranks in flags.ranks:
                 for kind, run in runs_of(task, ranks, base):
-                    verdict = compliance(run / "mllog.txt", WORKLOADS[task].reporting.ruleset)
+                    verdict = check_compliance(run / "mllog.txt", WORKLOADS[task].reporting.ruleset)
                     print(
                         f"=== {task}, {ranks} rank{'s' if ranks > 1 else ''}, {kind}: rules {WORKLOADS[task].reporting.ruleset}",
                         flush=True,
                     )
-                    print(printable(verdict.text), flush=True)
+                    print(escape_control_characters(verdict.text), flush=True)
                     known = (*LACKING, UNFINISHED) if kind == "interrupted" else LACKING
                     unexpected = [line for line in verdict.failed if not any(part in line for part in known)]
                     surprises += len(unexpected)
@@ -159,7 +159,7 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def _named(verdict: Verdict) -> str:
+def _named(verdict: ComplianceResult) -> str:
     """The keys that a verdict objects to."""
     named = [part for part in LACKING if any(part in line for line in verdict.failed)]
     missing = sum(line.startswith(UNFINISHED) for line in verdict.failed)

@@ -22,10 +22,10 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from paceline.config import constraints
 from paceline.config import run as run_record
-from paceline.config.constraints import texts_of
-from paceline.config.plan import Plan
+from paceline.config.constraints import get_help_texts
+from paceline.config.plan import BatchPlan
 from paceline.config.recipe import Recipe
-from paceline.config.run import FORMAT, NEEDED, Controls
+from paceline.config.run import FORMAT, NEEDED, RunOptions
 from paceline.config.system import System
 from paceline.models.registry import WORKLOADS
 from paceline.training.logging.events import COMMON, SCHEMA, STATUSES
@@ -107,7 +107,7 @@ class _Untitled(GenerateJsonSchema):
 
 def described(kind: type) -> dict[str, str]:
     """Field -> its Help, or the comment on its line, those of the classes below it included."""
-    found = dict(texts_of(kind))
+    found = dict(get_help_texts(kind))
     for one in reversed(kind.__mro__):
         if is_dataclass(one):
             found |= dict(re.findall(r"^    (\w+): .*?  # (.*)$", inspect.getsource(one), flags=re.M))
@@ -158,12 +158,12 @@ def recipe() -> tuple[Schema, Schema]:
 def run() -> tuple[Schema, Schema]:
     """RUN/run.json."""
     asked, defs = recipe()
-    for hint, template in ((System, System()), (Controls, Controls())):
+    for name, hint, template in (("System", System, System()), ("Controls", RunOptions, RunOptions())):
         schema, inner = of_dataclass(hint, template)
-        defs |= {**inner, hint.__name__: schema}
-    plan = TypeAdapter(Plan).json_schema(schema_generator=_Untitled)
-    plan["description"] = inspect.cleandoc(Plan.__doc__ or "")
-    for name, text in described(Plan).items():
+        defs |= {**inner, name: schema}
+    plan = TypeAdapter(BatchPlan).json_schema(schema_generator=_Untitled)
+    plan["description"] = inspect.cleandoc(BatchPlan.__doc__ or "")
+    for name, text in described(BatchPlan).items():
         plan["properties"][name].setdefault("description", text)
     defs |= plan.pop("$defs", {}) | {"Plan": plan, "Recipe": asked}
     of_card = {"step", "metrics", "best_f1", "run", "graph", "colours", "averaged"}

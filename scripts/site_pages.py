@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from paceline.cli.main import VERBS, main
-from paceline.config.constraints import shown
+from paceline.config.constraints import format_value
 from paceline.config.recipe import Recipe
 from paceline.config.recipes import RECIPES
 
@@ -33,25 +33,25 @@ GROUP, ENTRY = re.compile(r"([a-z][\w.-]*):"), re.compile(r"  (?:--\w|[A-Z]{2})"
 PUBLIC = (
     ("paceline", "api.py", "train"),
     ("paceline", "inference/__init__.py", "load"),
-    ("paceline", "_utils/errors.py", "UserError"),
+    ("paceline", "_utils/errors.py", "PacelineError"),
     ("paceline", "_utils/errors.py", "DataError"),
     ("paceline", "_utils/errors.py", "RecipeError"),
-    ("paceline.inference", "inference/predictor.py", "PhotoPredictor"),
-    ("paceline.inference", "inference/results.py", "Answer"),
-    ("paceline.inference", "inference/results.py", "Found"),
-    ("paceline.inference", "inference/photo_paths.py", "Unreadable"),
+    ("paceline.inference", "inference/predictor.py", "Predictor"),
+    ("paceline.inference", "inference/results.py", "ClassificationResult"),
+    ("paceline.inference", "inference/results.py", "DetectionResult"),
+    ("paceline.inference", "inference/photo_paths.py", "FailedImage"),
     ("paceline.inference", "inference/video.py", "Video"),
     ("paceline.config.recipe", "config/recipe.py", "Recipe"),
     ("paceline.config.recipe", "config/recipe.py", "Optim"),
     ("paceline.config.recipe", "config/recipe.py", "Schedule"),
     ("paceline.config.recipe", "config/recipe.py", "Quality"),
     ("paceline.config.system", "config/system.py", "System"),
-    ("paceline.models.workload", "models/workload.py", "Workload"),
+    ("paceline.models.workload", "models/workload.py", "WorkloadSpec"),
     ("paceline.models.workload", "models/workload.py", "NetworkFactory"),
     ("paceline.models.workload", "models/workload.py", "Reporting"),
     ("paceline.models.datamodule", "models/datamodule.py", "DataModule"),
     ("paceline.models.task", "models/task.py", "Evaluator"),
-    ("paceline.models.backbones.base", "models/backbones/base.py", "Trunk"),
+    ("paceline.models.backbones.base", "models/backbones/base.py", "Backbone"),
 )
 
 
@@ -166,7 +166,7 @@ def page_of_recipe(name: str, helps: dict[str, str], menu: dict[str, str]) -> st
     for dotted, value in fields_of(recipe):
         flag = f"--{dotted.replace('_', '-')}"
         if value != defaults.get(dotted, dataclasses.MISSING) and flag in helps:
-            lines.append(f"| `{flag}` | `{shown(value) or 'empty'}` | {plain(helps[flag])} |")
+            lines.append(f"| `{flag}` | `{format_value(value) or 'empty'}` | {plain(helps[flag])} |")
     return "\n".join(lines) + "\n"
 
 

@@ -31,7 +31,7 @@ from ssd_reference_samples import choose, draw, pixel_difference, reference_targ
 from ssd_reference_systems import DROP, LOSSES, Control, our_recipe, ours, plain_lr, reference, write_start
 
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.models.registry import WORKLOADS
 
 EARLY, TWIN_STEPS, TAIL = 20, 10, 20
@@ -114,9 +114,9 @@ def write(
             rows.writerow([step, f"{plain_lr(step, batch):.9g}", *values, *last])
     figure = Figure(figsize=(9, 7), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    for name, colour in zip(LOSSES, ("black", "tab:blue", "tab:orange")):
-        above.plot([row[name] for row in right], color=colour, alpha=0.3, linewidth=5, label=f"{name}, reference")
-        above.plot([row[name] for row in left], color=colour, linewidth=1, label=f"{name}, ours")
+    for name, color in zip(LOSSES, ("black", "tab:blue", "tab:orange")):
+        above.plot([row[name] for row in right], color=color, alpha=0.3, linewidth=5, label=f"{name}, reference")
+        above.plot([row[name] for row in left], color=color, linewidth=1, label=f"{name}, ours")
     above.set(ylabel="loss", ylim=(0, None))
     above.legend(ncols=3, fontsize="small")
     noise = np.array(noise_of([apart[name] for name in apart if name.startswith("control")]))
@@ -141,7 +141,7 @@ def main() -> int:
     torch.set_num_threads(1)
     asked.out.mkdir(parents=True, exist_ok=True)
     recipe = our_recipe(asked.batch, max(asked.steps, DROP + 1))
-    task = WORKLOADS["ssd"].open(recipe, Manifest.load(ensure_prepared(asked.data, kind="boxes")))
+    task = WORKLOADS["ssd"].open(recipe, Manifest.load(prepare_if_needed(asked.data, kind="boxes")))
     keys, samples = choose(task, recipe, asked.batch * asked.steps)
     degrees = replace(recipe, input=replace(recipe.input, hue=recipe.input.hue / 360))
     twin_samples = [draw(task, degrees, *key) for key in keys[:COMPARED]]

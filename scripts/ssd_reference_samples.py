@@ -17,16 +17,16 @@ from ssd_reference_systems import load_reference
 from torch import Tensor
 
 from paceline.config.recipes.ssd import SSDRecipe
-from paceline.config.ssd import SSDModel, grids
+from paceline.config.ssd import SSDModel, grid_sizes
 from paceline.data.batch import Objects, detection_batch
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import ssd_crop
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import render
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.anchors import anchor_to_cell, default_boxes
 from paceline.models.ops.boxes import to_ltrb
 from paceline.models.ops.matching import Tie, match
-from paceline.models.ssd.transforms import draw_training_sample, inside
+from paceline.models.ssd.transforms import clip_to_edges, sample_box_spec
 from paceline.models.task import Task
 
 COLOURS = ("brightness", "contrast", "saturation", "hue")
@@ -45,7 +45,7 @@ class Sample:
     amounts: tuple[float, ...]  # of each colour change, 0..1 within its range
 
 
-class Recorded(SampleRandom):
+class Recorded(SampleRng):
     """A sample's random numbers, written down as they are drawn."""
 
     def __init__(self, seed: int, epoch: int, index: int) -> None:
@@ -71,14 +71,14 @@ def draw(task: Task, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
     data, out = task.data.train.index.read(index), np.empty((photo.size, photo.size, 3), np.uint8)
     random = Recorded(recipe.seed, epoch, index)
     name = task.data.train.index.name(index)
-    drawn = draw_training_sample(read_header(data, name, photo.exif), name, boxes, classes, random, photo)
-    render(data, drawn, out)
+    drawn = sample_box_spec(read_header(data, name, photo.exif), name, boxes, classes, random, photo)
+    decode_and_transform(data, drawn, out)
     order = list(range(4))
     for last, other in zip((3, 2, 1), random.integers[-3:]):
         order[last], order[other] = order[other], order[last]
     height, width = int(task.data.train.index.heights[index]), int(task.data.train.index.widths[index])
-    again = SampleRandom(recipe.seed, epoch, index)
-    window, _ = ssd_crop(height, width, inside(boxes, height, width), again, size=photo.size)
+    again = SampleRng(recipe.seed, epoch, index)
+    window, _ = ssd_crop(height, width, clip_to_edges(boxes, height, width), again, size=photo.size)
     corners = (window.left, window.top, window.left + window.width, window.top + window.height)
     return Sample(
         out, drawn.label, data, corners, random.uniforms[-5] < photo.flip, tuple(order), tuple(random.uniforms[-4:])
@@ -88,8 +88,8 @@ def draw(task: Task, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
 def matched(sample: Sample, tie: Tie) -> tuple[Tensor, Tensor]:
     """Class (A,) and box (A, 4) ltrb of each default box, in the reference's order; class 0 and box 0 where negative."""
     batch = detection_batch(torch.zeros(1, 3, 1, 1), [sample.objects], torch.zeros(1))
-    order = anchor_to_cell(grids(300)).argsort()
-    anchors = to_ltrb(default_boxes(300, grids(300), SSDModel().scales))
+    order = anchor_to_cell(grid_sizes(300)).argsort()
+    anchors = to_ltrb(default_boxes(300, grid_sizes(300), SSDModel().scales))
     slots, positives = match(batch.boxes, batch.labels, anchors, tie=tie, order=order)
     labels, boxes = batch.labels[0, slots[0]] * positives[0], batch.boxes[0, slots[0]] * positives[0][:, None]
     return labels[order], boxes[order]

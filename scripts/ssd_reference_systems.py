@@ -19,17 +19,17 @@ import numpy as np
 import torch
 import torchvision
 
-from paceline.config.plan import make_plan, rates_at
+from paceline.config.plan import make_plan, step_rates
 from paceline.config.recipe import Optim, Schedule
 from paceline.config.recipes.ssd import MLPERF_IMAGES, MLPERF_LR, SSDRecipe, mlperf
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
 from paceline.data.batch import Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.models.registry import WORKLOADS
-from paceline.models.ssd.loss import Detector
-from paceline.models.ssd.model import initialise_ssd
+from paceline.models.ssd.loss import SSDWithLoss
+from paceline.models.ssd.model import init_ssd
 from paceline.models.task import Task
 from paceline.models.weights.formats.mlperf import to_reference
 from paceline.training.factory import build_model, build_state
@@ -65,11 +65,11 @@ def plain_lr(step: int, batch: int) -> float:
     return peak * min(1.0, (step + 1) / WARMUP) * (0.1 if step >= DROP else 1.0)
 
 
-def first_model(recipe: SSDRecipe) -> Detector:
+def first_model(recipe: SSDRecipe) -> SSDWithLoss:
     """The network that both sides start from."""
     model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
     zero = recipe.model.zero_init_last_gamma
-    initialise_ssd(model.network, torch.Generator().manual_seed(recipe.seed), zero_init_last_gamma=zero)
+    init_ssd(model.network, torch.Generator().manual_seed(recipe.seed), zero_init_last_gamma=zero)
     return model
 
 
@@ -78,8 +78,8 @@ def ours(dump: Path, recipe: SSDRecipe, steps: int) -> list[dict[str, float]]:
     torch.set_num_threads(1)
     model = first_model(recipe)
     plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=1000, val_images=1)
-    run = Run("trajectory", recipe, "cpu", System(), plan, Controls())
-    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+    run = RunSpec("trajectory", recipe, "cpu", System(), plan, RunOptions())
+    with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         task = cast(Task, SimpleNamespace(build=lambda device: model))
         state = build_state(build_model(task, run, world), run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
@@ -87,7 +87,7 @@ def ours(dump: Path, recipe: SSDRecipe, steps: int) -> list[dict[str, float]]:
         for step, part in zip(range(steps), batches(dump, recipe.global_batch)):
             images = torch.from_numpy(np.stack([pixels for pixels, _ in part])).permute(0, 3, 1, 2)
             batch = detection_batch(images, [objects for _, objects in part], torch.arange(len(part)))
-            found = step_once([batch], rates_at(recipe, plan, step))
+            found = step_once([batch], step_rates(recipe, plan, step))
             losses.append({name: float(found[name]) for name in LOSSES})
             print(f"ours {recipe.model.tie} {recipe.optim.momentum_form} {step} {losses[-1]}", flush=True)
     return losses
@@ -150,7 +150,7 @@ def reference(dump: Path, folder: Path, batch: int, steps: int, control: Control
     default = theirs.train.dboxes300_coco()
     loss_of, transform = theirs.base_model.Loss(default), theirs.utils.SSDTransformer(default)
     model.train()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9, weight_decay=5e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9, weight_decay=5e-4)
     losses = []
     for step, part in zip(range(steps), batches(dump, batch)):
         images = torch.stack(
@@ -167,10 +167,10 @@ def reference(dump: Path, folder: Path, batch: int, steps: int, control: Control
         with torch.no_grad():  # the loss of perfect boxes is the class loss
             class_loss = loss_of(loss_of._loc_vec(boxes), logits, boxes, labels)
         loss.backward()
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = plain_lr(step, batch)
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         found = (loss.item(), class_loss.item(), loss.item() - class_loss.item())
         losses.append(dict(zip(LOSSES, found)))
         print(f"reference {control} {step} {losses[-1]}", flush=True)

@@ -21,14 +21,14 @@ from types import SimpleNamespace
 import torch
 from one_step import build
 
-from paceline.config.plan import rates_at
-from paceline.config.resnet import PhotoInput
+from paceline.config.plan import step_rates
+from paceline.config.resnet import ImageInput
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sampler import batch_indices
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.tools.bench.harness import machine_facts
-from paceline.tools.bench.input_contenders import draw_unlabelled, records_of
+from paceline.tools.bench.input_contenders import draw_unlabeled, open_file_records
 
 IMAGES, SIZE, STEPS = 64, 224, 30
 
@@ -40,20 +40,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    records = records_of(sorted(asked.folder.rglob("*.jpg"))[:2000])
+    records = open_file_records(sorted(asked.folder.rglob("*.jpg"))[:2000])
     options = argparse.Namespace(
         recipe="resnet50", images=IMAGES, forwards=1, bn_span=0, precision="bf16", graph=False, kernels="torch",
         exact=False, slots=32, before=3,
     )  # fmt: skip
     launch, found = read_launch(os.environ), dict[str, list[float]]()
-    with open_world(launch, device=torch.device("cuda", launch.local_rank)) as world:
+    with open_distributed(launch, device=torch.device("cuda", launch.local_rank)) as world:
         recipe, _, plan, _, step, batches = build(options, world)
 
         def host_ms() -> float:
             took = []
             for number in range(STEPS):
                 began = time.perf_counter()
-                step(batches, rates_at(recipe, plan, number))
+                step(batches, step_rates(recipe, plan, number))
                 took.append(time.perf_counter() - began)
             return 1e3 * statistics.median(took)
 
@@ -89,9 +89,9 @@ def take(loader: Loader, taking: SimpleNamespace) -> None:
 
 def loader_of(records, workers: int, device: torch.device) -> Loader:
     """Random crops, copied to the device."""
-    settings = PhotoInput(size=SIZE)
+    settings = ImageInput(size=SIZE)
     return Loader(
-        records=records, draw=partial(draw_unlabelled, settings), threads=workers, processes=True,
+        records=records, draw=partial(draw_unlabeled, settings), threads=workers, processes=True,
         image_shape=(SIZE, SIZE, 3), device=device,
         schedule=lambda step: [batch_indices(len(records), seed=0, step=step, global_batch=IMAGES)],
     )  # fmt: skip

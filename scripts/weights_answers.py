@@ -33,7 +33,7 @@ MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 # An untrained network makes large numbers, and float32's last bits of them show: torchvision's own float32 and float64 are printed
 # beside; in float64 both sides agree to 1e-9 (tests/oracle/test_maskrcnn_torchvision.py). predictions.json has boxes to a hundredth
 # of a pixel and scores to five places.
-MOST_PIXELS, MOST_SCORE, MOST_MASK = 0.1, 2e-4, 1e-4
+MAX_PIXELS, MAX_SCORE, MAX_MASK = 0.1, 2e-4, 1e-4
 
 
 def main() -> int:
@@ -84,7 +84,7 @@ def instances(photos: list[Path], folder: Path) -> bool:
             wrong = max(
                 float((mask != coco.decode(row["segmentation"])).mean()) for mask, row in zip(drawn, ours, strict=True)
             )
-            right = far <= MOST_PIXELS and off <= MOST_SCORE and wrong <= MOST_MASK
+            right = far <= MAX_PIXELS and off <= MAX_SCORE and wrong <= MAX_MASK
             print(f"  apart by {far:.3f} px, scores {off:.1e}, {wrong:.1e} of a mask's pixels")
             double = exact([pixels(photo).double()])[0]
             if double["labels"].tolist() == labels:
@@ -110,7 +110,7 @@ def classes(photos: list[Path], folder: Path) -> bool:
         scores, best = network(prepared(photo))[0].softmax(0).topk(5)
         same = ours["classes"] == best.tolist() and ours["names"] == [names[place] for place in best.tolist()]
         off = float(np.abs(scores.numpy() - ours["scores"]).max())
-        right = same and off <= MOST_SCORE
+        right = same and off <= MAX_SCORE
         alike &= right
         print(
             f"resnet50  {photo.name}  the same five: {same}, {ours['names'][0]} {ours['scores'][0]:.4f}, scores {off:.1e} apart"

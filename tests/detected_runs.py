@@ -14,7 +14,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from paceline.models.metrics.confusion import SHOWN_SCORE
-from paceline.tools.report.detected import Scene, best_of, read_found
+from paceline.tools.report.detected import ImageComparison, find_best_threshold, read_detections
 from paceline.tools.report.run_report import write_report
 from paceline.training.logging.events import EventLog
 
@@ -112,10 +112,10 @@ def make_run(
     return run
 
 
-def scenes_of(content: Mapping[str, Any], root: Path) -> list[Scene]:
+def scenes_of(content: Mapping[str, Any], root: Path) -> list[ImageComparison]:
     """The scenes of a predictions file, from the score on that the report chooses, or 0.3."""
-    found = read_found(content, root)
-    best = best_of(content, found)
+    found = read_detections(content, root)
+    best = find_best_threshold(content, found)
     return found.scenes(best.threshold if best else SHOWN_SCORE)
 
 

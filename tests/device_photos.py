@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from paceline.data.loader.gpu_decode import DecodePhotos, nvjpeg_on
-from paceline.data.transforms.crop import Window
+from paceline.data.loader.gpu_decode import DecodePhotos, load_nvjpeg
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import Draw, render
+from paceline.data.transforms.sample import SampleSpec, decode_and_transform
 
 
 def photo(height: int, width: int, seed: int) -> bytes:
@@ -36,7 +36,7 @@ def odd_photos() -> list[bytes]:
     return [encoded(picture, "PNG"), encoded(picture.convert("CMYK"), "JPEG"), photo(90, 130, 4) + b"\0\0\0"]
 
 
-def draws_of(photos: Sequence[bytes], law: str = "bilinear-antialias") -> tuple[list[bytes], list[Draw]]:
+def draws_of(photos: Sequence[bytes], law: str = "bilinear-antialias") -> tuple[list[bytes], list[SampleSpec]]:
     """Of each photo as the camera may have held it, in all eight ways: a whole one, a crop, a centre crop, a part of the input beside
     which levels stand; for an input of 48 x 64. -> bytes and draws.
     """
@@ -47,26 +47,26 @@ def draws_of(photos: Sequence[bytes], law: str = "bilinear-antialias") -> tuple[
             h, w = header.height, header.width
             flip = orientation % 2 == 0
             windows = [
-                (Window(0, 0, h, w, 48, 64), (0, 0)),
-                (Window(h // 5, w // 7, h // 2, w // 2, 48, 64), (0, 0)),
-                (Window(3, 5, h - 9, w - 11, 60, 90, 6, 13), (0, 0)),
-                (Window(1, 0, h - 1, w, 30, 40), (7, 11)),
+                (CropWindow(0, 0, h, w, 48, 64), (0, 0)),
+                (CropWindow(h // 5, w // 7, h // 2, w // 2, 48, 64), (0, 0)),
+                (CropWindow(3, 5, h - 9, w - 11, 60, 90, 6, 13), (0, 0)),
+                (CropWindow(1, 0, h - 1, w, 30, 40), (7, 11)),
             ]
             for window, place in windows:
-                draw = Draw("it", header, window, 0, flip, None, "nvjpeg", law, place=place, around=(9, 99, 199))  # pyright: ignore[reportArgumentType]
+                draw = SampleSpec("it", header, window, 0, flip, None, "nvjpeg", law, place=place, around=(9, 99, 199))  # pyright: ignore[reportArgumentType]
                 found.append((data, draw))
     return [data for data, _ in found], [draw for _, draw in found]
 
 
-def rendered_alone(data: Sequence[bytes], draws: Sequence[Draw], shape: tuple[int, int]) -> np.ndarray:
+def rendered_alone(data: Sequence[bytes], draws: Sequence[SampleSpec], shape: tuple[int, int]) -> np.ndarray:
     """(n, H, W, 3): each photo by the loader's threads' own function."""
     out = np.empty((len(draws), *shape, 3), np.uint8)
     for one, draw, pixels in zip(data, draws, out, strict=True):
-        render(one, draw, pixels)
+        decode_and_transform(one, draw, pixels)
     return out
 
 
 def decoded_on_a_cpu(device: torch.device) -> DecodePhotos:
     """The device's decoder but for its place: the CPU decodes, and the pixels are copied to the device."""
-    on_the_host = nvjpeg_on(torch.device("cpu"))
+    on_the_host = load_nvjpeg(torch.device("cpu"))
     return lambda photos: [None if photo is None else photo.to(device) for photo in on_the_host(photos)]

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from paceline.config.recipe import Recipe, override
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.models.workload import Workload
+from paceline.data.prepare.auto_prepare import prepare_if_needed
+from paceline.models.workload import WorkloadSpec
 
 Observe = Callable[[Recipe], Any]
 
@@ -99,13 +99,13 @@ def pictures_drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     root = make_instances(tmp_path_factory.mktemp("photos") / "set", train=6, val=2)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        manifest = Manifest.load(ensure_prepared(root, kind="boxes"))
+        manifest = Manifest.load(prepare_if_needed(root, kind="boxes"))
         PICTURES.append(Pictures(manifest, (root / "val2017" / "000.jpg").read_bytes()))
         yield
         PICTURES.pop()
 
 
-def task_on(workload: Workload, recipe: Recipe) -> Any:
+def task_on(workload: WorkloadSpec, recipe: Recipe) -> Any:
     """The task of a recipe on those pictures."""
     return workload.open(recipe, PICTURES[-1].manifest)
 

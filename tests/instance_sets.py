@@ -54,9 +54,9 @@ def _drawn(image: Image.Image, number: int, random: np.random.Generator) -> dict
     kite = [(0.0, -1.0), (1.0, -0.2), (0.0, 1.0), (-1.0, -0.2)]
     house = [(0.0, -1.0), (1.0, 0.0), (1.0, 1.0), (-1.0, 1.0), (-1.0, 0.0)]
     points = middle + half * np.array((kite, house)[label])
-    colour = [0, 0, 0]
-    colour[label] = 230
-    ImageDraw.Draw(image).polygon([tuple(point) for point in points.tolist()], fill=tuple(colour))
+    color = [0, 0, 0]
+    color[label] = 230
+    ImageDraw.Draw(image).polygon([tuple(point) for point in points.tolist()], fill=tuple(color))
     left, top = points.min(axis=0).tolist()
     right, bottom = points.max(axis=0).tolist()
     area = 0.5 * abs(np.dot(points[:, 0], np.roll(points[:, 1], 1)) - np.dot(points[:, 1], np.roll(points[:, 0], 1)))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from pycocotools import mask as official
 
-from paceline.data.rle import RunLengths
+from paceline.data.rle import RLE
 from paceline.models.metrics.coco import Detections, GroundTruth
 
 
@@ -15,18 +15,18 @@ class Scene(NamedTuple):
     """The arguments of score_masks."""
 
     truth: GroundTruth
-    wanted: RunLengths
+    wanted: RLE
     found: Detections
-    masks: RunLengths
+    masks: RLE
 
 
-def strings(bitmaps: list[np.ndarray]) -> RunLengths:
-    return RunLengths.of([official.encode(np.asfortranarray(bits))["counts"] for bits in bitmaps])
+def strings(bitmaps: list[np.ndarray]) -> RLE:
+    return RLE.of([official.encode(np.asfortranarray(bits))["counts"] for bits in bitmaps])
 
 
 def truth_of(
     *images: list[tuple], sizes: list[tuple[int, int]] | None = None, num_classes: int = 3
-) -> tuple[GroundTruth, RunLengths]:
+) -> tuple[GroundTruth, RLE]:
     """Each image a list of (class, (H, W) bits) or (class, bits, "crowd"). sizes: of each image, else (200, 220)."""
     entries = [entry for image in images for entry in image]
     shapes = np.array(sizes or [(200, 220)] * len(images), np.int64).reshape(-1, 2)

@@ -14,7 +14,7 @@ from pycocotools.cocoeval import COCOeval
 
 from paceline.models.metrics.coco import BoxScores, Detections, GroundTruth
 
-ALL, MOST_100 = 0, 2
+ALL, MAX_100 = 0, 2
 
 
 def loaded(source: Path | dict[str, Any]) -> COCO:
@@ -94,12 +94,12 @@ def assert_same(ours: BoxScores, judged: COCOeval) -> None:
     """Bit for bit: no tolerance anywhere."""
     assert list(ours.metrics.values()) == judged.stats.tolist()
     precision, recall = judged.eval["precision"], judged.eval["recall"]
-    np.testing.assert_array_equal(ours.curves.T, precision[0, :, :, ALL, MOST_100])
+    np.testing.assert_array_equal(ours.curves.T, precision[0, :, :, ALL, MAX_100])
     for k, score in enumerate(ours.per_class):
         for value, values in (
-            (score.ap, precision[:, :, k, ALL, MOST_100]),
-            (score.ap50, precision[0, :, k, ALL, MOST_100]),
-            (score.ar100, recall[:, k, ALL, MOST_100]),
+            (score.ap, precision[:, :, k, ALL, MAX_100]),
+            (score.ap50, precision[0, :, k, ALL, MAX_100]),
+            (score.ar100, recall[:, k, ALL, MAX_100]),
         ):
             there = values[values > -1]
             assert value == (np.mean(there) if there.size else -1)

@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from paceline.data.containers.recordio import Packed, idx_text, lst_line, write_recordio
+from paceline.data.containers.recordio import RecordIOContent, format_idx, format_lst_line, write_recordio
 from paceline.data.containers.tar import write_tar
 from paceline.data.containers.tf_example import example_bytes
 from paceline.data.containers.tfrecord import write_tfrecord
@@ -69,10 +69,14 @@ def webdataset(photos: list[Photo], path: Path) -> None:
 
 def recordio(photos: list[Photo], path: Path, *, listed: bool = True) -> None:
     with open(path, "wb") as file:
-        placed = write_recordio(file, [Packed(i, float(number), data) for i, (_, number, _, data) in enumerate(photos)])
-    path.with_suffix(".idx").write_bytes(idx_text(placed))
+        placed = write_recordio(
+            file, [RecordIOContent(i, float(number), data) for i, (_, number, _, data) in enumerate(photos)]
+        )
+    path.with_suffix(".idx").write_bytes(format_idx(placed))
     if listed:
-        lines = [lst_line(i, [number], f"{label}/{name}".encode()) for i, (label, number, name, _) in enumerate(photos)]
+        lines = [
+            format_lst_line(i, [number], f"{label}/{name}".encode()) for i, (label, number, name, _) in enumerate(photos)
+        ]
         path.with_suffix(".lst").write_bytes(b"".join(lines))
 
 

@@ -12,7 +12,7 @@ import torch
 
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.weights.formats.detectron2 import to_detectron2
-from paceline.models.weights.formats.ours import Ours
+from paceline.models.weights.formats.ours import PacelineWeights
 
 
 def gluon_arrays(model: ResNet) -> dict[str, np.ndarray]:
@@ -59,7 +59,7 @@ def caffe2_arrays(model: ResNet) -> dict[str, np.ndarray]:
 
 def detectron2_content(model: torch.nn.Module) -> dict[str, Any]:
     """What its model zoo pickles of a network: names as arrays, with pixels that were BGR."""
-    tensors, _, _ = to_detectron2(Ours({name: tensor.clone() for name, tensor in model.state_dict().items()}))
+    tensors, _, _ = to_detectron2(PacelineWeights({name: tensor.clone() for name, tensor in model.state_dict().items()}))
     arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     arrays |= {"pixel_mean": np.float32([103.53, 116.28, 123.675]), "pixel_std": np.float32([57.375, 57.12, 58.395])}
     return {"model": arrays, "__author__": "Detectron2 Model Zoo"}

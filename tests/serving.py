@@ -21,8 +21,8 @@ from typing import Any
 
 from messages import check_text
 
-from paceline.cli.commands.serve import Flags, server_of
-from paceline.inference.predictor import PhotoPredictor
+from paceline.cli.commands.serve import ServeFlags, make_server
+from paceline.inference.predictor import Predictor
 
 PATIENCE = 60.0  # seconds
 
@@ -101,9 +101,9 @@ class Served:
 
 
 @contextmanager
-def served(predictor: PhotoPredictor, token: str = "", **flags: Any) -> Iterator[Served]:
+def served(predictor: Predictor, token: str = "", **flags: Any) -> Iterator[Served]:
     """The service in a thread; flags: those of `serve`."""
-    server = server_of(predictor, Flags(**flags), token)
+    server = make_server(predictor, ServeFlags(**flags), token)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))

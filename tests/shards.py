@@ -14,7 +14,7 @@ from pathlib import Path
 
 TABLE = Path(__file__).parent / "seconds.tsv"
 UNKNOWN = 5.0  # seconds of a file that the table does not have
-LEAST = 2.0  # cheaper files are not in the table
+MIN = 2.0  # cheaper files are not in the table
 LARGE = 300.0  # files that take longer are divided among shards by test
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     with TABLE.open("w") as file:
         file.write("file\tday\tnight\n")
         for name in sorted({*day, *night}):
-            if max(pair := (day.get(name, 0.0), night.get(name, 0.0))) >= LEAST:
+            if max(pair := (day.get(name, 0.0), night.get(name, 0.0))) >= MIN:
                 file.write(f"{name}\t{pair[0]:.0f}\t{pair[1]:.0f}\n")
 
 

@@ -10,11 +10,11 @@ from toy_loss_groups import IMAGES, Toy, ToySettings, toy_batch, toy_recipe
 
 from paceline.config.plan import make_plan
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
 from paceline.data.batch import Batch
-from paceline.distributed.comm.world import World
-from paceline.models.dummy_data import synthetic_task
+from paceline.distributed.comm.world import DistContext
+from paceline.models.dummy_data import make_synthetic_task
 from paceline.models.resnet.task import ClassificationData
 from paceline.models.resnet.workload import RESNET
 from paceline.models.task import Task
@@ -50,22 +50,22 @@ class Short(Toy):
         self.holds, self.where, self.tried = holds, where, []
         self.norm.register_forward_hook(self.passed)
 
-    def passed(self, _, images, normalised):
+    def passed(self, _, images, normalized):
         """A backward has the head's gradients by the time that it comes here."""
-        self.tried.append(len(normalised))
-        if len(normalised) <= self.holds:
+        self.tried.append(len(normalized))
+        if len(normalized) <= self.holds:
             return None
-        return Full.apply(normalised) if self.where == "backward" else out_of_memory()
+        return Full.apply(normalized) if self.where == "backward" else out_of_memory()
 
 
 def recipe_of(bn_span: int, loss_group: int) -> Recipe[ToySettings, None]:
     return replace(toy_recipe(loss_group), bn_span=bn_span)
 
 
-def run_of(recipe: Recipe, ranks: int, *, most: int = IMAGES) -> Run:
+def run_of(recipe: Recipe, ranks: int, *, most: int = IMAGES) -> RunSpec:
     system = System(precision="fp32", images_per_forward=most)
     plan = make_plan(recipe, system, world=ranks, most=most, train_images=80, val_images=8)
-    return Run("short", recipe, "cpu", system, plan, Controls())
+    return RunSpec("short", recipe, "cpu", system, plan, RunOptions())
 
 
 class ToyNetwork(NetworkFactory):
@@ -77,7 +77,7 @@ class ToyNetwork(NetworkFactory):
     def build(self, recipe: Recipe, classes: int) -> Short:
         return Short(self.holds, where=self.where)
 
-    def initialise(self, recipe: Recipe, model: Short, generator: torch.Generator) -> None:
+    def initialize(self, recipe: Recipe, model: Short, generator: torch.Generator) -> None:
         """Its weights are given."""
 
     def largest(self, recipe: Recipe) -> tuple[int, int]:
@@ -94,8 +94,8 @@ class ToyData(ClassificationData):
 
 def short_task(recipe: Recipe, holds: int, where: str = "forward") -> Task:
     toy = replace(RESNET, network=ToyNetwork(holds, where), data=lambda: ToyData)
-    return synthetic_task(toy, recipe, limit_train=80)
+    return make_synthetic_task(toy, recipe, limit_train=80)
 
 
-def state_of(run: Run, task: Task, world: World) -> State:
+def state_of(run: RunSpec, task: Task, world: DistContext) -> State:
     return build_state(build_model(task, run, world), run, world)

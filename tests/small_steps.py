@@ -11,14 +11,14 @@ import torch
 from given_model import state_around
 from torch import Tensor
 
-from paceline.config.plan import Plan, make_plan
+from paceline.config.plan import BatchPlan, make_plan
 from paceline.config.recipe import Recipe, override
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
 from paceline.data.batch import Batch, DetectionBatch, InstanceBatch
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import World, open_world
+from paceline.distributed.comm.world import DistContext, open_distributed
 from paceline.models.registry import WORKLOADS
 from paceline.training.state import State
 
@@ -52,7 +52,7 @@ def small(task: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     return override(RECIPES[name](), {**sizes, "global_batch": 4, "bn_span": 2, "optim.lr": 0.01, **(changes or {})})
 
 
-def plan_of(recipe: Recipe, system: System, *, steps: int = 20, world: int = 1) -> Plan:
+def plan_of(recipe: Recipe, system: System, *, steps: int = 20, world: int = 1) -> BatchPlan:
     """For a run of so many steps on so many ranks, each in forwards of at most `system.images_per_forward` images."""
     images = steps * recipe.global_batch
     recipe = replace(recipe, images_seen=images, epochs=0)
@@ -68,11 +68,11 @@ def plan_of(recipe: Recipe, system: System, *, steps: int = 20, world: int = 1) 
 
 def state_of(
     recipe: Recipe,
-    plan: Plan,
+    plan: BatchPlan,
     system: System,
     device: torch.device,
     moved: Callable[[torch.nn.Module], torch.nn.Module] | None = None,
-    world: World | None = None,
+    world: DistContext | None = None,
 ) -> State:
     """Fresh, with the recipe's first weights.
 
@@ -83,11 +83,11 @@ def state_of(
 
     def build(device: torch.device) -> torch.nn.Module:
         model = workload.network.build(recipe, CLASSES)
-        workload.network.initialise(recipe, model, torch.Generator().manual_seed(recipe.seed))
+        workload.network.initialize(recipe, model, torch.Generator().manual_seed(recipe.seed))
         return model.to(device) if moved is None else moved(model)
 
-    run = Run("small", recipe, "cpu", system, plan, Controls())
-    with open_world(read_launch({}), device=device) if world is None else nullcontext(world) as there:
+    run = RunSpec("small", recipe, "cpu", system, plan, RunOptions())
+    with open_distributed(read_launch({}), device=device) if world is None else nullcontext(world) as there:
         return state_around(build, run, there)
 
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord
-from paceline.inference.torch_predictor import Predictor
-from paceline.inference.trained_model import Trained
+from paceline.inference.torch_predictor import TorchPredictor
+from paceline.inference.trained_model import TrainedModel
 from paceline.models.registry import WORKLOADS
 
 
@@ -24,19 +24,19 @@ def predictor_of(
     *,
     classes: Sequence[str] = ("cat", "dog"),
     facts: Mapping[str, Any] | None = None,
-) -> Predictor:
+) -> TorchPredictor:
     """As `paceline.load` makes one of a run; facts: of its run.json."""
     run = Path("run"), WORKLOADS[recipe.task], recipe, tuple(classes), network, torch.device("cpu"), "step-000001", 1
-    return Predictor(Trained(*run, RunRecord(**(facts or {}))))
+    return TorchPredictor(TrainedModel(*run, RunRecord(**(facts or {}))))
 
 
-def take_for_a_run_s(monkeypatch: pytest.MonkeyPatch, make: Callable[[], Predictor]) -> None:
+def take_for_a_run_s(monkeypatch: pytest.MonkeyPatch, make: Callable[[], TorchPredictor]) -> None:
     """`paceline predict RUN` answers with this predictor, whatever folder RUN is."""
     monkeypatch.setattr("paceline.training.run_arguments.open_run", lambda *_, **__: ({}, None))
     monkeypatch.setattr("paceline.inference.load", lambda *_, **__: make())
 
 
-def grey(path: Path, size: tuple[int, int], shade: int = 255) -> Path:
+def gray(path: Path, size: tuple[int, int], shade: int = 255) -> Path:
     """A photo of one shade; size: width, height."""
     Image.new("RGB", size, (shade, shade, shade)).save(path)
     return path

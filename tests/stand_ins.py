@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from paceline.data.index.records import Records
-from paceline.data.transforms.crop import Window
+from paceline.data.index.records import RecordReader
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import Draw
+from paceline.data.transforms.sample import SampleSpec
 
 
-class InMemory(Records):
+class InMemory(RecordReader):
     """Encoded photos, named by `names` or by number; a single one stands for every number."""
 
     def __init__(self, photos: Sequence[bytes], names: Sequence[str] = ()) -> None:
@@ -38,9 +38,9 @@ def tiny_photo() -> bytes:
     return file.getvalue()
 
 
-def drawn(epoch: int, index: int, header: Header, name: str, label: Any = None) -> Draw:
+def drawn(epoch: int, index: int, header: Header, name: str, label: Any = None) -> SampleSpec:
     """A draw whose window's corner is the sample's key."""
-    return Draw(name, header, Window(epoch, index, 2, 2, 2, 2), label)
+    return SampleSpec(name, header, CropWindow(epoch, index, 2, 2, 2, 2), label)
 
 
 def made_up(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from paceline.config.plan import Rates
-from paceline.training.optim.base import Optimiser
-from paceline.training.optim.step_scalars import LossScaler, StepNumbers
+from paceline.config.plan import StepRates
+from paceline.training.optim.base import Optimizer
+from paceline.training.optim.step_scalars import LossScaler, StepScalars
 
 
-def take(optimiser: Optimiser, lr: float, *, previous_lr: float = 0.0, scaler: LossScaler | None = None) -> None:
+def take(optimizer: Optimizer, lr: float, *, previous_lr: float = 0.0, scaler: LossScaler | None = None) -> None:
     """One step with numbers of its own, floats."""
-    numbers = StepNumbers(optimiser.optim, "cpu")
-    numbers.write(Rates(lr, previous_lr))
-    optimiser.step(numbers, scaler=scaler)
+    numbers = StepScalars(optimizer.optim, "cpu")
+    numbers.write(StepRates(lr, previous_lr))
+    optimizer.step(numbers, scaler=scaler)

@@ -76,8 +76,8 @@ def batch_norm_backward_elemt(
     """The joint sums and every rank's count (R,), int32 -> the gradient of the images, of their type."""
     assert count.dtype == torch.int32, "the kernel reads 32-bit whole numbers, whatever it is given"
     pixels = int(count.sum())
-    centred = (input.float() - over_channels(mean)) * over_channels(invstd.square() * sum_dy_xmu / pixels)
-    grad = (grad_out.float() - over_channels(sum_dy / pixels) - centred) * over_channels(weight.float() * invstd)
+    centerd = (input.float() - over_channels(mean)) * over_channels(invstd.square() * sum_dy_xmu / pixels)
+    grad = (grad_out.float() - over_channels(sum_dy / pixels) - centerd) * over_channels(weight.float() * invstd)
     return grad.to(input.dtype)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paceline.distributed.device.topology import spelled
+from paceline.distributed.device.topology import format_cpu_list
 
 
 def lay_out(
@@ -17,13 +17,13 @@ def lay_out(
     """
     for cpus, _, socket in cores:
         for cpu in cpus:
-            write(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", spelled(cpus))
+            write(root / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", format_cpu_list(cpus))
             write(root / f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", str(socket))
     if distances is not None:
-        write(root / "devices/system/node/online", spelled(distances))
+        write(root / "devices/system/node/online", format_cpu_list(distances))
         for node, row in distances.items():
             mine = [cpu for cpus, where, _ in cores if where == node for cpu in cpus]
-            write(root / f"devices/system/node/node{node}/cpulist", spelled(mine))
+            write(root / f"devices/system/node/node{node}/cpulist", format_cpu_list(mine))
             write(root / f"devices/system/node/node{node}/distance", row)
     return root
 

@@ -11,7 +11,7 @@ from tiny_runs import TINY, command, without_report
 
 from paceline.data.index import records
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 PAGE = Path(__file__).parents[1] / "docs" / "extending" / "container.md"
 
@@ -22,7 +22,7 @@ def test_the_container_of_the_page_trains_as_the_folder_does(class_photos, tmp_p
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
     (tmp_path / "zipped.py").write_text(code)
     monkeypatch.chdir(tmp_path)
-    prepared = Manifest.load(ensure_prepared(class_photos))
+    prepared = Manifest.load(prepare_if_needed(class_photos))
     runpy.run_path("zipped.py")["pack"](prepared, tmp_path / "packed")
     flags = [*TINY, "--bn-span", "8", "--steps", "2", "--log-every", "1"]
     losses = []

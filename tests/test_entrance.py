@@ -19,8 +19,8 @@ from test_layers import FILES, PACKAGE
 
 # With the other tests of the source, which share its syntax trees.
 pytestmark = pytest.mark.xdist_group("sources")
-MOST_FILES_ENTERED, MOST_CLASSES_USED = 150, 133  # 148 and 131 on a CPU with AVX512; other machines may need two more
-MOST_AMBIGUOUS_NAMES = 46
+MAX_FILES_ENTERED, MAX_CLASSES_USED = 150, 133  # 148 and 131 on a CPU with AVX512; other machines may need two more
+MAX_AMBIGUOUS_NAMES = 0
 
 # Runs the command that follows OUT, and writes the package's files whose functions the main thread enters before the first
 # optimizer step, and the classes that it makes instances of. Generated `__init__` methods have no file, but a class.
@@ -68,11 +68,11 @@ def test_the_way_to_the_first_step_grows_no_longer(tmp_path, ssd_run):
     done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     files, classes = json.loads((tmp_path / "trace.json").read_text())
-    assert len(files) <= MOST_FILES_ENTERED, "\n".join(files)
-    assert len(classes) <= MOST_CLASSES_USED, "\n".join(classes)
+    assert len(files) <= MAX_FILES_ENTERED, "\n".join(files)
+    assert len(classes) <= MAX_CLASSES_USED, "\n".join(classes)
 
 
 def test_a_class_name_has_one_meaning():
     names = Counter(node.name for path in FILES for node in nodes_of(path) if isinstance(node, ast.ClassDef))
     several = [name for name, count in names.items() if count > 1]
-    assert len(several) <= MOST_AMBIGUOUS_NAMES, several
+    assert len(several) <= MAX_AMBIGUOUS_NAMES, several

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from paceline._utils.errors import UserError
-from paceline.config.run import Controls
+from paceline._utils.errors import PacelineError
+from paceline.config.run import RunOptions
 from paceline.distributed.comm import launcher
-from paceline.training.logging.callbacks import Facts
+from paceline.training.logging.callbacks import RunInfo
 from paceline.training.logging.console import Console
-from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import TrainEvent, read_events
 from paceline.training.logging.trackers import makers
 
@@ -32,11 +32,11 @@ def test_a_launcher_is_a_function_and_a_row(monkeypatch):
     for block in blocks("launcher.md"):
         exec(block, names)
     environ = names["environ"]
-    with pytest.raises(UserError, match="ACME_HEAD missing although ACME_RANK"):
+    with pytest.raises(PacelineError, match="ACME_HEAD missing although ACME_RANK"):
         launcher.read_launch({**environ, "ACME_HEAD": ""})
-    with pytest.raises(UserError, match="ACME_RANK and ACME_SIZE: rank 8 of 8 is impossible"):
+    with pytest.raises(PacelineError, match="ACME_RANK and ACME_SIZE: rank 8 of 8 is impossible"):
         launcher.read_launch({**environ, "ACME_RANK": "8"})
-    with pytest.raises(UserError, match=r"ACME_RANK and ACME_SIZE say rank 5 of 8 \(acme\)"):
+    with pytest.raises(PacelineError, match=r"ACME_RANK and ACME_SIZE say rank 5 of 8 \(acme\)"):
         launcher.read_launch({**environ, "OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4"})
 
 
@@ -60,10 +60,10 @@ def test_a_tracker_is_a_sink_of_the_events(tmp_path):
         accuracy=dict,
         submission=dict(benchmark="ssd", org="", division="closed", status="onprem", platform=""),
     )
-    facts = Facts(total_steps=4, global_batch=2, steps_per_epoch=4, **nothing)
-    sinks = makers(Controls(sink=(f"{tmp_path}/curves.py:Curves",), tensorboard=False))
+    facts = RunInfo(total_steps=4, global_batch=2, steps_per_epoch=4, **nothing)
+    sinks = makers(RunOptions(sink=(f"{tmp_path}/curves.py:Curves",), tensorboard=False))
     for resumed_at, steps in ((None, (2, 3)), (2, (3, 4))):
-        told = Recorder(tmp_path, facts, Console(quiet=True), sinks=sinks, resumed_at=resumed_at)
+        told = EventLogger(tmp_path, facts, Console(quiet=True), sinks=sinks, resumed_at=resumed_at)
         told.start(resumed_at or 0, 0.0)
         for step in steps:
             loss = math.nan if step == 4 else (resumed_at or 0) + step / 2

@@ -13,7 +13,7 @@ import pytest
 from sources import nodes_of, tree_of
 
 import paceline
-from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.detect import count_cpus
 
 # With the other tests of the source, which share its syntax trees.
 pytestmark = pytest.mark.xdist_group("sources")
@@ -165,4 +165,4 @@ def test_cores_are_counted_in_one_place_which_macos_can_answer_too(monkeypatch: 
     # Worker processes, which exist on Linux only, get the cores of the process that starts them.
     assert asking == ["data/workers/pool.py", "distributed/device/detect.py"]
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    assert cpu_cores() == os.cpu_count()
+    assert count_cpus() == os.cpu_count()

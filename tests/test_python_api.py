@@ -18,16 +18,16 @@ from tiny_runs import CLASSES, TINY_CHANGES, command, make_photos, of_its_own, t
 from torch import nn
 
 import paceline
-from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.errors import PacelineError, RecipeError
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.inference.trained_model import open_trained
-from paceline.models.backbones.base import Trunk
+from paceline.models.backbones.base import Backbone
 from paceline.models.metrics.top_k import TopKScore
-from paceline.models.weights.formats.torchvision import export
+from paceline.models.weights.formats.torchvision import to_plain_tensors
 from paceline.training import select
-from paceline.training.eval_history import Ending
-from paceline.training.evaluate import inference
+from paceline.training.eval_history import TrainResult
+from paceline.training.evaluate import inference_mode
 
 pytestmark = pytest.mark.usefixtures("no_report")
 ROOT = Path(paceline.__file__).parents[1]
@@ -40,7 +40,7 @@ def photos(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(photos, tmp_path_factory) -> Ending:
+def trained(photos, tmp_path_factory) -> TrainResult:
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
         return paceline.train(
@@ -82,7 +82,7 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
         ({"recipe": "resnet50-tiny", "system": "gpus"}, "gpu"),
         ({"recipe": "resnet50-tiny", "data": str(tmp_path / "none")}, "no such folder"),
     ):
-        with pytest.raises(UserError, match=wanted):
+        with pytest.raises(PacelineError, match=wanted):
             paceline.train(**{"data": str(photos), "out": str(tmp_path / "run"), **words})
     assert not (tmp_path / "run").exists()
 
@@ -187,9 +187,9 @@ def test_a_run_json_means_the_run_that_it_is_in(trained, photos, capsys):
 
 
 def test_load_names_what_is_no_run(tmp_path, trained):
-    with pytest.raises(UserError, match=r"no run\.json"):
+    with pytest.raises(PacelineError, match=r"no run\.json"):
         paceline.load(tmp_path)
-    with pytest.raises(UserError, match="step-000099"):
+    with pytest.raises(PacelineError, match="step-000099"):
         paceline.load(trained.run, checkpoint="step-000099")
 
 
@@ -201,10 +201,10 @@ def test_evaluation_gives_each_module_its_own_mode_back_even_after_an_error():
     model[2].eval()  # a part that somebody froze
     before = [module.training for module in model.modules()]
     assert True in before and False in before
-    with inference(model):
+    with inference_mode(model):
         assert not any(module.training for module in model.modules()) and torch.is_inference_mode_enabled()
     assert [module.training for module in model.modules()] == before
-    with pytest.raises(ZeroDivisionError), inference(model):
+    with pytest.raises(ZeroDivisionError), inference_mode(model):
         raise ZeroDivisionError
     assert [module.training for module in model.modules()] == before and not torch.is_inference_mode_enabled()
 
@@ -265,7 +265,7 @@ def test_a_score_of_more_classes_than_five_keeps_five():
 def test_weights_start_a_run_and_every_key_is_reported(trained, photos, tmp_path, capsys, kind):
     network = open_trained(Path(trained.run), checkpoint="last").model.network
     assert isinstance(network, nn.Module)
-    state = export(network.state_dict())
+    state = to_plain_tensors(network.state_dict())
     source = tmp_path / f"weights.{kind}"
     (torch.save if kind == "pth" else save_file)(state, source)
     # A learning rate of next to nothing: after one step the weights are still those that were read.
@@ -274,7 +274,7 @@ def test_weights_start_a_run_and_every_key_is_reported(trained, photos, tmp_path
     assert f"{len(state)} tensors used" in said.out
     started = open_trained(tmp_path / "run", checkpoint="last").model.network
     assert isinstance(started, nn.Module)
-    for name, tensor in export(started.state_dict()).items():
+    for name, tensor in to_plain_tensors(started.state_dict()).items():
         if name.endswith(("weight", "bias")):
             torch.testing.assert_close(tensor, state[name], rtol=0, atol=1e-6)
 
@@ -303,9 +303,9 @@ def test_a_trained_checkpoint_loads_into_torchvision_and_gives_the_same_logits(p
     words = ["--model.depth", 18, "--model.width", 64]
     assert train(capsys, photos, tmp_path / "run", *words, steps=2).code == 0
     ours = open_trained(tmp_path / "run", checkpoint="last").model
-    assert isinstance(ours.network, Trunk)
+    assert isinstance(ours.network, Backbone)
     theirs = torchvision.models.resnet18(num_classes=3)
-    theirs.load_state_dict(export(ours.network.state_dict()), strict=True)
+    theirs.load_state_dict(to_plain_tensors(ours.network.state_dict()), strict=True)
     images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         torch.testing.assert_close(ours.network.classify(images), theirs.eval()(images), rtol=1e-4, atol=1e-5)

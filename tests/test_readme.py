@@ -13,15 +13,15 @@ from messages import check_text
 from paceline.cli.commands.preview import PreviewFlags
 from paceline.cli.commands.show import ShowFlags
 from paceline.cli.flags import parse_recipe
-from paceline.cli.main import VERBS, overview
+from paceline.cli.main import VERBS, format_overview
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.training.select import choose_system
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```\w*\n(.*?)^```", README, flags=re.M | re.S)
-RECIPE_VERBS = {"train": Controls(), "show": ShowFlags(), "preview": PreviewFlags()}
+RECIPE_VERBS = {"train": RunOptions(), "show": ShowFlags(), "preview": PreviewFlags()}
 
 
 def paceline_commands() -> list[str]:
@@ -144,7 +144,7 @@ def test_what_paceline_says_of_itself_promises_no_target_on_a_gpu() -> None:
     for name in ("CITATION.cff", "containers/conda/recipe.yaml"):
         assert first in (ROOT / name).read_text(), name
     pages = README.partition("\n## ")[0], (ROOT / "docs" / "README.md").read_text().partition("\n## ")[0]
-    for text in (first, overview(), *pages):
+    for text in (first, format_overview(), *pages):
         said = " ".join(text.split())
         assert re.search(r"[Nn]o recipe has been trained to its target on a GPU", said), said
         assert "many GPU" not in said

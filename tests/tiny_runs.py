@@ -12,7 +12,7 @@ import pytest
 from messages import check_text
 from PIL import Image
 
-from paceline._utils.safe_read import SEAL, sealed
+from paceline._utils.safe_read import SEAL, with_checksum
 from paceline.cli.main import main
 
 CLASSES = ("ant", "bee", "cat")
@@ -75,7 +75,7 @@ def forge(run: Path, changes: Mapping[str, object]) -> None:
         node[last] = value
         if value is None:
             del node[last]
-    (run / "run.json").write_text(json.dumps(sealed(facts)))
+    (run / "run.json").write_text(json.dumps(with_checksum(facts)))
 
 
 def without_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from given_model import state_around
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from paceline.config.plan import Rates, lr_at, make_plan
+from paceline.config.plan import StepRates, lr_at, make_plan
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 
@@ -72,14 +72,14 @@ def take_steps(
     """
     system, device = system or System(precision="fp32"), device or torch.device("cpu")
     plan = make_plan(recipe, system, world=1, most=recipe.global_batch, train_images=train_images, val_images=1)
-    run = Run("trajectory", recipe, "cpu", system, plan, Controls())
-    with open_world(read_launch({}), device=device) as world:
+    run = RunSpec("trajectory", recipe, "cpu", system, plan, RunOptions())
+    with open_distributed(read_launch({}), device=device) as world:
         state = state_around(build, run, world)
         step_once = TrainStep(state, plan, system, device)
         losses = []
         for step, batch in enumerate(batches):
             before_step(step, state)
-            rates = Rates(*(lr_at(recipe, plan, max(0, at - late)) for at in (step, max(0, step - 1))))
+            rates = StepRates(*(lr_at(recipe, plan, max(0, at - late)) for at in (step, max(0, step - 1))))
             found = step_once([batch.to(device)], rates)
             losses.append({name: float(value) for name, value in found.items()})
     return losses, state

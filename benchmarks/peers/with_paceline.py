@@ -12,8 +12,8 @@ from peer_protocol import Contender, Task, serve  # pyright: ignore[reportMissin
 import paceline
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.records import Records
-from paceline.tools.bench.input_contenders import BATCH, bare_decode, ours, records_of
+from paceline.data.index.records import RecordReader
+from paceline.tools.bench.input_contenders import BATCH, bare_decode, open_file_records, paceline_loader
 
 _open = ExitStack()  # until the process ends
 
@@ -26,16 +26,16 @@ def make(task: Task) -> Contender:
         take = _open.enter_context(bare_decode(paths, task.threads))
         return Contender(take, f"{task.threads} threads, whole photos", paceline.__version__)
     decoder = task.options["decoder"]
-    records, numbers = records_of(paths), None
+    records, numbers = open_file_records(paths), None
     if data := task.options.get("data"):
         manifest = Manifest.load(Path(data))
         records = open_split(manifest, manifest.learnt).records
         numbers = same_photos(records, {_digest(path.read_bytes()) for path in paths})
-    take = _open.enter_context(ours(records, task.size, task.threads, decoder, numbers=numbers))
+    take = _open.enter_context(paceline_loader(records, task.size, task.threads, decoder, numbers=numbers))
     return Contender(take, f"{task.threads} threads", paceline.__version__)
 
 
-def same_photos(records: Records, wanted: set[bytes]) -> np.ndarray:
+def same_photos(records: RecordReader, wanted: set[bytes]) -> np.ndarray:
     """(n,) int64, numbers of the records that hold these bytes. Raises ValueError where one of them is not there."""
     digests = [_digest(records.read(number)) for number in range(len(records))]
     found = [number for number, digest in enumerate(digests) if digest in wanted]

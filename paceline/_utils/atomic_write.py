@@ -4,9 +4,9 @@ A file is written beside its place as `.NAME.TOKEN.part` and renamed. The token 
 meet, on one host or on several that share a folder. A kill leaves a part. Its writer locks it for as long as it lives, so that the
 next one that writes there can sweep it, and nothing else: no part of a living writer, no link, and nothing whose name is not exactly
 of this kind. If a part is swept between its creation and its lock, its writer makes another one. A folder that is filled first and
-moved then (`folder_part`) is locked and swept in the same way.
+moved then (`new_folder_part`) is locked and swept in the same way.
 Among the user's own files one is written where there is none, or in place of an earlier one of ours, and of nothing else
-(`write_output`): what a verb writes begins with a mark. A link is never ours: it would lead elsewhere.
+(`write_user_file`): what a verb writes begins with a mark. A link is never ours: it would lead elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import TypeAlias
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.platform import HOLDS, O_BINARY, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, flock
 from paceline._utils.safe_read import open_plain
 
@@ -32,7 +32,7 @@ Content: TypeAlias = str | bytes | Iterable[str | bytes | memoryview]
 
 
 @contextmanager
-def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
+def atomic_writer(path: Path, *, sync: bool = False) -> Iterator[Path]:
     """An empty file to write to, which becomes `path` when the block ends; where it raises, nothing is left of it.
 
     sync   wait until the disk has the bytes, and its folder the name where that can be synced: then a power failure takes neither
@@ -63,20 +63,20 @@ def whole(path: Path, *, sync: bool = False) -> Iterator[Path]:
             sync_folder(path.parent)
 
 
-def write_whole(path: Path, content: Content, *, sync: bool = False) -> None:
-    """Write `content`, text as UTF-8, or all its pieces one by one. Raises OSError as `whole`."""
+def atomic_write(path: Path, content: Content, *, sync: bool = False) -> None:
+    """Write `content`, text as UTF-8, or all its pieces one by one. Raises OSError as `atomic_writer`."""
     pieces = (content,) if isinstance(content, str | bytes) else content
-    with whole(path, sync=sync) as part, open(part, "wb") as file:
+    with atomic_writer(path, sync=sync) as part, open(part, "wb") as file:
         file.writelines(piece.encode() if isinstance(piece, str) else piece for piece in pieces)
 
 
 @contextmanager
-def folder_part(place: Path) -> Iterator[Path]:
-    """A new folder beside `place`, to be filled and moved from; what is left of it goes when the block ends.
+def new_folder_part(path: Path) -> Iterator[Path]:
+    """A new folder beside `path`, to be filled and moved from; what is left of it goes when the block ends.
 
     What killed writers of the same place left goes first. Raises OSError where it cannot be made.
     """
-    for left in folder_parts(place):
+    for left in list_folder_parts(path):
         with suppress(OSError):
             descriptor = os.open(left, os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW)  # refused on Windows: it stays
             try:
@@ -85,7 +85,7 @@ def folder_part(place: Path) -> Iterator[Path]:
             finally:
                 os.close(descriptor)
     while True:
-        part = place.with_name(f".{place.name}.{os.urandom(4).hex()}.part")
+        part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
         part.mkdir()
         descriptor = None
         if not HOLDS:
@@ -115,15 +115,15 @@ def _locked(part: Path, descriptor: int) -> bool:
     return part.exists()
 
 
-def folder_parts(place: Path) -> list[Path]:
-    """Where `folder_part` fills a folder for `place` now, or was killed at it."""
+def list_folder_parts(folder: Path) -> list[Path]:
+    """Where `new_folder_part` fills a folder for `folder` now, or was killed at it."""
     with suppress(OSError):
-        found = (place.parent / name for name in os.listdir(place.parent))
-        return [path for path in found if part_of(path) == place and path.is_dir() and not path.is_symlink()]
+        result = (folder.parent / name for name in os.listdir(folder.parent))
+        return [path for path in result if target_of_part(path) == folder and path.is_dir() and not path.is_symlink()]
     return []
 
 
-def part_of(path: PurePath) -> PurePath | None:
+def target_of_part(path: PurePath) -> PurePath | None:
     """The file that a part of this name would have become; None for any other name."""
     match = _PART.fullmatch(path.name)
     return path.with_name(match[1]) if match else None
@@ -140,7 +140,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[bool]:
+def locked_folder(folder: Path) -> Iterator[bool]:
     """Wait until no other process holds `folder` so, and hold it -> False where that cannot be told (NFS, Windows).
 
     Raises OSError where there is no such folder, or it cannot be read.
@@ -160,8 +160,8 @@ def held(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def sweep(folder: Path, names: Collection[str] | None = None) -> None:
-    """Remove the parts that killed writers of `whole` left in `folder`; what cannot be removed stays.
+def remove_stale_parts(folder: Path, names: Collection[str] | None = None) -> None:
+    """Remove the parts that killed writers of `atomic_writer` left in `folder`; what cannot be removed stays.
 
     names   of the files whose parts are meant; None: of all
     """
@@ -202,7 +202,7 @@ _MARK = re.compile(b"|".join(_MARKS), re.DOTALL)
 _LOOKED_AT = 4096  # bytes
 
 
-def replaceable(path: Path) -> bool:
+def is_replaceable(path: Path) -> bool:
     """Whether a file of ours may be written at `path`: nothing is there, or a plain file that we wrote."""
     if not os.path.lexists(path):
         return True
@@ -227,28 +227,28 @@ def _holds_ours(archive: Path) -> bool:
         return False
 
 
-def check_output(out: str | Path, flag: str = "--out") -> None:
-    """Raises UserError where `flag` names something that is there and is no file of ours; "" names nothing."""
+def check_user_file(out: str | Path, flag: str = "--out") -> None:
+    """Raises PacelineError where `flag` names something that is there and is no file of ours; "" names nothing."""
     path = Path(out)
     if str(out) and path.is_dir():
-        raise UserError(f"{flag} {out}: this is a folder. Name a file.")
-    if str(out) and not replaceable(path):
-        raise UserError(
+        raise PacelineError(f"{flag} {out}: this is a folder. Name a file.")
+    if str(out) and not is_replaceable(path):
+        raise PacelineError(
             f"{flag} {out}: exists and does not say that paceline wrote it, so it is not replaced. Name another file."
         )
 
 
-def write_output(out: str | Path, content: Content, flag: str = "--out") -> None:
+def write_user_file(out: str | Path, content: Content, flag: str = "--out") -> None:
     """Write what `flag` asks for, whole or not at all, in a folder that is made.
 
     content  begins with one of the marks, or cannot be replaced later
-    Raises UserError as `check_output`, and where the file cannot be written.
+    Raises PacelineError as `check_user_file`, and where the file cannot be written.
     """
-    check_output(out, flag)
+    check_user_file(out, flag)
     path = Path(out)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sweep(path.parent, {path.name})
-        write_whole(path, content)
+        remove_stale_parts(path.parent, {path.name})
+        atomic_write(path, content)
     except OSError as problem:
-        raise UserError(f"{flag} {out}: cannot be written ({problem.strerror}). Name another file.") from None
+        raise PacelineError(f"{flag} {out}: cannot be written ({problem.strerror}). Name another file.") from None

@@ -9,28 +9,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.errors import PacelineError
 from paceline._utils.hashing import json_sha256
-from paceline._utils.safe_read import is_whole, parse, sealed
+from paceline._utils.safe_read import has_valid_checksum, parse_json, with_checksum
 
 
 def cache_folder() -> Path:
     """`$PACELINE_CACHE` where it is set and not empty, else `~/.cache/paceline`. The folder need not exist yet.
 
-    Raises UserError where neither the variable nor a home folder is known.
+    Raises PacelineError where neither the variable nor a home folder is known.
     """
     chosen = os.environ.get("PACELINE_CACHE") or "~/.cache/paceline"
     try:
         return Path(chosen).expanduser().absolute()
     except RuntimeError:
-        raise UserError(
+        raise PacelineError(
             f"the cache folder {chosen} has no place: this user has no home folder.\n"
             "Set PACELINE_CACHE to a folder that can be written."
         ) from None
 
 
-def remembered(kind: str, question: Mapping[str, Any], work_out: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def cached_answer(kind: str, question: Mapping[str, Any], work_out: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The answer to a question, of what JSON has: as it was worked out once, or worked out now and kept.
 
     kind      folder of the cache
@@ -40,14 +40,14 @@ def remembered(kind: str, question: Mapping[str, Any], work_out: Callable[[], di
     name = json_sha256(question)
     try:
         file = cache_folder() / kind / f"{name}.json"
-    except UserError:
+    except PacelineError:
         return work_out()
     with suppress(OSError, ValueError):
-        kept = parse(file.read_bytes())
-        if isinstance(kept, dict) and is_whole(kept):
+        kept = parse_json(file.read_bytes())
+        if isinstance(kept, dict) and has_valid_checksum(kept):
             return kept["answer"]
     answer = work_out()
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps(sealed({"question": question, "answer": answer})))
+        atomic_write(file, json.dumps(with_checksum({"question": question, "answer": answer})))
     return answer

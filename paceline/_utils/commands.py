@@ -13,12 +13,12 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.user_code import is_in_file
 
 
-def command(*words: object) -> str:
-    """`paceline WORDS`, each word quoted where a shell wants it; a Path is written as `shown` writes it."""
-    return shlex.join(["paceline", *(str(shown(word) if isinstance(word, Path) else word) for word in words)])
+def format_command(*words: object) -> str:
+    """`paceline WORDS`, each word quoted where a shell wants it; a Path is written as `format_path` writes it."""
+    return shlex.join(["paceline", *(str(format_path(word) if isinstance(word, Path) else word) for word in words)])
 
 
-def shown(path: Path) -> Path:
+def format_path(path: Path) -> Path:
     """The path as a person types it here: from the working folder where it lies below that, else as it is."""
     try:
         below = path.relative_to(Path.cwd())
@@ -27,10 +27,10 @@ def shown(path: Path) -> Path:
     return path if below == Path() or str(below).startswith("-") else below
 
 
-def to_go_on(run: Path, task: str = "") -> str:
+def resume_command(run: Path, task: str = "") -> str:
     """The command that goes on with the run in the folder `run`, as it was asked for; task: its recipe's."""
     own = ["--workload", task] if is_in_file(task) and task.isprintable() else []
-    return command("train", run / "run.json", *own, "--out", run)
+    return format_command("train", run / "run.json", *own, "--out", run)
 
 
 # Packages of others that a part of this one can use, and the command that installs them.
@@ -53,7 +53,7 @@ EXTRAS = {
 }
 
 
-def to_install(extra: str) -> str:
+def install_command(extra: str) -> str:
     """The command that installs what `extra` needs, to be pasted.
 
     It names those packages and not ours: paceline is on no index, and `paceline[wandb]` would install what a stranger
@@ -65,4 +65,4 @@ def to_install(extra: str) -> str:
 def require(extra: str, what: str) -> None:
     """Raises RecipeError where the package of this name, which `what` asks for, is not installed; it is not imported."""
     if find_spec(extra) is None:
-        raise RecipeError(f"{what}: {extra} is not installed. {to_install(extra)}")
+        raise RecipeError(f"{what}: {extra} is not installed. {install_command(extra)}")

@@ -5,29 +5,29 @@ A message names what is wrong (file or flag), why, and the next step, in that or
 """
 
 
-class UserError(Exception):
+class PacelineError(Exception):
     """Bad input: one clear message, no traceback, exit code 2."""
 
 
-class Shortage(Exception):
+class ResourceError(Exception):
     """The machine ran out of memory or threads: one message, no traceback, exit code 3."""
 
 
-class RecipeError(UserError):
+class RecipeError(PacelineError):
     """A recipe, system or flag that cannot be carried out as asked."""
 
 
-class DataError(UserError):
+class DataError(PacelineError):
     """A data set, image or annotation that cannot be used."""
 
 
-class CheckpointError(UserError):
+class CheckpointError(PacelineError):
     """A checkpoint or weight file that is damaged, or belongs to something else."""
 
 
-class RankError(UserError):
+class RankError(PacelineError):
     """One rank's own trouble, which it must say itself: its node's first rank may not be there, or have another."""
 
 
-class AlikeError(UserError):
+class RankMismatchError(PacelineError):
     """What every rank raises at the same point with the same text: said once a node, and all leave in good order."""

@@ -15,7 +15,7 @@ _COCO = re.compile(r"(box|mask)_(ap|ar)(\d*)(_small|_medium|_large)?")
 MEASURED = {"train": ("a step", "step_seconds"), "eval": ("an evaluation", "eval_parts")}
 
 
-def metric_label(name: str) -> str:
+def format_metric_name(name: str) -> str:
     """A metric's name as papers write it: box_ap -> box AP, mask_ap50 -> mask AP50, box_ar_small -> box AR small."""
     coco = _COCO.fullmatch(name)
     if coco is None:
@@ -24,7 +24,7 @@ def metric_label(name: str) -> str:
     return f"{what} {kind.upper()}{number}{(size or '').replace('_', ' ')}"
 
 
-def metric_text(name: str, value: float) -> str:
+def format_metric(name: str, value: float) -> str:
     """A metric's value with its unit: top1 0.7123 -> '71.23 %', box_ap 0.0841 -> '8.4'; others keep 4 digits.
 
     COCO's -1, for a size or class without any object, is 'n/a'.
@@ -38,14 +38,14 @@ def metric_text(name: str, value: float) -> str:
     return f"{value:.4g}"
 
 
-def target_text(name: str, value: float) -> str:
+def format_target(name: str, value: float) -> str:
     """A quality target as it was set: top1 0.759 -> '75.9 %', box_ap 0.23 -> '23'."""
     if name in _PERCENT:
         return f"{100 * value:g} %"
     return f"{100 * value:g}" if _COCO.fullmatch(name) else f"{value:g}"
 
 
-def leading_metrics(names: Iterable[str]) -> list[str]:
+def select_leading_metrics(names: Iterable[str]) -> list[str]:
     """The metrics of an evaluation that one line or one chart has room for.
 
     From COCO's twelve AP, AP50 and AP75; where boxes and masks were scored, AP of both, then AP50 of both.
@@ -59,7 +59,7 @@ def leading_metrics(names: Iterable[str]) -> list[str]:
     return [name for name, _ in sorted(kept, key=lambda pair: pair[1] is not None and pair[1][3] == "50")]
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Seconds in words: 41 s, 3 min 20 s, 2 h 05 min, 3 d 4 h; 0.42 s below ten seconds; '-' for unknown."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
@@ -76,7 +76,7 @@ def duration(seconds: float | None) -> str:
     return f"{days} d {hours % 24} h"
 
 
-def byte_size(number: int) -> str:
+def format_bytes(number: int) -> str:
     """Bytes in words: 12.3 GiB, 45.6 MiB, 78.9 KiB, 12 bytes."""
     if number < 2**10:
         return f"{number} bytes"
@@ -85,31 +85,31 @@ def byte_size(number: int) -> str:
     return f"{number / 2**20:,.1f} MiB" if number >= 2**20 / 10 else f"{number / 2**10:,.1f} KiB"
 
 
-def quantity(value: float) -> str:
+def format_quantity(value: float) -> str:
     """A rate or count, thousands grouped: 0.42, 7.3, 85, 1,234."""
     if not math.isfinite(value):
         return str(value)
     return f"{value:.2g}" if abs(value) < 1 else f"{value:.1f}" if abs(value) < 10 else f"{value:,.0f}"
 
 
-def flop_rate(value: float) -> str:
+def format_flop_rate(value: float) -> str:
     """Multiplications and additions a second: 85 MFLOP/s, 4.31 GFLOP/s, 1.02 PFLOP/s."""
     thousands = max(0, min(5, (len(str(int(value))) - 1) // 3)) if math.isfinite(value) else 0
     return f"{value / 1000**thousands:.3g} {' kMGTP'[thousands].strip()}FLOP/s"
 
 
-def warm_up_text(event: Mapping[str, Any]) -> str:
+def format_warm_up(event: Mapping[str, Any]) -> str:
     """A warm_up event in a line: how long it took, its results, and the memory that was needed beside the estimate."""
     shapes, graphs, captures = (event[name] for name in ("shapes", "compilations", "captures"))
-    done = [f"warmed up {shapes} shape{'s'[: shapes > 1]} in {duration(event['warm_up_seconds'])}"]
+    done = [f"warmed up {shapes} shape{'s'[: shapes > 1]} in {format_duration(event['warm_up_seconds'])}"]
     done += [f"{graphs} graph{'s'[: graphs > 1]} compiled"] if graphs else []
     done += [f"{captures} step{'s'[: captures > 1]} captured"] if captures else []
     if peak := event.get("peak_memory"):
-        done.append(f"memory: {byte_size(peak)} at the peak, {byte_size(event['memory_estimate'])} estimated")
+        done.append(f"memory: {format_bytes(peak)} at the peak, {format_bytes(event['memory_estimate'])} estimated")
     return "; ".join(done)
 
 
-def compiled_again(graphs: int, step: int) -> str:
+def format_recompile_warning(graphs: int, step: int) -> str:
     """The warning that a network was compiled again after its warm-up."""
     return (
         f"warning: {graphs} graph{'s'[: graphs > 1]} compiled in the steps up to {step:,}, for inputs that the warm-up did not have "
@@ -117,7 +117,7 @@ def compiled_again(graphs: int, step: int) -> str:
     )
 
 
-def captured_late(steps: int, step: int) -> str:
+def format_late_capture_warning(steps: int, step: int) -> str:
     """The warning that steps were captured after the warm-up."""
     return (
         f"warning: {steps} step{'s'[: steps > 1]} captured in the steps up to {step:,}, for batches that the warm-up did not have "
@@ -125,7 +125,7 @@ def captured_late(steps: int, step: int) -> str:
     )
 
 
-def left_open(kind: str, count: int, step: int | None = None) -> str:
+def format_approximation_warning(kind: str, count: int, step: int | None = None) -> str:
     """The warning about what an accelerator's fixed shapes left out; kinds are those of batch.py's APPROXIMATED."""
     what = {
         "unsettled_boxes": "boxes whose suppression was not settled when its rounds were over, so that some may stay too many",
@@ -135,23 +135,23 @@ def left_open(kind: str, count: int, step: int | None = None) -> str:
     return f"warning: {count:,} {what.get(kind, kind)}{at}. A CPU computes every case in full."
 
 
-def where_time_goes(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+def format_step_times(events: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
     """How long a step and an evaluation take in all, and the shares of their parts; medians over the events.
 
     return  "a step" -> ("0.085 s", "forward 46 %, backward 49 %, update 5 %"), the largest part first; only what was measured
     """
-    found = {}
+    result = {}
     for kind, (name, field) in MEASURED.items():
         parts = [event[field] for event in events if event["event"] == kind and event.get(field)]
         medians = {part: statistics.median(each.get(part, 0.0) for each in parts) for part in (parts[0] if parts else ())}
         if total := sum(medians.values()):
             largest = sorted((part for part in medians if medians[part]), key=medians.__getitem__, reverse=True)
             shares = ", ".join(f"{part} {100 * medians[part] / total:.0f} %" for part in largest)
-            found[name] = (duration(total), shares)
-    return found
+            result[name] = (format_duration(total), shares)
+    return result
 
 
-def time_spent(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+def split_run_time(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     """(what, seconds) of a run, which add up to its time; only what was measured, and the rest last."""
     spent: dict[str, float] = {}
     before = {"step": 0, "samples": 0}
@@ -171,5 +171,5 @@ def time_spent(events: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
         for name, seconds in parts.items():
             spent[name] = spent.get(name, 0.0) + seconds
     rest = (events[-1]["seconds"] if events else 0.0) - sum(spent.values())
-    found = sorted(((name, seconds) for name, seconds in spent.items() if seconds > 0), key=lambda one: -one[1])
-    return [*found, *([("the rest: start, checkpoints, pictures", rest)] if found and rest > 0 else [])]
+    results = sorted(((name, seconds) for name, seconds in spent.items() if seconds > 0), key=lambda one: -one[1])
+    return [*results, *([("the rest: start, checkpoints, pictures", rest)] if results and rest > 0 else [])]

@@ -12,14 +12,14 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.commands import shown
-from paceline._utils.errors import UserError
-from paceline._utils.platform import O_BINARY, O_NOFOLLOW, O_NONBLOCK, flock, own_user, pread
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.commands import format_path
+from paceline._utils.errors import PacelineError
+from paceline._utils.platform import O_BINARY, O_NOFOLLOW, O_NONBLOCK, flock, get_user_id, pread
 from paceline._utils.safe_read import open_plain_sized, read_entry
 
 # Three thousand ranks that log every step of a day write half of it.
-MOST_BYTES = 1 << 29
+MAX_BYTES = 1 << 29
 _BLOCK = 1 << 16
 # What file systems without locks answer.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -33,7 +33,7 @@ class Journal:
     torn: whether a last line without its end was cut at the beginning.
     """
 
-    def __init__(self, path: Path, *, shared: bool = False, most: int | None = MOST_BYTES, mode: int = 0o666) -> None:
+    def __init__(self, path: Path, *, shared: bool = False, most: int | None = MAX_BYTES, mode: int = 0o666) -> None:
         """Make the file, or take up what is there.
 
         shared  other processes append too, so a torn last line may be one that is just being written: it is ended, not cut
@@ -84,7 +84,7 @@ def read_lines(path: Path, longest: int, *, own: bool = False) -> Iterator[bytes
     except FileNotFoundError:
         return
     with open(descriptor, "rb") as file:
-        if own and os.fstat(descriptor).st_uid != own_user():
+        if own and os.fstat(descriptor).st_uid != get_user_id():
             return
         begins = True
         for line in iter(lambda: file.readline(longest), b""):
@@ -126,10 +126,10 @@ def lock(
         os.close(descriptor)  # removed between opening and locking: that file has no name any more
 
 
-class LineFile:
+class LineWriter:
     """A journal of text, whose errors say what to do; `torn` as there.
 
-    Raises UserError where the file cannot be written (full disk, read-only folder).
+    Raises PacelineError where the file cannot be written (full disk, read-only folder).
     """
 
     def __init__(self, path: Path) -> None:
@@ -148,9 +148,9 @@ class LineFile:
             raise cannot_write(self.path, error) from error
 
     def lines(self) -> list[str]:
-        """Every line without its newline; bytes that are no UTF-8 come as lone surrogates. Raises UserError."""
+        """Every line without its newline; bytes that are no UTF-8 come as lone surrogates. Raises PacelineError."""
         try:
-            content = read_entry(self.path, MOST_BYTES)
+            content = read_entry(self.path, MAX_BYTES)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         return content.decode(errors="surrogateescape").split("\n")[:-1]
@@ -161,7 +161,7 @@ class LineFile:
             lines = self.lines()
             kept = [line for line in lines if keep(line)]
             pieces = (line.encode(errors="surrogateescape") + b"\n" for line in kept)
-            write_whole(self.path, pieces, sync=True)
+            atomic_write(self.path, pieces, sync=True)
         except OSError as error:
             raise cannot_write(self.path, error) from error
         return len(lines) - len(kept)
@@ -173,15 +173,15 @@ def name_lines(numbers: Sequence[int]) -> str:
     return f"line {shown}" if len(numbers) == 1 else f"lines {shown}"
 
 
-def cannot_write(path: Path, error: OSError) -> UserError:
+def cannot_write(path: Path, error: OSError) -> PacelineError:
     """The error where a file of a run cannot be written."""
     folder = path.parent.parent if path.parent.name == "predictions" else path.parent
     remedy = (
         "Free some space or make the folder writable, then give the same command again, with "
-        f"{shlex.join(['--out', str(shown(folder))])}: an unfinished run resumes."
+        f"{shlex.join(['--out', str(format_path(folder))])}: an unfinished run resumes."
     )
     if isinstance(error, FileNotFoundError):
         remedy = "The run's folder was removed while the run was using it; the same command starts anew."
     elif error.errno in (errno.EFBIG, errno.ELOOP, errno.EINVAL):
         remedy = "Move it away, and give the same command again."
-    return UserError(f"{path}: cannot write: {error.strerror or error}.\n{remedy}")
+    return PacelineError(f"{path}: cannot write: {error.strerror or error}.\n{remedy}")

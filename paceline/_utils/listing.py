@@ -32,32 +32,32 @@ def in_system_folder(path: str | bytes) -> bool:
     return any(is_system_name(part) and part not in (".", "..") for part in os.fsdecode(path).split("/"))
 
 
-def scan(folder: AnyStr) -> tuple[list[os.DirEntry[AnyStr]], int]:
+def scan_folder(folder: AnyStr) -> tuple[list[os.DirEntry[AnyStr]], int]:
     """Return the entries of `folder` by name, and the number of system entries left out. Raises OSError."""
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    visible = [entry for entry in found if not is_system_name(entry.name)]
-    return visible, len(found) - len(visible)
+        results = sorted(entries, key=lambda entry: entry.name)
+    visible = [entry for entry in results if not is_system_name(entry.name)]
+    return visible, len(results) - len(visible)
 
 
-def listed(folder: str | Path, *patterns: str) -> list[Path]:
+def list_matching(folder: str | Path, *patterns: str) -> list[Path]:
     """Return the entries of `folder` that match a pattern, sorted; all without patterns, none if it cannot be listed."""
     try:
-        names = [entry.name for entry in scan(os.fspath(folder))[0]]
+        names = [entry.name for entry in scan_folder(os.fspath(folder))[0]]
     except OSError:
         return []
     return [Path(folder, name) for name in names if any(fnmatch.fnmatchcase(name, one) for one in patterns or ("*",))]
 
 
-def walk(folder: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each folder, its folders and its files from `folder` down, as `os.walk` does, without system entries."""
-    for place, folders, files in os.walk(folder):
+def walk_visible(folder: str | Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder, its folders and its files from `folder` down, as `os.walk_visible` does, without system entries."""
+    for location, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not is_system_name(name)]
-        yield place, folders, [name for name in files if not is_system_name(name)]
+        yield location, folders, [name for name in files if not is_system_name(name)]
 
 
 def glob_paths(pattern: str, *, recursive: bool = False) -> list[str]:
     """Return the paths that `pattern` matches, sorted, without system entries that it does not name itself."""
     named = set(pattern.split(os.sep))
-    found = sorted(glob.iglob(pattern, recursive=recursive))
-    return [path for path in found if not any(map(_SYSTEM.fullmatch, {*path.split(os.sep)} - named))]
+    results = sorted(glob.iglob(pattern, recursive=recursive))
+    return [path for path in results if not any(map(_SYSTEM.fullmatch, {*path.split(os.sep)} - named))]

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.listing import in_system_folder
 
 # Pillow's words. "MPO", a JPEG followed by further ones (stereo, burst, depth), is read as a JPEG.
@@ -53,12 +53,12 @@ OTHER_PICTURES = frozenset(
 NAMED, LONGEST = 8, 20
 
 
-def suffix_of(name: bytes) -> str:
-    """The suffix of a file's name, as `by_suffix` counts it."""
+def get_suffix(name: bytes) -> str:
+    """The suffix of a file's name, as `format_skipped_suffixes` counts it."""
     return os.fsdecode(os.path.splitext(name)[1].lower())[:LONGEST]
 
 
-def by_suffix(counts: Mapping[str, int]) -> str:
+def format_skipped_suffixes(counts: Mapping[str, int]) -> str:
     """What was left out: '7 files: 6 .heic, 1 without suffix; .heic is not read: ...'; "" where nothing was.
 
     counts  of each suffix, in small letters with its dot, how many files; "" for none
@@ -79,7 +79,7 @@ def by_suffix(counts: Mapping[str, int]) -> str:
 
 
 # Where runs lie whose folder nobody named, and up to which number they are tried.
-RUNS, MOST_RUNS = "runs", 9999
+RUNS, MAX_RUNS = "runs", 9999
 # A file of this name in the run's folder stops the run, where a signal cannot reach it.
 STOP_FILE = "STOP"
 # The files of `paceline launch`, and what all ranks print.
@@ -90,17 +90,17 @@ MIRROR_FILE = "mirror.json"
 LEFT_OVER = re.compile(rf"{LAUNCH_FOLDER}|\.lock|\.probe.*|\.(run|mirror)\.json\..*part|\.secret-.*|{MIRROR_FILE}")
 
 
-def numbered(name: str) -> Path:
+def next_numbered_folder(name: str) -> Path:
     """The first of runs/NAME-001, -002, ... that is not there.
 
-    Raises UserError where all are.
+    Raises PacelineError where all are.
     """
     stem = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in Path(name).name)
-    for number in range(1, MOST_RUNS + 1):
+    for number in range(1, MAX_RUNS + 1):
         path = Path(RUNS).absolute() / f"{stem}-{number:03d}"
         if not path.exists():
             return path
-    raise UserError(f"{RUNS}/{stem}-001 to {MOST_RUNS} are all there: remove some, or name a folder with --out.")
+    raise PacelineError(f"{RUNS}/{stem}-001 to {MAX_RUNS} are all there: remove some, or name a folder with --out.")
 
 
 # What may lie in a run's folder before anything is written there: plain files and folders, each under a name of its kind. The folder
@@ -116,7 +116,7 @@ _PROBE, NOWHERE = re.compile(r"\.probe\.[0-9a-f]+\.part"), "nowhere"
 
 
 def check_entries(run: Path) -> None:
-    """Raises UserError naming an entry of the folder `run`, or of a folder in it that is written to, that is a link, a pipe or the
+    """Raises PacelineError naming an entry of the folder `run`, or of a folder in it that is written to, that is a link, a pipe or the
     like, or a file where a folder belongs. A folder that is not there has none."""
     for entry in _listed(run):
         inside = entry.name in FOLDERS
@@ -147,19 +147,19 @@ def _wrong(entry: os.DirEntry[str], *, must_be: str = "") -> str:
     folder, file = entry.is_dir(), entry.is_file()
     if not folder and not file:
         return "neither a file nor a folder"
-    found = "folder" if folder else "file"
-    return f"a {found} where a run has a {must_be}" if must_be not in ("", found) else ""
+    result = "folder" if folder else "file"
+    return f"a {result} where a run has a {must_be}" if must_be not in ("", result) else ""
 
 
-def _refusal(path: str, wrong: str) -> UserError:
-    return UserError(f"{path}: this is {wrong}. Remove it, or choose another folder with --out.")
+def _refusal(path: str, wrong: str) -> PacelineError:
+    return PacelineError(f"{path}: this is {wrong}. Remove it, or choose another folder with --out.")
 
 
 def flatten(node: Any, above: str = "") -> dict[str, Any]:
     """The values of nested mappings and dataclasses by their dotted names: {"optim.lr": 0.1}. An empty mapping is a value."""
     items = node if isinstance(node, Mapping) else {entry.name: getattr(node, entry.name) for entry in fields(node)}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in items.items():
         nested = is_dataclass(value) or (isinstance(value, Mapping) and value)
-        found |= flatten(value, f"{above}{name}.") if nested else {f"{above}{name}": value}
-    return found
+        result |= flatten(value, f"{above}{name}.") if nested else {f"{above}{name}": value}
+    return result

@@ -28,7 +28,7 @@ POLL_SECONDS = 0.25
 GRACE_SECONDS = 2.0
 
 
-class Background:
+class BackgroundThreads:
     """At most `most` threads, started when they are needed, that a process does not wait for when it ends.
 
     Those of concurrent.futures would be joined first: a job that is to stop while the network is gone would wait until the
@@ -86,7 +86,7 @@ def _work(waiting: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | Non
         idle.release()
 
 
-def transfer(
+def copy_in_parallel(
     pieces: Iterable[Piece],
     copy: Callable[[Piece, Callable[[News], None], threading.Event], None],
     arrived: Callable[[list[News]], None],
@@ -101,7 +101,7 @@ def transfer(
     name     of the threads
     Raises what a copy or `arrived` raised first.
     """
-    pool, stop, rest = Background(threads, name), threading.Event(), iter(pieces)
+    pool, stop, rest = BackgroundThreads(threads, name), threading.Event(), iter(pieces)
     reports: queue.SimpleQueue[News] = queue.SimpleQueue()
     running: set[Future[None]] = set()
     try:

@@ -92,12 +92,12 @@ def pwrite(descriptor: int, data: bytes | memoryview, offset: int) -> int:
         return os.write(descriptor, data)
 
 
-def own_user() -> int:
+def get_user_id() -> int:
     """The number of this process's user, as `st_uid` of its files has it: 0 on Windows."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
-def soft_limit(name: str) -> int | None:
+def get_soft_limit(name: str) -> int | None:
     """This process's limit, e.g. of RLIMIT_AS; None without one."""
     if resource is None or not hasattr(resource, name):
         return None
@@ -107,7 +107,7 @@ def soft_limit(name: str) -> int | None:
 
 def allow_open_files(wanted: int) -> None:
     """Raise this process's limit of open files to `wanted`, or as far as its user may."""
-    soft = soft_limit("RLIMIT_NOFILE")
+    soft = get_soft_limit("RLIMIT_NOFILE")
     if resource is None or soft is None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from paceline._utils.text import Row, columns, laid_out
+from paceline._utils.text import Row, format_definitions, text_width
 
 
 class Reporter:
@@ -29,7 +29,7 @@ class Reporter:
 
     def rows(self, rows: Iterable[Row]) -> None:
         """A message in several lines, laid out for the terminal."""
-        for line in laid_out(rows, columns()):
+        for line in format_definitions(rows, text_width()):
             self.line(line)
 
     def doing(self, what: str) -> None:

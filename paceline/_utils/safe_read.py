@@ -95,7 +95,7 @@ def read_plain_text(path: str | bytes | Path, most: int) -> str:
     return read_plain(path, most).decode("utf-8-sig")
 
 
-def read_problem(error: OSError | UnicodeDecodeError) -> str:
+def describe_read_error(error: OSError | UnicodeDecodeError) -> str:
     """Why a text file cannot be read, in a few words."""
     if isinstance(error, OSError):
         return str(error.strerror or error)
@@ -107,24 +107,24 @@ def _not_plain(mode: int, path: str | bytes | Path) -> OSError:
     return OSError(errno.EINVAL, f"this is {kind}, not a plain file", os.fsdecode(path))
 
 
-def _too_large(found: str, most: int, path: str | bytes | Path) -> OSError:
-    return OSError(errno.EFBIG, f"{found}, more than the {most:,} that are read", os.fsdecode(path))
+def _too_large(result: str, most: int, path: str | bytes | Path) -> OSError:
+    return OSError(errno.EFBIG, f"{result}, more than the {most:,} that are read", os.fsdecode(path))
 
 
 SEAL = "sha256"
 
 
-def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(facts: Mapping[str, Any]) -> dict[str, Any]:
     """`facts` (of what JSON has), with their checksum as the last key."""
     return {**facts, SEAL: json_sha256(json.loads(json.dumps(facts)))}
 
 
-def is_whole(facts: Mapping[str, Any]) -> bool:
+def has_valid_checksum(facts: Mapping[str, Any]) -> bool:
     """Whether parsed JSON has a checksum, and it is the content's."""
     return facts.get(SEAL) == json_sha256({key: value for key, value in facts.items() if key != SEAL})
 
 
-def parse(content: str | bytes) -> Any:
+def parse_json(content: str | bytes) -> Any:
     """The JSON value that a file holds.
 
     Raises ValueError for everything that is not one, also for what is nested deeper than Python goes.

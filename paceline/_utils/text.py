@@ -16,28 +16,28 @@ from typing import Any, TypeAlias
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _HALF = re.compile("[\ud800-\udfff]")
 # A class's name is shown in tables and pictures; nothing longer is one.
-MOST_NAME = 1000
+MAX_NAME = 1000
 
 
-def printable(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """`text`, of one line or several, without anything that a terminal would obey."""
-    return _UNSAFE.sub(lambda found: _escape(found[0]), text)
+    return _UNSAFE.sub(lambda result: _escape(result[0]), text)
 
 
-def one_line(text: str) -> str:
-    """As `printable`, and line breaks are escaped too."""
-    return printable(text).replace("\n", "\\n")
+def escape_to_line(text: str) -> str:
+    """As `escape_control_characters`, and line breaks are escaped too."""
+    return escape_control_characters(text).replace("\n", "\\n")
 
 
-def short(value: object, most: int = 60) -> str:
+def abbreviate(value: object, most: int = 60) -> str:
     """The beginning of what somebody's file holds, on one line, for a message; a large or deep value is never written out."""
     import reprlib  # here: --help does without
 
     text = value if isinstance(value, str) else reprlib.repr(value)
-    return one_line(text[:most])
+    return escape_to_line(text[:most])
 
 
-def some(names: Iterable[str], most: int = 5) -> str:
+def join_names(names: Iterable[str], most: int = 5) -> str:
     """'a, b, c and 12 more'; 'none' for nothing."""
     names = list(names)
     if not names:
@@ -46,12 +46,12 @@ def some(names: Iterable[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """'1 photo', '1,200 classes'."""
     return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
-def did_you_mean(name: str, menu: Iterable[str]) -> str:
+def suggest_name(name: str, menu: Iterable[str]) -> str:
     """'Did you mean ssd-tiny or ssd?'; "" where no name of the menu is near."""
     import difflib  # here: --help does without
 
@@ -61,11 +61,11 @@ def did_you_mean(name: str, menu: Iterable[str]) -> str:
 
 def tidy_name(name: str) -> str:
     """A name on one line, runs of white space as single spaces. Raises ValueError, in a few words, where it is none."""
-    tidy = " ".join(name[: 2 * MOST_NAME].split())
+    tidy = " ".join(name[: 2 * MAX_NAME].split())
     if not tidy:
         raise ValueError("it is empty")
-    if len(tidy) > MOST_NAME:
-        raise ValueError(f"it has more than {MOST_NAME:,} characters")
+    if len(tidy) > MAX_NAME:
+        raise ValueError(f"it has more than {MAX_NAME:,} characters")
     if _HALF.search(tidy):
         raise ValueError("it holds half a character (a surrogate)")
     return tidy
@@ -76,16 +76,16 @@ def _escape(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
-# A line of `laid_out`: whole, such as a command; or a head with items, which are not broken where they fit.
+# A line of `format_definitions`: whole, such as a command; or a head with items, which are not broken where they fit.
 Row: TypeAlias = "str | tuple[str, Sequence[str]]"
 
 
-def columns() -> int:
+def text_width() -> int:
     """How wide lines may be: COLUMNS, the terminal's width, or 120 in a file; at least 40."""
     return max(40, shutil.get_terminal_size((120, 24)).columns)
 
 
-def laid_out(rows: Iterable[Row], width: int, *, head: int = 11) -> list[str]:
+def format_definitions(rows: Iterable[Row], width: int, *, head: int = 11) -> list[str]:
     """Lines of at most `width` columns: heads in a column of `head`, items beside them, three blanks apart."""
     lines: list[str] = []
     for row in rows:

@@ -17,7 +17,7 @@ from paceline._utils.hashing import sha256
 from paceline._utils.safe_read import read_plain
 
 # More than any source file has.
-MOST_BYTES = 2**22
+MAX_BYTES = 2**22
 OURS = str(Path(__file__).resolve().parents[1])
 # What begins the names of modules that are made here.
 SITE = "paceline_site_"
@@ -30,20 +30,20 @@ def is_in_file(name: str) -> bool:
     return ".py:" in name
 
 
-def same_workload(name: str, other: str) -> bool:
+def is_same_workload(name: str, other: str) -> bool:
     """Whether two tasks are one: files may move, and a command line names them as it likes, but what is in them keeps its name."""
     if is_in_file(name) and is_in_file(other):
         return name.rpartition(":")[2] == other.rpartition(":")[2]
     return name == other
 
 
-def functions_in(file: Path) -> list[str]:
+def list_functions(file: Path) -> list[str]:
     """Names of the functions in a Python file that could be called without an argument, in order; the file is not run.
 
     [] for a file that is no Python.
     """
     try:
-        tree = ast.parse(read_plain(file, MOST_BYTES))
+        tree = ast.parse(read_plain(file, MAX_BYTES))
     except (OSError, SyntaxError, ValueError):
         return []
     return [
@@ -55,12 +55,12 @@ def functions_in(file: Path) -> list[str]:
     ]
 
 
-def from_file(where: str, noun: str) -> Any:
+def load_from_file(where: str, noun: str) -> Any:
     """The object called after the colon in the Python file before it, e.g. "./site.py:rack7".
 
     noun  what it should be, for the message
     The file is run, as `python file.py` would run it: `where` must be the user's own words, never a file's content
-    (`paceline.models.registry.saved_recipe` sees to names that a run.json brings).
+    (`paceline.models.registry.load_saved_recipe` sees to names that a run.json brings).
     Raises RecipeError when either is missing or the file does not import.
     """
     path, _, attribute = where.rpartition(":")
@@ -76,28 +76,28 @@ def from_file(where: str, noun: str) -> Any:
     return getattr(module, attribute)
 
 
-def helpers_of(file: Path) -> dict[str, Path]:
+def find_imported_files(file: Path) -> dict[str, Path]:
     """By name, the files of loaded modules that a Python file imports, and that these import: none of a library or of ours.
 
     Read from import statements, so that a rank whose main program loads more than another's is no different one.
     """
     libraries = tuple(Path(path).resolve() for path in {*sysconfig.get_paths().values(), OURS})
-    found: dict[str, Path] = {}
+    result: dict[str, Path] = {}
     waiting = [file]
     while waiting:
         for name in _imports_in(waiting.pop()):
             source = Path(getattr(sys.modules.get(name), "__file__", None) or "").resolve()
             own = source.suffix == ".py" and not any(source.is_relative_to(folder) for folder in libraries)
-            if own and name not in found:
-                found[name] = source
+            if own and name not in result:
+                result[name] = source
                 waiting.append(source)
-    return found
+    return result
 
 
 def _imports_in(file: Path) -> list[str]:
     """Names that could be modules in a file's import statements, those within functions too."""
     try:
-        tree = ast.parse(read_plain(file, MOST_BYTES))
+        tree = ast.parse(read_plain(file, MAX_BYTES))
     except (OSError, SyntaxError, ValueError):
         return []
     package = next((module.__package__ or "" for module in list(sys.modules.values()) if _is_of(module, file)), "")

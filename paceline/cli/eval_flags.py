@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from paceline._utils.atomic_write import check_output
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import check_user_file
+from paceline._utils.errors import PacelineError
 from paceline.config.constraints import Help
 from paceline.config.graph_file import refuse_graph
 from paceline.config.run import run_folder
 
 if TYPE_CHECKING:
-    from paceline.inference.external_scores import Answers
+    from paceline.inference.external_scores import ExternalScores
 
 # The flags that change a recipe's model.detect, and so what is scored.
 DETECT = ("score_above", "iou", "candidates", "keep", "mask_above")
@@ -26,7 +26,7 @@ Names = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Flags:
+class EvalFlags:
     """What to score."""
 
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
@@ -60,34 +60,34 @@ class Flags:
         return bool(self.data or self.split or self.images or self.annotations)
 
 
-def check_flags(flags: Flags) -> None:
-    """Raises UserError for what cannot be scored together."""
+def check_flags(flags: EvalFlags) -> None:
+    """Raises PacelineError for what cannot be scored together."""
     if flags.limit_val < 0 or flags.batch < 0:
-        raise UserError("--limit-val and --batch must be 0 (as the run did) or more.")
+        raise PacelineError("--limit-val and --batch must be 0 (as the run did) or more.")
     if flags.out and flags.checkpoint == "all":
-        raise UserError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
-    check_output(flags.out)
+        raise PacelineError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
+    check_user_file(flags.out)
     refuse_graph(flags.run, "eval", trust=flags.trust)
     if flags.split and not (flags.data or flags.images or flags.annotations):
-        raise UserError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
+        raise PacelineError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
 
 
-def answers_of(flags: Flags, world: int) -> Answers:
-    """The rows of --predictions, read before a network is built. world: number of ranks. Raises UserError, DataError."""
-    usual = Flags()
+def read_external_predictions(flags: EvalFlags, world: int) -> ExternalScores:
+    """The rows of --predictions, read before a network is built. world: number of ranks. Raises PacelineError, DataError."""
+    usual = EvalFlags()
     for name in (*DETECT, "checkpoint", "batch", "system", "workload", "recipe", "trust"):
         if getattr(flags, name) != getattr(usual, name):
-            raise UserError(
+            raise PacelineError(
                 f"--{name.replace('_', '-')}: for a model; --predictions has its answers already. Leave it away."
             )
     if flags.run != run_folder(usual.run):
-        raise UserError(f"{flags.run}, --predictions {flags.predictions}: which of them is to be scored? Name one.")
+        raise PacelineError(f"{flags.run}, --predictions {flags.predictions}: which of them is to be scored? Name one.")
     if world > 1:
-        raise UserError("--predictions: scored by one process. Leave the launcher away.")
+        raise PacelineError("--predictions: scored by one process. Leave the launcher away.")
     if not flags.elsewhere:
-        raise UserError(f"--predictions {flags.predictions}: answers on which photos? Name them with --data DIR.")
+        raise PacelineError(f"--predictions {flags.predictions}: answers on which photos? Name them with --data DIR.")
     from paceline.inference.external_predictions import read_rows
-    from paceline.inference.external_scores import Answers
+    from paceline.inference.external_scores import ExternalScores
 
     path = Path(flags.predictions)
-    return Answers(path, read_rows(path), flags.class_names, flags.first_class)
+    return ExternalScores(path, read_rows(path), flags.class_names, flags.first_class)

@@ -5,29 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paceline._utils.formatting import metric_label, metric_text
+from paceline._utils.formatting import format_metric, format_metric_name
 
 if TYPE_CHECKING:
     from paceline.models.metrics.bootstrap import Interval
-    from paceline.models.task import Evaluation
+    from paceline.models.task import EvalResult
 
 # Of more classes than these only the worst and the best are printed; --json has all.
-MOST_CLASSES, SHOWN_AT_EACH_END = 100, 10
+MAX_CLASSES, SHOWN_AT_EACH_END = 100, 10
 NAME_WIDTH = 28
 TITLES = {
     "ap": "AP", "ap50": "AP50", "ar100": "AR100", "mask_ap": "mask AP", "mask_ap50": "AP50", "top1": "top1", "top5": "top5",
 }  # fmt: skip
 
 
-def record(result: Evaluation, own: Mapping[str, float], ends: Mapping[str, Interval]) -> dict[str, Any]:
+def evaluation_record(result: EvalResult, own: Mapping[str, float], ends: Mapping[str, Interval]) -> dict[str, Any]:
     """What --json prints; own: metrics of the run that an exported graph is of; ends: of 95 percent intervals."""
-    found = {"images": result.images, **result.metrics}
+    results = {"images": result.images, **result.metrics}
     more = {"approximated": result.approximated, "best_f1": result.best_f1, "run_metrics": own, "intervals": ends}
-    return {**found, **{name: dict(one) for name, one in more.items() if one}, "per_class": per_class(result.predictions)}
+    return {
+        **results,
+        **{name: dict(one) for name, one in more.items() if one},
+        "per_class": class_metrics(result.predictions),
+    }
 
 
-def table(result: Evaluation, own: Mapping[str, float] = {}, ends: Mapping[str, Interval] = {}) -> list[str]:
-    """Lines of at most 80 columns (long class names are cut); own, ends: as in `record`."""
+def format_evaluation(result: EvalResult, own: Mapping[str, float] = {}, ends: Mapping[str, Interval] = {}) -> list[str]:
+    """Lines of at most 80 columns (long class names are cut); own, ends: as in `evaluation_record`."""
     lines = [*_metrics(result.metrics, ends), *_best_f1(result.best_f1), *_classes(result.predictions)]
     return lines + (["", "  the run itself, on the photos that it was evaluated on:", *_metrics(own, {})] if own else [])
 
@@ -51,17 +55,17 @@ def _metrics(metrics: Mapping[str, float], ends: Mapping[str, Interval]) -> list
     lines = [f"  {'':<14} {'box':>8}" + (f"{'':>16} {'mask':>8}" if masks else "")] if boxes else []
     for name in boxes:
         cells = [_cell(key, metrics[key], ends) for key in (name, masks.get(name)) if key]
-        lines.append(f"  {metric_label(name).removeprefix('box '):<14} " + " ".join(cells).rstrip())
-    lines += [f"  {metric_label(name):<14} {_cell(name, metrics[name], ends)}".rstrip() for name in others]
+        lines.append(f"  {format_metric_name(name).removeprefix('box '):<14} " + " ".join(cells).rstrip())
+    lines += [f"  {format_metric_name(name):<14} {_cell(name, metrics[name], ends)}".rstrip() for name in others]
     return [*lines, "  in brackets: where 95 % of other such sets of photos would score"] if ends else lines
 
 
 def _cell(name: str, value: float, ends: Mapping[str, Interval]) -> str:
-    low, high = (metric_text(name, end).removesuffix(" %") for end in ends[name]) if name in ends else ("", "")
-    return f"{metric_text(name, value):>8} {f'[{low}, {high}]' if low else '':<15}"
+    low, high = (format_metric(name, end).removesuffix(" %") for end in ends[name]) if name in ends else ("", "")
+    return f"{format_metric(name, value):>8} {f'[{low}, {high}]' if low else '':<15}"
 
 
-def per_class(predictions: Mapping[str, Any]) -> list[dict[str, Any]]:
+def class_metrics(predictions: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What was found of each class, in class order.
 
     Of boxes name, objects, ap, ap50, ar100 (and mask_ap, mask_ap50; -1 without objects); of photos name, photos, top1, top5.
@@ -86,7 +90,7 @@ def per_class(predictions: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _classes(predictions: Mapping[str, Any]) -> list[str]:
-    classes = per_class(predictions)
+    classes = class_metrics(predictions)
     if not classes:
         return []
     keys = [name for name in TITLES if name in classes[0]]
@@ -104,7 +108,7 @@ def _classes(predictions: Mapping[str, Any]) -> list[str]:
 
 def _shown(rows: Sequence[tuple[float, str]]) -> list[str]:
     """All rows in the classes' order; of very many the worst and the best."""
-    if len(rows) <= MOST_CLASSES:
+    if len(rows) <= MAX_CLASSES:
         return [text for _, text in rows]
     scored = sorted((row for row in rows if row[0] >= 0), key=lambda row: row[0])
     left = len(rows) - 2 * SHOWN_AT_EACH_END

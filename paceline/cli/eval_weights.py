@@ -6,17 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline._utils.commands import command
-from paceline._utils.errors import CheckpointError, UserError
-from paceline._utils.text import some
+from paceline._utils.commands import format_command
+from paceline._utils.errors import CheckpointError, PacelineError
+from paceline._utils.text import join_names
 from paceline.cli.printing import Printer
 from paceline.config.recipe import Recipe
-from paceline.models.weights.classes import row_count
+from paceline.models.weights.classes import count_class_rows
 from paceline.models.weights.download import is_published
-from paceline.models.weights.identify import answering, fits, with_rules
-from paceline.models.weights.load import class_rows_of, is_counter
+from paceline.models.weights.identify import apply_author_settings, find_matching_recipes, identify_network
+from paceline.models.weights.load import is_counter, map_class_rows
 from paceline.models.weights.weight_file import open_weights
-from paceline.training.run_arguments import weights_of
+from paceline.training.run_arguments import resolve_weights
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,26 +24,30 @@ if TYPE_CHECKING:
     from paceline.models.task import Task
 
 
-def fitted(
-    printer: Printer, weights: Path, asked: Mapping[str, Recipe], given: Collection[str], world: int
+def match_weights(
+    printer: Printer, weights: Path, requested: Mapping[str, Recipe], given: Collection[str], world: int
 ) -> tuple[Path, str, Recipe]:
     """-> the file to read, the recipe of its network in words, and that recipe.
 
-    asked   the recipe that was named, by its name, and `given` its fields that were set by hand; {} = found from the file
+    requested  the recipe that was named, by its name, and `given` its fields that were set by hand; {} = found from the file
     world   number of ranks
-    Raises UserError for published weights that several ranks would bring at once, CheckpointError as `answering`.
+    Raises PacelineError for published weights that several ranks would bring at once, CheckpointError as `identify_network`.
     """
     if world > 1 and not weights.exists() and is_published(str(weights)):
-        bring = command("weights", "get", str(weights), "--out", "DIR")
-        raise UserError(f"{weights}: bring it first, once for all ranks, and name its file:  {bring}")
-    path = weights_of(weights, printer)
+        bring = format_command("weights", "get", str(weights), "--out", "DIR")
+        raise PacelineError(f"{weights}: bring it first, once for all ranks, and name its file:  {bring}")
+    path = resolve_weights(weights, printer)
     file = open_weights(path)
     # A named recipe is built for the data's classes, whatever the file's are; what it lacks is found then.
-    fit = next(fits(file, with_rules(file, asked, given), given)) if asked else answering(file, {})
+    fit = (
+        next(find_matching_recipes(file, apply_author_settings(file, requested, given), given))
+        if requested
+        else identify_network(file, {})
+    )
     return path, fit.called, fit.recipe
 
 
-def with_weights(task: Task, path: Path, called: str, device: Any) -> nn.Module:
+def load_weighted_network(task: Task, path: Path, called: str, device: Any) -> nn.Module:
     """The task's network with a file's weights, in eval mode.
 
     Raises CheckpointError for weights that leave a part of the network as it was drawn: a score would mean nothing.
@@ -51,11 +55,13 @@ def with_weights(task: Task, path: Path, called: str, device: Any) -> nn.Module:
     model, file = task.build(device), open_weights(path)
     report = task.load_weights(model, path)
     lacking = [name for name in (*report.missing, *report.reinitialised) if not is_counter(name)]
-    rows = class_rows_of(file, task.data.labels(), len(file.classes))
-    new = [name for name, place in zip(rows.ours, rows.places) if place is None] if rows is not None and rows.any else []
+    rows = map_class_rows(file, task.data.labels(), len(file.classes))
+    new = [name for name, index in zip(rows.ours, rows.places) if index is None] if rows is not None and rows.any else []
     if lacking or new:
-        what = f"the data's {some(new, 3)}" if new else f"{len(lacking)} tensors of {called} ({some(lacking, 2)})"
-        count = row_count(file.ours.tensors) or len(file.classes)
+        what = (
+            f"the data's {join_names(new, 3)}" if new else f"{len(lacking)} tensors of {called} ({join_names(lacking, 2)})"
+        )
+        count = count_class_rows(file.ours.tensors) or len(file.classes)
         raise CheckpointError(
             f"{path}: {f'it has {count:,} classes' if count else 'its classes are unknown'}, and the data {len(task.data.classes):,}; "
             f"{what} are not in it, so it cannot be scored. Name the data, or the --recipe, that it was trained for."
@@ -63,7 +69,7 @@ def with_weights(task: Task, path: Path, called: str, device: Any) -> nn.Module:
     return model.eval()
 
 
-def classes_of(path: Path, task: Task) -> str:
+def describe_class_source(path: Path, task: Task) -> str:
     """Whose classes the rows of the heads are taken for, in words."""
     if open_weights(path).classes:
         return f"the weights name their classes, and rows follow the names: {_in_order(task.data.classes)}"

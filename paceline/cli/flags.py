@@ -10,17 +10,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
-from paceline._utils.errors import RecipeError, UserError
-from paceline.cli.help import HELP, SYSTEM, Entry, asked_for, entries_of, print_help
-from paceline.cli.nodes import nodes_of
+from paceline._utils.errors import PacelineError, RecipeError
+from paceline.cli.help import HELP, SYSTEM, HelpEntry, list_help_entries, print_help, requested_help
+from paceline.cli.nodes import count_nodes
 from paceline.cli.printing import SHARED, Printer
-from paceline.config.constraints import annotations_of
-from paceline.config.foreign_flags import elsewhere
+from paceline.config.constraints import get_annotations
+from paceline.config.foreign_flags import find_equivalent
 from paceline.config.published import published_for, system_for
-from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, settle_length
-from paceline.config.run import Controls
-from paceline.config.system import System, check_system, merged_env
-from paceline.data.storage.store import scheme_of
+from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, resolve_length
+from paceline.config.run import RunOptions
+from paceline.config.system import System, check_system, merge_env
+from paceline.data.storage.store import get_scheme
 from paceline.distributed.comm.launcher import is_first_on_node
 from paceline.training.request import Request
 from paceline.training.select import choose_recipe, choose_system
@@ -32,7 +32,7 @@ ALWAYS = ("--tyro-print-completion", "--tyro-write-completion", "--tyro-print-in
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class ParsedArgs:
     """One parsed command line."""
 
     name: str  # the recipe's name
@@ -72,11 +72,11 @@ def parse(printer: Printer, arguments: Sequence[str], default: Fields, prog: str
 
     printer   obeys --quiet and --json where they are none of these flags
 
-    Raises UserError for an unknown flag, or a number that no verb can mean by it; prints a message and exits with 2 for a value
+    Raises PacelineError for an unknown flag, or a number that no verb can mean by it; prints a message and exits with 2 for a value
     that does not fit its flag.
     """
-    if (asked := asked_for(arguments)) is not None:
-        print_help(asked, prog, description, [*entries_of(default), *_shared(default)])
+    if (requested := requested_help(arguments)) is not None:
+        print_help(requested, prog, description, [*list_help_entries(default), *_shared(default)])
     own: Any = default
     arguments = printer.taken(arguments, [entry.name for entry in dataclasses.fields(own)])
     [flags] = _parse([("", default)], arguments, _flags_of(default), prog)
@@ -89,13 +89,15 @@ def explain(prog: str, about: str, flags: Any, words: Sequence[str]) -> NoReturn
     """Print the --help of a verb that needs a recipe, without one: what it does, its usage, its own flags; exit with 2 where no help
     is asked for, but words are missing.
     """
-    print_help(asked_for(words) or "", prog, about, [*entries_of(flags), *_shared(flags)], code=0 if words else 2)
+    print_help(
+        requested_help(words) or "", prog, about, [*list_help_entries(flags), *_shared(flags)], code=0 if words else 2
+    )
 
 
-def _shared(flags: Any) -> list[Entry]:
+def _shared(flags: Any) -> list[HelpEntry]:
     """The flags that every verb has, but for those that are its own."""
     own = {f"--{entry.name}" for entry in dataclasses.fields(flags)}
-    return [Entry("run", name, "", text, "") for name, text in SHARED.items() if name not in own]
+    return [HelpEntry("run", name, "", text, "") for name, text in SHARED.items() if name not in own]
 
 
 def run_kind(
@@ -107,13 +109,13 @@ def run_kind(
 ) -> int:
     """Carry out `paceline VERB KIND ...`, and return its exit code; print `usage` for --help, and with 2 where no kind is named.
 
-    Raises UserError for an unknown kind.
+    Raises PacelineError for an unknown kind.
     """
     if not arguments or arguments[0] in HELP:
         print(usage)
         return 0 if arguments else 2
     if arguments[0] not in kinds:
-        raise UserError(f"{verb} {arguments[0]!r}: there is no such command. Known: {', '.join(kinds)}.")
+        raise PacelineError(f"{verb} {arguments[0]!r}: there is no such command. Known: {', '.join(kinds)}.")
     return kinds[arguments[0]](printer, arguments[1:])
 
 
@@ -125,12 +127,12 @@ def parse_recipe(
     base: tuple[str, Recipe, str, System] | None = None,
     description: str = "",
     printer: Printer | None = None,
-) -> Asked:
+) -> ParsedArgs:
     """`RECIPE [--system NAME] [--flags]`: the recipe's fields flat, the system's under --system., `controls` flat.
 
     printer   obeys --quiet and --json where they are none of the controls
     base      (recipe name, recipe, system name, system) when they come from a run instead of from the menu
-    Raises RecipeError for an unknown recipe or system, or for a changed batch without its learning rate, UserError for
+    Raises RecipeError for an unknown recipe or system, or for a changed batch without its learning rate, PacelineError for
     an unknown flag.
     """
     own = [entry.name for entry in dataclasses.fields(controls)]
@@ -138,11 +140,11 @@ def parse_recipe(
     if base is None:
         name = _first_word(words, verb)
         recipe = choose_recipe(name)
-        asked_system, words = take_value(words[1:], "--system", "h100x8")
+        asked_system, words = pop_flag_value(words[1:], "--system", "h100x8")
         system_name, system = asked_system or "auto", None
     else:
         name, recipe, system_name, system = base
-        asked_system, words = take_value(words, "--system", "h100x8")
+        asked_system, words = pop_flag_value(words, "--system", "h100x8")
         if asked_system:
             system_name, system = asked_system, None
     asks = system is None and asks_machine(system_name, words)
@@ -151,39 +153,39 @@ def parse_recipe(
     elif system is None:
         system = system_for(name, system_name, choose_system(system_name), _given(words))
     known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
-    if (help_of := asked_for(words)) is not None:
+    if (help_of := requested_help(words)) is not None:
         entries = [
-            Entry("run", "--system", "NAME", SYSTEM, "auto"),
-            *entries_of(controls),
+            HelpEntry("run", "--system", "NAME", SYSTEM, "auto"),
+            *list_help_entries(controls),
             *_shared(controls),
-            *entries_of(recipe, group="recipe"),
-            *entries_of(system, "system.", "system"),
+            *list_help_entries(recipe, group="recipe"),
+            *list_help_entries(system, "system.", "system"),
         ]
         print_help(help_of, f"{verb} {name}", description or _about(name, recipe), entries)
     parts = [("", recipe), ("system.", system), ("", controls)]
     changed, where, controls = _parse(parts, words, known, f"{verb} {name}")
     printer.json, given = getattr(controls, "json", False) is True, _given(words)
-    changed = settle_length(changed, given)
+    changed = resolve_length(changed, given)
     check_batch_and_lr(recipe, changed, given)
     check_recipe(changed)
     # Number format and accelerator are not known before the machine is detected: what depends on them is checked later.
     later = {"precision": "fp32", "loss_scale": 0.0, "graph": False, "kernels": "torch"} if asks else {}
     check_system(dataclasses.replace(where, **later))
     # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
-    published = published_for(name, system_name, nodes_of(controls, given, where.per_node))
+    published = published_for(name, system_name, count_nodes(controls, given, where.per_node))
     layers = (system.env, published.env if published else ())
-    env = merged_env(*(layers if base is None or asked_system else reversed(layers)))
+    env = merge_env(*(layers if base is None or asked_system else reversed(layers)))
     if "system.env" in given:
-        env = merged_env(env, where.env)
+        env = merge_env(env, where.env)
     given |= {"system"} if asked_system or any(name.startswith("system.") for name in given) else set()
-    return Asked(name, changed, system_name, controls, frozenset(given), dataclasses.replace(where, env=env), asks)
+    return ParsedArgs(name, changed, system_name, controls, frozenset(given), dataclasses.replace(where, env=env), asks)
 
 
 def asks_machine(system_name: str, words: Sequence[str]) -> bool:
     """Whether this machine is detected after parsing; --help detects auto never and a named machine at once."""
     from paceline.distributed.device.systems import DETECTED
 
-    return system_name in DETECTED and (system_name == "auto" or asked_for(words) is None)
+    return system_name in DETECTED and (system_name == "auto" or requested_help(words) is None)
 
 
 def _parse(parts: Sequence[tuple[str, Any]], words: Sequence[str], known: Sequence[str], prog: str) -> list[Any]:
@@ -216,7 +218,7 @@ def _named(node: Any, above: str, named: set[str]) -> Any:
     """
     from tyro.conf import Positional
 
-    hints, fields = annotations_of(type(node)), {}
+    hints, fields = get_annotations(type(node)), {}
     for entry in dataclasses.fields(node):
         value, name = getattr(node, entry.name), f"{above}{entry.name.rstrip('_')}"
         if dataclasses.is_dataclass(value):
@@ -253,22 +255,22 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
         if not flag.startswith("--") or flag in known or flag in ALWAYS:
             continue
         bare = {name.removeprefix("--"): name for name in known}
-        if flag in _flags_of(Controls()) and prog.split(maxsplit=1)[0] in ("show", "preview"):
-            raise UserError(
+        if flag in _flags_of(RunOptions()) and prog.split(maxsplit=1)[0] in ("show", "preview"):
+            raise PacelineError(
                 f"there is no flag {flag} here: it is one of `paceline train`, and no part of the recipe. All of them: "
                 f"paceline {prog} --help-all"
             )
         if others := _others_with(flag, known):
-            raise UserError(
+            raise PacelineError(
                 f"there is no flag {flag} here: recipes of {' and '.join(others)} have it, this one has not. All of them: "
                 f"paceline {prog} --help-all"
             )
-        near, hint = elsewhere(flag.removeprefix("--"), known)
+        near, hint = find_equivalent(flag.removeprefix("--"), known)
         near = near or [bare[name] for name in difflib.get_close_matches(flag.removeprefix("--"), bare, n=3)]
         if not hint and near:
             hint = f"Did you mean {' or '.join(near[:3])}?"
         hint += " " if hint else ""
-        raise UserError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help-all")
+        raise PacelineError(f"there is no flag {word.partition('=')[0]}. {hint}All of them: paceline {prog} --help-all")
 
 
 def _others_with(flag: str, known: Sequence[str]) -> list[str]:
@@ -332,7 +334,7 @@ def _first_word(words: list[str], verb: str) -> str:
     return words[0]
 
 
-def take_value(words: Sequence[str], flag: str, example: str) -> tuple[str, list[str]]:
+def pop_flag_value(words: Sequence[str], flag: str, example: str) -> tuple[str, list[str]]:
     """The value of `flag` among the words, "" where it is not there, and the other words.
 
     Raises RecipeError for a flag without a value, naming the example.
@@ -361,14 +363,14 @@ def _about(name: str, recipe: Recipe) -> str:
 
 
 def check_shared(flags: Any) -> None:
-    """Raises UserError for a negative --workers, where `flags` has that flag."""
+    """Raises PacelineError for a negative --workers, where `flags` has that flag."""
     workers = getattr(flags, "workers", 0)
     if workers < 0:
-        raise UserError(f"--workers {workers}: a number of processes, 0 or more (0: one a core).")
+        raise PacelineError(f"--workers {workers}: a number of processes, 0 or more (0: one a core).")
 
 
 def out_folder(out: str) -> Path | None:
-    """The folder that --out names, None for "". Raises UserError for an address: files written there are renamed in place."""
-    if scheme_of(out):
-        raise UserError(f"--out {out}: packs and indexes are written to folders; copy them there.")
+    """The folder that --out names, None for "". Raises PacelineError for an address: files written there are renamed in place."""
+    if get_scheme(out):
+        raise PacelineError(f"--out {out}: packs and indexes are written to folders; copy them there.")
     return Path(out).expanduser() if out else None

@@ -11,16 +11,16 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, NoReturn, get_args, get_origin
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import WORDS, columns
-from paceline.config.constraints import annotations_of, bounds_in_words, shown, texts_of
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import WORDS, text_width
+from paceline.config.constraints import format_bounds, format_value, get_annotations, get_help_texts
 from paceline.config.recipe import NO_FLAG
 from paceline.distributed.comm.launcher import is_first_on_node
 
 HELP = ("-h", "--help", "--help-all")
 SCREEN = 25  # lines
 # What most look for, of any verb that has it, in this order.
-MOST_USED = (
+MAX_USED = (
     *(
         "--data",
         "--out",
@@ -48,7 +48,7 @@ MOST_USED = (
 SYSTEM = "where it runs: auto asks this machine; cpu, gpu, dgx-h100, ... (paceline list systems), or ./file.py:function"
 
 
-class Entry(NamedTuple):
+class HelpEntry(NamedTuple):
     """One flag, or a word without one."""
 
     group: str  # model, model.detect; "run": of the verb, "recipe": of the recipe itself
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
         return f"  {self.name} {value}".rstrip()
 
 
-def asked_for(words: Sequence[str]) -> str | None:
+def requested_help(words: Sequence[str]) -> str | None:
     """What of the help is asked for: "" the screen, "all", or a group's name; None: no help."""
     at = next((number for number, word in enumerate(words) if word in HELP), None)
     if at is None:
@@ -72,25 +72,25 @@ def asked_for(words: Sequence[str]) -> str | None:
     return "all" if words[at] == "--help-all" else group
 
 
-def print_help(asked: str, prog: str, about: str, entries: Sequence[Entry], *, code: int = 0) -> NoReturn:
+def print_help(requested: str, prog: str, about: str, entries: Sequence[HelpEntry], *, code: int = 0) -> NoReturn:
     """Print what was asked for, on the first rank of a node, and exit.
 
-    Raises UserError for a group that is not there.
+    Raises PacelineError for a group that is not there.
     """
     groups = list(dict.fromkeys(entry.group.partition(".")[0] for entry in entries))
-    some = [entry for entry in entries if asked == entry.group.partition(".")[0]]
-    some = some or [entry for entry in entries if asked not in ("", "all") and asked in entry.name]
-    if asked not in ("", "all") and not some:
-        raise UserError(
-            f"--help {asked}: there is no such group of flags, nor a flag with this in its name: {', '.join(groups)}."
+    some = [entry for entry in entries if requested == entry.group.partition(".")[0]]
+    some = some or [entry for entry in entries if requested not in ("", "all") and requested in entry.name]
+    if requested not in ("", "all") and not some:
+        raise PacelineError(
+            f"--help {requested}: there is no such group of flags, nor a flag with this in its name: {', '.join(groups)}."
         )
     words = "".join(f"{entry.name} " for entry in entries if entry.name.isupper())
     lines = [f"usage: paceline {prog} {words}[flags]", ""]
     if some:
         lines += _in_full(some)[1:] if some[0].group != "run" else _in_full(some)
     else:
-        whole = [*lines, *_wrapped(about, columns()), *_in_full(entries)]
-        lines = whole if asked or len(whole) <= SCREEN else [*lines, *_screen(prog, about, entries, groups)]
+        whole = [*lines, *_wrapped(about, text_width()), *_in_full(entries)]
+        lines = whole if requested or len(whole) <= SCREEN else [*lines, *_screen(prog, about, entries, groups)]
     if is_first_on_node():
         print("\n".join(lines))
     raise SystemExit(code)
@@ -103,9 +103,9 @@ def _wrapped(text: str, width: int) -> list[str]:
     return [line for table in tables for line in (*table, "")]
 
 
-def _in_full(entries: Sequence[Entry]) -> list[str]:
+def _in_full(entries: Sequence[HelpEntry]) -> list[str]:
     """Every word of the entries, group by group."""
-    lines, group, width, column = [], "run", columns(), 30
+    lines, group, width, column = [], "run", text_width(), 30
     for entry in entries:
         if entry.group != group:
             lines, group = [*lines, "", f"{entry.group}:"], entry.group
@@ -118,11 +118,11 @@ def _in_full(entries: Sequence[Entry]) -> list[str]:
     return lines
 
 
-def _screen(prog: str, about: str, entries: Sequence[Entry], groups: Sequence[str]) -> list[str]:
+def _screen(prog: str, about: str, entries: Sequence[HelpEntry], groups: Sequence[str]) -> list[str]:
     """The beginning of `about`, the flags that most use, and how to see the others."""
-    width, names = columns(), {entry.name: entry for entry in entries}
+    width, names = text_width(), {entry.name: entry for entry in entries}
     whole = _wrapped(about.split("\n\n", maxsplit=1)[0], width)[:-1]
-    for end in [found.end() for found in re.finditer(r"[.:](?= )", about)][::-1] if len(whole) > 3 else []:
+    for end in [result.end() for result in re.finditer(r"[.:](?= )", about)][::-1] if len(whole) > 3 else []:
         whole = _wrapped(about[:end], width)[:-1]
         if len(whole) <= 3:
             break
@@ -130,7 +130,7 @@ def _screen(prog: str, about: str, entries: Sequence[Entry], groups: Sequence[st
     if len(groups) > 1:
         others = f"All flags: --help-all. Those of a group: --help {'|'.join(groups)}"
     last = ["", *textwrap.wrap(others, width, **WORDS)]
-    first = [names[name] for name in MOST_USED if name in names and len(groups) > 1]
+    first = [names[name] for name in MAX_USED if name in names and len(groups) > 1]
     mine = [entry for entry in entries if entry.group == "run" and entry not in first]
     if "RECIPE" in others and len(groups) == 1:
         last.append(f"Those of a recipe: paceline {prog.partition('|')[0]} --help")
@@ -146,15 +146,15 @@ def _screen(prog: str, about: str, entries: Sequence[Entry], groups: Sequence[st
 
 def _cut(text: str, most: int) -> str:
     """As many of a text's clauses as fit, of the first at least its beginning."""
-    ends = [found.start() for found in re.finditer(r";|$", text) if found.start() <= most]
+    ends = [result.start() for result in re.finditer(r";|$", text) if result.start() <= most]
     return text[: ends[-1]] if ends else textwrap.shorten(text, max(12, most), placeholder="...")
 
 
-def entries_of(node: Any, above: str = "", group: str = "run") -> Iterator[Entry]:
+def list_help_entries(node: Any, above: str = "", group: str = "run") -> Iterator[HelpEntry]:
     """The flags that a dataclass's fields make."""
     from tyro.conf import Positional
 
-    hints, texts = annotations_of(type(node)), texts_of(type(node))
+    hints, texts = get_annotations(type(node)), get_help_texts(type(node))
     inside = []
     for field in dataclasses.fields(node):
         value, name = getattr(node, field.name), f"{above}{field.name.rstrip('_')}".replace("_", "-")
@@ -163,23 +163,23 @@ def entries_of(node: Any, above: str = "", group: str = "run") -> Iterator[Entry
         if dataclasses.is_dataclass(value):
             inside.append((value, f"{above}{field.name}.", f"{above}{field.name}".replace("_", "-")))
             continue
-        hint, bounds = hints.get(field.name), bounds_in_words(type(node), field.name)
+        hint, bounds = hints.get(field.name), format_bounds(type(node), field.name)
         text = f"{texts.get(field.name, '')}{f'; {bounds}' if bounds else ''}"
         if Positional in getattr(hint, "__metadata__", ()):
-            yield Entry(group, name.upper(), "", text, "")
+            yield HelpEntry(group, name.upper(), "", text, "")
         elif isinstance(value, bool):
-            yield Entry(group, f"--{name}", f"| --{above}no-{field.name}".replace("_", "-") * value, text, "on" * value)
+            yield HelpEntry(group, f"--{name}", f"| --{above}no-{field.name}".replace("_", "-") * value, text, "on" * value)
         else:
             default = (
                 ""
                 if value in ("", (), None)
-                else ", ".join(map(shown, value))
+                else ", ".join(map(format_value, value))
                 if isinstance(value, tuple)
-                else shown(value)
+                else format_value(value)
             )
-            yield Entry(group, f"--{name}", _value(hint), text, default)
+            yield HelpEntry(group, f"--{name}", _value(hint), text, default)
     for value, prefix, name in inside:
-        yield from entries_of(value, prefix, name)
+        yield from list_help_entries(value, prefix, name)
 
 
 def _value(hint: Any) -> str:

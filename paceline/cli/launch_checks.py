@@ -8,31 +8,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.errors import RecipeError, UserError
-from paceline.cli.flags import Asked
-from paceline.cli.nodes import published_there
+from paceline._utils.errors import PacelineError, RecipeError
+from paceline.cli.flags import ParsedArgs
+from paceline.cli.nodes import note_published
 from paceline.cli.printing import Printer
-from paceline.config.plan import Plan, make_plan, shorten, training_ranks
+from paceline.config.plan import BatchPlan, count_training_ranks, limit_steps, make_plan
 from paceline.config.published import recipe_for_nodes
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run
 from paceline.config.system import System
-from paceline.launch.config import minutes_in
-from paceline.models.registry import workload_of
+from paceline.launch.config import parse_walltime
+from paceline.models.registry import get_workload
 from paceline.tools.estimate.run_time import predicted_minutes
-from paceline.tools.estimate.summary import speed_for, speed_of_run
+from paceline.tools.estimate.summary import choose_speed, measure_run_speed
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedJob:
     """What the whole job is, as far as it is known before it starts."""
 
     system: System  # of the nodes
-    plan: Plan | None  # None where the number of images is known to the data alone
+    plan: BatchPlan | None  # None where the number of images is known to the data alone
     parameters: int = 0  # trainable numbers of the network
 
 
-def check_plan(printer: Printer, asked: Asked, flags: Any, *, repeats: bool = False) -> Planned:
+def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool = False) -> PlannedJob:
     """The nodes' system, and the Plan of the whole job. What was published on so many nodes is said, as `show` says it.
 
     repeats  a run.json is launched again: its recipe may be another by now than the published one of its name
@@ -40,62 +40,62 @@ def check_plan(printer: Printer, asked: Asked, flags: Any, *, repeats: bool = Fa
     Raises RecipeError for a batch that does not divide over these ranks, and where this machine would be asked in place of the
     nodes.
     """
-    told = "system.per_node" in asked.given
-    if flags.through != "local" and asked.asks and not told and asked.system_name != "cpu":
+    told = "system.per_node" in args.given
+    if flags.through != "local" and args.asks and not told and args.system_name != "cpu":
         raise RecipeError(
-            f"--system {asked.system_name} asks the machine that this command runs on, and --through {flags.through} "
+            f"--system {args.system_name} asks the machine that this command runs on, and --through {flags.through} "
             "starts on others. Name theirs: paceline list systems; or say how many ranks a node has: --system.per-node 8"
         )
-    system = asked.system
-    if not repeats and (note := published_there(asked)):
+    system = args.system
+    if not repeats and (note := note_published(args)):
         printer.say(note)
-    world = training_ranks(flags.nodes * system.per_node, flags.eval_ranks)
-    images = DATA_IMAGES.get(asked.recipe.target_data, (0, 0))
+    world = count_training_ranks(flags.nodes * system.per_node, flags.eval_ranks)
+    images = DATA_IMAGES.get(args.recipe.target_data, (0, 0))
     if not images[0]:
-        return Planned(system, None)
-    from paceline.models.memory_estimate import images_that_fit, memory_of
+        return PlannedJob(system, None)
+    from paceline.models.memory_estimate import estimate_recipe_memory, max_images_per_forward
 
-    recipe = asked.recipe
-    memory = memory_of(workload_of(recipe.task), recipe, system, 0)
+    recipe = args.recipe
+    memory = estimate_recipe_memory(get_workload(recipe.task), recipe, system, 0)
     try:
         plan = make_plan(
             recipe,
             system,
             world=world,
-            most=images_that_fit(memory, system),
+            most=max_images_per_forward(memory, system),
             train_images=flags.limit_train or images[0],
             val_images=flags.limit_val or images[1],
             eval_ranks=flags.eval_ranks,
         )
     except RecipeError as problem:
-        published = recipe_for_nodes(recipe.task, asked.system_name, flags.nodes)  # or its own refusal, with two neighbours
-        if published is None or published.recipe == asked.name:
+        published = recipe_for_nodes(recipe.task, args.system_name, flags.nodes)  # or its own refusal, with two neighbours
+        if published is None or published.recipe == args.name:
             raise
         raise RecipeError(
-            f"{problem}\nOn {flags.nodes} nodes of {asked.system_name} this can be cut as it was published: {published.recipe}"
+            f"{problem}\nOn {flags.nodes} nodes of {args.system_name} this can be cut as it was published: {published.recipe}"
         ) from None
-    return Planned(system, shorten(plan, steps=flags.steps, eval_every=flags.eval_every), int(memory.parameters))
+    return PlannedJob(system, limit_steps(plan, steps=flags.steps, eval_every=flags.eval_every), int(memory.parameters))
 
 
 def check_devices(system_name: str, system: System, flags: Any) -> None:
     """Refuse more ranks a node than it has devices, where that can be known from here.
 
-    Raises UserError with both numbers.
+    Raises PacelineError with both numbers.
     """
     if system.accelerator == "cpu":
         return
     if flags.through == "local" and flags.container == "none":
         have = _devices_here(system.accelerator)
         if system.per_node > have:
-            raise UserError(
+            raise PacelineError(
                 f"--system {system_name} starts {system.per_node} ranks on a node, and this machine has {have} "
                 f"{system.accelerator} device{'s'[: have != 1]}. Start fewer (--system.per-node), or on other machines: "
                 "--through slurm or hostfile."
             )
-    asked = re.fullmatch(r"(?:.*,)?gpu:(?:[^:,]+:)?(\d+)(?:,.*)?", flags.slurm.gres)
-    if flags.through == "slurm" and asked and system.per_node > int(asked[1]):
-        raise UserError(
-            f"--slurm.gres {flags.slurm.gres} asks for {asked[1]} devices a node, and --system {system_name} starts "
+    requested = re.fullmatch(r"(?:.*,)?gpu:(?:[^:,]+:)?(\d+)(?:,.*)?", flags.slurm.gres)
+    if flags.through == "slurm" and requested and system.per_node > int(requested[1]):
+        raise PacelineError(
+            f"--slurm.gres {flags.slurm.gres} asks for {requested[1]} devices a node, and --system {system_name} starts "
             f"{system.per_node} ranks there."
         )
 
@@ -110,7 +110,7 @@ def _devices_here(accelerator: str) -> int:
 
 
 def check_port(flags: Any) -> None:
-    """Raises UserError where rank 0 runs here and --port is taken."""
+    """Raises PacelineError where rank 0 runs here and --port is taken."""
     if flags.through != "local" or not flags.port:
         return
     with socket.socket() as probe:
@@ -118,37 +118,37 @@ def check_port(flags: Any) -> None:
         try:
             probe.bind(("127.0.0.1", flags.port))
         except OSError as problem:
-            raise UserError(
+            raise PacelineError(
                 f"--port {flags.port}: cannot be listened at here ({problem.strerror}). Choose another one, or leave --port "
                 "away: a free one is found."
             ) from None
 
 
-def walltime_of(printer: Printer, asked: Asked, planned: Planned, flags: Any) -> int:
+def choose_walltime(printer: Printer, args: ParsedArgs, planned: PlannedJob, flags: Any) -> int:
     """Minutes to ask for; 0 for none. A prediction is said with its reason: from --rate, the run's own speed, published ones.
 
-    Raises UserError where --walltime auto has nothing to go by.
+    Raises PacelineError where --walltime auto has nothing to go by.
     """
     if flags.walltime != "auto":
-        return minutes_in(flags.walltime)
+        return parse_walltime(flags.walltime)
     told = None
     if planned.plan is not None:
         system, plan, run = planned.system, planned.plan, Path(flags.out or "no run").expanduser() / "run.json"
-        own = speed_of_run(run, read_run(run), asked.recipe, system.chip) if run.is_file() else None
-        speed = speed_for(asked.recipe, asked.name, asked.system_name, system, plan, rate=flags.rate, run=own)
+        own = measure_run_speed(run, read_run(run), args.recipe, system.chip) if run.is_file() else None
+        speed = choose_speed(args.recipe, args.name, args.system_name, system, plan, rate=flags.rate, run=own)
         told = predicted_minutes(
-            asked.recipe,
+            args.recipe,
             plan,
             system,
             parameters=planned.parameters,
-            system_name=asked.system_name,
+            system_name=args.system_name,
             speed=speed,
             link_gbit=flags.link_gbit,
         )
     if told is None:
-        raise UserError(
-            f"--walltime auto: nothing is known of the speed of {asked.name} on {flags.nodes} node{'s'[: flags.nodes > 1]} of "
-            f"{asked.system_name}. Say it: --rate IMG/S (of one rank, and --link-gbit N between nodes), or --walltime 2h"
+        raise PacelineError(
+            f"--walltime auto: nothing is known of the speed of {args.name} on {flags.nodes} node{'s'[: flags.nodes > 1]} of "
+            f"{args.system_name}. Say it: --rate IMG/S (of one rank, and --link-gbit N between nodes), or --walltime 2h"
         )
     printer.say(told.reason)
     return told.minutes

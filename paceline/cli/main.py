@@ -17,10 +17,10 @@ import traceback
 from collections.abc import Sequence
 from types import FrameType, ModuleType
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import printable
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import escape_control_characters
 from paceline.cli.printing import Printer, print_error
-from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, settle_environment
+from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, set_library_variables
 from paceline.training.logging.stdout_guard import guard_exit, lasting_output
 
 # Command -> what it does. Its module in commands/ has a function `run(printer, arguments) -> exit code`.
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ours = arguments is None and threading.current_thread() is threading.main_thread()  # else somebody's who calls us
     if ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _Interrupts())
-    settle_environment()
+    set_library_variables()
     guard_exit()
     words = list(sys.argv[1:] if arguments is None else arguments)
     with lasting_output() as output:
@@ -125,7 +125,7 @@ def _outcome(words: Sequence[str], printer: Printer) -> int:
     """Run one command; return its exit code, whatever happened."""
     try:
         return _carry_out(words, printer)
-    except UserError as problem:
+    except PacelineError as problem:
         print_error(f"paceline: {problem}", problem)
         return USER_ERROR
     except KeyboardInterrupt:
@@ -134,42 +134,42 @@ def _outcome(words: Sequence[str], printer: Printer) -> int:
     except SystemExit as ending:  # the flag parser has already printed its message
         return ending.code if isinstance(ending.code, int) else USER_ERROR
     except Exception as error:
-        from paceline.distributed.device.oom import shortage
+        from paceline.distributed.device.oom import explain_shortage
 
-        if (short := shortage(error)) is not None:
+        if (short := explain_shortage(error)) is not None:
             print_error(f"paceline: {short}", short)
         else:
-            print(printable(traceback.format_exc()), end="", file=sys.stderr)
+            print(escape_control_characters(traceback.format_exc()), end="", file=sys.stderr)
         return FAILED
 
 
 def _carry_out(words: Sequence[str], printer: Printer) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(overview())
+        print(format_overview())
         return 0 if words else USER_ERROR
     if words[0] in ("--version", "version"):
         from paceline._utils.version import __version__
 
         print(f"paceline {__version__}")
         return 0
-    return verb(words[0]).run(printer, words[1:])
+    return find_command(words[0]).run(printer, words[1:])
 
 
-def verb(name: str) -> ModuleType:
+def find_command(name: str) -> ModuleType:
     """The module of a verb.
 
-    Raises UserError for an unknown one, naming its nearest neighbour.
+    Raises PacelineError for an unknown one, naming its nearest neighbour.
     """
     if name in ELSEWHERE:
-        raise UserError(f"there is no verb {name!r}. Use:  {ELSEWHERE[name]}")
+        raise PacelineError(f"there is no verb {name!r}. Use:  {ELSEWHERE[name]}")
     if name not in VERBS:
         near = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"Did you mean `paceline {near[0]}`?" if near else "Run `paceline --help` for the list."
-        raise UserError(f"there is no verb {name!r}. {hint}")
+        raise PacelineError(f"there is no verb {name!r}. {hint}")
     return importlib.import_module(f"paceline.cli.commands.{'from_original' if name == 'from' else name}")
 
 
-def overview() -> str:
+def format_overview() -> str:
     """The text of `paceline --help`."""
     rows = "\n".join(f"  {name:<10} {about}" for name, about in VERBS.items())
     return (

@@ -10,23 +10,23 @@ from paceline._utils.errors import RecipeError
 from paceline.config.published import check_nodes
 
 if TYPE_CHECKING:
-    from paceline.cli.flags import Asked
+    from paceline.cli.flags import ParsedArgs
 
 # Flags that cut a batch in another way than it was published.
 CUTTING = {"global_batch", "bn_span", "system.per_node"}
 
 
-def published_there(asked: Asked) -> str:
+def note_published(args: ParsedArgs) -> str:
     """A note on what was published for --nodes; "" where nothing was, or where flags cut the batch in another way.
 
     Raises RecipeError where the recipe cannot be cut over them, naming what was published.
     """
-    if asked.controls.eval_ranks or asked.given & CUTTING:
+    if args.controls.eval_ranks or args.given & CUTTING:
         return ""
-    return check_nodes(asked.name, asked.system_name, asked.controls.nodes)
+    return check_nodes(args.name, args.system_name, args.controls.nodes)
 
 
-def ranks_of(flags: Any, given: Collection[str], per_node: int) -> int:
+def count_ranks(flags: Any, given: Collection[str], per_node: int) -> int:
     """All ranks of a plan: --world, or --nodes times a node's; a run's own number gives way to a --nodes that was given.
 
     given  names of the flags that were set by hand
@@ -43,6 +43,6 @@ def ranks_of(flags: Any, given: Collection[str], per_node: int) -> int:
     return of_nodes
 
 
-def nodes_of(flags: Any, given: Collection[str], per_node: int) -> int:
+def count_nodes(flags: Any, given: Collection[str], per_node: int) -> int:
     """Number of nodes of the plan; 0 for the flags of a verb whose launcher decides it."""
-    return math.ceil(ranks_of(flags, given, per_node) / per_node) if hasattr(flags, "nodes") else 0
+    return math.ceil(count_ranks(flags, given, per_node) / per_node) if hasattr(flags, "nodes") else 0

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from paceline._utils.atomic_write import KEY, write_output
+from paceline._utils.atomic_write import KEY, write_user_file
 from paceline._utils.errors import RankError
 from paceline._utils.reporter import Lines, Reporter
-from paceline._utils.text import one_line, printable
+from paceline._utils.text import escape_control_characters, escape_to_line
 from paceline.distributed.comm.launcher import is_first_on_node
 
 LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
@@ -29,11 +29,11 @@ SHARED = {
 }
 
 
-def described(manifest: Any) -> Iterator[str]:
+def format_prepared(manifest: Any) -> Iterator[str]:
     """The lines about a prepared data set, whose check page is written; imported where a set is prepared."""
-    from paceline.tools.report.prepare_notes import findings
+    from paceline.tools.report.prepare_notes import prepare_lines
 
-    yield from findings(manifest)
+    yield from prepare_lines(manifest)
 
 
 class Printer(Reporter):
@@ -46,11 +46,11 @@ class Printer(Reporter):
     lines: list[str] | None = None  # what was said, where a command without its own --json is asked for that
     json = False  # whether stdout is for objects of the command's own --json
     facts: Mapping[str, Any] = {}  # fields of that answer, which a program reads in place of the lines
-    describe = staticmethod(described)
+    describe = staticmethod(format_prepared)
 
     def say(self, text: object) -> None:
         """Print a line that the command was asked for."""
-        line = one_line(str(text))
+        line = escape_to_line(str(text))
         if self.lines is not None:
             self.lines.append(line)
         self.warning(line)
@@ -66,15 +66,15 @@ class Printer(Reporter):
 
     def warning(self, text: str) -> None:
         """Print the message."""
-        print(one_line(text), file=sys.stdout if self.lines is None else sys.stderr)
+        print(escape_to_line(text), file=sys.stdout if self.lines is None else sys.stderr)
 
     def taken(self, words: Sequence[str], own: Iterable[str]) -> list[str]:
         """The words without --quiet and --json, which are obeyed here where they are none of a command's `own` flags."""
-        asked = {word for word in words if word in SHARED and word[2:] not in own}
-        self.quiet = self.quiet or "--quiet" in asked
-        if "--json" in asked:
+        requested = {word for word in words if word in SHARED and word[2:] not in own}
+        self.quiet = self.quiet or "--quiet" in requested
+        if "--json" in requested:
             self.lines = []
-        return [word for word in words if word not in asked]
+        return [word for word in words if word not in requested]
 
     def answer(self, verb: str, code: int) -> None:
         """Print what was said as one JSON object, where that is asked for."""
@@ -92,7 +92,7 @@ class Printer(Reporter):
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            bar.add_task(one_line(what), total=None)
+            bar.add_task(escape_to_line(what), total=None)
             yield
 
     @contextmanager
@@ -111,7 +111,7 @@ class Printer(Reporter):
 def print_error(text: str, problem: BaseException | None = None) -> None:
     """Print an error on stderr, once a node: ranks fail alike for the same reason. Every rank prints its RankError."""
     if isinstance(problem, RankError) or is_first_on_node():
-        print(printable(text), file=sys.stderr)
+        print(escape_control_characters(text), file=sys.stderr)
 
 
 def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = "--out") -> None:
@@ -120,11 +120,11 @@ def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = 
     out      file for them, whose folder is made; "" = none
     printed  on stdout too
     flag     the flag that named `out`
-    Raises UserError where the file is not ours to replace, or cannot be written.
+    Raises PacelineError where the file is not ours to replace, or cannot be written.
     """
     text = json.dumps({KEY: "answer", **facts}, indent=1)
     if out:
-        write_output(out, text + "\n", flag)
+        write_user_file(out, text + "\n", flag)
     if printed:
         print(text)
 
@@ -150,8 +150,8 @@ class _Plain(Lines):
         self._printed_at = time.monotonic()
 
     def progress(self, what: str, done: int, total: int) -> None:
-        from paceline._utils.formatting import byte_size
+        from paceline._utils.formatting import format_bytes
 
         if time.monotonic() - self._printed_at > LINE_EVERY:
             self._printed_at = time.monotonic()
-            self.line(f"{what}: {byte_size(done)}{f' of {byte_size(total)}' if total else ''}")
+            self.line(f"{what}: {format_bytes(done)}{f' of {format_bytes(total)}' if total else ''}")

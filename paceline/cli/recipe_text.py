@@ -10,11 +10,11 @@ from typing import Any, get_args
 
 from paceline._utils.names import flatten
 from paceline._utils.text import WORDS
-from paceline.config.constraints import hints_of, shown
-from paceline.config.recipe import NO_FLAG, Recipe, differing
-from paceline.config.recipes import RECIPES, base_of
+from paceline.config.constraints import format_value, get_hints
+from paceline.config.recipe import NO_FLAG, Recipe, differing_fields
+from paceline.config.recipes import RECIPES, find_base
 from paceline.config.recipes.published_rows import ROWS
-from paceline.models.registry import workload_of
+from paceline.models.registry import get_workload
 
 # Field -> unit. Those of schedule and quality count in the unit that their group names.
 UNITS: dict[str, str] = dict.fromkeys(("global_batch", "images_seen", "bn_span", "model.loss_group"), " images")
@@ -34,31 +34,31 @@ def base_recipe(name: str, recipe: Recipe) -> tuple[str, Recipe]:
     own = RECIPES.get(name) or (ROWS[name].make if name in ROWS else None)
     if own is not None and (made := own()) != recipe:
         return name, made
-    if found := base_of(name, recipe.task):
-        return found, RECIPES[found]()
-    workload = workload_of(recipe.task)
+    if result := find_base(name, recipe.task):
+        return result, RECIPES[result]()
+    workload = get_workload(recipe.task)
     return "the defaults", Recipe(task=recipe.task, model=workload.model, input=workload.input)
 
 
-def cells(one: Recipe, other: Recipe) -> list[Cell]:
+def differing_cells(one: Recipe, other: Recipe) -> list[Cell]:
     """The fields in which two recipes differ, with both values; a dash where one of them has no such field."""
-    return [_cell(name, one, other) for name in _in_groups(differing(one, other))]
+    return [_cell(name, one, other) for name in _in_groups(differing_fields(one, other))]
 
 
-def every_cell(recipe: Recipe, other: Recipe) -> list[Cell]:
+def list_cells(recipe: Recipe, other: Recipe) -> list[Cell]:
     """All fields, with a star before those whose value `other` has not."""
-    changed, names = differing(recipe, other), _in_groups(flatten(recipe))
-    found = (_cell(name, recipe) for name in names)
+    changed, names = differing_fields(recipe, other), _in_groups(flatten(recipe))
+    result = (_cell(name, recipe) for name in names)
     return [
-        (group, f"{'*' if name in changed else ' '} {label}", texts) for name, (group, label, texts) in zip(names, found)
+        (group, f"{'*' if name in changed else ' '} {label}", texts) for name, (group, label, texts) in zip(names, result)
     ]
 
 
-def grid(found: Iterable[Cell], width: int) -> list[str]:
+def format_grid(result: Iterable[Cell], width: int) -> list[str]:
     """Groups in a column of their own, `name value` beside them as often as fits; a value that is too long has its own lines."""
-    lines, found = [], list(found)
-    indent = max(len(group) for group, _, _ in found) + 1
-    for group, some in groupby(found, key=lambda cell: cell[0]):
+    lines, result = [], list(result)
+    indent = max(len(group) for group, _, _ in result) + 1
+    for group, some in groupby(result, key=lambda cell: cell[0]):
         some = list(some)
         most, room, rows = max(len(name) for _, name, _ in some) + 2, width - indent, [[]]
         whole = [f"{name:<{most}}{text}" for _, name, (text,) in some]
@@ -74,13 +74,13 @@ def grid(found: Iterable[Cell], width: int) -> list[str]:
     return lines
 
 
-def table(found: Iterable[Cell], heads: Sequence[str], width: int) -> list[str]:
+def format_recipe_table(result: Iterable[Cell], heads: Sequence[str], width: int) -> list[str]:
     """A line a field, a column each for the values of two recipes, whose names stand above."""
-    found, lines = list(found), []
-    indent, most = (max([len(cell[place]) for cell in found]) + 2 for place in (0, 1))
-    wide = max(len(text) for texts in (heads, *(texts for _, _, texts in found)) for text in texts)
+    result, lines = list(result), []
+    indent, most = (max([len(cell[location]) for cell in result]) + 2 for location in (0, 1))
+    wide = max(len(text) for texts in (heads, *(texts for _, _, texts in result)) for text in texts)
     wide, above = min(wide, (width - indent - most - 3) // 2), ""
-    for group, name, texts in [("", "", heads), *found]:
+    for group, name, texts in [("", "", heads), *result]:
         parts = [textwrap.wrap(text, wide) or [""] for text in texts]
         first = f"{group if group != above else '':<{indent}}{name:<{most}}"
         for start, left, right in zip_longest([first], *parts, fillvalue=""):
@@ -120,8 +120,8 @@ def _text(name: str, recipe: Recipe) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        kinds = get_args(hints_of(type(node)).get(last))
+        kinds = get_args(get_hints(type(node)).get(last))
         between = " to " if len(kinds) == 2 and Ellipsis not in kinds else ", "
-        return f"{between.join(map(shown, value))}{unit}" if value else "none"
-    text = f"{value:,}" if isinstance(value, int) else shown(value) or "none"
+        return f"{between.join(map(format_value, value))}{unit}" if value else "none"
+    text = f"{value:,}" if isinstance(value, int) else format_value(value) or "none"
     return f"{text}{unit.removesuffix('s') if text == '1' else unit}"

@@ -9,34 +9,34 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.cli.flags import take_value
+from paceline.cli.flags import pop_flag_value
 from paceline.cli.printing import print_error
 from paceline.config.graph_file import refuse_graph
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, RunRecord, check_controls, data_from_here, fill, read_run, saved_system
+from paceline.config.run import RunOptions, RunRecord, check_controls, from_json, read_run, relative_data, saved_system
 from paceline.config.system import System
-from paceline.models.registry import saved_recipe
-from paceline.training.run_arguments import naming
+from paceline.models.registry import load_saved_recipe
+from paceline.training.run_arguments import format_workload_command
 
 
 def saved_request(
     path: Path, words: Sequence[str], verb: str
-) -> tuple[tuple[str, Recipe, str, System], Controls, RunRecord, list[str]]:
+) -> tuple[tuple[str, Recipe, str, System], RunOptions, RunRecord, list[str]]:
     """The request in a run.json as defaults of the same command, all its facts, and the words left over.
 
     words   what follows the run on the command line: --workload is taken out
     A recipe of the user's own is read without its Python file; --out is not kept. An edited run.json is accepted with a warning.
-    Raises RecipeError for a workload of the user's own that --workload does not name, UserError when `path` is no run.
+    Raises RecipeError for a workload of the user's own that --workload does not name, PacelineError when `path` is no run.
     """
     refuse_graph(path, verb)
-    named, rest = take_value(words, "--workload", "./file.py:name")
+    named, rest = pop_flag_value(words, "--workload", "./file.py:name")
     facts = read_run(path, changed=print_error)
-    recipe = saved_recipe(facts, path, named=named, again=naming(verb, path))
+    recipe = load_saved_recipe(facts, path, named=named, again=format_workload_command(verb, path))
     # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
     anew = {"out": "", "mirror": "", "quiet": False, "json": False, "sink": ()}
     # fill() complains of a value that is no path.
-    found = {"data": data_from_here(facts)} if isinstance(facts.controls.get("data"), str) else {}
-    controls = fill(Controls(), {**facts.controls, **found, **anew}, f"{path}: controls")
+    result = {"data": relative_data(facts)} if isinstance(facts.controls.get("data"), str) else {}
+    controls = from_json(RunOptions(), {**facts.controls, **result, **anew}, f"{path}: controls")
     # A claim about the moment before that run, not this one.
     controls = replace(controls, mlperf=replace(controls.mlperf, cache_cleared=False))
     check_controls(controls)

@@ -11,17 +11,17 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from paceline.config.constraints import shown
+from paceline.config.constraints import format_value
 from paceline.config.maskrcnn import InstanceInput
-from paceline.config.recipe import Recipe, settle_length, with_fields
-from paceline.config.resnet import PhotoInput
-from paceline.config.ssd import BoxInput, grids
+from paceline.config.recipe import Recipe, resolve_length, with_fields
+from paceline.config.resnet import ImageInput
+from paceline.config.ssd import BoxInput, grid_sizes
 
 # A tenth of the objects may have fewer pixels along their side than this at the network's input. With 11, larger photos lost at equal
 # time (facades10: mask AP50 0.16 for 0.21).
 OBJECT_PIXELS = 8
 # Most pixels along an input's (shorter) side: on a CPU, and elsewhere.
-MOST_PIXELS = {True: 448, False: 640}
+MAX_PIXELS = {True: 448, False: 640}
 # Steps of a run, at least and at most: of classes and of objects, on a CPU (True) and elsewhere.
 STEPS = {
     ("classes", True): (200, 3_000),
@@ -32,7 +32,7 @@ STEPS = {
 EVALUATIONS, USUAL_EVALUATIONS = 8, range(5, 11)
 
 
-class Choice(NamedTuple):
+class AutoChoice(NamedTuple):
     """One field, and why. `field`: dotted, of the recipe; `patience` is a control's."""
 
     field: str  # dotted
@@ -42,11 +42,11 @@ class Choice(NamedTuple):
     @property
     def flag(self) -> str:
         """As it is typed."""
-        return f"--{self.field.replace('_', '-')} {shown(self.value)}"
+        return f"--{self.field.replace('_', '-')} {format_value(self.value)}"
 
 
 @dataclass(frozen=True)
-class Found:
+class DatasetStats:
     """What a data set's training photos are. An object's size is the square root of its box's area."""
 
     photos: int  # training photos
@@ -59,7 +59,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AutoContext:
     """What the choice depends on beside recipe and data."""
 
     given: Collection[str]  # dotted names of the fields of recipe and controls that were set by hand
@@ -71,168 +71,170 @@ class Asked:
         return not any({field, field.partition(".")[0]} & set(self.given) for field in fields)
 
 
-def choose(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+def choose_fields(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
     """The fields to set, in the order in which they follow from each other; none that has its value already."""
-    choices: list[Choice] = []
-    rules: tuple[Callable[[Recipe[Any, Any], Found, Asked], list[Choice]], ...]
+    choices: list[AutoChoice] = []
+    rules: tuple[Callable[[Recipe[Any, Any], DatasetStats, AutoContext], list[AutoChoice]], ...]
     rules = (_batch, _photo_size, _box_size, _scales, _short_side, _anchors, _length, _evaluations)
     for rule in rules:
-        made = rule(recipe, found, asked)
-        recipe = applied(recipe, made)
+        made = rule(recipe, result, requested)
+        recipe = apply_choices(recipe, made)
         choices += made
     return choices
 
 
-def applied(recipe: Recipe[Any, Any], choices: Collection[Choice]) -> Recipe[Any, Any]:
+def apply_choices(recipe: Recipe[Any, Any], choices: Collection[AutoChoice]) -> Recipe[Any, Any]:
     """The recipe with the choices that are its fields."""
     changes = {choice.field: choice.value for choice in choices if choice.field != "patience"}
-    return settle_length(with_fields(recipe, changes), set(changes))
+    return resolve_length(with_fields(recipe, changes), set(changes))
 
 
-def total_steps(recipe: Recipe[Any, Any], photos: int) -> int:
+def count_steps(recipe: Recipe[Any, Any], photos: int) -> int:
     """Steps of the recipe on so many photos."""
     images = recipe.epochs * photos if recipe.epochs else recipe.images_seen
     return max(1, math.ceil(images / recipe.global_batch - 1e-6))
 
 
-def evaluations(recipe: Recipe[Any, Any], photos: int) -> int:
+def count_evaluations(recipe: Recipe[Any, Any], photos: int) -> int:
     """About how often the recipe evaluates on so many photos."""
-    total, quality = total_steps(recipe, photos), recipe.quality
+    total, quality = count_steps(recipe, photos), recipe.quality
     if quality.at:
         return len(quality.at)
     unit = {"epochs": photos / recipe.global_batch, "run": float(total), "steps": 1.0}[quality.unit]
     return max(1, math.floor((total / unit - quality.first) / quality.every + 1 + 1e-6))
 
 
-def steps_wanted(found_objects: bool, cpu: bool) -> tuple[int, int]:
+def step_range(found_objects: bool, cpu: bool) -> tuple[int, int]:
     """Steps of a run at least and at most."""
     return STEPS["objects" if found_objects else "classes", cpu]
 
 
-def _batch(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
-    batch, fits = recipe.global_batch, max(1, found.photos // 4)
-    if not asked.free("global_batch") or 2 * batch <= found.photos:
+def _batch(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
+    batch, fits = recipe.global_batch, max(1, result.photos // 4)
+    if not requested.free("global_batch") or 2 * batch <= result.photos:
         return []
     # Even, because pairs are mixed and a batch of one has no statistics; the spans that were set by hand divide it.
     spans = (recipe.bn_span, getattr(recipe.model, "loss_group", 0))
-    unit = math.lcm(2, asked.ranks, *(span for span in spans if 0 < span <= fits and fits >= 2))
+    unit = math.lcm(2, requested.ranks, *(span for span in spans if 0 < span <= fits and fits >= 2))
     size = max(unit, 2 ** (fits.bit_length() - 1) // unit * unit)
     if size >= batch:
         return []
-    made = [Choice("global_batch", size, f"{found.photos:,} photos are fewer than two batches of {batch}")]
-    if asked.free("optim.lr"):
+    made = [AutoChoice("global_batch", size, f"{result.photos:,} photos are fewer than two batches of {batch}")]
+    if requested.free("optim.lr"):
         rate = float(f"{recipe.optim.lr * size / batch:.3g}")
-        made.append(Choice("optim.lr", rate, f"in proportion to the batch, from {recipe.optim.lr:g} at {batch}"))
+        made.append(AutoChoice("optim.lr", rate, f"in proportion to the batch, from {recipe.optim.lr:g} at {batch}"))
     return made
 
 
-def _photo_size(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+def _photo_size(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
     photo = recipe.input
-    if not isinstance(photo, PhotoInput) or not asked.free("input.size", "input.eval_size", "input.eval_resize"):
+    if not isinstance(photo, ImageInput) or not requested.free("input.size", "input.eval_size", "input.eval_resize"):
         return []
-    if found.side < photo.size and (size := max(64, _up(found.side))) < photo.size:
-        why = f"half of the photos have {found.side:.0f} pixels or fewer along a side"
+    if result.side < photo.size and (size := max(64, _up(result.side))) < photo.size:
+        why = f"half of the photos have {result.side:.0f} pixels or fewer along a side"
     else:
         return []
     crop = _up(photo.eval_size * size / photo.size - 16)
     resize = max(crop, round(photo.eval_resize * size / photo.size))
     rest = "as much larger than the training input as before"
     sizes = ("input.size", size, why), ("input.eval_size", crop, rest), ("input.eval_resize", resize, rest)
-    return [Choice(*one) for one in sizes]
+    return [AutoChoice(*one) for one in sizes]
 
 
-def _box_size(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+def _box_size(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
     photo = recipe.input
-    if not isinstance(photo, BoxInput) or not found.objects or not asked.free("input.size"):
+    if not isinstance(photo, BoxInput) or not result.objects or not requested.free("input.size"):
         return []
-    size, why = _larger(photo.size, found.of_photo, found, asked)
-    return [Choice("input.size", size, why)] if size > photo.size else []
+    size, why = _larger(photo.size, result.of_photo, result, requested)
+    return [AutoChoice("input.size", size, why)] if size > photo.size else []
 
 
-def _larger(side: int, share: float, found: Found, asked: Asked) -> tuple[int, str]:
+def _larger(side: int, share: float, result: DatasetStats, requested: AutoContext) -> tuple[int, str]:
     """-> (the side at which a tenth of the objects have OBJECT_PIXELS or fewer, within what is sensible; why)."""
-    limits = (MOST_PIXELS[asked.cpu], "the most here"), (_up(2 * found.side), "twice the photos' own")
+    limits = (MAX_PIXELS[requested.cpu], "the most here"), (_up(2 * result.side), "twice the photos' own")
     most, whose = min(limits)
     wanted = _up(OBJECT_PIXELS / share) if share > 0 else side
     why = f"a tenth of the objects have {share * side:.3g} pixels or fewer at {side}, and {OBJECT_PIXELS} are wanted"
     return min(wanted, most), why if wanted <= most else f"{why} ({most} is {whose})"
 
 
-def _scales(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
-    if not isinstance(recipe.input, BoxInput) or not found.objects or not asked.free("model.scales"):
+def _scales(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
+    if not isinstance(recipe.input, BoxInput) or not result.objects or not requested.free("model.scales"):
         return []
-    first, share = recipe.model.scales[0], found.of_photo
+    first, share = recipe.model.scales[0], result.of_photo
     # Larger ones are never chosen: a rare class of small objects would be lost (results/tuning: AP50 0.55 in place of 0.87).
     if 0.6 * first <= share:
         return []
-    cells = grids(recipe.input.size)
+    cells = grid_sizes(recipe.input.size)
     # A level's boxes are no smaller than its cells: between smaller ones an object is missed.
     first = min(0.5, max(share, 0.8 / cells[0]))
-    growth = (min(0.95, max(found.large, 1.2 * first)) / first) ** (1 / (len(cells) - 1))
+    growth = (min(0.95, max(result.large, 1.2 * first)) / first) ** (1 / (len(cells) - 1))
     sizes = [max(first * growth**k, min(0.95, 1.4 / cells[k]) if k else 0) for k in range(len(cells))]
     scales = (*(round(size, 3) for size in sizes), 1.05)
     why = f"a tenth of the objects are smaller than {share:.2g} of the photo, and the smallest boxes were {recipe.model.scales[0]:g}"
-    return [Choice("model.scales", scales, why)] if scales != recipe.model.scales else []
+    return [AutoChoice("model.scales", scales, why)] if scales != recipe.model.scales else []
 
 
-def _short_side(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+def _short_side(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
     photo = recipe.input
-    if not isinstance(photo, InstanceInput) or not found.objects or not asked.free("input.short", "input.long"):
+    if not isinstance(photo, InstanceInput) or not result.objects or not requested.free("input.short", "input.long"):
         return []
     least = min(photo.short)
-    size, why = _larger(least, found.of_side, found, asked)
+    size, why = _larger(least, result.of_side, result, requested)
     if size <= least:
         return []
     short = tuple(_up(one * size / least) for one in photo.short)
     long = max(*short, _up(photo.long * size / least))
-    return [Choice("input.short", short, why), Choice("input.long", long, "as much longer as before")]
+    return [AutoChoice("input.short", short, why), AutoChoice("input.long", long, "as much longer as before")]
 
 
-def _anchors(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
+def _anchors(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
     photo = recipe.input
-    if not isinstance(photo, InstanceInput) or not found.objects or not asked.free("model.rpn.sizes"):
+    if not isinstance(photo, InstanceInput) or not result.objects or not requested.free("model.rpn.sizes"):
         return []
     sizes, levels = recipe.model.rpn.sizes, len(recipe.model.rpn.sizes)
-    pixels = found.of_side * min(photo.short)
+    pixels = result.of_side * min(photo.short)
     first = float(max(2 ** (recipe.model.first_level + 1), 4 * round(pixels / 4)))
     if first > 0.6 * sizes[0] or levels < 2:
         return []
     growth = (sizes[-1] / first) ** (1 / (levels - 1))
     why = f"a tenth of the objects have {pixels:.3g} pixels or fewer, and the smallest anchors {sizes[0]:g}"
-    return [Choice("model.rpn.sizes", tuple(float(round(first * growth**k)) for k in range(levels)), why)]
+    return [AutoChoice("model.rpn.sizes", tuple(float(round(first * growth**k)) for k in range(levels)), why)]
 
 
-def _length(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
-    if not asked.free("epochs", "images_seen", "steps", "fit_schedule"):
+def _length(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
+    if not requested.free("epochs", "images_seen", "steps", "fit_schedule"):
         return []
-    steps, (least, most) = total_steps(recipe, found.photos), steps_wanted(found.objects > 0, asked.cpu)
+    steps, (least, most) = count_steps(recipe, result.photos), step_range(result.objects > 0, requested.cpu)
     if 0.9 * least <= steps <= most:
         return []
-    wanted = (least if steps < least else most) * recipe.global_batch / found.photos
+    wanted = (least if steps < least else most) * recipe.global_batch / result.photos
     epochs = float(math.ceil(wanted)) if steps < least else float(f"{wanted:.2g}")
-    why = f"{found.photos:,} photos make {steps:,} steps of {recipe.global_batch} as the recipe has it; "
+    why = f"{result.photos:,} photos make {steps:,} steps of {recipe.global_batch} as the recipe has it; "
     why += f"{least:,} is the least here" if steps < least else f"{most:,} is the most here"
-    made = [Choice("epochs", epochs, why)]
-    schedule, free = recipe.schedule, asked.free("schedule.unit", "schedule.warmup", "schedule.hold")
+    made = [AutoChoice("epochs", epochs, why)]
+    schedule, free = recipe.schedule, requested.free("schedule.unit", "schedule.warmup", "schedule.hold")
     other = schedule.hold or schedule.horizon or schedule.boundaries
     if schedule.unit == "epochs" and schedule.warmup > 0.1 * epochs and free and not other:
         why = f"{schedule.warmup:g} epochs would be much of it"
-        made += [Choice("schedule.unit", "run", why), Choice("schedule.warmup", 0.05, why)]
+        made += [AutoChoice("schedule.unit", "run", why), AutoChoice("schedule.warmup", 0.05, why)]
     return made
 
 
-def _evaluations(recipe: Recipe[Any, Any], found: Found, asked: Asked) -> list[Choice]:
-    if not asked.free("quality.unit", "quality.first", "quality.every", "quality.at", "eval_every", "steps"):
+def _evaluations(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
+    if not requested.free("quality.unit", "quality.first", "quality.every", "quality.at", "eval_every", "steps"):
         return []
-    number, steps, made = evaluations(recipe, found.photos), total_steps(recipe, found.photos), []
+    number, steps, made = count_evaluations(recipe, result.photos), count_steps(recipe, result.photos), []
     if number not in USUAL_EVALUATIONS and not recipe.quality.at:
         many = min(EVALUATIONS, max(1, steps // 10))
         why = f"{many} evaluations instead of {number} in {steps:,} steps"
         parts = ("unit", "run"), ("first", 1 / many), ("every", 1 / many)
-        made = [Choice(f"quality.{name}", float(f"{value:.4g}") if name != "unit" else value, why) for name, value in parts]
+        made = [
+            AutoChoice(f"quality.{name}", float(f"{value:.4g}") if name != "unit" else value, why) for name, value in parts
+        ]
         number = many
-    if number >= min(USUAL_EVALUATIONS) and asked.free("patience"):
-        made.append(Choice("patience", number // 2 + 1, "more than half of the run without a better result is enough"))
+    if number >= min(USUAL_EVALUATIONS) and requested.free("patience"):
+        made.append(AutoChoice("patience", number // 2 + 1, "more than half of the run without a better result is enough"))
     return made
 
 

@@ -21,7 +21,7 @@ NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "
 
 
 @cache
-def hints_of(kind: type) -> dict[str, Any]:
+def get_hints(kind: type) -> dict[str, Any]:
     """Field -> annotation; {} where the annotations of a class of one's own name what its module no longer has."""
     try:
         return get_type_hints(kind)
@@ -30,8 +30,8 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 
 @cache
-def annotations_of(kind: type) -> dict[str, Any]:
-    """Field -> annotation, with what Annotated adds; {} as for `hints_of`."""
+def get_annotations(kind: type) -> dict[str, Any]:
+    """Field -> annotation, with what Annotated adds; {} as for `get_hints`."""
     try:
         return get_type_hints(kind, include_extras=True)
     except NameError:
@@ -39,13 +39,13 @@ def annotations_of(kind: type) -> dict[str, Any]:
 
 
 @cache
-def texts_of(kind: type) -> dict[str, str]:
+def get_help_texts(kind: type) -> dict[str, str]:
     """Field -> the text of its Help."""
-    extras = {name: getattr(hint, "__metadata__", ()) for name, hint in annotations_of(kind).items()}
-    return {name: extra.text for name, found in extras.items() for extra in found if isinstance(extra, Help)}
+    extras = {name: getattr(hint, "__metadata__", ()) for name, hint in get_annotations(kind).items()}
+    return {name: extra.text for name, result in extras.items() for extra in result if isinstance(extra, Help)}
 
 
-def checked(hint: Any, value: Any, where: str) -> Any:
+def convert_checked(hint: Any, value: Any, where: str) -> Any:
     """`value` as a field annotated with `hint` has it: lists as tuples, whole numbers as floats where floats are wanted.
 
     where   the key, for the message
@@ -85,7 +85,7 @@ def _checked_tuple(parts: tuple[Any, ...], value: Any, where: str) -> tuple[Any,
         parts = (parts[0],) * len(value)
     if len(parts) != len(value):
         raise _wrong(where, value, f"a list of {len(parts)}")
-    return tuple(checked(part, entry, f"{where}[{place}]") for place, (part, entry) in enumerate(zip(parts, value)))
+    return tuple(convert_checked(part, entry, f"{where}[{index}]") for index, (part, entry) in enumerate(zip(parts, value)))
 
 
 def _frozen(value: Any) -> Any:
@@ -173,25 +173,25 @@ def check_bounds(node: Any, above: str = "--", *, of: type | None = None) -> Non
         if is_dataclass(value):
             check_bounds(value, f"{flag}.")
         elif not all(_holds(bound, value) for bound in bounds):
-            raise RecipeError(f"{flag} {shown(value)}: must be {_in_words(bounds)}.")
+            raise RecipeError(f"{flag} {format_value(value)}: must be {_in_words(bounds)}.")
 
 
-def bounds_in_words(kind: type, name: str) -> str:
+def format_bounds(kind: type, name: str) -> str:
     """A field's bounds for its help: "in [0, 1)", "1 or more"; "" where it has none."""
     return _in_words(_bounded(kind).get(name, ())).removesuffix(" and finite")
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as a person would write it behind its flag."""
     if isinstance(value, tuple):
-        return " ".join(map(shown, value))
+        return " ".join(map(format_value, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @cache
 def _bounded(kind: type) -> dict[str, tuple[Any, ...]]:
     """Field -> its bounds, of the fields that have some."""
-    return {name: bounds for name, hint in annotations_of(kind).items() if (bounds := tuple(_bounds(hint)))}
+    return {name: bounds for name, hint in get_annotations(kind).items() if (bounds := tuple(_bounds(hint)))}
 
 
 def _bounds(hint: Any) -> Iterator[Any]:

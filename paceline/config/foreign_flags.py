@@ -63,7 +63,7 @@ OTHERWISE = {
 }
 
 
-def elsewhere(word: str, known: Sequence[str]) -> tuple[list[str], str]:
+def find_equivalent(word: str, known: Sequence[str]) -> tuple[list[str], str]:
     """What another tool's flag is called here -> (flags of ours, what to do instead of one); both empty for an unknown word.
 
     word    without its dashes in front

@@ -17,16 +17,16 @@ from typing import Any, BinaryIO
 from xml.parsers import expat
 
 from paceline._utils.atomic_write import IN_ZIP
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import open_plain_sized
 
 GRAPHS = ONNX, OPENVINO, TORCH = (".onnx", ".xml", ".pt2")
 ANSWERING = ("predict", "eval", "serve", "load")  # verbs that take one
 _METADATA, _KEY, _VALUE = 14, 1, 2
 # More parts at the top than any exporter writes: functions, metadata, versions of operators.
-_MOST_PARTS = 10_000
+_MAX_PARTS = 10_000
 # Operators and their names alone; numbers are in the .bin.
-_MOST_XML, _DEEPEST = 256 << 20, 1000
+_MAX_XML, _DEEPEST = 256 << 20, 1000
 _DAMAGED = "it is no ONNX file, or damaged"
 
 
@@ -34,19 +34,19 @@ def refuse_graph(path: Path, verb: str, *, trust: bool = False) -> None:
     """Refuse a graph where the verb has no use for one, and a .pt2 without the user's consent.
 
     trust  the consent: whoever made the file may run code here
-    Raises UserError for these, and for a consent to what needs none.
+    Raises PacelineError for these, and for a consent to what needs none.
     """
     graph = path.suffix in GRAPHS and path.is_file()
     if trust and path.suffix != TORCH:
-        raise UserError(f"--trust: for a .pt2; {path} is opened without. Leave it away.")
+        raise PacelineError(f"--trust: for a .pt2; {path} is opened without. Leave it away.")
     if graph and verb not in ANSWERING:
-        raise UserError(
+        raise PacelineError(
             f"{path}: a graph, which `predict`, `eval` and `serve` answer with. For `{verb}` name the run, or the .safetensors "
             "that `paceline export` writes of it."
         )
     if graph and path.suffix == TORCH and not trust:
         consent = "trust=True" if verb == "load" else "--trust"
-        raise UserError(
+        raise PacelineError(
             f"{path}: a .pt2 can run code of whoever made it as soon as torch opens it; {consent} opens one from somebody whose "
             "programs you would run, and `paceline export` also writes .onnx and .xml, which run none."
         )
@@ -60,10 +60,10 @@ def metadata(path: Path, key: str, most: int) -> bytes | None:
     """
     descriptor, size = open_plain_sized(path)
     with os.fdopen(descriptor, "rb") as file:
-        found = {ONNX: _of_onnx, OPENVINO: _of_xml, TORCH: _of_zip}[path.suffix](file, size, key, most)
-    if found is not None and len(found) > most:
-        raise _too_long(f"{len(found):,}", most)
-    return found
+        result = {ONNX: _of_onnx, OPENVINO: _of_xml, TORCH: _of_zip}[path.suffix](file, size, key, most)
+    if result is not None and len(result) > most:
+        raise _too_long(f"{len(result):,}", most)
+    return result
 
 
 def _too_long(length: str, most: int) -> ValueError:
@@ -77,23 +77,23 @@ def _of_onnx(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
         if length > most:
             raise _too_long(f"{length:,}", most)
         pair = io.BytesIO(file.read(length))
-        found = {place: pair.read(long) for place, long in _parts(pair, length)}
-        if found.get(_KEY) == key.encode():
-            return found.get(_VALUE, b"")
+        result = {index: pair.read(long) for index, long in _parts(pair, length)}
+        if result.get(_KEY) == key.encode():
+            return result.get(_VALUE, b"")
     return None
 
 
 def _of_xml(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
     """<net><rt_info><KEY value="...">; no entity is expanded."""
     way: list[str] = []
-    found: list[bytes] = []
+    results: list[bytes] = []
 
     def begins(name: str, values: dict[str, str]) -> None:
         way.append(name)
         if len(way) > _DEEPEST:  # each takes memory until it ends
             raise ValueError("its elements lie deeper than those of any file of OpenVINO")
         if way == ["net", "rt_info", key]:
-            found.append(values.get("value", "").encode())
+            results.append(values.get("value", "").encode())
 
     def declares(*_: Any) -> None:
         raise ValueError("it declares entities of its own, as no file of OpenVINO does")
@@ -102,10 +102,10 @@ def _of_xml(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
     parser.StartElementHandler, parser.EntityDeclHandler = begins, declares
     parser.EndElementHandler = lambda _: way.pop()
     try:
-        parser.Parse(file.read(_MOST_XML), True)
+        parser.Parse(file.read(_MAX_XML), True)
     except (expat.ExpatError, LookupError):  # the latter for an encoding that Python does not know
         raise ValueError("it is no XML of OpenVINO, or damaged") from None
-    return found[0] if found else None
+    return results[0] if results else None
 
 
 def _of_zip(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
@@ -123,7 +123,7 @@ def _of_zip(file: BinaryIO, size: int, key: str, most: int) -> bytes | None:
 
 def _parts(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
     """Number and length of each part that has a length; `file` is at its beginning then, and may be read on from there."""
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         if file.tell() >= size:
             return
         number, kind = divmod(_number(file), 8)
@@ -143,10 +143,10 @@ def _parts(file: BinaryIO, size: int) -> Iterator[tuple[int, int]]:
 def _number(file: BinaryIO) -> int:
     """7 bits a byte, lowest first; bit 7 marks that more follow."""
     value = 0
-    for place in range(10):
+    for index in range(10):
         if not (byte := file.read(1)):
             break
-        value |= (byte[0] & 127) << 7 * place
+        value |= (byte[0] & 127) << 7 * index
         if byte[0] < 128:
             return value
     raise ValueError(_DAMAGED)

@@ -17,7 +17,7 @@ from paceline.config.recipe import Recipe
 
 
 @runtime_checkable
-class LossGrouped(Protocol):
+class LossNormalization(Protocol):
     """What the model's part of a recipe has where its losses are normalised over groups of images."""
 
     @property
@@ -27,7 +27,7 @@ class LossGrouped(Protocol):
 
 
 @dataclass(frozen=True)
-class LossCut:
+class LossGroups:
     """How a cut batch makes up loss groups; groups * f images, or f * forwards * join, are g."""
 
     groups: int  # whole groups in one forward
@@ -38,12 +38,12 @@ class LossCut:
 def recipe_loss_group(recipe: Recipe) -> int:
     """Images of one loss group of this recipe; 0 for a task whose losses are plain sums over images."""
     settings = recipe.model
-    if not isinstance(settings, LossGrouped):
+    if not isinstance(settings, LossNormalization):
         return 0
     return settings.loss_group or recipe.global_batch
 
 
-def cut_losses(group: int, *, images: int, forwards: int, world: int, bn_join: int) -> LossCut | None:
+def split_loss_groups(group: int, *, images: int, forwards: int, world: int, bn_join: int) -> LossGroups | None:
     """How `world` ranks with `forwards` forwards of `images` images make up groups of `group`; None where they cannot.
 
     group    0 = the losses need no groups
@@ -51,16 +51,16 @@ def cut_losses(group: int, *, images: int, forwards: int, world: int, bn_join: i
              batch, hold neighbouring images there
     """
     if not group or images % group == 0:
-        return LossCut(images // group if group else 1, 1, 1)
+        return LossGroups(images // group if group else 1, 1, 1)
     share = images * forwards
     if bn_join == 1 and group % images == 0 and share % group == 0:
-        return LossCut(1, group // images, 1)
+        return LossGroups(1, group // images, 1)
     if group == share * world:
-        return LossCut(1, forwards, world)
+        return LossGroups(1, forwards, world)
     return None
 
 
-def group_refusal(group: int, cuts: Sequence[tuple[int, int, int]], *, world: int, most: int) -> str:
+def explain_impossible_group(group: int, cuts: Sequence[tuple[int, int, int]], *, world: int, most: int) -> str:
     """Why no cut reaches a loss group, and both ways out.
 
     cuts  (images, forwards, ranks joined for BatchNorm) of every cut that the ranks, the memory and --bn-span allow
@@ -72,7 +72,7 @@ def group_refusal(group: int, cuts: Sequence[tuple[int, int, int]], *, world: in
         for images, forwards, bn_join in cuts
         for size in range(1, share + 1)
         if share % size == 0
-        and cut_losses(size, images=images, forwards=forwards, world=world, bn_join=bn_join) is not None
+        and split_loss_groups(size, images=images, forwards=forwards, world=world, bn_join=bn_join) is not None
     }
     nearest = sorted(sorted(reachable, key=lambda size: max(size, group) / min(size, group))[:3])
     return (

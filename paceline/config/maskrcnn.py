@@ -25,8 +25,8 @@ from paceline.config.constraints import (
     ZeroOrMore,
     check_bounds,
 )
-from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
-from paceline.config.resnet import Ratios, TrunkModel, decoder_rule, trunk_rules
+from paceline.config.recipe import Recipe, check_rules, check_sizes
+from paceline.config.resnet import BackboneModel, Ratios, backbone_rules, decoder_rule
 from paceline.config.ssd import Jitter, ObjectInput, Resize, sampler_rule
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
@@ -115,7 +115,7 @@ class MaskHead:
 
 
 @dataclass(frozen=True)
-class InstanceDetect:
+class InstanceFilter:
     """From class scores to detections."""
 
     score_above: Annotated[BelowOne, Help("a detection's class probability must be above this")] = 0.05
@@ -129,7 +129,7 @@ class InstanceDetect:
 
 
 @dataclass(frozen=True)
-class MaskRCNNModel(TrunkModel):
+class MaskRCNNModel(BackboneModel):
     """Mask R-CNN on a trunk with a feature pyramid. Defaults are torchvision's with weights."""
 
     norm: Annotated[Norm, Help("normalization of the trunk: frozen BatchNorm, BatchNorm, or GroupNorm")] = "frozen"
@@ -147,7 +147,7 @@ class MaskRCNNModel(TrunkModel):
     rpn: Annotated[RPN, Help("region proposal network")] = field(default_factory=RPN)
     roi: Annotated[RoI, Help("regions and box head")] = field(default_factory=RoI)
     mask: Annotated[MaskHead, Help("mask head")] = field(default_factory=MaskHead)
-    detect: Annotated[InstanceDetect, Help("scores to detections")] = field(default_factory=InstanceDetect)
+    detect: Annotated[InstanceFilter, Help("scores to detections")] = field(default_factory=InstanceFilter)
 
 
 @dataclass(frozen=True)
@@ -175,15 +175,15 @@ def check_instances(recipe: InstanceRecipe) -> None:
     Raises RecipeError naming the flag.
     """
     check_bounds(recipe)
-    refuse_huge(recipe)
+    check_sizes(recipe)
     model, photo = recipe.model, recipe.input
     rpn, roi, detect = model.rpn, model.roi, model.detect
     levels = 7 - model.first_level
     group = model.loss_group
     (small, large), whole = photo.scale_jitter, photo.crop == 1
-    refuse_outside(
+    check_rules(
         sampler_rule(recipe),
-        *trunk_rules(model),
+        *backbone_rules(model),
         decoder_rule(photo),
         ("--model.loss-group", group, not group or recipe.global_batch % group == 0,
          f"must divide the global batch of {recipe.global_batch}, or be 0 for all of it"),

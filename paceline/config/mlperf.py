@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from paceline._utils.errors import RecipeError
-from paceline.config.constraints import Help, checked, hints_of
+from paceline.config.constraints import Help, convert_checked, get_hints
 from paceline.config.recipe import Recipe
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
@@ -15,7 +15,7 @@ Status = Literal["onprem", "cloud", "preview", "research"]
 
 # Optimisers that no closed ruleset of our benchmarks knows.
 OPEN_ONLY = ("adamw",)
-MOST_CHARACTERS = 200
+MAX_CHARACTERS = 200
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Submission:
     cache_cleared: Annotated[bool, Help("caches were cleared before this run, as closed requires")] = False
 
 
-def division_of(submission: Submission, recipe: Recipe) -> str:
+def get_division(submission: Submission, recipe: Recipe) -> str:
     """closed or open."""
     if submission.division == "auto":
         return "open" if recipe.optim.kind in OPEN_ONLY else "closed"
@@ -41,14 +41,14 @@ def check_submission(submission: Submission, recipe: Recipe) -> None:
 
     Raises RecipeError naming the flag.
     """
-    for name, hint in hints_of(Submission).items():
-        checked(hint, getattr(submission, name), f"mlperf.{name}")  # made in Python, it may hold anything
+    for name, hint in get_hints(Submission).items():
+        convert_checked(hint, getattr(submission, name), f"mlperf.{name}")  # made in Python, it may hold anything
     for flag, text, needed in (
         ("--mlperf.submitter", submission.submitter, True),
         ("--mlperf.platform", submission.platform, False),
     ):
-        if (needed and not text.strip()) or not (text.isprintable() and len(text) <= MOST_CHARACTERS):
-            raise RecipeError(f"{flag} {text!r:.60}: must be a name of 1 to {MOST_CHARACTERS} printable characters.")
+        if (needed and not text.strip()) or not (text.isprintable() and len(text) <= MAX_CHARACTERS):
+            raise RecipeError(f"{flag} {text!r:.60}: must be a name of 1 to {MAX_CHARACTERS} printable characters.")
     if submission.division == "closed" and recipe.optim.kind in OPEN_ONLY:
         raise RecipeError(
             f"--mlperf.division closed: its rules know no --optim.kind {recipe.optim.kind}. Use open, or leave the flag away."

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.errors import CheckpointError, UserError
-from paceline._utils.safe_read import open_plain, parse
-from paceline._utils.text import MOST_NAME, counted, one_line, short, some
+from paceline._utils.errors import CheckpointError, PacelineError
+from paceline._utils.safe_read import open_plain, parse_json
+from paceline._utils.text import MAX_NAME, abbreviate, escape_to_line, format_count, join_names
 from paceline.config.graph_file import GRAPHS, metadata
 
 SCHEMA = 1
@@ -27,12 +27,12 @@ SUFFIXES = (SUFFIX, *GRAPHS)
 # Key of the file's metadata.
 METADATA = "paceline"
 # Of a file's header, whose card names twenty thousand classes at most, as a run.json does.
-MOST_HEADER = 16 << 20
+MAX_HEADER = 16 << 20
 # How photos lie in a graph's input, and their bounds: photos of one call, pixels of a side.
 LAYOUTS = NHWC, NCHW = ("NHWC uint8", "NCHW float32 from 0 to 1")
-MOST_PHOTOS, MOST_SIDE = 64, 8192
+MAX_PHOTOS, MAX_SIDE = 64, 8192
 # Of versions, of metrics.
-MOST_FACTS = 200
+MAX_FACTS = 200
 # Of a run's facts, those that decide its answers or how it is scored.
 OF_SYSTEM = ("accelerator", "precision", "channels_last")
 OF_PLAN = ("train_images", "val_images", "images_per_forward")
@@ -40,7 +40,7 @@ OF_DATA = ("hash", "category_ids", "class_folders")
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MOST_NAME and one_line(value) == value
+    return isinstance(value, str) and len(value) <= MAX_NAME and escape_to_line(value) == value
 
 
 def _texts(value: Any) -> bool:
@@ -50,7 +50,7 @@ def _texts(value: Any) -> bool:
 def _each(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: (
         isinstance(value, dict)
-        and len(value) <= MOST_FACTS
+        and len(value) <= MAX_FACTS
         and all(_text(name) and check(one) for name, one in value.items())
     )
 
@@ -84,9 +84,9 @@ def _graph(value: Any) -> bool:
     return (
         isinstance(shapes, list)
         and all(isinstance(shape, list) and list(map(type, shape)) == [int, int] for shape in shapes)
-        and all(1 <= side <= MOST_SIDE for shape in shapes for side in shape)
+        and all(1 <= side <= MAX_SIDE for shape in shapes for side in shape)
         and value.get("layout") in LAYOUTS
-        and (batch is None or (type(batch) is int and 1 <= batch <= MOST_PHOTOS))
+        and (batch is None or (type(batch) is int and 1 <= batch <= MAX_PHOTOS))
         and _text(value.get("numbers", ""))
     )
 
@@ -125,7 +125,7 @@ def make_card(facts: Mapping[str, Any], **more: Any) -> str:
     """The card of a run by the facts of its run.json, or of another card.
 
     more   facts in place of the run's own, and those that a run.json has not: step, metrics, best_f1, run
-    Raises UserError where a name in them is none that `read_card` takes.
+    Raises PacelineError where a name in them is none that `read_card` takes.
     """
     facts = {"system": {}, "plan": {}, "controls": {}, "data": {}, "colours": "rgb", **facts, **more}
     parts = {"system": OF_SYSTEM, "plan": OF_PLAN, "data": OF_DATA}
@@ -134,8 +134,8 @@ def make_card(facts: Mapping[str, Any], **more: Any) -> str:
     card["controls"] = {"synthetic": bool(facts["controls"].get("synthetic"))}
     # A recipe that was written in Python and one that was read from a run.json differ in their order, and as 12 and 12.0 do.
     text = json.dumps(_whole_as_int({"schema": SCHEMA, **card}), separators=(",", ":"), sort_keys=True)
-    if len(text) > MOST_HEADER // 2:  # the tensors' names have the rest
-        raise UserError(f"its names have {len(text):,} bytes, more than a file of weights has room for.")
+    if len(text) > MAX_HEADER // 2:  # the tensors' names have the rest
+        raise PacelineError(f"its names have {len(text):,} bytes, more than a file of weights has room for.")
     _checked(text, "the run")
     return text
 
@@ -161,18 +161,18 @@ def read_card(path: Path) -> dict[str, Any]:
     return card
 
 
-def in_words(card: Mapping[str, Any]) -> dict[str, str]:
+def format_card(card: Mapping[str, Any]) -> dict[str, str]:
     """What a card says, a line each by its head; nothing of none."""
     if not card:
         return {}
     step, run, best = card.get("step"), card.get("run", {}), card.get("best_f1")
-    found = [f"{name} {value:.4g}" for name, value in card.get("metrics", {}).items()]
+    results = [f"{name} {value:.4g}" for name, value in card.get("metrics", {}).items()]
     if best:
-        found.append(f"best F1 {best.get('f1', math.nan):.3f} from score {best.get('threshold', math.nan):.3f} on")
+        results.append(f"best F1 {best.get('f1', math.nan):.3f} from score {best.get('threshold', math.nan):.3f} on")
     lines = {
-        "holds": f"{card['name']}{f', step {step:,}' if step else ''}: {counted(len(card['classes']), 'class')} "
-        f"({some(card['classes'], 8)})",
-        "scores": ", ".join(found),
+        "holds": f"{card['name']}{f', step {step:,}' if step else ''}: {format_count(len(card['classes']), 'class')} "
+        f"({join_names(card['classes'], 8)})",
+        "scores": ", ".join(results),
         "from": ", ".join(f"{name} {value}" for name, value in run.items()),
         "of data": card["data"].get("hash", ""),
         "made by": ", ".join(f"{name} {version}" for name, version in card.get("versions", {}).items()),
@@ -191,10 +191,10 @@ def _card(path: Path) -> dict[str, Any] | None:
     if path.suffix in GRAPHS:
         return _card_of_graph(path)
     try:
-        if (length := header_bytes(path)) > MOST_HEADER:
+        if (length := header_bytes(path)) > MAX_HEADER:
             return None
         with os.fdopen(open_plain(path), "rb") as file:
-            text = parse(file.read(8 + length)[8:])["__metadata__"][METADATA]
+            text = parse_json(file.read(8 + length)[8:])["__metadata__"][METADATA]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return _checked(text, str(path))
@@ -202,7 +202,7 @@ def _card(path: Path) -> dict[str, Any] | None:
 
 def _card_of_graph(path: Path) -> dict[str, Any] | None:
     try:
-        text = metadata(path, METADATA, MOST_HEADER)
+        text = metadata(path, METADATA, MAX_HEADER)
     except OSError as problem:
         raise CheckpointError(f"{path}: cannot be read ({problem.strerror}).") from None
     except ValueError as problem:
@@ -216,20 +216,20 @@ def _card_of_graph(path: Path) -> dict[str, Any] | None:
 def _checked(text: Any, where: str) -> dict[str, Any] | None:
     """The card's facts; None where it is older than cards. Raises CheckpointError for what is none of ours."""
     try:
-        card = parse(text)
+        card = parse_json(text)
     except (ValueError, TypeError) as problem:
-        raise CheckpointError(f"{where}: its metadata of paceline's is damaged ({short(str(problem))}).") from None
+        raise CheckpointError(f"{where}: its metadata of paceline's is damaged ({abbreviate(str(problem))}).") from None
     if not isinstance(card, dict) or "schema" not in card:
         return None
     if card["schema"] != SCHEMA:
         raise CheckpointError(
-            f"{where}: its card is of schema {short(card['schema'])}; this paceline reads schema {SCHEMA}."
+            f"{where}: its card is of schema {abbreviate(card['schema'])}; this paceline reads schema {SCHEMA}."
         )
     for name, can_be in CHECKS.items():
         if name not in card and name not in NEEDED:
             continue
         if not can_be(card.get(name)):
-            value = short(card[name]) if name in card else "missing"
+            value = abbreviate(card[name]) if name in card else "missing"
             raise CheckpointError(f"{where}: its card has {name} {value}, which no model of ours has.")
     known = {name: value for name, value in card.items() if name in CHECKS}
     data = {name: value for name, value in card["data"].items() if name in OF_DATA}

@@ -14,18 +14,18 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from paceline._utils.errors import RecipeError
-from paceline.config.loss_normalization import cut_losses, group_refusal, recipe_loss_group
-from paceline.config.recipe import MOST_EVALUATIONS, Recipe, Unit, check_recipe
+from paceline.config.loss_normalization import explain_impossible_group, recipe_loss_group, split_loss_groups
+from paceline.config.recipe import MAX_EVALUATIONS, Recipe, Unit, check_recipe
 from paceline.config.schedule import learning_rate
 from paceline.config.system import System, check_system
 
 # Epoch arithmetic is done in floats; a step that lies within this of an integer is that integer.
 STEP_TOLERANCE = 1e-6
 # Where the first weights would weigh more than this in the weight average at the run's end, its decay is warmed up.
-MOST_FIRST_WEIGHTS = 0.01
+MAX_FIRST_WEIGHTS = 0.01
 
 
-class Rates(NamedTuple):
+class StepRates(NamedTuple):
     """What changes from step to step by the recipe's rules. Data order and augmentation follow the step's number too."""
 
     lr: float  # learning rate
@@ -34,7 +34,7 @@ class Rates(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """What the loop carries out. Steps are counted from 0; "after step n" means n steps are done."""
 
     world: int  # ranks that train
@@ -96,9 +96,11 @@ def split_batch(global_batch: int, world: int, most: int, bn_span: int, loss_gro
     if not cuts:
         raise RecipeError(_span_refusal(share, world, most, bn_span))
     for images, forwards, groups, join in cuts:
-        if cut_losses(loss_group, images=images, forwards=forwards, world=world, bn_join=join) is not None:
+        if split_loss_groups(loss_group, images=images, forwards=forwards, world=world, bn_join=join) is not None:
             return images, forwards, groups, join
-    raise RecipeError(group_refusal(loss_group, [(cut[0], cut[1], cut[3]) for cut in cuts], world=world, most=most))
+    raise RecipeError(
+        explain_impossible_group(loss_group, [(cut[0], cut[1], cut[3]) for cut in cuts], world=world, most=most)
+    )
 
 
 def _span_refusal(share: int, world: int, most: int, bn_span: int) -> str:
@@ -135,7 +137,7 @@ def epochs_done(step: int, steps_per_epoch: float) -> int:
     return int(step / steps_per_epoch + 1e-9)
 
 
-def epoch_ends(step: int, steps_per_epoch: float) -> bool:
+def is_epoch_end(step: int, steps_per_epoch: float) -> bool:
     """Whether an epoch's last sample is in this step, the one that makes them `step`."""
     return epochs_done(step, steps_per_epoch) > epochs_done(step - 1, steps_per_epoch)
 
@@ -145,7 +147,7 @@ def whole_steps(steps: float) -> int:
     return math.ceil(steps - STEP_TOLERANCE)
 
 
-def training_ranks(ranks: int, eval_ranks: int) -> int:
+def count_training_ranks(ranks: int, eval_ranks: int) -> int:
     """How many of so many ranks train, where `eval_ranks` of them only evaluate.
 
     Raises RecipeError where none would.
@@ -164,7 +166,7 @@ def training_ranks(ranks: int, eval_ranks: int) -> int:
 
 def make_plan(
     recipe: Recipe, system: System, *, world: int, most: int, train_images: int, val_images: int, eval_ranks: int = 0
-) -> Plan:
+) -> BatchPlan:
     """Work out how `recipe` runs on `world` ranks of `system`.
 
     most        images that one forward may hold: --system.images-per-forward, or from the memory estimate
@@ -189,14 +191,14 @@ def make_plan(
             raise
         which = f"Of {world + eval_ranks} ranks {world} train: {eval_ranks} only evaluate (--eval-ranks)."
         raise RecipeError(f"{refusal}\n{which}") from None
-    losses = cut_losses(loss_group, images=images, forwards=forwards, world=world, bn_join=join)
+    losses = split_loss_groups(loss_group, images=images, forwards=forwards, world=world, bn_join=join)
     assert losses is not None  # split_batch took a cut that reaches it
     per_epoch = steps_in_epoch(train_images, batch, recipe.epoch_steps)
     length = recipe.epochs * per_epoch if recipe.epochs else recipe.images_seen / batch
     total = max(1, whole_steps(length))
     schedule, quality = recipe.schedule, recipe.quality
     unit = _steps_of(schedule.unit, per_epoch, total)
-    return Plan(
+    return BatchPlan(
         world=world,
         nodes=max(1, math.ceil((world + eval_ranks) / system.per_node)),
         global_batch=batch,
@@ -224,10 +226,10 @@ def make_plan(
     )
 
 
-def recut(plan: Plan, most: int) -> Plan:
+def resplit(plan: BatchPlan, most: int) -> BatchPlan:
     """The plan with its batch cut into forwards of at most `most` images. Raises RecipeError where spans cannot be reached so."""
     images, forwards, groups, join = split_batch(plan.global_batch, plan.world, most, plan.bn_span, plan.loss_group)
-    losses = cut_losses(plan.loss_group, images=images, forwards=forwards, world=plan.world, bn_join=join)
+    losses = split_loss_groups(plan.loss_group, images=images, forwards=forwards, world=plan.world, bn_join=join)
     assert losses is not None  # split_batch took a cut that reaches it
     return replace(
         plan,
@@ -246,7 +248,7 @@ def _steps_of(unit: Unit, per_epoch: float, total: int) -> float:
     return {"epochs": per_epoch, "run": float(total), "steps": 1.0}[unit]
 
 
-def shorten(plan: Plan, *, steps: int = 0, eval_every: int = 0) -> Plan:
+def limit_steps(plan: BatchPlan, *, steps: int = 0, eval_every: int = 0) -> BatchPlan:
     """The plan with --steps and --eval-every applied; schedule and data order stay the recipe's.
 
     steps       stop after this many; 0 = at the recipe's end
@@ -254,8 +256,8 @@ def shorten(plan: Plan, *, steps: int = 0, eval_every: int = 0) -> Plan:
     Raises RecipeError for more evaluations than a run can hold.
     """
     stop = min(plan.total_steps, steps) if steps else plan.total_steps
-    if eval_every and stop // eval_every > MOST_EVALUATIONS:
-        raise RecipeError(f"--eval-every {eval_every}: more than {MOST_EVALUATIONS:,} evaluations in {stop:,} steps.")
+    if eval_every and stop // eval_every > MAX_EVALUATIONS:
+        raise RecipeError(f"--eval-every {eval_every}: more than {MAX_EVALUATIONS:,} evaluations in {stop:,} steps.")
     due = range(eval_every, stop + 1, eval_every) if eval_every else plan.eval_steps
     return replace(plan, stop_after=stop, eval_steps=tuple(sorted({step for step in due if step <= stop} | {stop})))
 
@@ -270,14 +272,14 @@ def _eval_steps(first: float, every: float, at: tuple[float, ...], scale: float,
         points = {whole_steps(point * scale) for point in at}
     else:
         count = max(0.0, (total / scale - first) / every + STEP_TOLERANCE)
-        if not count <= MOST_EVALUATIONS:
-            raise RecipeError(f"--quality.every {every:g}: more than {MOST_EVALUATIONS:,} evaluations in {total:,} steps.")
+        if not count <= MAX_EVALUATIONS:
+            raise RecipeError(f"--quality.every {every:g}: more than {MAX_EVALUATIONS:,} evaluations in {total:,} steps.")
         points = {whole_steps((first + number * every) * scale) for number in range(math.floor(count) + 1)}
     # The end of the run is always evaluated: a trained model without its number is worth little.
     return tuple(sorted({step for step in points if 1 <= step <= total} | {total}))
 
 
-def lr_at(recipe: Recipe, plan: Plan, step: int) -> float:
+def lr_at(recipe: Recipe, plan: BatchPlan, step: int) -> float:
     """Learning rate of 0-based step `step`; a pure function, so nothing of it is ever checkpointed."""
     schedule = recipe.schedule
     return learning_rate(
@@ -295,18 +297,18 @@ def lr_at(recipe: Recipe, plan: Plan, step: int) -> float:
     )
 
 
-def rates_at(recipe: Recipe, plan: Plan, step: int) -> Rates:
+def step_rates(recipe: Recipe, plan: BatchPlan, step: int) -> StepRates:
     """The rates of 0-based step `step`: `lr_at`, `lr_at` of the step before, `ema_at`."""
-    return Rates(lr_at(recipe, plan, step), lr_at(recipe, plan, max(0, step - 1)), ema_at(recipe, plan, step))
+    return StepRates(lr_at(recipe, plan, step), lr_at(recipe, plan, max(0, step - 1)), ema_at(recipe, plan, step))
 
 
-def first_weights_share(recipe: Recipe, plan: Plan) -> float:
+def ema_initial_share(recipe: Recipe, plan: BatchPlan) -> float:
     """What the weights of step 0 would weigh in the average at the run's end if the decay were the recipe's in every step."""
     return recipe.ema**plan.stop_after if recipe.ema else 0.0
 
 
-def ema_at(recipe: Recipe, plan: Plan, step: int) -> float:
+def ema_at(recipe: Recipe, plan: BatchPlan, step: int) -> float:
     """Decay of the weight average in 0-based step `step`; the rule stands in Recipe's docstring. A pure function, as lr_at."""
-    if first_weights_share(recipe, plan) <= MOST_FIRST_WEIGHTS:
+    if ema_initial_share(recipe, plan) <= MAX_FIRST_WEIGHTS:
         return recipe.ema
     return min(recipe.ema, (1 + step) / (10 + step))

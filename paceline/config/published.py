@@ -27,7 +27,7 @@ Workload = Literal["classification", "ssd", "maskrcnn"]
 
 
 @dataclass(frozen=True)
-class Pairing:
+class PublishedConfig:
     """One recipe on one number of nodes of one system, as published."""
 
     workload: Workload  # what is learned
@@ -58,7 +58,7 @@ class Pairing:
 
 
 @dataclass(frozen=True)
-class Result:
+class PublishedResult:
     """What a published system measured: epochs and minutes to the target, images per second of one accelerator.
 
     Others' measurements, computed from their public logs (MLPerf Training v0.7 to v4.0); ours stand in results/.
@@ -78,18 +78,18 @@ class Result:
     recipe: str = ""  # ours with the same settings; empty where the row has others, or leaves them out
 
 
-PAIRINGS = read_rows(Path(__file__).with_suffix(".json"), Pairing)
-RESULTS = read_rows(Path(__file__).with_name("published_results.json"), Result)
+PAIRINGS = read_rows(Path(__file__).with_suffix(".json"), PublishedConfig)
+RESULTS = read_rows(Path(__file__).with_name("published_results.json"), PublishedResult)
 
 
-def pairings_of(system_name: str, workload: str = "", recipe_name: str = "") -> list[Pairing]:
+def find_published(system_name: str, workload: str = "", recipe_name: str = "") -> list[PublishedConfig]:
     """The published pairings of a system, by number of nodes; of one workload or recipe where named."""
-    found = [
+    results = [
         pairing
         for pairing in PAIRINGS
         if pairing.system == system_name and workload in ("", pairing.workload) and recipe_name in ("", pairing.recipe)
     ]
-    return sorted(found, key=lambda pairing: (pairing.nodes, pairing.accelerators))
+    return sorted(results, key=lambda pairing: (pairing.nodes, pairing.accelerators))
 
 
 def system_for(recipe_name: str, system_name: str, system: System, changed: Collection[str] = ()) -> System:
@@ -100,10 +100,10 @@ def system_for(recipe_name: str, system_name: str, system: System, changed: Coll
     Of several sizes that share a recipe the largest forward counts: with more ranks the Plan takes less by itself. Variables that
     were published for one number of nodes are not among it (published_for has them): here nobody knows the nodes yet.
     """
-    found = pairings_of(system_name, recipe_name=recipe_name)
-    if not found:
+    results = find_published(system_name, recipe_name=recipe_name)
+    if not results:
         return system
-    widest = max(found, key=lambda pairing: pairing.images_per_forward)
+    widest = max(results, key=lambda pairing: pairing.images_per_forward)
     other_network = any(name.split(".")[0] in ("model", "input") for name in changed)
     return replace(
         system,
@@ -114,16 +114,16 @@ def system_for(recipe_name: str, system_name: str, system: System, changed: Coll
     )
 
 
-def published_for(recipe_name: str, system_name: str, nodes: int) -> Pairing | None:
+def published_for(recipe_name: str, system_name: str, nodes: int) -> PublishedConfig | None:
     """The pairing that was published for exactly this; of two on as many nodes the one with more accelerators."""
-    found = [pairing for pairing in pairings_of(system_name, recipe_name=recipe_name) if pairing.nodes == nodes]
-    return found[-1] if found else None
+    results = [pairing for pairing in find_published(system_name, recipe_name=recipe_name) if pairing.nodes == nodes]
+    return results[-1] if results else None
 
 
-def as_published(recipe_name: str, system_name: str, system: System) -> str:
+def published_settings(recipe_name: str, system_name: str, system: System) -> str:
     """Which of a system's settings are those that the recipe was published with there, in words; "" where none is."""
-    found = pairings_of(system_name, recipe_name=recipe_name)
-    if not found:
+    results = find_published(system_name, recipe_name=recipe_name)
+    if not results:
         return ""
     wanted = system_for(recipe_name, system_name, system)
     images = system.images_per_forward
@@ -131,24 +131,24 @@ def as_published(recipe_name: str, system_name: str, system: System) -> str:
         (f"forwards of up to {images}", images == wanted.images_per_forward),
         (system.precision, system.precision == wanted.precision),
         (f"loss scale {system.loss_scale:g}", 0 < system.loss_scale == wanted.loss_scale),
-        (f"binding {system.bind}", any(pairing.bind == system.bind for pairing in found)),
+        (f"binding {system.bind}", any(pairing.bind == system.bind for pairing in results)),
     ]
     same = ", ".join(text for text, is_so in parts if is_so)
-    nodes = " and ".join(dict.fromkeys(f"{pairing.nodes}" for pairing in found))
+    nodes = " and ".join(dict.fromkeys(f"{pairing.nodes}" for pairing in results))
     return same and f"{same}: as published on {nodes} node{'s'[: nodes != '1']}"
 
 
-def results_of(workload: str, system_name: str, recipe_name: str = "") -> list[Result]:
+def published_results(workload: str, system_name: str, recipe_name: str = "") -> list[PublishedResult]:
     """The published results of a workload on a system, by number of nodes; those with a recipe's own settings where named."""
-    found = [
+    results = [
         result
         for result in RESULTS
         if (result.workload, result.system) == (workload, system_name) and recipe_name in ("", result.recipe)
     ]
-    return sorted(found, key=lambda result: result.nodes)
+    return sorted(results, key=lambda result: result.nodes)
 
 
-def recipe_for_nodes(workload: str, system_name: str, nodes: int) -> Pairing | None:
+def recipe_for_nodes(workload: str, system_name: str, nodes: int) -> PublishedConfig | None:
     """The pairing published for `nodes` machines, or the nearest one whose batch can be cut over them.
 
     Nearest of the two neighbours (the next smaller and the next larger published number of nodes), by ratio; of two equally
@@ -158,21 +158,21 @@ def recipe_for_nodes(workload: str, system_name: str, nodes: int) -> Pairing | N
     """
     if nodes < 1:
         raise RecipeError(f"--nodes {nodes}: must be 1 or more.")
-    found = pairings_of(system_name, workload)
-    if not found:
+    results = find_published(system_name, workload)
+    if not results:
         return None
     # Where one number of nodes has several (one card of a node, and all), the one with more accelerators.
-    by_nodes = {pairing.nodes: pairing for pairing in found}
+    by_nodes = {pairing.nodes: pairing for pairing in results}
     if nodes in by_nodes:
         return by_nodes[nodes]
     fewer, more = [n for n in by_nodes if n < nodes][-1:], [n for n in by_nodes if n > nodes][:1]
-    neighbours = [by_nodes[n] for n in fewer + more]
-    for pairing in sorted(neighbours, key=lambda pairing: (abs(math.log(nodes / pairing.nodes)), pairing.nodes)):
+    neighbors = [by_nodes[n] for n in fewer + more]
+    for pairing in sorted(neighbors, key=lambda pairing: (abs(math.log(nodes / pairing.nodes)), pairing.nodes)):
         if _can_be_cut(pairing, nodes):
             return pairing
     raise RecipeError(
         f"--nodes {nodes}: nothing of {workload} was published for {nodes} {system_name}, and the batches of its neighbours "
-        f"cannot be cut over {nodes * neighbours[0].ranks_per_node} ranks: {' and '.join(map(_in_words, neighbours))}. "
+        f"cannot be cut over {nodes * neighbors[0].ranks_per_node} ranks: {' and '.join(map(_in_words, neighbors))}. "
         "Take one of these numbers of nodes, or a recipe whose --global-batch divides."
     )
 
@@ -184,8 +184,8 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
     raise RecipeError  naming the recipe that can be cut there, or both neighbours where none can; or how many ranks only
                        evaluated, where it was published on so many nodes and can be cut over the others alone
     """
-    found = pairings_of(system_name, recipe_name=recipe_name)
-    if not found:
+    results = find_published(system_name, recipe_name=recipe_name)
+    if not results:
         return ""
     if there := published_for(recipe_name, system_name, nodes):
         if there.evaluation_ranks and not _can_be_cut(there, nodes):
@@ -195,9 +195,9 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
                 f"--eval-ranks {there.evaluation_ranks}."
             )
         return ""
-    fits = any(_can_be_cut(pairing, nodes) for pairing in found)
+    fits = any(_can_be_cut(pairing, nodes) for pairing in results)
     try:
-        other = recipe_for_nodes(found[0].workload, system_name, nodes)
+        other = recipe_for_nodes(results[0].workload, system_name, nodes)
     except RecipeError:
         if fits:
             return ""
@@ -208,12 +208,12 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
     if fits:
         return f"--nodes {nodes}: {is_there} {_in_words(other)}"
     raise RecipeError(
-        f"--nodes {nodes}: the batch of {recipe_name} ({found[0].global_batch:,} images) cannot be cut over "
-        f"{nodes * found[-1].ranks_per_node} ranks; {is_there} {_in_words(other)}."
+        f"--nodes {nodes}: the batch of {recipe_name} ({results[0].global_batch:,} images) cannot be cut over "
+        f"{nodes * results[-1].ranks_per_node} ranks; {is_there} {_in_words(other)}."
     )
 
 
-def _can_be_cut(pairing: Pairing, nodes: int) -> bool:
+def _can_be_cut(pairing: PublishedConfig, nodes: int) -> bool:
     """Whether a pairing's batch, BatchNorm span and loss groups can be reached on another number of nodes, all of them training."""
     images, ranks = pairing.images_per_forward, nodes * pairing.ranks_per_node
     try:
@@ -223,6 +223,6 @@ def _can_be_cut(pairing: Pairing, nodes: int) -> bool:
     return True
 
 
-def _in_words(pairing: Pairing) -> str:
+def _in_words(pairing: PublishedConfig) -> str:
     count = f"{pairing.nodes} node{'s'[: pairing.nodes > 1]}"
     return f"{count} ({pairing.recipe}, {pairing.global_batch:,} images a step)"

@@ -26,9 +26,9 @@ from paceline.config.constraints import (
     Whole,
     ZeroOrMore,
     check_bounds,
-    checked,
-    hints_of,
-    shown,
+    convert_checked,
+    format_value,
+    get_hints,
 )
 from paceline.config.schedule import ScheduleKind
 
@@ -36,7 +36,7 @@ ModelT = TypeVar("ModelT")
 InputT = TypeVar("InputT")
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
-OptimiserKind = Literal["sgd", "lars", "adamw"]
+OptimizerKind = Literal["sgd", "lars", "adamw"]
 MomentumForm = Literal["torch", "lr_inside", "lr_inside_corrected"]
 DecayOn = Literal["all", "no_norm", "no_norm_no_bias"]
 Unit = Literal["epochs", "run", "steps"]
@@ -56,15 +56,15 @@ DATA_CLASSES = {"imagenet": 1_000, "coco": 80, "shapes": 8, "shapes-boxes": 8}
 # The field that is a fact of the recipe as published and no flag: what a run starts from, its --weights say.
 NO_FLAG = "pretrained"
 # Bounds of the whole numbers in a network and in its input (sides in pixels), of a step's images, and of evaluations.
-MOST_IN_MODEL, MOST_IN_INPUT, MOST_BATCH, MOST_EVALUATIONS = 2**16, 2**14, 2**24, 10**6
-BatchImages = Annotated[int, Ge(1), Le(MOST_BATCH)]
+MAX_IN_MODEL, MAX_IN_INPUT, MAX_BATCH, MAX_EVALUATIONS = 2**16, 2**14, 2**24, 10**6
+BatchImages = Annotated[int, Ge(1), Le(MAX_BATCH)]
 
 
 @dataclass(frozen=True)
 class Optim:
     """The optimiser. Formulas: paceline/training/optim/sgd.py, lars.py and adamw.py."""
 
-    kind: Annotated[OptimiserKind, Help("optimizer")] = "sgd"
+    kind: Annotated[OptimizerKind, Help("optimizer")] = "sgd"
     lr: Annotated[AboveZero, Help("peak learning rate for the recipe's global_batch; it is never rescaled")] = 0.1
     momentum: Annotated[BelowOne, Help("momentum coefficient; adamw: of the gradient's average")] = 0.9
     momentum_form: Annotated[MomentumForm, Help("where lr stands: out of the velocity, inside, or corrected")] = "torch"
@@ -151,7 +151,7 @@ def check_recipe(recipe: Recipe) -> None:
         if schedule.unit == "run" and value > 1:
             raise RecipeError(f"--schedule.{flag} {value:g}: must be in [0, 1], counted in fractions of the run.")
     if any(later <= earlier for earlier, later in zip(schedule.boundaries, schedule.boundaries[1:])):
-        raise RecipeError(f"--schedule.boundaries {shown(schedule.boundaries)}: must be ascending.")
+        raise RecipeError(f"--schedule.boundaries {format_value(schedule.boundaries)}: must be ascending.")
     for name, value in quality.targets:
         # A little above 1 is a way to ask for a target that no run meets; 75.9 is a percentage written by mistake.
         if not 0 <= value < 2:
@@ -181,33 +181,33 @@ def check_recipe(recipe: Recipe) -> None:
         raise RecipeError(f"--quality.every {quality.every:g}: the distance between evaluations must be above 0.")
 
 
-def refuse_huge(recipe: Recipe[Any, Any]) -> None:
+def check_sizes(recipe: Recipe[Any, Any]) -> None:
     """Refuse counts, widths and sides of model and input that no network here can have: they would only fill the memory.
 
     Raises RecipeError naming the flag.
     """
-    for flag, node, most in (("--model", recipe.model, MOST_IN_MODEL), ("--input", recipe.input, MOST_IN_INPUT)):
+    for flag, node, most in (("--model", recipe.model, MAX_IN_MODEL), ("--input", recipe.input, MAX_IN_INPUT)):
         for name, value in flatten(node, f"{flag}.").items():
             for part in value if isinstance(value, tuple) else (value,):
                 if type(part) is int and part > most:
                     raise RecipeError(f"{name.replace('_', '-')} {part}: must be {most:,} or less.")
 
 
-def differing(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
+def differing_fields(one: Any, other: Any) -> dict[str, tuple[Any, Any]]:
     """The dotted fields in which two dataclasses differ -> their two values; None where one of them has no such field."""
     ours, theirs = flatten(one), flatten(other)
     pairs = {name: (ours.get(name), theirs.get(name)) for name in (*ours, *(theirs.keys() - ours.keys()))}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def refuse_outside(*rules: tuple[str, Any, bool, str]) -> None:
+def check_rules(*rules: tuple[str, Any, bool, str]) -> None:
     """Each rule is (flag, value, whether it holds, what must hold).
 
     Raises RecipeError for the first that does not.
     """
     for flag, value, holds, what in rules:
         if not holds:
-            raise RecipeError(f"{flag} {shown(value)}: {what}.")
+            raise RecipeError(f"{flag} {format_value(value)}: {what}.")
 
 
 def check_batch_and_lr(
@@ -233,7 +233,7 @@ def check_batch_and_lr(
     )
 
 
-def settle_length(recipe: Recipe, given: set[str]) -> Recipe:
+def resolve_length(recipe: Recipe, given: set[str]) -> Recipe:
     """--epochs on a recipe counted in images (or the reverse) replaces its length instead of contradicting it.
 
     given   dotted names of the fields that were set by hand
@@ -250,7 +250,7 @@ def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
 
     Raises RecipeError for an unknown field, naming its nearest neighbour, and for a value of another type.
     """
-    changed = settle_length(with_fields(recipe, changes), set(changes))
+    changed = resolve_length(with_fields(recipe, changes), set(changes))
     check_batch_and_lr(recipe, changed, set(changes), spelt="python")
     check_recipe(changed)
     return changed
@@ -278,5 +278,5 @@ def _replace_at(node: Any, path: list[str], value: Any, dotted: str) -> Any:
         inside = fields(current)[0].name
         raise RecipeError(f'{dotted}: this is a group of fields; name them, as in changes={{"{dotted}.{inside}": ...}}.')
     else:
-        value = checked(hints_of(type(node)).get(path[0]), value, dotted)
+        value = convert_checked(get_hints(type(node)).get(path[0]), value, dotted)
     return replace(node, **{path[0]: value})  # type: ignore[arg-type]  # the checker does not narrow `type` out of Any

@@ -16,7 +16,7 @@ from paceline.config.tables import read_rows
 
 
 @dataclass(frozen=True)
-class Published:
+class ReferenceRate:
     """One row."""
 
     workload: str  # what was learned; or "matmul" (TFLOP/s in half precision), "copy" (TB/s, read and written)
@@ -29,7 +29,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedCpuRate:
     """What one core of a CPU does by its own computing time, whoever else wants it."""
 
     cpu: str  # its name
@@ -39,20 +39,20 @@ class Recorded:
     all_reduce: AboveZero  # GB/s of bus bandwidth between two ranks
 
 
-PUBLISHED = read_rows(Path(__file__).with_name("published_rates.json"), Published)
-RECORDED = read_rows(Path(__file__).with_name("cpu_rates.json"), Recorded)
+PUBLISHED = read_rows(Path(__file__).with_name("published_rates.json"), ReferenceRate)
+RECORDED = read_rows(Path(__file__).with_name("cpu_rates.json"), RecordedCpuRate)
 
 
 def usual_rates(workload: str) -> dict[str, float]:
     """Accelerator, in small letters -> images per second of one."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for row in PUBLISHED:
         if row.workload == workload:
-            found.setdefault(row.accelerator.lower(), row.rate)
-    return found
+            result.setdefault(row.accelerator.lower(), row.rate)
+    return result
 
 
-def published_for(workload: str, device: str, count: int) -> Published | None:
+def find_reference_rate(workload: str, device: str, count: int) -> ReferenceRate | None:
     """The row to judge a device by: of a plain program where there is one, of the nearest number of devices.
 
     device  as torch calls it, e.g. "NVIDIA H100 80GB HBM3"; None for a card of the same name on PCI Express, which is another chip
@@ -64,6 +64,6 @@ def published_for(workload: str, device: str, count: int) -> Published | None:
     return min(rows, key=lambda row: (row.program == "fused", abs(row.count - count)), default=None)
 
 
-def recorded_for(cpu: str) -> Recorded:
+def find_recorded_rate(cpu: str) -> RecordedCpuRate:
     """The row of a CPU of this name, else the first."""
     return next((row for row in RECORDED if row.cpu == cpu), RECORDED[0])

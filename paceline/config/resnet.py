@@ -21,7 +21,7 @@ from paceline.config.constraints import (
     ZeroOrMore,
     check_bounds,
 )
-from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
+from paceline.config.recipe import Recipe, check_rules, check_sizes
 
 RESNET = "resnet"
 FAMILIES = (RESNET, "timm")  # what may stand before the "/" of --model.trunk; models/backbones/base.py makes them
@@ -34,7 +34,7 @@ Padding = Literal["both", "end"]
 
 
 @dataclass(frozen=True)
-class TrunkModel:
+class BackboneModel:
     """Which trunk a network stands on. Defaults are ResNet-50's."""
 
     trunk: Annotated[str, Help("resnet, or timm/NAME, which ignores depth, width, groups and bn_eps")] = RESNET
@@ -49,8 +49,8 @@ class TrunkModel:
     freeze: Annotated[Whole, Help("stages that do not train; 1: the stem; 2: the first stage too; timm: maps")] = 0
 
 
-def trunk_rules(model: TrunkModel) -> tuple[tuple[str, Any, bool, str], ...]:
-    """What must hold between the fields of any network's trunk, for `refuse_outside`."""
+def backbone_rules(model: BackboneModel) -> tuple[tuple[str, Any, bool, str], ...]:
+    """What must hold between the fields of any network's trunk, for `check_rules`."""
     plain, families = model.groups == 1 and model.group_width == 64, (*FAMILIES, *TRUNKS)
     usual, timm = model.stride_in == "3x3" and model.padding == "both", model.trunk.startswith("timm/")
     return (
@@ -80,7 +80,7 @@ Ratios = tuple[AboveZero, AboveZero]
 
 
 @dataclass(frozen=True)
-class ResNetModel(TrunkModel):
+class ResNetModel(BackboneModel):
     """ResNet v1.5, or another trunk, with its linear layer and its loss. Defaults are the published network."""
 
     stem: Annotated[Stem, Help("7x7 stride 2 and max-pool, or only 3x3 stride 2 for small pictures")] = "imagenet"
@@ -110,7 +110,7 @@ class InputValues:
 
 
 @dataclass(frozen=True)
-class PhotoInput(InputValues):
+class ImageInput(InputValues):
     """How a photo becomes network input. Recorded in the run, never changed by what happens to be installed."""
 
     size: Annotated[Count, Help("side of the training input, pixels")] = 224
@@ -125,7 +125,7 @@ class PhotoInput(InputValues):
     resize: Annotated[Literal["bilinear-antialias"], Help("how a region becomes `size` pixels")] = "bilinear-antialias"
 
 
-PhotoRecipe = Recipe[ResNetModel, PhotoInput]
+PhotoRecipe = Recipe[ResNetModel, ImageInput]
 
 
 # What changes pixels once they are resized, and has a form for a CPU alone: fields of an input, and their values for "not".
@@ -133,7 +133,7 @@ _ON_A_CPU = {"augment": "none", "erase": 0.0, "jitter": "none", "mosaic": 0.0, "
 
 
 def decoder_rule(photo: Any) -> tuple[str, Any, bool, str]:
-    """Of every workload's input, for `refuse_outside`: pixels that were decoded on a device stay there."""
+    """Of every workload's input, for `check_rules`: pixels that were decoded on a device stay there."""
     changed = [name for name, off in _ON_A_CPU.items() if getattr(photo, name, off) != off]
     if photo.resize.startswith("tensorflow"):
         changed.append("resize")
@@ -142,7 +142,7 @@ def decoder_rule(photo: Any) -> tuple[str, Any, bool, str]:
     return "--input.decoder", photo.decoder, photo.decoder != "nvjpeg" or not changed, what
 
 
-def mixes(photo: PhotoInput) -> bool:
+def has_mixing(photo: ImageInput) -> bool:
     """Whether photos are mixed with their neighbours."""
     return photo.mixup > 0 or photo.cutmix > 0
 
@@ -153,11 +153,11 @@ def check_classification(recipe: PhotoRecipe) -> None:
     Raises RecipeError naming the flag.
     """
     check_bounds(recipe)
-    refuse_huge(recipe)
+    check_sizes(recipe)
     model, photo = recipe.model, recipe.input
     (low, high), (narrow, wide) = photo.area, photo.aspect
-    refuse_outside(
-        *trunk_rules(model),
+    check_rules(
+        *backbone_rules(model),
         ("--model.stem", model.stem, model.stem == "imagenet" or model.trunk == RESNET, f"--model.trunk {model.trunk} has its own"),
         ("--model.stem-channels", model.stem_channels, model.stem_channels == 3 or model.trunk == RESNET,
          f"--model.trunk {model.trunk} takes 3"),
@@ -166,13 +166,13 @@ def check_classification(recipe: PhotoRecipe) -> None:
         ("--input.area", photo.area, low <= high, "shares of the photo, the smaller first"),
         ("--input.aspect", photo.aspect, narrow <= wide, "width / height, the smaller first"),
         decoder_rule(photo),
-        ("--global-batch", recipe.global_batch, recipe.global_batch % 2 == 0 or not mixes(photo),
+        ("--global-batch", recipe.global_batch, recipe.global_batch % 2 == 0 or not has_mixing(photo),
          "--input.mixup and --input.cutmix mix pairs of photos; use an even batch, or leave both at 0"),
     )  # fmt: skip
     # The stem halves the picture once or twice, three stages halve it again.
     side = math.ceil(photo.size / (32 if model.stem == "imagenet" else 16))
     values = min(recipe.bn_span, recipe.global_batch) * side * side
-    refuse_outside(
+    check_rules(
         ("--bn-span", recipe.bn_span, values > 1,
          f"with --global-batch {recipe.global_batch} and --input.size {photo.size} the last BatchNorm has a single value "
          "to take statistics of; use more images or a larger size"),

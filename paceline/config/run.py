@@ -14,26 +14,26 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from paceline._utils.commands import command
-from paceline._utils.errors import RecipeError, UserError
-from paceline._utils.safe_read import is_whole, parse, read_plain, sealed
+from paceline._utils.commands import format_command
+from paceline._utils.errors import PacelineError, RecipeError
+from paceline._utils.safe_read import has_valid_checksum, parse_json, read_plain, with_checksum
 from paceline._utils.text import parse_duration
 from paceline.config import model_card
-from paceline.config.constraints import Count, Help, Whole, check_bounds, check_kinds, checked, hints_of
+from paceline.config.constraints import Count, Help, Whole, check_bounds, check_kinds, convert_checked, get_hints
 from paceline.config.mlperf import Submission
-from paceline.config.plan import Plan
+from paceline.config.plan import BatchPlan
 from paceline.config.recipe import Recipe
 from paceline.config.system import System, check_system
 
 FORMAT = 1
 # Of a run.json: twenty thousand names of classes are one.
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 _BUCKET_FOLDER = re.compile(r"((s3|gs|az)://[^/\s]+|file://)(/[^/\s?#]+)+/?")
 Node = TypeVar("Node")
 
 
 @dataclass(frozen=True)
-class Controls:
+class RunOptions:
     """What a person asks of one run, beside recipe and system: where from, where to, how long, how often to look."""
 
     data: Annotated[str, Help("data set: folder with train/ and val/ or a manifest.json; empty: built-in shapes")] = ""
@@ -76,15 +76,15 @@ FOLD = ("val_half", "folds", "fold", "fold_seed", "fold_group")
 
 
 @dataclass(frozen=True)
-class Run:
+class RunSpec:
     """One training run."""
 
     name: str  # recipe's name on the command line
     recipe: Recipe
     system_name: str  # system's name on the command line
     system: System
-    plan: Plan
-    controls: Controls
+    plan: BatchPlan
+    controls: RunOptions
     provenance: Mapping[str, Any] = field(default_factory=dict)  # versions, command, host, git commit, data, weights
 
     def record(self) -> RunRecord:
@@ -97,7 +97,7 @@ class Run:
 class RunRecord:
     """A run.json, or the card of a file of weights (config/model_card.py).
 
-    Settings are dicts, as they were written: their classes depend on the workload, and `fill` reads them.
+    Settings are dicts, as they were written: their classes depend on the workload, and `from_json` reads them.
     """
 
     name: str = ""  # the recipe's
@@ -138,13 +138,13 @@ class RunRecord:
 
     def to_json(self) -> str:
         """The text of run.json."""
-        return json.dumps(sealed({"format": FORMAT, **self.as_dict()}), indent=2) + "\n"
+        return json.dumps(with_checksum({"format": FORMAT, **self.as_dict()}), indent=2) + "\n"
 
 
 # Key of a run.json -> its type; and the keys that every one has.
 KINDS = {
     name: next(get_origin(one) or one for one in (get_args(kind) if isinstance(kind, UnionType) else (kind,)))
-    for name, kind in hints_of(RunRecord).items()
+    for name, kind in get_hints(RunRecord).items()
 }
 NEEDED = ("format", "name", "world", "recipe", "system", "plan", "controls")
 
@@ -153,34 +153,36 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> Run
     """The record in a run.json (or in the run folder that holds one), or on the card of a file of weights (config/model_card.py).
 
     changed   told, in a line, of a file whose content is not what was written; None: such a file is refused
-    Raises UserError when it is not there, is not one, or was changed.
+    Raises PacelineError when it is not there, is not one, or was changed.
     """
     file = run_file(path)
     if file.suffix in model_card.SUFFIXES:
         return RunRecord(**model_card.read_card(file))
     try:
-        facts = parse(read_plain(file, MOST_BYTES, links=not path.is_dir()))
+        facts = parse_json(read_plain(file, MAX_BYTES, links=not path.is_dir()))
     except FileNotFoundError:
-        raise UserError(f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it.") from None
+        raise PacelineError(
+            f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it."
+        ) from None
     except (OSError, ValueError) as problem:
         why = getattr(problem, "strerror", None) or problem
-        raise UserError(f"{file}: cannot be read as a run ({why}). Start a new run with another --out.") from None
+        raise PacelineError(f"{file}: cannot be read as a run ({why}). Start a new run with another --out.") from None
     if lacking := [name for name in NEEDED if not isinstance(facts, dict) or name not in facts]:
-        raise UserError(f"{file}: this JSON file does not describe a run (missing: {', '.join(lacking)}).")
+        raise PacelineError(f"{file}: this JSON file does not describe a run (missing: {', '.join(lacking)}).")
     if facts["format"] != FORMAT:
-        raise UserError(f"{file}: written in format {facts['format']!r}; this paceline reads format {FORMAT}.")
+        raise PacelineError(f"{file}: written in format {facts['format']!r}; this paceline reads format {FORMAT}.")
     check_kinds(facts, KINDS, str(file))
-    if not is_whole(facts):
+    if not has_valid_checksum(facts):
         what = f"{file}: its content is not what was written (checksum): it was edited by hand, or damaged"
         if changed is None:
-            raise UserError(
-                f"{what}. Put it back as it was, or train what it says now:  {command('train', file, '--out', 'ANOTHER')}"
+            raise PacelineError(
+                f"{what}. Put it back as it was, or train what it says now:  {format_command('train', file, '--out', 'ANOTHER')}"
             )
         changed(f"{what}; it is taken as it stands")
     return RunRecord(**{name: facts[name] for name in KINDS if name in facts})
 
 
-def data_from_here(facts: RunRecord) -> str:
+def relative_data(facts: RunRecord) -> str:
     """What a saved run's --data is called from the working folder: as it was named where that is there, or has an address.
 
     A relative path was one from another folder: of the places that the run noted, the one that ends like it.
@@ -190,14 +192,18 @@ def data_from_here(facts: RunRecord) -> str:
         return named if isinstance(named, str) else ""
     end = tuple(part for part in Path(named).parts if part != "..")
     noted = [facts.data.get(name) for name in ("manifest", "root")]
-    places = [place for place in noted if isinstance(place, str) and end and Path(place).parts[-len(end) :] == end]
-    return next((place for place in places if Path(place).is_dir()), named)
+    locations = [
+        location for location in noted if isinstance(location, str) and end and Path(location).parts[-len(end) :] == end
+    ]
+    return next((position for position in locations if Path(position).is_dir()), named)
 
 
 def refuse_synthetic(facts: RunRecord, run: Path, nothing: str) -> None:
-    """Raises UserError for a run on made-up batches; nothing: what there is nothing for."""
+    """Raises PacelineError for a run on made-up batches; nothing: what there is nothing for."""
     if facts.controls.get("synthetic"):
-        raise UserError(f"{run}: it was trained on synthetic batches, which teach nothing: there is nothing to {nothing}.")
+        raise PacelineError(
+            f"{run}: it was trained on synthetic batches, which teach nothing: there is nothing to {nothing}."
+        )
 
 
 def run_file(path: Path) -> Path:
@@ -216,7 +222,7 @@ def saved_system(facts: RunRecord, path: Path) -> System:
     Raises RecipeError for a key of another version, and for a value that cannot describe a machine.
     """
     try:
-        system = fill(System(), facts.system, "system")
+        system = from_json(System(), facts.system, "system")
         check_system(system)
     except RecipeError as problem:
         raise RecipeError(f"{run_file(path)}: {problem}") from None
@@ -224,18 +230,18 @@ def saved_system(facts: RunRecord, path: Path) -> System:
 
 
 def saved_classes(facts: RunRecord, folder: Path) -> tuple[str, ...]:
-    """The class names in a run.json, or on a card. Raises UserError where there are none, or invalid ones."""
+    """The class names in a run.json, or on a card. Raises PacelineError where there are none, or invalid ones."""
     classes = facts.classes
     if not classes:
-        raise UserError(f"{folder}: run.json names no classes; the run did not get as far as training.")
+        raise PacelineError(f"{folder}: run.json names no classes; the run did not get as far as training.")
     ids = facts.data.get("category_ids") or [1] * len(classes)
     whole = isinstance(ids, list) and len(ids) == len(classes) and all(type(number) is int for number in ids)
     if not whole or not all(isinstance(name, str) for name in classes):
-        raise UserError(f"{run_file(folder)}: classes and category_ids must be as many names and whole numbers.")
+        raise PacelineError(f"{run_file(folder)}: classes and category_ids must be as many names and whole numbers.")
     return tuple(classes)
 
 
-def fill(template: Node, facts: Mapping[str, Any], where: str) -> Node:
+def from_json(template: Node, facts: Mapping[str, Any], where: str) -> Node:
     """`template` (a frozen dataclass) with its fields taken from parsed JSON; lists become tuples, unknown keys are refused.
 
     Raises RecipeError naming the key, also for a value that is not of its field's type.
@@ -244,11 +250,11 @@ def fill(template: Node, facts: Mapping[str, Any], where: str) -> Node:
     unknown = sorted(set(facts) - set(known))
     if unknown:
         raise RecipeError(f"{where}: unknown key {unknown[0]!r}; it was written by another version of paceline.")
-    hints = hints_of(type(template))
+    hints = get_hints(type(template))
     changes = {
         name: _filled(known[name], value, f"{where}.{name}")
         if is_dataclass(known[name])
-        else checked(hints.get(name), value, f"{where}.{name}")
+        else convert_checked(hints.get(name), value, f"{where}.{name}")
         for name, value in facts.items()
     }
     return replace(template, **changes)  # type: ignore[type-var]
@@ -270,10 +276,10 @@ def _joined(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any
 
 
 def _filled(template: Any, value: Any, where: str) -> Any:
-    return fill(template, checked(dict, value, where), where)
+    return from_json(template, convert_checked(dict, value, where), where)
 
 
-def seconds_in(text: str) -> float:
+def parse_time_budget(text: str) -> float:
     """Seconds in a --time-budget, as `parse_duration` reads it; empty is 0.
 
     Raises RecipeError for anything else.
@@ -284,7 +290,7 @@ def seconds_in(text: str) -> float:
     return seconds
 
 
-def profile_steps(text: str) -> tuple[range, bool]:
+def parse_profile_steps(text: str) -> tuple[range, bool]:
     """--profile FIRST:END or nvtx:FIRST:END -> its steps, 0-based, and whether they are for Nsight; "" is no step.
 
     Raises RecipeError for anything else.
@@ -299,7 +305,7 @@ def profile_steps(text: str) -> tuple[range, bool]:
     return range(int(match[2]), int(match[3])), match[1] is not None
 
 
-def check_controls(controls: Controls) -> None:
+def check_controls(controls: RunOptions) -> None:
     """Refuse run controls that cannot be meant.
 
     Raises RecipeError naming the flag.
@@ -321,11 +327,11 @@ def check_controls(controls: Controls) -> None:
     check_fold(controls)
     if controls.fit_schedule and not (controls.steps or controls.time_budget):
         raise RecipeError("--fit-schedule: to what? Name --steps N or --time-budget T with it.")
-    seconds_in(controls.time_budget)
-    profile_steps(controls.profile)
+    parse_time_budget(controls.time_budget)
+    parse_profile_steps(controls.profile)
 
 
-def check_fold(controls: Controls) -> None:
+def check_fold(controls: RunOptions) -> None:
     """Raises RecipeError for a fold that cannot be."""
     folds, fold = controls.folds, controls.fold
     if controls.val_half and (folds or controls.synthetic):
@@ -349,24 +355,24 @@ def check_fold(controls: Controls) -> None:
 NONE = "none"
 
 
-def named_weights(controls: Controls) -> str:
+def get_initial_weights(controls: RunOptions) -> str:
     """What --weights names; "" where a run starts from random values."""
     return "" if controls.weights == NONE else controls.weights
 
 
-def check_first_weights(name: str, recipe: Recipe, controls: Controls, asked: str = "", fit: str = "") -> None:
+def check_initial_weights(name: str, recipe: Recipe, controls: RunOptions, requested: str = "", fit: str = "") -> None:
     """Refuse to begin a recipe of pretrained weights from random values that nobody asked for.
 
     name   the recipe's name
-    asked  the command that asks; "" = Python
+    requested  the command that asks; "" = Python
     fit    the weights that fit its trunk; "": the recipe's own
     Made-up batches teach nothing, and need no weights. Raises RecipeError, in a line with both ways out.
     """
     if controls.weights or controls.synthetic or not recipe.pretrained:
         return
     data, fit = "" if controls.data else " --data DIR", fit or recipe.pretrained
-    ways = f"{asked}{data} --weights {shlex.quote(fit)}", f"--weights {NONE}"
-    if not asked:
+    ways = f"{requested}{data} --weights {shlex.quote(fit)}", f"--weights {NONE}"
+    if not requested:
         data = controls.data or "DIR"
         ways = f'paceline.train("{name}", data="{data}", weights="{fit}")', f'weights="{NONE}"'
     raise RecipeError(

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import Plan, epoch_ends, lr_at, whole_steps
+from paceline.config.plan import BatchPlan, is_epoch_end, lr_at, whole_steps
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 
 # A recipe has its length in one of these; on going on they may grow.
 LENGTH = ("epochs", "images_seen")
@@ -24,12 +24,12 @@ FITTED = (
     *("quality.first", "quality.every", "quality.at"),
 )
 # A warm-up counted in steps keeps so many steps of a fitted run: scaled down in proportion, hundreds would become none.
-MOST_WARMUP = 0.1
+MAX_WARMUP = 0.1
 # With fewer steps between two evaluations than this, how to make fewer is said.
 FEW_STEPS = 20
 
 
-def length_in_steps(recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> int:
+def count_recipe_steps(recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> int:
     """Steps of a recipe (as in run.json) on the data and batch of a plan (likewise).
 
     Raises KeyError, TypeError or ValueError for what no recipe or plan of ours holds.
@@ -39,12 +39,12 @@ def length_in_steps(recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> int:
     return max(1, whole_steps(steps))
 
 
-def fit_schedule(recipe: Recipe, plan: Plan, steps: int) -> Recipe:
+def fit_schedule(recipe: Recipe, plan: BatchPlan, steps: int) -> Recipe:
     """`recipe` with its whole schedule shortened to `steps` steps: length, warm-up, hold, horizon, boundaries, evaluations.
 
     plan   of the recipe as it is
     What is counted in epochs or steps shrinks in proportion, fractions of the run stay as they are. A warm-up counted in
-    steps keeps its length, up to MOST_WARMUP of the run, where proportion would leave less of it.
+    steps keeps its length, up to MAX_WARMUP of the run, where proportion would leave less of it.
     A recipe that is no longer than `steps` stays as it is.
     """
     if steps >= plan.total_steps:
@@ -54,7 +54,7 @@ def fit_schedule(recipe: Recipe, plan: Plan, steps: int) -> Recipe:
     if schedule.unit != "run":
         warmup = schedule.warmup * r
         if schedule.unit == "steps":
-            warmup = min(schedule.warmup, max(warmup, MOST_WARMUP * steps))
+            warmup = min(schedule.warmup, max(warmup, MAX_WARMUP * steps))
         schedule = replace(
             schedule,
             warmup=warmup,
@@ -72,7 +72,7 @@ def fit_schedule(recipe: Recipe, plan: Plan, steps: int) -> Recipe:
     return replace(recipe, schedule=schedule, quality=quality)
 
 
-def steps_in_time(
+def count_steps_in_time(
     seconds: float, *, step_seconds: float, eval_seconds: float, evaluations: int, eval_every: int = 0
 ) -> int:
     """How many steps fit into `seconds` together with their evaluations.
@@ -94,7 +94,7 @@ def steps_in_time(
     return int(steps)
 
 
-def plan_in_words(plan: Plan) -> str:
+def format_schedule_milestones(plan: BatchPlan) -> str:
     """Where a plan's learning rate and evaluations turn, in a line."""
     first = ", ".join(f"{step:,}" for step in plan.eval_steps[:3])
     more = f", ... ({len(plan.eval_steps)} of them)" if len(plan.eval_steps) > 3 else ""
@@ -103,7 +103,7 @@ def plan_in_words(plan: Plan) -> str:
     return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in all; evaluations after steps {first}{more}{fewer}"
 
 
-def schedule_in_words(recipe: Recipe, plan: Plan, step: int) -> str:
+def format_schedule_progress(recipe: Recipe, plan: BatchPlan, step: int) -> str:
     """How far the learning rate had come in the last of `step` steps; empty where it never changes."""
     if step < plan.warmup_steps:
         return "the learning rate was still warming up"
@@ -122,7 +122,7 @@ EVENTS_IN_A_RUN, LOG_AT_MOST = 200, 100
 
 
 @dataclass
-class Due:
+class Cadence:
     """Asked after `step` steps are done; the same on every rank."""
 
     log_every: int  # steps between train events
@@ -133,7 +133,7 @@ class Due:
     why_last: str = ""  # where something else than the command's length made it the last
 
     @classmethod
-    def of(cls, plan: Plan, controls: Controls) -> Due:
+    def of(cls, plan: BatchPlan, controls: RunOptions) -> Cadence:
         """As the command says, else about 200 train events a run and a checkpoint an epoch."""
         return cls(
             log_every=controls.log_every or min(LOG_AT_MOST, max(1, plan.total_steps // EVENTS_IN_A_RUN)),
@@ -161,4 +161,4 @@ class Due:
 
     def result(self, step: int) -> bool:
         """Whether a result still pending is taken first: before anything of a later step than its own is written down."""
-        return self.log(step) or self.evaluation(step) or self.save(step) or epoch_ends(step, self.steps_per_epoch)
+        return self.log(step) or self.evaluation(step) or self.save(step) or is_epoch_end(step, self.steps_per_epoch)

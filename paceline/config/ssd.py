@@ -21,17 +21,17 @@ from paceline.config.constraints import (
     ZeroOrMore,
     check_bounds,
 )
-from paceline.config.recipe import Recipe, refuse_huge, refuse_outside
+from paceline.config.recipe import Recipe, check_rules, check_sizes
 from paceline.config.resnet import (
+    BackboneModel,
     ClassWeights,
     Depth,
     InputValues,
     LossKind,
     Ratios,
-    TrunkModel,
     TrunkNorm,
+    backbone_rules,
     decoder_rule,
-    trunk_rules,
 )
 
 # Names of choices whose field would otherwise not fit on one line with its comment.
@@ -51,7 +51,7 @@ Times = Annotated[float, Ge(1)]
 
 
 @dataclass(frozen=True)
-class Detect:
+class DetectionFilter:
     """From network output to detections. Defaults are the MLPerf reference's; System A (MXNet) differs in five of them."""
 
     score_above: Annotated[BelowOne, Help("a candidate's class probability must be above this")] = 0.05
@@ -65,7 +65,7 @@ class Detect:
 
 
 @dataclass(frozen=True)
-class SSDModel(TrunkModel):
+class SSDModel(BackboneModel):
     """SSD on a trunk to stride 8 (a ResNet's to conv4), its matching and its loss. Defaults are the MLPerf reference's."""
 
     depth: Annotated[Depth, Help("layers of the ResNet, of which three stages are used; bottlenecks from 50 on")] = 34
@@ -89,7 +89,7 @@ class SSDModel(TrunkModel):
     focal_gamma: Annotated[ZeroOrMore, Help("focal: gamma")] = 2.0
     class_weights: Annotated[ClassWeights, Help("balanced: n / (K n_c), background 1")] = "none"
     loss_over: Annotated[LossOver, Help("divisor of the losses: positives of the image, or of the batch")] = "image"
-    detect: Annotated[Detect, Help("decoding and suppression")] = field(default_factory=Detect)
+    detect: Annotated[DetectionFilter, Help("decoding and suppression")] = field(default_factory=DetectionFilter)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ BoxRecipe = Recipe[SSDModel, BoxInput]
 
 
 def sampler_rule(recipe: Recipe[Any, Any]) -> tuple[str, Any, bool, str]:
-    """Of every workload whose photos have several classes, for `refuse_outside`."""
+    """Of every workload whose photos have several classes, for `check_rules`."""
     what = "a photo with objects has several classes, which are not drawn equally often; use repeat"
     return "--sampler", recipe.sampler, recipe.sampler != "balanced", what
 
@@ -139,16 +139,16 @@ def check_detection(recipe: BoxRecipe) -> None:
     Raises RecipeError naming the flag.
     """
     check_bounds(recipe)
-    refuse_huge(recipe)
+    check_sizes(recipe)
     model, photo = recipe.model, recipe.input
-    levels = len(grids(photo.size))
+    levels = len(grid_sizes(photo.size))
     (small, large), (narrow, wide) = photo.crop_side, photo.crop_aspect
-    refuse_outside(
+    check_rules(
         sampler_rule(recipe),
         ("--model.scales", model.scales, len(model.scales) > levels,
          f"--input.size {photo.size} gives {levels} levels, which need {levels + 1} scales or more"),
         ("--model.scales", model.scales, all(a < b for a, b in zip(model.scales, model.scales[1:])), "must be ascending"),
-        *trunk_rules(model),
+        *backbone_rules(model),
         decoder_rule(photo),
         ("--model.pyramid", model.pyramid, not model.pyramid or levels > 2, "needs three levels; choose a larger --input.size"),
         ("--input.crop-side", photo.crop_side, small <= large, "shares of the photo, the smaller first"),
@@ -156,7 +156,7 @@ def check_detection(recipe: BoxRecipe) -> None:
     )  # fmt: skip
 
 
-def grids(size: int) -> tuple[int, ...]:
+def grid_sizes(size: int) -> tuple[int, ...]:
     """Cells along one side of each level's map for a square input of `size` pixels: 300 -> (38, 19, 10, 5, 3, 1).
 
     The stem, its pooling and the second stage halve with padding; three extra layers halve again, and up to two

@@ -24,10 +24,10 @@ Form = Literal["auto", "on", "off"]
 Fabric = Literal["", "tcp", "roce", "ib", "efa"]
 Binding = Literal["off", "node", "no-smt", "exclusive"]
 # More than any machine has, or can use; at too many threads OpenMP would end the process without a word.
-MOST_THREADS, MOST_RANKS, MOST_PREFETCH, MOST_IMAGES, MOST_GIB = 4096, 4096, 4096, 2**20, 2.0**20
-Threads = Annotated[int, Ge(0), Le(MOST_THREADS)]
-Forward = Annotated[int, Ge(0), Le(MOST_IMAGES)]
-Size = Annotated[float, Gt(0), Le(MOST_GIB)]
+MAX_THREADS, MAX_RANKS, MAX_PREFETCH, MAX_IMAGES, MAX_GIB = 4096, 4096, 4096, 2**20, 2.0**20
+Threads = Annotated[int, Ge(0), Le(MAX_THREADS)]
+Forward = Annotated[int, Ge(0), Le(MAX_IMAGES)]
+Size = Annotated[float, Gt(0), Le(MAX_GIB)]
 # What a launcher tells a process about its place (distributed/comm/launcher.py), and our secret, which must not stand in run.json.
 NOT_OURS_TO_SET = re.compile(
     r"(LOCAL_)?(RANK|WORLD_SIZE)|GROUP_.*|ROLE_.*|MASTER_(ADDR|PORT)|(SLURM|OMPI|PMI|PMIX|PALS|TORCHELASTIC)_.*|PACELINE_SECRET"
@@ -39,7 +39,7 @@ class System:
     """One kind of machine, as the Plan and the loop need to know it."""
 
     accelerator: Annotated[Accelerator, Help("what computes: torch's device type (cuda is ROCm too)")] = "cpu"
-    per_node: Annotated[int, Ge(1), Le(MOST_RANKS), Help("ranks on one node (accelerators; on a CPU, processes)")] = 1
+    per_node: Annotated[int, Ge(1), Le(MAX_RANKS), Help("ranks on one node (accelerators; on a CPU, processes)")] = 1
     memory_gib: Annotated[Size, Help("memory of one rank, in GiB")] = 8.0
     images_per_forward: Annotated[Forward, Help("most images in one forward; 0: what the memory estimate allows")] = 0
     precision: Annotated[Precision, Help("number format of convolutions and products; weights stay fp32")] = "fp32"
@@ -52,7 +52,7 @@ class System:
     fetch_threads: Annotated[Threads, Help("threads a rank that fetch ahead; 0: 2 for buckets, none for files")] = 0
     store_cache: Annotated[str, Help("local disk for photos of buckets and web servers, e.g. 200GiB; off")] = "off"
     intra_op_threads: Annotated[Threads, Help("compute threads a rank; 0: OMP_NUM_THREADS, else cores / ranks")] = 0
-    prefetch: Annotated[int, Ge(1), Le(MOST_PREFETCH), Help("steps that the loader keeps ready")] = 3
+    prefetch: Annotated[int, Ge(1), Le(MAX_PREFETCH), Help("steps that the loader keeps ready")] = 3
     cache: Annotated[str, Help("memory of a node for encoded photos, e.g. 40GiB; off; auto: half")] = "auto"
     check_photos: Annotated[bool, Help("compare each photo's bytes with the digest that prepare noted")] = True
     score_beside: Annotated[bool, Help("compute an evaluation's metrics in a thread during training")] = True
@@ -66,7 +66,7 @@ class System:
     sockets: Annotated[Threads, Help("CPU sockets of a node; 0: unknown")] = 0
     cores_per_socket: Annotated[Threads, Help("physical cores of a socket; 0: unknown")] = 0
     threads_per_core: Annotated[Threads, Help("hardware threads of a core; 0: unknown")] = 0
-    host_memory_gib: Annotated[float, Ge(0), Le(MOST_GIB), Help("main memory of a node, in GiB; 0: unknown")] = 0.0
+    host_memory_gib: Annotated[float, Ge(0), Le(MAX_GIB), Help("main memory of a node, in GiB; 0: unknown")] = 0.0
 
 
 def check_system(system: System) -> None:
@@ -90,35 +90,35 @@ def check_system(system: System) -> None:
         raise RecipeError(
             f"--system.interface {system.interface!r}: a network interface has a name such as eth0, of at most 15 letters."
         )
-    env_pairs(system)
-    cache_bytes(system.cache)
-    store_cache_bytes(system.store_cache)
+    parse_env(system)
+    parse_cache_bytes(system.cache)
+    parse_store_cache_bytes(system.store_cache)
 
 
-def env_pairs(system: System) -> dict[str, str]:
+def parse_env(system: System) -> dict[str, str]:
     """--system.env as name -> value.
 
     Raises RecipeError for what is no NAME=VALUE, a name that stands there twice, and one that a launcher sets.
     """
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for pair in system.env:
         name, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
             raise RecipeError(f"--system.env {pair!r}: write NAME=VALUE, e.g. NCCL_DEBUG=WARN.")
         if NOT_OURS_TO_SET.fullmatch(name):
             raise RecipeError(f"--system.env {name}: that is the launcher's to set, in the environment of the command.")
-        if found.setdefault(name, value) != value:
-            raise RecipeError(f"--system.env {name}: named twice, as {found[name]!r} and {value!r}.")
-    return found
+        if result.setdefault(name, value) != value:
+            raise RecipeError(f"--system.env {name}: named twice, as {result[name]!r} and {value!r}.")
+    return result
 
 
-def merged_env(below: tuple[str, ...], above: tuple[str, ...]) -> tuple[str, ...]:
+def merge_env(below: tuple[str, ...], above: tuple[str, ...]) -> tuple[str, ...]:
     """Pairs NAME=VALUE of both; of one name that stands in both, `above`'s."""
     names = {pair.partition("=")[0] for pair in above}
     return (*(pair for pair in below if pair.partition("=")[0] not in names), *above)
 
 
-def cache_bytes(text: str) -> int | None:
+def parse_cache_bytes(text: str) -> int | None:
     """Bytes that --system.cache means: of "40GiB" or "500MiB"; 0 for "off", None for "auto".
 
     Raises RecipeError for anything else.
@@ -128,7 +128,7 @@ def cache_bytes(text: str) -> int | None:
     return _size("--system.cache", text, "auto, off")
 
 
-def store_cache_bytes(text: str) -> int:
+def parse_store_cache_bytes(text: str) -> int:
     """Bytes that --system.store-cache means, 0 for "off". Raises RecipeError for anything else."""
     return _size("--system.store-cache", text, "off")
 
@@ -138,6 +138,6 @@ def _size(flag: str, text: str, words: str) -> int:
         return 0
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", text.strip(), re.IGNORECASE)
     size = float(match[1]) * 1024.0 ** ("KMGT".index(match[2].upper()) + 1) if match else 0.0
-    if not 0 < size <= MOST_GIB * 2**30:
+    if not 0 < size <= MAX_GIB * 2**30:
         raise RecipeError(f"{flag} {text!r}: write {words}, or a size such as 40GiB or 500MiB.")
     return int(size)

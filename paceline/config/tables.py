@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
 from paceline._utils.errors import RecipeError
-from paceline.config.constraints import check_bounds, checked, hints_of
+from paceline.config.constraints import check_bounds, convert_checked, get_hints
 
 Row = TypeVar("Row")
 
@@ -24,23 +24,23 @@ def read_menu(file: Path, kind: type[Row]) -> dict[str, Row]:
     return {name: _row(kind, facts, f"{file.name}: {name}") for name, facts in _parsed(file, dict).items()}
 
 
-def read_one(file: Path, kind: type[Row]) -> Row:
+def read_single(file: Path, kind: type[Row]) -> Row:
     """A file that is one row, with rows inside it; otherwise as `read_rows`."""
     return _row(kind, _parsed(file, dict), file.name)
 
 
 def _parsed(file: Path, kind: type) -> Any:
     try:
-        found = json.loads(file.read_text("utf-8"))
+        result = json.loads(file.read_text("utf-8"))
     except ValueError as problem:
         raise RecipeError(f"{file}: this table is damaged ({problem}). Install paceline again.") from None
-    if type(found) is not kind:
+    if type(result) is not kind:
         raise RecipeError(f"{file}: this table must be a {kind.__name__}.")
-    return found
+    return result
 
 
 def _row(kind: Any, facts: Any, where: str) -> Any:
-    facts, hints = checked(dict, facts, where), hints_of(kind)
+    facts, hints = convert_checked(dict, facts, where), get_hints(kind)
     needed = {entry.name for entry in fields(kind) if entry.default is MISSING and entry.default_factory is MISSING}  # type: ignore[arg-type]
     if wrong := sorted((facts.keys() - hints.keys()) | (needed - facts.keys())):
         raise RecipeError(f"{where}: {'unknown' if wrong[0] in facts else 'missing'} key {wrong[0]!r}.")
@@ -50,15 +50,17 @@ def _row(kind: Any, facts: Any, where: str) -> Any:
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:
-    """A row, a tuple of rows, or a mapping; anything else as `checked` returns it."""
+    """A row, a tuple of rows, or a mapping; anything else as `convert_checked` returns it."""
     parts = get_args(hint)
     if is_dataclass(hint):
         return _row(hint, value, where)
     if get_origin(hint) is tuple and _has_rows(parts[0]):
-        return tuple(_value(parts[0], facts, f"{where}[{place}]") for place, facts in enumerate(value))
+        return tuple(_value(parts[0], facts, f"{where}[{index}]") for index, facts in enumerate(value))
     if get_origin(hint) is Mapping:
-        return {name: _value(parts[1], facts, f"{where}: {name}") for name, facts in checked(dict, value, where).items()}
-    return checked(hint, value, where)
+        return {
+            name: _value(parts[1], facts, f"{where}: {name}") for name, facts in convert_checked(dict, value, where).items()
+        }
+    return convert_checked(hint, value, where)
 
 
 def _has_rows(hint: Any) -> bool:

@@ -57,7 +57,7 @@ class MixedClass(NamedTuple):
     share: float
 
 
-def labelled_batch(
+def labeled_batch(
     images: Tensor, labels: Sequence[int] | Sequence[MixedClass], indices: Tensor, *, least: int = 0
 ) -> Batch:
     """A batch whose labels are class indices, all mixed or none; `least` is for batches with objects."""
@@ -73,18 +73,18 @@ def labelled_batch(
     )
 
 
-def plain_images(images: int, shape: tuple[int, int], *, level: int = 0) -> Tensor:
+def gray_images(images: int, shape: tuple[int, int], *, level: int = 0) -> Tensor:
     """(images, 3, H, W) uint8 in a loader's memory format, all of one `level`, on the current default device."""
     return torch.full((images, *shape, 3), level, dtype=torch.uint8).permute(0, 3, 1, 2)
 
 
-def room_for(tensors: Sequence[Tensor]) -> int:
+def count_bytes(tensors: Sequence[Tensor]) -> int:
     """Bytes of a flat memory for tensors of these shapes, formats and strides, one after another."""
     return _starts(tensors)[-1]
 
 
-def laid_out(tensors: Sequence[Tensor], memory: Tensor) -> list[Tensor]:
-    """Views of a flat uint8 memory (see `room_for`) with the shapes and the dimension order of `tensors`; nothing is copied.
+def view_tensors(tensors: Sequence[Tensor], memory: Tensor) -> list[Tensor]:
+    """Views of a flat uint8 memory (see `count_bytes`) with the shapes and the dimension order of `tensors`; nothing is copied.
 
     The same tensors have the same places in any memory. Views are dense, `tensors` need not be.
     """
@@ -140,7 +140,7 @@ class Objects:
     classes: np.ndarray  # (n,) int64, 1..K
 
 
-def slots_for(objects: int) -> int:
+def count_slots(objects: int) -> int:
     """The number of slots for so many objects: 8, 16, 32, 64, ..."""
     for slots in SLOTS:
         if objects <= slots:
@@ -160,13 +160,13 @@ def detection_batch(images: Tensor, objects: Sequence[Objects], indices: Tensor,
 
     images   (B, 3, H, W) uint8; indices (B,) int64
     """
-    slots = slots_for(max(least, *(len(entry.classes) for entry in objects), 0))
+    slots = count_slots(max(least, *(len(entry.classes) for entry in objects), 0))
     labels = torch.zeros(len(objects), slots, dtype=torch.int64)
     boxes = torch.zeros(len(objects), slots, 4)
-    for place, entry in enumerate(objects):
+    for index, entry in enumerate(objects):
         if len(entry.classes):
-            labels[place, : len(entry.classes)] = torch.from_numpy(entry.classes)
-            boxes[place, : len(entry.classes)] = torch.from_numpy(entry.boxes)
+            labels[index, : len(entry.classes)] = torch.from_numpy(entry.classes)
+            boxes[index, : len(entry.classes)] = torch.from_numpy(entry.boxes)
     return DetectionBatch(images=images, labels=labels, indices=indices, boxes=boxes)
 
 
@@ -205,7 +205,7 @@ APPROXIMATED: tuple[str, ...] = (
 )
 
 
-class FoundInstances(NamedTuple):
+class DetectedInstances(NamedTuple):
     """A network's detections in B photos, best first; empty places are zeros, class 0."""
 
     detections: (
@@ -223,10 +223,10 @@ def instance_batch(images: Tensor, objects: Sequence[InstanceObjects], indices: 
     frames = torch.zeros(len(objects), slots, 4)
     frames[..., 2:] = 1.0  # no division by 0 in an empty slot
     canvases = torch.zeros(len(objects), slots, side, side, dtype=torch.uint8)
-    for place, entry in enumerate(objects):
+    for index, entry in enumerate(objects):
         if count := len(entry.classes):
-            frames[place, :count] = torch.from_numpy(entry.frames)
-            canvases[place, :count] = torch.from_numpy(entry.canvases)
+            frames[index, :count] = torch.from_numpy(entry.frames)
+            canvases[index, :count] = torch.from_numpy(entry.canvases)
     return InstanceBatch(
         **plain.tensors(),
         sizes=torch.tensor([entry.size for entry in objects], dtype=torch.int64).reshape(-1, 2),

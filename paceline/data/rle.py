@@ -21,38 +21,38 @@ import numpy as np
 Mask: TypeAlias = "np.ndarray | dict[str, Any]"
 
 
-def ranges(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def concatenated_ranges(starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The numbers starts[i] .. stops[i] - 1 of every i, one after the other, and the i of each; no stop lies before its start."""
     counts = stops - starts
     owners = np.repeat(np.arange(len(counts)), counts)
     return np.arange(len(owners)) + np.repeat(stops - np.cumsum(counts), counts), owners
 
 
-def rows_of(starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def gather_rows(starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The rows of these images, image after image: starts (N+1,) int64, numbers (n,) int64 in 0..N-1."""
-    return ranges(starts[numbers], starts[numbers + 1])[0]
+    return concatenated_ranges(starts[numbers], starts[numbers + 1])[0]
 
 
-# Characters that `areas` decompresses at once: about 50 MiB of numbers.
+# Characters that `mask_areas` decompresses at once: about 50 MiB of numbers.
 CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class RunLengths:
+class RLE:
     """n masks, each a compressed string, end to end, without the photo's height and width."""
 
     text: np.ndarray  # (T,) uint8, ASCII
     starts: np.ndarray  # (n+1,) int64 into text
 
     @classmethod
-    def of(cls, strings: Sequence[bytes]) -> RunLengths:
+    def of(cls, strings: Sequence[bytes]) -> RLE:
         """From one string a mask; n may be 0."""
         starts = np.zeros(len(strings) + 1, np.int64)
         np.cumsum([len(string) for string in strings], out=starts[1:])
         return cls(np.frombuffer(b"".join(strings), np.uint8), starts)
 
     @classmethod
-    def join(cls, parts: Sequence[RunLengths]) -> RunLengths:
+    def join(cls, parts: Sequence[RLE]) -> RLE:
         """All masks of the parts, in their order."""
         lengths = [np.diff(part.starts) for part in parts]
         starts = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
@@ -69,14 +69,14 @@ class RunLengths:
         text, bounds = self.text.tobytes(), self.starts.tolist()
         return (text[first:last] for first, last in pairwise(bounds))
 
-    def take(self, rows: np.ndarray) -> RunLengths:
+    def take(self, rows: np.ndarray) -> RLE:
         """These masks, in this order: row j of the result is row rows[j]. A mask may be taken several times."""
         lengths = np.diff(self.starts)[rows]
         starts = np.concatenate([np.zeros(1, np.int64), lengths]).cumsum()
-        return RunLengths(self.text[rows_of(self.starts, rows)], starts)
+        return RLE(self.text[gather_rows(self.starts, rows)], starts)
 
 
-def compress(runs: np.ndarray, starts: np.ndarray) -> RunLengths:
+def compress(runs: np.ndarray, starts: np.ndarray) -> RLE:
     """Runs (R,) int64, not negative, of n masks end to end, and their starts (n+1,) int64, to strings."""
     later = np.flatnonzero(np.arange(len(runs)) - np.repeat(starts[:-1], np.diff(starts)) > 2)
     numbers = runs.copy()
@@ -88,14 +88,14 @@ def compress(runs: np.ndarray, starts: np.ndarray) -> RunLengths:
         bound <<= 5
     ends = np.cumsum(digits)
     text = np.empty(ends[-1] if len(ends) else 0, np.uint8)
-    for place in range(int(digits.max(initial=0))):
-        rows = np.flatnonzero(digits > place)
-        follows = (digits[rows] > place + 1) << 5
-        text[ends[rows] - digits[rows] + place] = ((numbers[rows] >> 5 * place) & 31) + follows + 48
-    return RunLengths(text, np.concatenate([np.zeros(1, np.int64), ends])[starts])
+    for index in range(int(digits.max(initial=0))):
+        rows = np.flatnonzero(digits > index)
+        follows = (digits[rows] > index + 1) << 5
+        text[ends[rows] - digits[rows] + index] = ((numbers[rows] >> 5 * index) & 31) + follows + 48
+    return RLE(text, np.concatenate([np.zeros(1, np.int64), ends])[starts])
 
 
-def decompress(masks: RunLengths) -> tuple[np.ndarray, np.ndarray]:
+def decompress(masks: RLE) -> tuple[np.ndarray, np.ndarray]:
     """Strings that `compress` or COCO's tools wrote, to runs (R,) int64 and their starts (n+1,) int64."""
     parts = masks.text.astype(np.int64) - 48
     ends = np.flatnonzero(parts & 32 == 0)
@@ -104,8 +104,8 @@ def decompress(masks: RunLengths) -> tuple[np.ndarray, np.ndarray]:
     starts = np.searchsorted(ends, masks.starts)
     if not len(parts):
         return parts, starts
-    place = np.arange(len(parts)) - np.repeat(begins, digits)
-    numbers = np.add.reduceat((parts & 31) << 5 * place, begins)
+    location = np.arange(len(parts)) - np.repeat(begins, digits)
+    numbers = np.add.reduceat((parts & 31) << 5 * location, begins)
     numbers -= np.where(parts[ends] & 16, np.int64(1) << 5 * digits, 0)
     # Two chains of differences in each mask: runs 1, 3, 5, ... and 2, 4, 6, ...; run 0 stands alone.
     row = np.repeat(np.arange(len(masks)), np.diff(starts))
@@ -121,24 +121,24 @@ def decompress(masks: RunLengths) -> tuple[np.ndarray, np.ndarray]:
     return numbers, starts
 
 
-def areas(masks: RunLengths) -> np.ndarray:
+def mask_areas(masks: RLE) -> np.ndarray:
     """(n,) int64: pixels of each mask, in chunks so that memory does not grow with n."""
-    found = np.zeros(len(masks), np.int64)
+    result = np.zeros(len(masks), np.int64)
     first = 0
     while first < len(masks):
         last = max(first + 1, int(np.searchsorted(masks.starts, masks.starts[first] + CHUNK, side="right")) - 1)
         begin, end = masks.starts[first], masks.starts[last]
-        runs, starts = decompress(RunLengths(masks.text[begin:end], masks.starts[first : last + 1] - begin))
+        runs, starts = decompress(RLE(masks.text[begin:end], masks.starts[first : last + 1] - begin))
         row = np.repeat(np.arange(last - first), np.diff(starts))
         inside = (np.arange(len(runs)) - starts[row]) % 2 == 1
-        found[first:last] = np.bincount(row[inside], weights=runs[inside], minlength=last - first)
+        result[first:last] = np.bincount(row[inside], weights=runs[inside], minlength=last - first)
         first = last
-    return found
+    return result
 
 
-def bitmap(text: bytes, height: int, width: int) -> np.ndarray:
+def decode_mask(text: bytes, height: int, width: int) -> np.ndarray:
     """One mask as (H, W) uint8, 0 or 1. Raises ValueError where the string does not fill the photo."""
-    runs, _ = decompress(RunLengths.of([text]))
+    runs, _ = decompress(RLE.of([text]))
     if (runs < 0).any() or runs.sum() != height * width:
         raise ValueError(f"a mask of {runs.sum():,} pixels, the photo has {height * width:,}")
     column_by_column = np.repeat(np.arange(len(runs)) % 2, runs).astype(np.uint8)

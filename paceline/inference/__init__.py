@@ -3,11 +3,12 @@
 Finding photos, taking any kind of object as one, batches of them through a trained network, reading its outputs, and the folder of
 answers belong here; drawing/ draws them.
 
-load        open a run or a file -> Predictor: .predict(photos), .stream(photos)
-Answer      the best classes of one photo: .names, .scores, .draw(), .save(path)
-Found       its objects: .boxes, .names, .scores, .mask(i), .only(classes), .crop(), .draw(), .to_coco(image_id), .to_supervision()
-Unreadable  a photo without an answer, in a stream
-Video       a video's frames, for a stream
+load                  open a run or a file and return a Predictor: .predict(photos), .stream(photos)
+ClassificationResult  the best classes of one image: .names, .scores, .draw(), .save(path)
+DetectionResult       its objects: .boxes, .names, .scores, .mask(i), .only(classes), .crop(), .draw(), .to_coco(image_id),
+                      .to_supervision()
+FailedImage           an image that could not be read, in a stream
+Video                 a video's frames, for a stream
 """
 
 from __future__ import annotations
@@ -23,22 +24,30 @@ from paceline.config.graph_file import GRAPHS
 from paceline.config.run import read_run, refuse_synthetic
 
 if TYPE_CHECKING:
-    from paceline.inference.photo_paths import Unreadable
-    from paceline.inference.predictor import PhotoPredictor
-    from paceline.inference.results import Answer, Found, Result
-    from paceline.inference.torch_predictor import Predictor
+    from paceline.inference.photo_paths import FailedImage
+    from paceline.inference.predictor import Predictor
+    from paceline.inference.results import ClassificationResult, DetectionResult, PredictionResult
     from paceline.inference.video import Frame, Video
 
-__all__ = ["Answer", "Found", "Frame", "Predictor", "Result", "Unreadable", "Video", "load"]
+__all__ = [
+    "ClassificationResult",
+    "DetectionResult",
+    "FailedImage",
+    "Frame",
+    "PredictionResult",
+    "Predictor",
+    "Video",
+    "load",
+]
 
 # Where each of them lies; loaded when it is asked for, because some load torch.
 _FILES = {
-    "Answer": "results",
-    "Found": "results",
+    "ClassificationResult": "results",
+    "DetectionResult": "results",
+    "FailedImage": "photo_paths",
     "Frame": "video",
-    "Predictor": "torch_predictor",
-    "Result": "results",
-    "Unreadable": "photo_paths",
+    "PredictionResult": "results",
+    "Predictor": "predictor",
     "Video": "video",
 }
 
@@ -51,10 +60,10 @@ def load(
     say: Callable[[str], object] = warnings.warn,
     recipe: str = "",
     trust: bool = False,
-) -> PhotoPredictor:
+) -> Predictor:
     """Open a run folder, a file of weights, or a graph, for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
 
-    run         the folder that `paceline.train` named in its Ending, or `paceline train --out RUN`; or a file that `paceline
+    run         the folder that `paceline.train` reported in its TrainResult, or `paceline train --out RUN`; or a file that `paceline
                 export` wrote, .safetensors, .onnx or .xml (which need no torch), or .pt2; or weights, anybody's, a file or the
                 name of published ones (docs/weights.md)
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
@@ -63,7 +72,7 @@ def load(
     recipe      of weights: the recipe that they fit, with flags; "": found from them
     trust       of a .pt2: whoever made it may run code here, which opening one can do
     return      a predictor: .predict(photos), .stream(photos), .classes
-    Raises UserError for a folder that is no run and for a run on synthetic batches, CheckpointError (a UserError) for a
+    Raises PacelineError for a folder that is no run and for a run on synthetic batches, CheckpointError (a PacelineError) for a
     checkpoint that is missing or damaged, and for a file that no network of ours answers with.
     """
     path, reporter = Path(run), Lines(say)
@@ -71,25 +80,25 @@ def load(
         from paceline.inference.graph.graph_model import GraphPredictor, open_graph
 
         return GraphPredictor(open_graph(path, trust=trust, checkpoint=checkpoint, workload=workload, recipe=recipe))
-    from paceline.training.run_arguments import means_weights, named_recipe, weights_of
+    from paceline.training.run_arguments import is_weights_argument, parse_named_recipe, resolve_weights
 
-    weights = means_weights(path, recipe)
+    weights = is_weights_argument(path, recipe)
     if not weights:
         refuse_synthetic(read_run(path), path, "answer with")
     # Packages that load torch when they are used, and not before.
-    from paceline.inference.torch_predictor import Predictor
-    from paceline.inference.trained_model import open_alone, open_trained
-    from paceline.models.weights.weight_file import run_beside
+    from paceline.inference.torch_predictor import TorchPredictor
+    from paceline.inference.trained_model import open_trained, open_weights_only
+    from paceline.models.weights.weight_file import find_run_folder
 
     if weights:
-        fitting, given = named_recipe(recipe)
-        file = weights_of(path, reporter)
-        beside = run_beside(file) if path.is_dir() and not fitting else None
+        fitting, given = parse_named_recipe(recipe)
+        file = resolve_weights(path, reporter)
+        beside = find_run_folder(file) if path.is_dir() and not fitting else None
         if not beside:
-            return Predictor(open_alone(file, recipe=fitting, given=given, reporter=reporter))
+            return TorchPredictor(open_weights_only(file, recipe=fitting, given=given, reporter=reporter))
         path, checkpoint = beside, file.parent.name  # RUN/checkpoints/best: the run, as --checkpoint has it
         refuse_synthetic(read_run(path), path, "answer with")
-    return Predictor(open_trained(path, checkpoint=checkpoint, workload=workload, reporter=reporter))
+    return TorchPredictor(open_trained(path, checkpoint=checkpoint, workload=workload, reporter=reporter))
 
 
 def __getattr__(name: str) -> Any:

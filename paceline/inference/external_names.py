@@ -20,8 +20,8 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES
-from paceline._utils.text import short, some
-from paceline.inference.external_predictions import Rows, id_of
+from paceline._utils.text import abbreviate, join_names
+from paceline.inference.external_predictions import PredictionRows, parse_id
 
 SEVERAL = -1
 # Other ends of a name belong to its stem: "1.v2".
@@ -30,7 +30,9 @@ SUFFIXES = frozenset({*map(os.fsdecode, IMAGE_SUFFIXES), *OTHER_PICTURES, ".txt"
 _SPLIT = re.compile(r"(train|val|test)(?:id|idation|ing)?[-_]?\d*", re.IGNORECASE)
 
 
-def photo_numbers(rows: Rows, path: Path, files: Sequence[str], image_ids: Sequence[int]) -> tuple[np.ndarray, str]:
+def match_images(
+    rows: PredictionRows, path: Path, files: Sequence[str], image_ids: Sequence[int]
+) -> tuple[np.ndarray, str]:
     """Find the place of each row's photo in `files`.
 
     Args:
@@ -45,27 +47,27 @@ def photo_numbers(rows: Rows, path: Path, files: Sequence[str], image_ids: Seque
     Raises:
         DataError: for a photo that the data does not have, or whose name stands for several.
     """
-    photos, ids = _Photos(files), {int(image_id): place for place, image_id in enumerate(image_ids)}
+    photos, ids = _Photos(files), {int(image_id): index for index, image_id in enumerate(image_ids)}
     names = list(dict.fromkeys(rows.photos))
-    by_id = {name: ids.get(number) for name in names if (number := id_of(name)) is not None}
+    by_id = {name: ids.get(number) for name in names if (number := parse_id(name)) is not None}
     by_name = {name: photos.find(str(name)) for name in names}
     mixed = {name: (by_id if isinstance(name, int) else by_name).get(name) for name in names}
     readings = (by_id, by_name, mixed) if rows.by_id else (by_name, by_id, mixed)
     complete = [one for one in readings if all(one.get(name, SEVERAL) not in (None, SEVERAL) for name in names)]
-    found = (complete or readings)[0]
+    result = (complete or readings)[0]
     for row, name in enumerate(rows.photos):
-        place = found.get(name)
-        if place is None or place == SEVERAL:
-            what = f"is none of the data's {len(files):,} photos" if place is None else "is the name of several photos"
+        position = result.get(name)
+        if position is None or position == SEVERAL:
+            what = f"is none of the data's {len(files):,} photos" if position is None else "is the name of several photos"
             example = os.path.join(*Path(files[0]).parts[-2:]) if files else "none"
             raise DataError(
-                f"{path}: {rows.places[row]}: {short(repr(name), 200)} {what}, such as {example}"
+                f"{path}: {rows.places[row]}: {abbreviate(repr(name), 200)} {what}, such as {example}"
                 f"{f' (id {image_ids[0]})' if len(image_ids) else ''}. Name the data that was predicted on: --data, --split."
             )
     note = ""
-    if found is by_id and by_name in complete and by_name != by_id:
+    if result is by_id and by_name in complete and by_name != by_id:
         note = f"{path}: image_id has ids of the annotations, though files have these names too; file_name names files"
-    return np.fromiter((found[name] for name in rows.photos), np.int64, len(rows.photos)), note
+    return np.fromiter((result[name] for name in rows.photos), np.int64, len(rows.photos)), note
 
 
 class _Photos:
@@ -80,10 +82,10 @@ class _Photos:
         """Names with and without their folder, and stems that are not a name, in this form -> places."""
         if form not in self._known:
             names, stems = {}, {}
-            for place, parts in enumerate(self._parts):
+            for index, parts in enumerate(self._parts):
                 for tail in {parts[-1], "/".join(parts[-2:])}:
-                    names.setdefault(form(tail), []).append(place)
-                    stems.setdefault(form(_stem(tail)), []).append(place)
+                    names.setdefault(form(tail), []).append(index)
+                    stems.setdefault(form(_stem(tail)), []).append(index)
             self._known[form] = {**stems, **names}
         return self._known[form]
 
@@ -93,19 +95,19 @@ class _Photos:
             for parts in (name.split("/"), re.split(r"[/\\]", name)):
                 tails = ("/".join(parts[-2:]), parts[-1])
                 keys = (form(end) for tail in tails for end in (tail, _stem(tail)))
-                if places := next((found for key in keys if (found := self._places(form).get(key))), None):
-                    return self._nearest(parts[:-1], places, form)
+                if indices := next((results for key in keys if (results := self._places(form).get(key))), None):
+                    return self._nearest(parts[:-1], indices, form)
         return None
 
-    def _nearest(self, folders: Sequence[str], places: Sequence[int], form: Callable[[str], str]) -> int | None:
+    def _nearest(self, folders: Sequence[str], indices: Sequence[int], form: Callable[[str], str]) -> int | None:
         """Of photos with the same name, the one in `folders`, which may begin elsewhere; None if it is another split's."""
 
-        def common(place: int) -> int:
-            pairs = zip(reversed(folders), reversed(self._parts[place][:-1]))
+        def common(position: int) -> int:
+            pairs = zip(reversed(folders), reversed(self._parts[position][:-1]))
             return next((i for i, (one, other) in enumerate(pairs) if form(one) != form(other)), len(folders))
 
-        best = max(map(common, places))
-        nearest = [place for place in places if common(place) == best]
+        best = max(map(common, indices))
+        nearest = [index for index in indices if common(index) == best]
         if len(nearest) > 1:
             return SEVERAL
         parts = self._parts[nearest[0]]
@@ -113,7 +115,7 @@ class _Photos:
             return nearest[0]
         given, own = folders[-1 - best], parts[-2 - best]
         there = os.path.join(*parts[: -2 - best], *folders[len(folders) - 1 - best :], parts[-1])
-        splits = [found[1].lower() for one in (given, own) if (found := _SPLIT.fullmatch(one))]
+        splits = [result[1].lower() for one in (given, own) if (result := _SPLIT.fullmatch(one))]
         is_other = (
             len(set(splits)) > 1 or given in self._folders or (given not in ("", ".", "..") and os.path.exists(there))
         )
@@ -130,8 +132,8 @@ def _folded(name: str) -> str:
     return unicodedata.normalize("NFC", unquote(name)).casefold().strip()
 
 
-def class_numbers(
-    rows: Rows, path: Path, names: Sequence[str], category_ids: Sequence[int], own: Sequence[str], first: int
+def match_classes(
+    rows: PredictionRows, path: Path, names: Sequence[str], category_ids: Sequence[int], own: Sequence[str], first: int
 ) -> np.ndarray:
     """Find the place of each row's class in `names`.
 
@@ -149,29 +151,30 @@ def class_numbers(
     Raises:
         DataError: for a class that the data does not have.
     """
-    places = {name: place for place, name in enumerate(names)}
+    indices = {name: index for index, name in enumerate(names)}
     if own:
-        if unknown := [name for name in own if name not in places]:
+        if unknown := [name for name in own if name not in indices]:
             raise DataError(
-                f"--class-names: {some(unknown)}: none of the data's classes, which are {some(list(names), 8)}."
+                f"--class-names: {join_names(unknown)}: none of the data's classes, which are {join_names(list(names), 8)}."
             )
-        numbers = {first + number: places[name] for number, name in enumerate(own)}
+        numbers = {first + number: indices[name] for number, name in enumerate(own)}
     elif rows.ids and category_ids:
-        numbers = {int(category): place for place, category in enumerate(category_ids)}
+        numbers = {int(category): index for index, category in enumerate(category_ids)}
     else:
-        numbers = {first + place: place for place in range(len(names))}
+        numbers = {first + index: index for index in range(len(names))}
     # Texts that look like numbers are names if all of them are, as of digits.
-    named = not own and all(given in places for given in set(rows.classes) if isinstance(given, str))
-    found = np.zeros(len(rows.classes), np.int64)
+    named = not own and all(given in indices for given in set(rows.classes) if isinstance(given, str))
+    result = np.zeros(len(rows.classes), np.int64)
     for row, given in enumerate(rows.classes):
-        number = None if named and isinstance(given, str) else id_of(given)
-        place = places.get(str(given)) if number is None else numbers.get(number)
-        if place is None:
+        number = None if named and isinstance(given, str) else parse_id(given)
+        position = indices.get(str(given)) if number is None else numbers.get(number)
+        if position is None:
             kind = "name" if number is None else "number"
-            have = some(list(names), 8) if number is None else some([str(number) for number in numbers], 8)
+            have = join_names(list(names), 8) if number is None else join_names([str(number) for number in numbers], 8)
             raise DataError(
-                f"{path}: {rows.places[row]}: class {short(repr(given), 100)} is not the {kind} of a class here; these are {have}. "
+                f"{path}: {rows.places[row]}: class {abbreviate(repr(given), 100)} is not the {kind} of a class "
+                f"here; these are {have}. "
                 "Name the model's classes in its own order with --class-names A B C, and the number of the first with --first-class."
             )
-        found[row] = place
-    return found
+        result[row] = position
+    return result

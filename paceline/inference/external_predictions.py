@@ -27,14 +27,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from paceline._utils.errors import DataError, UserError
-from paceline._utils.listing import listed
+from paceline._utils.errors import DataError, PacelineError
+from paceline._utils.listing import list_matching
 from paceline._utils.safe_read import read_plain
-from paceline._utils.text import short, some
+from paceline._utils.text import abbreviate, join_names
 
 Kind = Literal["classes", "boxes", "masks"]
 # Objects365's results have 3 GB.
-MOST_BYTES = 8 << 30
+MAX_BYTES = 8 << 30
 # Texts that label tools write next to the files of photos, without a suffix.
 NOT_PHOTOS = frozenset({"classes", "labels", "names", "obj", "predefined_classes", "train", "val", "valid", "test"})
 _ID = re.compile(r"(-?(?:0|[1-9]\d{0,17}))(?:\.0*)?", re.ASCII)
@@ -58,7 +58,7 @@ LISTS = ("places", "photos", "classes", "masks")  # of a row each
 
 
 @dataclass(frozen=True)
-class Rows:
+class PredictionRows:
     """What a file says, row by row, in its order."""
 
     kind: Kind
@@ -73,7 +73,7 @@ class Rows:
     by_id: bool = False  # photos are named by the annotations' image ids before they are by their files
     notes: Sequence[str] = field(default=())  # for people: what was passed over
 
-    def take(self, chosen: np.ndarray) -> Rows:
+    def take(self, chosen: np.ndarray) -> PredictionRows:
         """Those rows alone, in this order; all of them are the same ones."""
         if len(chosen) == len(self.places):
             return self
@@ -81,15 +81,15 @@ class Rows:
         return replace(self, scores=self.scores[chosen], boxes=self.boxes[chosen], **lists)
 
 
-def read_rows(path: Path) -> Rows:
-    """Raises UserError for a path that is none of these, DataError with the place of the first wrong row."""
+def read_rows(path: Path) -> PredictionRows:
+    """Raises PacelineError for a path that is none of these, DataError with the place of the first wrong row."""
     if path.is_dir():
         return _yolo(path)
     if not path.is_file():
-        raise UserError(f"--predictions {path}: no such file or folder.")
-    readers: dict[str, Callable[[Path], Rows]] = {".json": _coco, ".csv": _table, ".tsv": _table}
+        raise PacelineError(f"--predictions {path}: no such file or folder.")
+    readers: dict[str, Callable[[Path], PredictionRows]] = {".json": _coco, ".csv": _table, ".tsv": _table}
     if path.suffix.lower() not in readers:
-        raise UserError(
+        raise PacelineError(
             f"--predictions {path}: expected COCO's results (.json), a table (.csv), or a folder of YOLO's .txt files."
         )
     return _checked(readers[path.suffix.lower()](path), path)
@@ -98,7 +98,7 @@ def read_rows(path: Path) -> Rows:
 def _text(path: Path) -> str:
     """The text of a file. Raises DataError if it cannot be read or decoded."""
     try:
-        data = read_plain(path, MOST_BYTES)
+        data = read_plain(path, MAX_BYTES)
         return data.decode(json.detect_encoding(data))
     except OSError as problem:
         raise DataError(f"{path}: cannot be read ({problem.strerror}).") from None
@@ -107,7 +107,7 @@ def _text(path: Path) -> str:
         raise DataError(f"{path}: not text in {problem.encoding.upper()} ({where}). Save the file as UTF-8.") from None
 
 
-def _coco(path: Path) -> Rows:
+def _coco(path: Path) -> PredictionRows:
     try:
         entries = json.loads(_text(path))
     except (ValueError, RecursionError) as problem:
@@ -129,10 +129,10 @@ def _coco(path: Path) -> Rows:
         lacking += [] if {"category_id", "category_name"} & entry.keys() else ["category_id"]
         if lacking:
             hint = ": ground truth has none; name the file of the model's answers" if "score" in lacking else ""
-            raise DataError(f"{path}: entry {number} has no {some(lacking)}{hint}.")
+            raise DataError(f"{path}: entry {number} has no {join_names(lacking)}{hint}.")
         if not (entry.get("bbox") or entry.get("segmentation")):
-            raise DataError(f"{path}: entry {number}: bbox must be 4 numbers, not {short(entry.get('bbox'))!r}.")
-    return Rows(
+            raise DataError(f"{path}: entry {number}: bbox must be 4 numbers, not {abbreviate(entry.get('bbox'))!r}.")
+    return PredictionRows(
         kind="masks" if masks else "boxes",
         places=[f"entry {number}" for number in range(len(entries))],
         photos=[_name(entry, ("image_id", "file_name"), f"{path}: entry {n}") for n, entry in enumerate(entries)],
@@ -152,35 +152,35 @@ def _name(entry: dict[str, Any], keys: Sequence[str], where: str) -> int | str:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise DataError(f"{where}: {key} must be a whole number or a name, not {short(value)!r}.")
+        raise DataError(f"{where}: {key} must be a whole number or a name, not {abbreviate(value)!r}.")
     return value
 
 
 def _class_of(entry: dict[str, Any], where: str) -> int | str:
     given = _name(entry, ("category_name", "category_id"), where)
-    number = None if "category_name" in entry else id_of(given)
+    number = None if "category_name" in entry else parse_id(given)
     return given if number is None else number
 
 
-def id_of(value: int | str) -> int | None:
+def parse_id(value: int | str) -> int | None:
     """The id that a number or a text is: "7" and "7.0" are, "007" is a name."""
     if isinstance(value, int):
         return value
-    found = _ID.fullmatch(value)
-    return int(found[1]) if found else None
+    result = _ID.fullmatch(value)
+    return int(result[1]) if result else None
 
 
 def _numbers(values: Sequence[Any], path: Path, name: str, width: int = 0) -> np.ndarray:
     try:
-        found = np.array(values, np.float64)
+        result = np.array(values, np.float64)
     except (TypeError, ValueError, OverflowError):
-        found = None
+        result = None
     shape = (len(values), width) if width else (len(values),)
-    if found is not None and (found.shape == shape or not len(values)):
-        return found.reshape(shape)
+    if result is not None and (result.shape == shape or not len(values)):
+        return result.reshape(shape)
     number = next(number for number, value in enumerate(values) if not _is_numbers(value, width))
     wanted = f"{width} numbers" if width else "a number"
-    raise DataError(f"{path}: entry {number}: {name} must be {wanted}, not {short(values[number])!r}.")
+    raise DataError(f"{path}: entry {number}: {name} must be {wanted}, not {abbreviate(values[number])!r}.")
 
 
 def _is_numbers(value: Any, width: int) -> bool:
@@ -190,11 +190,11 @@ def _is_numbers(value: Any, width: int) -> bool:
         return False
 
 
-def _yolo(folder: Path) -> Rows:
+def _yolo(folder: Path) -> PredictionRows:
     files = _texts(folder) or _texts(folder / "labels")
     if not files:
         raise DataError(f"--predictions {folder}: no .txt file in it; expected YOLO's PHOTO.txt, one per photo.")
-    places, photos, classes, scores, boxes, polygons, others = [], [], [], [], [], [], []
+    locations, photos, classes, scores, boxes, polygons, others = [], [], [], [], [], [], []
     for file in files:
         lines = [(number, line) for number, line in enumerate(_text(file).splitlines(), 1) if line.strip()]
         no_photo = file.stem.lower() in NOT_PHOTOS or file.stem.lower().startswith("readme")
@@ -202,39 +202,39 @@ def _yolo(folder: Path) -> Rows:
             others.append(file.name)
             continue
         for number, line in lines:
-            place = f"{file.name}, line {number}"
+            location = f"{file.name}, line {number}"
             try:
                 values = [float(word.replace(",", ".")) for word in _words(line)]
             except ValueError:
-                raise DataError(f"{folder}: {place}: {short(line.strip())!r} is not a row of numbers.") from None
+                raise DataError(f"{folder}: {location}: {abbreviate(line.strip())!r} is not a row of numbers.") from None
             if len(values) < 6 or len(values) % 2:
                 raise DataError(
-                    f"{folder}: {place}: {len(values)} numbers; expected class, center x, center y, width, height, score (or "
+                    f"{folder}: {location}: {len(values)} numbers; expected class, center x, center y, width, height, score (or "
                     "class, a polygon, score). Ultralytics writes scores with save_conf=True."
                 )
-            places.append(place)
+            locations.append(location)
             photos.append(file.stem)
-            classes.append(_whole(values[0], f"{folder}: {place}"))
+            classes.append(_whole(values[0], f"{folder}: {location}"))
             scores.append(values[-1])
             center_x, center_y, width, height = values[1:5] if len(values) == 6 else (0.0,) * 4
             boxes.append((center_x - width / 2, center_y - height / 2, width, height))
             polygons.append([values[1:-1]] if len(values) > 6 else [])
     masks = any(polygons)
     if masks and not all(polygons):
-        place = places[polygons.index([])]
-        raise DataError(f"{folder}: {place} is a box, and others are polygons: score them apart.")
-    found = np.array(boxes, np.float64).reshape(-1, 4)
+        location = locations[polygons.index([])]
+        raise DataError(f"{folder}: {location} is a box, and others are polygons: score them apart.")
+    result = np.array(boxes, np.float64).reshape(-1, 4)
     kind: Kind = "masks" if masks else "boxes"
-    notes = [f"{folder}: passed over {some(others)}, which hold no predictions"] if others else []
-    rows = Rows(
-        kind, places, photos, classes, np.array(scores), found, polygons if masks else [], fractions=True, notes=notes
+    notes = [f"{folder}: passed over {join_names(others)}, which hold no predictions"] if others else []
+    rows = PredictionRows(
+        kind, locations, photos, classes, np.array(scores), result, polygons if masks else [], fractions=True, notes=notes
     )
     return _checked(rows, folder)
 
 
 def _texts(folder: Path) -> list[Path]:
     """The visible .txt files of a folder, by name."""
-    return [file for file in listed(folder, "*.[tT][xX][tT]") if file.is_file()]
+    return [file for file in list_matching(folder, "*.[tT][xX][tT]") if file.is_file()]
 
 
 def _words(line: str) -> list[str]:
@@ -249,7 +249,7 @@ def _whole(value: float, where: str) -> int:
     return int(value)
 
 
-def _table(path: Path) -> Rows:
+def _table(path: Path) -> PredictionRows:
     text = _text(path)
     head, _, below = text.partition("\n")
     skipped = 1 if head.strip().lower().startswith("sep=") else 0  # Excel's, for a separator of its own
@@ -258,10 +258,10 @@ def _table(path: Path) -> Rows:
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
         names = _columns(reader.fieldnames or ())
-        entries, places = [], []
+        entries, locations = [], []
         for entry in reader:
             entries.append({name: (entry[known] or "").strip() for name, known in names.items()})
-            places.append(f"line {reader.line_num + skipped}")
+            locations.append(f"line {reader.line_num + skipped}")
     except csv.Error as problem:
         raise DataError(f"{path}: not a table ({problem}).") from None
     columns = {what: next((name for name in known if name in names), "") for what, known in COLUMNS.items()}
@@ -271,15 +271,15 @@ def _table(path: Path) -> Rows:
     needed = ("photo", "class", "score") if sides else ("photo", "class")
     if lacking := [what for what in needed if not columns[what]]:
         expected = "; ".join(f"{what}: one of {', '.join(COLUMNS[what])}" for what in lacking)
-        found = short(some(list(names)), 200)
-        raise DataError(f"{path}: its first line has no column of {expected}. It has {found}.")
+        result = abbreviate(join_names(list(names)), 200)
+        raise DataError(f"{path}: its first line has no column of {expected}. It has {result}.")
 
     def column(name: str) -> Iterator[float]:
-        for entry, place in zip(entries, places):
+        for entry, location in zip(entries, locations):
             try:
                 yield float(entry[name] if delimiter == "," else entry[name].replace(",", "."))
             except ValueError:
-                raise DataError(f"{path}: {place}: {name} must be a number, not {short(entry[name])!r}.") from None
+                raise DataError(f"{path}: {location}: {name} must be a number, not {abbreviate(entry[name])!r}.") from None
 
     count = len(entries)
     boxes = np.zeros((count, 4))
@@ -290,10 +290,10 @@ def _table(path: Path) -> Rows:
     scores = np.fromiter(column(columns["score"]), np.float64, count) if columns["score"] else np.ones(count)
     classes, photos = ([entry[columns[what]] for entry in entries] for what in ("class", "photo"))
     if columns["class"] in ("category_id", "class_id"):
-        classes = [word if (number := id_of(word)) is None else number for word in classes]
+        classes = [word if (number := parse_id(word)) is None else number for word in classes]
     kind: Kind = "boxes" if sides else "classes"
     ids, by_id = columns["class"] == "category_id", columns["photo"] == "image_id"
-    return Rows(kind, places, photos, classes, scores, boxes, [], ids=ids, by_id=by_id)
+    return PredictionRows(kind, locations, photos, classes, scores, boxes, [], ids=ids, by_id=by_id)
 
 
 def _columns(names: Sequence[str]) -> dict[str, str]:
@@ -301,10 +301,10 @@ def _columns(names: Sequence[str]) -> dict[str, str]:
     return {name.strip().strip('"').lower(): name for name in names if name and name.strip()}
 
 
-def _checked(rows: Rows, path: Path) -> Rows:
+def _checked(rows: PredictionRows, path: Path) -> PredictionRows:
     """Raises DataError for a box or a score that is not finite."""
     wrong = np.flatnonzero(~(np.isfinite(rows.scores) & np.isfinite(rows.boxes).all(axis=1)))
     if len(wrong):
-        place = rows.places[int(wrong[0])]
-        raise DataError(f"{path}: {place}: its box or score is not finite ({len(wrong):,} such rows).")
+        location = rows.places[int(wrong[0])]
+        raise DataError(f"{path}: {location}: its box or score is not finite ({len(wrong):,} such rows).")
     return rows

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import some
-from paceline.data.checks.suspicious_boxes import odd_coordinates
+from paceline._utils.text import join_names
+from paceline.data.checks.suspicious_boxes import guess_coordinate_format
 from paceline.data.prepare.box_arrays import mask_arrays
-from paceline.data.rle import RunLengths, compress, decompress
-from paceline.inference.external_names import class_numbers, photo_numbers
-from paceline.inference.external_predictions import Rows
+from paceline.data.rle import RLE, compress, decompress
+from paceline.inference.external_names import match_classes, match_images
+from paceline.inference.external_predictions import PredictionRows
 from paceline.models.datamodule import DataModule
 from paceline.models.metrics.coco import Detections
-from paceline.models.metrics.coco_pack import Share, pack
+from paceline.models.metrics.coco_pack import CocoShard, pack_shard
 from paceline.models.metrics.top_k import KEPT, TopK
 from paceline.models.object_task import ObjectData
-from paceline.models.task import Evaluation, Task
+from paceline.models.task import EvalResult, Task
 
 # The recipe whose task scores rows of this kind.
 RECIPES = {"classes": "resnet50-custom", "boxes": "fasterrcnn-custom", "masks": "maskrcnn-custom"}
@@ -33,14 +33,14 @@ CHUNK = 1024
 
 
 @dataclass(frozen=True)
-class Answers:
+class ExternalScores:
     """A file's rows, and whose classes they name."""
 
     path: Path
-    rows: Rows
+    rows: PredictionRows
     classes: Sequence[str] = ()  # the model's, in its order; () = the data's
     first: int = 0  # number of the first
-    shares: list[Share] = field(default_factory=list)  # the objects, once `notes` has read them
+    shares: list[CocoShard] = field(default_factory=list)  # the objects, once `notes` has read them
 
     @property
     def recipe(self) -> str:
@@ -53,28 +53,28 @@ class Answers:
         Raises DataError for a photo or class that the data do not have, and for a mask that does not fit its photo.
         """
         rows, photos, note = _scored(self, task.data)
-        found = [*rows.notes, *filter(None, [note])]
+        results = [*rows.notes, *filter(None, [note])]
         if isinstance(task.data, ObjectData):
             share, odd = _share(self, task.data, rows, photos)
             self.shares.append(share)
-            found += [f"{self.path}: {text}" for text in odd if text]
+            results += [f"{self.path}: {text}" for text in odd if text]
         if any(isinstance(given, int) for given in rows.classes):
             if rows.ids and isinstance(task.data, ObjectData) and not self.classes:
-                found.append("numbers of classes are the annotations' category ids")
+                results.append("numbers of classes are the annotations' category ids")
             else:
                 classes = list(self.classes or task.data.classes)
-                found.append(f"numbers of classes, from {self.first}: {some(classes, 12)}")
-        return found
+                results.append(f"numbers of classes, from {self.first}: {join_names(classes, 12)}")
+        return results
 
 
-def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None], **_: Any) -> Evaluation:
+def score_external(answers: ExternalScores, task: Task, *, passed: Callable[[int], None], **_: Any) -> EvalResult:
     """As `training.evaluate.evaluate`, without a network, after `answers.notes`. Raises DataError as that does."""
     passed(task.data.val_images)
     if isinstance(task.data, ObjectData):
-        return task.evaluator.summarise([pack(answers.shares[-1])])
+        return task.evaluator.summarize([pack_shard(answers.shares[-1])])
     path, index, numbers = answers.path, task.data.val_index, task.data.val_numbers
     rows, photos = _scored(answers, task.data)[:2]
-    classes = class_numbers(rows, path, task.data.classes, (), answers.classes, answers.first)
+    classes = match_classes(rows, path, task.data.classes, (), answers.classes, answers.first)
     best, scores = np.full((len(numbers), KEPT), -1, np.int32), np.zeros((len(numbers), KEPT), np.float32)
     order = np.lexsort((np.arange(len(photos)), -rows.scores, photos))
     for photo, group in groupby(order.tolist(), key=lambda row: photos[row]):
@@ -82,27 +82,29 @@ def score_answers(answers: Answers, task: Task, *, passed: Callable[[int], None]
         if len(set(classes[mine].tolist())) < len(mine):
             raise DataError(f"{path}: {rows.places[mine[0]]}: its photo has one class twice.")
         best[photo, : len(mine)], scores[photo, : len(mine)] = classes[mine], rows.scores[mine]
-    return task.evaluator.summarise([TopK(numbers, index.labels[numbers].astype(np.int32), best, scores).pack()])
+    return task.evaluator.summarize([TopK(numbers, index.labels[numbers].astype(np.int32), best, scores).pack()])
 
 
-def _scored(answers: Answers, data: DataModule) -> tuple[Rows, np.ndarray, str]:
+def _scored(answers: ExternalScores, data: DataModule) -> tuple[PredictionRows, np.ndarray, str]:
     """The rows of the photos that are scored, each row's place among these, and a note; others of the split are left out."""
-    index, places = data.val_index, np.full(len(data.val_index), -1)
-    places[data.val_numbers] = np.arange(len(data.val_numbers))
+    index, indices = data.val_index, np.full(len(data.val_index), -1)
+    indices[data.val_numbers] = np.arange(len(data.val_numbers))
     ids = data.val.image_ids.tolist() if isinstance(data, ObjectData) else ()
     files = [index.path(number) for number in range(len(index))]
-    numbers, note = photo_numbers(answers.rows, answers.path, files, ids)
-    photos = places[numbers]
+    numbers, note = match_images(answers.rows, answers.path, files, ids)
+    photos = indices[numbers]
     return answers.rows.take(np.flatnonzero(photos >= 0)), photos[photos >= 0], note
 
 
-def _share(answers: Answers, data: ObjectData, rows: Rows, photos: np.ndarray) -> tuple[Share, list[str]]:
+def _share(
+    answers: ExternalScores, data: ObjectData, rows: PredictionRows, photos: np.ndarray
+) -> tuple[CocoShard, list[str]]:
     """The objects, and what looks wrong in them."""
-    classes = class_numbers(rows, answers.path, data.classes, data.category_ids, answers.classes, answers.first)
+    classes = match_classes(rows, answers.path, data.classes, data.category_ids, answers.classes, answers.first)
     sizes = np.stack([data.val.heights, data.val.widths], axis=1)[data.val_numbers[photos]].reshape(-1, 2)  # (n, 2)
     boxes = rows.boxes * np.tile(sizes[:, ::-1], 2) if rows.fractions else rows.boxes
     given = boxes.any(axis=1)
-    odd = [odd_coordinates(boxes[given], sizes[given, ::-1])]
+    odd = [guess_coordinate_format(boxes[given], sizes[given, ::-1])]
     if flat := np.count_nonzero((boxes[given, 2:] <= 0).any(axis=1)):
         odd.append(f"Boxes without area: {flat:,} of {len(boxes):,}.")
     masks = None
@@ -111,14 +113,14 @@ def _share(answers: Answers, data: ObjectData, rows: Rows, photos: np.ndarray) -
         for first in range(0, len(rows.masks), CHUNK):
             texts, count = _strings(rows, first, sizes[first : first + CHUNK], answers.path)
             strings, left_out = strings + texts, left_out + count
-        masks = RunLengths.of(strings)
+        masks = RLE.of(strings)
         boxes = np.where(boxes.any(axis=1, keepdims=True), boxes, _around(strings, sizes))
         odd += [f"Outlines of less than three points, left out: {left_out:,}."] if left_out else []
-    found = Detections(data.val_numbers[photos], boxes, classes + 1, rows.scores)
-    return Share(data.val_numbers, found, masks), odd
+    detections = Detections(data.val_numbers[photos], boxes, classes + 1, rows.scores)
+    return CocoShard(data.val_numbers, detections, masks), odd
 
 
-def _strings(rows: Rows, first: int, sizes: np.ndarray, path: Path) -> tuple[list[bytes], int]:
+def _strings(rows: PredictionRows, first: int, sizes: np.ndarray, path: Path) -> tuple[list[bytes], int]:
     """Masks from row `first` on as run-length strings, read as annotations are, and polygons left out; sizes: of their photos."""
     from hotcoco import mask as coco
 
@@ -157,12 +159,12 @@ def _compressed(masks: Sequence[Any], sizes: np.ndarray) -> list[bytes] | None:
     if len(maps) < len(masks) or [mask.get("size") for mask in maps] != sizes.tolist():
         return None
     texts = [mask["counts"].encode(errors="surrogatepass") for mask in maps]
-    found, pixels = RunLengths.of(texts), sizes.prod(axis=1)
-    parts = found.text - 48  # below 48 they become large
+    result, pixels = RLE.of(texts), sizes.prod(axis=1)
+    parts = result.text - 48  # below 48 they become large
     ends = np.flatnonzero(parts < 32)
-    if (parts > 63).any() or (parts[found.starts[1:] - 1] > 31).any() or np.diff(ends, prepend=-1).max() > MAX_DIGITS:
+    if (parts > 63).any() or (parts[result.starts[1:] - 1] > 31).any() or np.diff(ends, prepend=-1).max() > MAX_DIGITS:
         return None
-    runs, starts = decompress(found)
+    runs, starts = decompress(result)
     fit = (runs >= 0) & (runs <= np.repeat(pixels, np.diff(starts)))
     return texts if fit.all() and (np.add.reduceat(runs, starts[:-1]) == pixels).all() else None
 

@@ -13,8 +13,8 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import glob_paths, scan
-from paceline._utils.names import PREDICTED_SUFFIX_FORMATS, by_suffix, suffix_of
+from paceline._utils.listing import glob_paths, scan_folder
+from paceline._utils.names import PREDICTED_SUFFIX_FORMATS, format_skipped_suffixes, get_suffix
 
 SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".ogv")
@@ -23,7 +23,7 @@ _CAMERA = re.compile(r"(?:camera:|/dev/video)(\d{1,3})")
 ANSWERS, PART, OURS = "predictions.json", "predictions.json.part", b'{"paceline": "predictions"'
 
 
-class Unreadable(NamedTuple):
+class FailedImage(NamedTuple):
     """A photo without an answer."""
 
     file: str  # path, or "" for a photo given as bytes or pixels
@@ -31,25 +31,25 @@ class Unreadable(NamedTuple):
 
 
 @dataclass
-class Listing:
+class ImageListing:
     """The photos under the named paths."""
 
     photos: list[Path] = field(default_factory=list)
     places: list[PurePath] = field(default_factory=list)  # of each photo: its path in the named folder, or its name
-    refused: list[Unreadable] = field(default_factory=list)  # what would be photos, but cannot be taken
+    refused: list[FailedImage] = field(default_factory=list)  # what would be photos, but cannot be taken
     others: Counter[str] = field(default_factory=Counter)  # files that are left out, by suffix ("" for none)
     passed: Counter[str] = field(default_factory=Counter)  # hidden entries, and folders that were not entered, by why
 
     def skipped(self) -> str:
         """The entries that were passed over in the named folders, on one line; "" for none."""
         parts = []
-        if left_out := by_suffix(self.others):
+        if left_out := format_skipped_suffixes(self.others):
             parts.append(left_out)
         parts += [f"{number} {why}" for why, number in self.passed.items()]
         return "; ".join(parts)
 
 
-def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Listing:
+def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> ImageListing:
     """The named photos, and the photos in named folders: of each folder its own in name order, then its folders'.
 
     A path that is not there and has one of *?[ is a pattern, as a shell's, ** for any number of folders: in its place come the
@@ -58,38 +58,38 @@ def find_photos(paths: Sequence[Path], *, apart_from: Sequence[Path] = ()) -> Li
     passed over; a folder that several links lead to is entered once, and a photo that is named again is taken once.
     Raises DataError for a path that is not there, for a pattern that names nothing, and for a folder without photos.
     """
-    found = Listing()
+    result = ImageListing()
     away = {key for folder in apart_from if (key := _key(folder)) is not None}
     taken: set[tuple[str, str]] = set()
     real = cache(lambda folder: os.path.realpath(str(folder)))
 
-    def take(photo: Path, place: PurePath) -> None:
+    def take(photo: Path, location: PurePath) -> None:
         key = real(photo.parent), photo.name  # a link beside its photo is a photo of its own
         if key in taken:
-            found.passed["named more than once, answered once"] += 1
+            result.passed["named more than once, answered once"] += 1
             return
         taken.add(key)
-        found.photos.append(photo)
-        found.places.append(place)
+        result.photos.append(photo)
+        result.places.append(location)
 
-    for path in _spread(paths, found):
+    for path in _spread(paths, result):
         if os.path.isdir(path):
-            before, inside = len(found.refused), list(_in_folder(path, found, away))
+            before, inside = len(result.refused), list(_in_folder(path, result, away))
             for photo in inside:
                 take(photo, PurePath(photo.relative_to(path)))
-            if not inside and len(found.refused) == before:
-                others = f" In it: {text}." if (text := found.skipped()) else ""
+            if not inside and len(result.refused) == before:
+                others = f" In it: {text}." if (text := result.skipped()) else ""
                 raise DataError(f"{path}: no photos in this folder (looked for {', '.join(SUFFIXES)}).{others}")
         elif os.path.lexists(path):
             take(path, PurePath(path.name))  # what is no plain file is named when it is opened
         else:
             raise DataError(f"{path}: there is no such file or folder.")
-    return found
+    return result
 
 
-def _spread(paths: Sequence[Path], found: Listing) -> Iterator[Path]:
+def _spread(paths: Sequence[Path], result: ImageListing) -> Iterator[Path]:
     """The paths, with the photos and folders that a pattern names in its place; the other files of it are counted in `found`."""
-    answers = cache(holds_answers)
+    answers = cache(is_prediction_dir)
     for path in paths:
         if os.path.lexists(path) or not glob.has_magic(str(path)):
             yield path
@@ -100,41 +100,41 @@ def _spread(paths: Sequence[Path], found: Listing) -> Iterator[Path]:
         ours = {file for file in named if any(answers(folder) for folder in file.parents)}
         others = {f for f in named if not f.is_dir() and f.suffix.lower() not in SUFFIXES} - ours
         if ours:
-            found.passed["in folders with the answers of an earlier prediction"] += len(ours)
-        found.others.update(suffix_of(os.fsencode(file.name)) for file in others)
+            result.passed["in folders with the answers of an earlier prediction"] += len(ours)
+        result.others.update(get_suffix(os.fsencode(file.name)) for file in others)
         wanted = [file for file in named if file not in ours and file not in others]
         if not wanted:
-            what = f" It names: {text}." if (text := found.skipped()) else ""
+            what = f" It names: {text}." if (text := result.skipped()) else ""
             raise DataError(f"{path}: this pattern names no photo (looked for {', '.join(SUFFIXES)}).{what}")
         yield from wanted
 
 
-def _in_folder(top: Path, found: Listing, away: set[tuple[int, int]]) -> Iterator[Path]:
+def _in_folder(top: Path, result: ImageListing, away: set[tuple[int, int]]) -> Iterator[Path]:
     """Photos below `top`; what is passed over is counted in `found`."""
     waiting, entered = [top], set(away)
     while waiting:
         folder = waiting.pop()
         if (why := _not_entered(folder, top, entered, away)) is not None:
-            found.passed[why] += 1
+            result.passed[why] += 1
             continue
         try:
-            entries, hidden = scan(str(folder))
+            entries, hidden = scan_folder(str(folder))
         except OSError as problem:
-            found.refused.append(Unreadable(str(folder), f"the folder cannot be listed ({problem.strerror})"))
+            result.refused.append(FailedImage(str(folder), f"the folder cannot be listed ({problem.strerror})"))
             continue
         below: list[Path] = []
         if hidden:
-            found.passed["hidden"] += hidden
+            result.passed["hidden"] += hidden
         for name in (entry.name for entry in entries):
             path = folder / name
             if "\n" in name:
-                found.refused.append(Unreadable(str(path), "it has a line break in its name. Rename it"))
+                result.refused.append(FailedImage(str(path), "it has a line break in its name. Rename it"))
             elif os.path.isdir(path):  # which no path upsets, however long
                 below.append(path)
             elif path.suffix.lower() in SUFFIXES:
                 yield path
             else:
-                found.others[suffix_of(os.fsencode(name))] += 1
+                result.others[get_suffix(os.fsencode(name))] += 1
         # Folders before links to folders, which may lead to one of them; the last of the list is taken first.
         waiting += sorted(below, key=lambda path: (path.is_symlink(), path.name), reverse=True)
 
@@ -147,19 +147,19 @@ def _not_entered(folder: Path, top: Path, entered: set[tuple[int, int]], away: s
             return "folder of the run or of its answers"
         if key in entered:
             return "link to a folder that is read already"
-        if holds_answers(folder):
+        if is_prediction_dir(folder):
             return "folder with the answers of an earlier prediction"
     if key is not None:
         entered.add(key)
     return None
 
 
-def holds_answers(folder: Path) -> bool:
+def is_prediction_dir(folder: Path) -> bool:
     """Whether a prediction of ours wrote its answers into `folder`, or began to."""
-    return any(begins_as_ours(folder / name) for name in (ANSWERS, PART))
+    return any(is_predictions_file(folder / name) for name in (ANSWERS, PART))
 
 
-def begins_as_ours(file: Path) -> bool:
+def is_predictions_file(file: Path) -> bool:
     """Whether `file` is a plain file that begins as our predictions.json does; or an empty part, as earlier versions began it."""
     try:
         if not file.is_file():
@@ -180,10 +180,10 @@ def _key(folder: Path) -> tuple[int, int] | None:
 
 def is_video(path: Path) -> bool:
     """Whether a path is named as a video file or a camera is (camera:0, /dev/video0)."""
-    return path.suffix.lower() in VIDEO_SUFFIXES or camera_number(path) is not None
+    return path.suffix.lower() in VIDEO_SUFFIXES or parse_camera(path) is not None
 
 
-def camera_number(path: Path) -> int | None:
+def parse_camera(path: Path) -> int | None:
     """The number of the camera that a path names; None for any other."""
     match = _CAMERA.fullmatch(str(path))
     return int(match[1]) if match else None

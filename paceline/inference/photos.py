@@ -17,9 +17,9 @@ from PIL import Image
 
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import read_plain
-from paceline.data.transforms.crop import Window
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import MOST_BYTES, endless_jpeg, read_header, undecodable
+from paceline.data.transforms.image_header import MAX_BYTES, broken_image_message, find_endless_jpeg, read_header
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ def _is_tensor(value: object) -> TypeGuard[torch.Tensor]:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def encoded(photo: Photo) -> tuple[bytes, str]:
+def encode_photo(photo: Photo) -> tuple[bytes, str]:
     """A photo's encoded bytes and its name; pixels are encoded without loss.
 
     Raises DataError for a file that cannot be read, and for pixels of another kind than those above.
@@ -55,33 +55,33 @@ def encoded(photo: Photo) -> tuple[bytes, str]:
         data, name = bytes(photo), GIVEN
     else:
         return _encoded_pixels(_picture(photo)), GIVEN
-    if endless := endless_jpeg(data):
-        raise undecodable(name, endless)
+    if endless := find_endless_jpeg(data):
+        raise broken_image_message(name, endless)
     return data, name
 
 
-def name_of(photo: Photo) -> str:
+def get_photo_path(photo: Photo) -> str:
     """A photo's path, or "" where it was given as bytes or pixels."""
     return str(photo) if isinstance(photo, str | os.PathLike) else ""
 
 
-def whole_photo(photo: Photo, settings: Any) -> np.ndarray:
+def decode_photo(photo: Photo, settings: Any) -> np.ndarray:
     """The photo in its own size, upright or not as the network saw it: (h, w, 3) uint8 RGB.
 
     settings  the recipe's data treatment, which names the decoder
     Raises DataError where the photo cannot be decoded.
     """
-    data, name = encoded(photo)
+    data, name = encode_photo(photo)
     header = read_header(data, name, settings.exif)
     size = header.height, header.width
     pixels = np.empty((*size, 3), np.uint8)
-    decode_crop(data, header, Window(0, 0, *size, *size), pixels, flip=False, decoder=settings.decoder, name=name)
+    decode_crop(data, header, CropWindow(0, 0, *size, *size), pixels, flip=False, decoder=settings.decoder, name=name)
     return pixels
 
 
 def _file(path: Path) -> bytes:
     try:
-        return read_plain(path, MOST_BYTES)
+        return read_plain(path, MAX_BYTES)
     except OSError as problem:
         raise DataError(f"{path}: cannot be read ({problem.strerror}).") from None
     except ValueError as problem:  # a name with a zero byte
@@ -95,10 +95,10 @@ def _picture(photo: Image.Image | np.ndarray | torch.Tensor) -> Image.Image:
         return Image.fromarray(_tensor_pixels(photo))
     if not isinstance(photo, np.ndarray):
         raise _no_photo(type(photo).__name__)
-    grey = photo.ndim == 2 or (photo.ndim == 3 and photo.shape[2] == 1)
-    if photo.dtype != np.uint8 or not photo.size or not (grey or (photo.ndim == 3 and photo.shape[2] in (3, 4))):
+    gray = photo.ndim == 2 or (photo.ndim == 3 and photo.shape[2] == 1)
+    if photo.dtype != np.uint8 or not photo.size or not (gray or (photo.ndim == 3 and photo.shape[2] in (3, 4))):
         raise _no_photo(f"an array of {photo.dtype}, {photo.shape},", photo.ndim)
-    return Image.fromarray(photo.reshape(photo.shape[:2]) if grey else photo)
+    return Image.fromarray(photo.reshape(photo.shape[:2]) if gray else photo)
 
 
 def _tensor_pixels(photo: torch.Tensor) -> np.ndarray:
@@ -143,5 +143,5 @@ def _encoded_pixels(image: Image.Image) -> bytes:
     except DataError:
         raise
     except Exception as reason:  # Pillow's format plugins raise many types where an opened file is damaged
-        raise undecodable(GIVEN, reason) from reason
+        raise broken_image_message(GIVEN, reason) from reason
     return buffer.getvalue()

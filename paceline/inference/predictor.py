@@ -18,19 +18,19 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline.data.transforms.image_header import Header
-from paceline.data.workers.crew import in_order
-from paceline.distributed.device.detect import cpu_cores
-from paceline.inference.photo_paths import Unreadable, find_photos
-from paceline.inference.photos import WANTED, Photo, is_photo, name_of, whole_photo
-from paceline.inference.results import Answer, Found, Result
-from paceline.inference.tiling import OVERLAP, in_tiles
+from paceline.data.workers.crew import map_ordered
+from paceline.distributed.device.detect import count_cpus
+from paceline.inference.photo_paths import FailedImage, find_photos
+from paceline.inference.photos import WANTED, Photo, decode_photo, get_photo_path, is_photo
+from paceline.inference.results import ClassificationResult, DetectionResult, PredictionResult
+from paceline.inference.tiling import OVERLAP, predict_tiled
 from paceline.training.logging.events import read_events
 
 # Numbers of objects, (m,), and their boxes' corners in the photo, (m, 4) pixels -> their masks as COCO's run lengths.
 Draw: TypeAlias = Callable[[np.ndarray, np.ndarray], Iterable[bytes]]
 
 
-class Seen(NamedTuple):
+class PreparedImage(NamedTuple):
     """A photo as the network takes it."""
 
     photo: Photo
@@ -40,14 +40,14 @@ class Seen(NamedTuple):
     label: Any  # what the workload's `draw_eval` labelled it with
 
 
-class PhotoPredictor(ABC):
+class Predictor(ABC):
     """An opened model that answers for photos: `predict` for what is at hand, `stream` for more than fits into memory."""
 
     trained: Any  # what was opened: folder, workload, recipe, classes, category_ids, checkpoint, step, facts
 
     @property
     def finds_objects(self) -> bool:
-        """Whether results are objects (`Found`); else they name whole photos (`Answer`)."""
+        """Whether results are objects (`DetectionResult`); else they name whole photos (`ClassificationResult`)."""
         return self.trained.workload.finds_objects
 
     @property
@@ -81,11 +81,13 @@ class PhotoPredictor(ABC):
         return next((one for one in events if one["event"] == "eval" and one["step"] == trained.step), {})
 
     @overload
-    def predict(self, photos: Photo, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP) -> Result: ...
+    def predict(
+        self, photos: Photo, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
+    ) -> PredictionResult: ...
     @overload
     def predict(
         self, photos: Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
-    ) -> list[Result]: ...
+    ) -> list[PredictionResult]: ...
     def predict(self, photos: Any, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP) -> Any:
         """One photo gives one result; a folder, list, tuple or generator of photos gives a list of results.
 
@@ -108,17 +110,17 @@ class PhotoPredictor(ABC):
                 and of a Found .to_coco(image_id); in a list in the photos' order, a folder in it counts as its photos
         Raises DataError for the first photo that cannot be read; `stream` goes on instead.
         """
-        found = []
-        for place, result in enumerate(self.stream(_listed(photos), batch=batch, tile=tile, overlap=overlap)):
-            if isinstance(result, Unreadable):
-                name = result.file or ("" if _is_one(photos) else f"photo {place + 1} of those given")
+        results = []
+        for index, result in enumerate(self.stream(_listed(photos), batch=batch, tile=tile, overlap=overlap)):
+            if isinstance(result, FailedImage):
+                name = result.file or ("" if _is_one(photos) else f"photo {index + 1} of those given")
                 raise DataError(f"{name}: {result.reason}." if name else f"{result.reason}.")
-            found.append(result)
-        return found[0] if _is_one(photos) else found
+            results.append(result)
+        return results[0] if _is_one(photos) else results
 
     def stream(
         self, photos: Photo | Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
-    ) -> Iterator[Result | Unreadable]:
+    ) -> Iterator[PredictionResult | FailedImage]:
         """Results one after the other, in the photos' order; a photo that cannot be read is an Unreadable in its place.
 
         photos  as `predict` takes them: one, a folder, or several, which are taken as they are needed, a few ahead. Files of a folder
@@ -129,34 +131,34 @@ class PhotoPredictor(ABC):
         listed = list(_listed(photos)) if by_name else cast("Iterable[Photo]", photos)
         if tile and self.finds_objects:
             alone = partial(self.stream, batch=batch)
-            yield from in_tiles(alone, listed, self.trained.recipe.input, tile=tile, overlap=overlap)
+            yield from predict_tiled(alone, listed, self.trained.recipe.input, tile=tile, overlap=overlap)
             return
         size = self.trained.workload.photos_at_once if batch is None else max(1, batch)
-        cores = cpu_cores()
+        cores = count_cpus()
         read = partial(_read_or_reason, self.reader())
         portable = isinstance(listed, Sequence) and all(isinstance(photo, str | os.PathLike) for photo in listed)
-        inputs = in_order(listed, read, size=cores, ahead=cores + size, processes=portable)
+        inputs = map_ordered(listed, read, size=cores, ahead=cores + size, processes=portable)
         while part := list(islice(inputs, size)):
-            answers = iter(self._answers([read for read in part if not isinstance(read, Unreadable)]))
-            yield from (read if isinstance(read, Unreadable) else next(answers) for read in part)
+            answers = iter(self._answers([read for read in part if not isinstance(read, FailedImage)]))
+            yield from (read if isinstance(read, FailedImage) else next(answers) for read in part)
 
     @abstractmethod
-    def reader(self) -> Callable[[Photo], Seen]:
+    def reader(self) -> Callable[[Photo], PreparedImage]:
         """A function that reads a photo as the network takes it, and raises DataError. Threads and other processes call it."""
 
     @abstractmethod
-    def _answers(self, part: Sequence[Seen]) -> Iterable[Result]:
+    def _answers(self, part: Sequence[PreparedImage]) -> Iterable[PredictionResult]:
         """The results of photos that were read, in their order."""
 
 
-def _read_or_reason(read: Callable[[Photo], Seen], photo: Photo) -> Seen | Unreadable:
+def _read_or_reason(read: Callable[[Photo], PreparedImage], photo: Photo) -> PreparedImage | FailedImage:
     try:
         return read(photo)
     except DataError as problem:
         # The first line is the reason; the others are advice on training sets.
-        name = name_of(photo)
+        name = get_photo_path(photo)
         reason = str(problem).partition("\n")[0].removeprefix(f"{name}: ")
-        return Unreadable(name, reason.rstrip("."))
+        return FailedImage(name, reason.rstrip("."))
 
 
 def _is_one(photos: object) -> bool:
@@ -183,13 +185,15 @@ def _listed(photos: Any) -> Iterator[Photo]:
         raise DataError(f"{type(photos).__name__} is no photo. {WANTED}; several are a folder, or a list of these.")
 
 
-def best_in(seen: Seen, trained: Any, classes: Sequence[int], scores: Sequence[float]) -> Answer:
+def to_classification(
+    seen: PreparedImage, trained: Any, classes: Sequence[int], scores: Sequence[float]
+) -> ClassificationResult:
     """classes, scores: of the photo, best first."""
     names = tuple(trained.classes[index] for index in classes)
-    return Answer(**_fields(seen, trained), classes=tuple(classes), names=names, scores=tuple(scores))
+    return ClassificationResult(**_fields(seen, trained), classes=tuple(classes), names=names, scores=tuple(scores))
 
 
-def found_in(seen: Seen, trained: Any, rows: np.ndarray, draw: Draw | None = None) -> Found:
+def to_detections(seen: PreparedImage, trained: Any, rows: np.ndarray, draw: Draw | None = None) -> DetectionResult:
     """A photo's objects, best first.
 
     rows    (D, 6), as networks have them: left, top, right, bottom as fractions of the photo, score, class 1..K, or 0 where there is
@@ -197,14 +201,14 @@ def found_in(seen: Seen, trained: Any, rows: np.ndarray, draw: Draw | None = Non
     draw    makes the masks, of a network that has them
     """
     h, w = seen.header.height, seen.header.width
-    places = np.flatnonzero(rows[:, 5] > 0)
-    places = places[np.argsort(-rows[places, 4], kind="stable")]
-    rows = rows[places].astype(np.float64)
+    indices = np.flatnonzero(rows[:, 5] > 0)
+    indices = indices[np.argsort(-rows[indices, 4], kind="stable")]
+    rows = rows[indices].astype(np.float64)
     corners = rows[:, :4] * [w, h, w, h]
     boxes = np.column_stack((corners[:, :2], corners[:, 2:] - corners[:, :2]))
     boxes[:, 2:] += getattr(trained.recipe.model.detect, "plus_one", False)
     labels = rows[:, 5].astype(int).tolist()
-    return Found(
+    return DetectionResult(
         **_fields(seen, trained),
         width=w,
         height=h,
@@ -213,11 +217,11 @@ def found_in(seen: Seen, trained: Any, rows: np.ndarray, draw: Draw | None = Non
         names=tuple(trained.classes[label - 1] for label in labels),
         scores=tuple(rows[:, 4].tolist()),
         category_ids=tuple(trained.category_ids[label - 1] for label in labels),
-        masks=None if draw is None else tuple(draw(places, corners)),
+        masks=None if draw is None else tuple(draw(indices, corners)),
     )
 
 
-def _fields(seen: Seen, trained: Any) -> dict[str, Any]:
+def _fields(seen: PreparedImage, trained: Any) -> dict[str, Any]:
     """The fields of every result."""
-    pixels = partial(whole_photo, seen.photo, trained.recipe.input)
-    return {"file": name_of(seen.photo), "pixels": pixels, "orientation": seen.orientation}
+    pixels = partial(decode_photo, seen.photo, trained.recipe.input)
+    return {"file": get_photo_path(seen.photo), "pixels": pixels, "orientation": seen.orientation}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import one_line
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import escape_to_line
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -28,7 +28,7 @@ ROOM = 200
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Result(ABC):
+class PredictionResult(ABC):
     """What was found in one photo."""
 
     file: str  # path, or "" for a photo given as bytes or pixels
@@ -37,7 +37,7 @@ class Result(ABC):
     orientation: int = 1
 
     def __repr__(self) -> str:
-        return one_line(f"<{type(self).__name__} in {self.file or 'the given photo'}: {self.line()}>")
+        return escape_to_line(f"<{type(self).__name__} in {self.file or 'the given photo'}: {self.line()}>")
 
     @abstractmethod
     def line(self, score_above: float = SHOWN_ABOVE) -> str:
@@ -62,7 +62,7 @@ class Result(ABC):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Answer(Result):
+class ClassificationResult(PredictionResult):
     """The best five classes of one photo, best first."""
 
     classes: tuple[int, ...]  # 0..K-1
@@ -75,9 +75,9 @@ class Answer(Result):
 
     def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True, side: int = 0) -> Image.Image:
         """The photo with a bar for each of its classes below it."""
-        from paceline.inference.drawing.pictures import top5_picture
+        from paceline.inference.drawing.pictures import draw_top5
 
-        return top5_picture(self.pixels(), self.names, self.scores)
+        return draw_top5(self.pixels(), self.names, self.scores)
 
     def record(self) -> dict[str, Any]:
         """Class numbers, names and scores."""
@@ -85,7 +85,7 @@ class Answer(Result):
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
-class Found(Result):
+class DetectionResult(PredictionResult):
     """The objects of one photo, best first; as evaluation scores them, so boxes may reach beyond the photo."""
 
     width: int  # of the photo as the network saw it, pixels
@@ -109,12 +109,12 @@ class Found(Result):
 
         return decode(self.rle(i)).astype(bool)
 
-    def only(self, classes: Iterable[str] | None = None, *, most: int | None = None) -> Found:
+    def only(self, classes: Iterable[str] | None = None, *, most: int | None = None) -> DetectionResult:
         """The best `most` objects of the named classes alone (None: all)."""
         wanted = None if classes is None else frozenset(classes)
         return self.at([i for i, name in enumerate(self.names) if wanted is None or name in wanted][:most])
 
-    def at(self, rows: Sequence[int]) -> Found:
+    def at(self, rows: Sequence[int]) -> DetectionResult:
         """The objects of these numbers alone, in this order."""
         columns = ("classes", "names", "scores", "category_ids", *(() if self.masks is None else ("masks",)))
         kept = {column: tuple(getattr(self, column)[i] for i in rows) for column in columns}
@@ -130,18 +130,18 @@ class Found(Result):
 
     def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True, side: int = 0) -> Image.Image:
         """The photo with a box, and a mask where there is one, for each object of this score; with names where labels."""
-        from paceline.inference.drawing.boxes import Mark, marks_picture
+        from paceline.inference.drawing.boxes import Annotation, draw_annotations
 
         marks = []
         for i, (box, label, name, score) in enumerate(zip(self.boxes.tolist(), self.classes, self.names, self.scores)):
             if score >= score_above:
                 mask = None if self.masks is None else self.rle(i)
-                marks.append(Mark(tuple(box), label, f"{name} {score:.2f}" if labels else "", mask=mask))
+                marks.append(Annotation(tuple(box), label, f"{name} {score:.2f}" if labels else "", mask=mask))
         if side:
-            return marks_picture(self.pixels(), marks, width=side, height=side)
+            return draw_annotations(self.pixels(), marks, width=side, height=side)
         side = min(max(self.width, self.height, SMALLEST, round(ROOM * len(marks) ** 0.5)), LARGEST)
         legend = dict(zip(self.classes, self.names))
-        return marks_picture(self.pixels(), marks, width=side, height=side, legend=legend)
+        return draw_annotations(self.pixels(), marks, width=side, height=side, legend=legend)
 
     def record(self) -> dict[str, Any]:
         """The photo's size, and each object with its category's id, name, box, score and mask; numbers are rounded."""
@@ -191,12 +191,12 @@ class Found(Result):
     def to_supervision(self) -> Any:
         """The objects as `supervision.Detections`: corners, scores, masks where there are any, and class names.
 
-        Its class_id counts from 0: the place in the predictor's `classes`. Raises UserError where supervision is not installed.
+        Its class_id counts from 0: the place in the predictor's `classes`. Raises PacelineError where supervision is not installed.
         """
         try:
             import supervision  # type: ignore[import-not-found]
         except ImportError:
-            raise UserError("to_supervision: supervision is not installed. pip install supervision") from None
+            raise PacelineError("to_supervision: supervision is not installed. pip install supervision") from None
         corners = np.concatenate((self.boxes[:, :2], self.boxes[:, :2] + self.boxes[:, 2:]), axis=1)
         shape = (len(self.scores), self.height, self.width)
         return supervision.Detections(

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.data.rle import bitmap, compress
-from paceline.data.workers.crew import in_order
-from paceline.inference.photo_paths import Unreadable
-from paceline.inference.photos import Photo, whole_photo
-from paceline.inference.results import Found, Result
+from paceline.data.rle import compress, decode_mask
+from paceline.data.workers.crew import map_ordered
+from paceline.inference.photo_paths import FailedImage
+from paceline.inference.photos import Photo, decode_photo
+from paceline.inference.results import DetectionResult, PredictionResult
 
 # Share of a tile's side that its neighbour has too, where no other is asked for.
 OVERLAP = 0.2
@@ -35,7 +35,7 @@ COVERED, CERTAIN = 0.7, 0.5
 SAME = 0.5
 
 
-class Window(NamedTuple):
+class TileWindow(NamedTuple):
     """A tile in its photo."""
 
     top: int
@@ -44,7 +44,7 @@ class Window(NamedTuple):
     width: int
 
 
-def windows(height: int, width: int, tile: int, overlap: float) -> list[Window]:
+def make_tiles(height: int, width: int, tile: int, overlap: float) -> list[TileWindow]:
     """Tiles of at most `tile` pixels a side that cover a photo, evenly spread, neighbours sharing at least `overlap` of a side.
 
     return  row by row; [] where the photo is one tile
@@ -52,7 +52,7 @@ def windows(height: int, width: int, tile: int, overlap: float) -> list[Window]:
     tops, lefts = _starts(height, tile, overlap), _starts(width, tile, overlap)
     if len(tops) == len(lefts) == 1:
         return []
-    return [Window(top, left, min(tile, height), min(tile, width)) for top in tops for left in lefts]
+    return [TileWindow(top, left, min(tile, height), min(tile, width)) for top in tops for left in lefts]
 
 
 def _starts(side: int, tile: int, overlap: float) -> list[int]:
@@ -61,53 +61,55 @@ def _starts(side: int, tile: int, overlap: float) -> list[int]:
     return np.linspace(0, more, count).round().astype(int).tolist()
 
 
-def in_tiles(
-    stream: Callable[[Iterable[Photo]], Iterator[Result | Unreadable]],
+def predict_tiled(
+    stream: Callable[[Iterable[Photo]], Iterator[PredictionResult | FailedImage]],
     photos: Iterable[Photo],
     settings: Any,
     *,
     tile: int,
     overlap: float,
-) -> Iterator[Result | Unreadable]:
+) -> Iterator[PredictionResult | FailedImage]:
     """The merged answers for photos, in their order; a photo that cannot be read is an Unreadable in its place.
 
     stream    a predictor's, for photos of any size
     settings  the recipe's data treatment, which names the decoder
     One photo is decoded beside the one whose tiles are being answered.
     """
-    waiting: deque[list[Window]] = deque()
+    waiting: deque[list[TileWindow]] = deque()
 
     def decoded(photo: Photo) -> tuple[Photo, np.ndarray | None]:
         try:
-            return photo, whole_photo(photo, settings)
+            return photo, decode_photo(photo, settings)
         except DataError:  # which the stream will say
             return photo, None
 
     def parts() -> Iterator[Photo]:
-        for photo, pixels in in_order(photos, decoded, size=1, ahead=1):
-            places = [] if pixels is None else windows(pixels.shape[0], pixels.shape[1], tile, overlap)
-            waiting.append(places)
+        for photo, pixels in map_ordered(photos, decoded, size=1, ahead=1):
+            locations = [] if pixels is None else make_tiles(pixels.shape[0], pixels.shape[1], tile, overlap)
+            waiting.append(locations)
             yield photo
             if pixels is not None:
-                yield from (pixels[top : top + height, left : left + width] for top, left, height, width in places)
+                yield from (pixels[top : top + height, left : left + width] for top, left, height, width in locations)
 
     answers = stream(parts())
     for whole in answers:
-        places = waiting.popleft()
-        tiles = [next(answers) for _ in places]
-        found = [one for one in tiles if isinstance(one, Found)]
-        yield merged(whole, places, found) if isinstance(whole, Found) and places else whole
+        locations = waiting.popleft()
+        tiles = [next(answers) for _ in locations]
+        detections = [one for one in tiles if isinstance(one, DetectionResult)]
+        yield merge_tiles(whole, locations, detections) if isinstance(whole, DetectionResult) and locations else whole
 
 
-def merged(whole: Found, places: Sequence[Window], tiles: Sequence[Found]) -> Found:
+def merge_tiles(
+    whole: DetectionResult, locations: Sequence[TileWindow], tiles: Sequence[DetectionResult]
+) -> DetectionResult:
     """The answer of a whole photo and those of its tiles as one, best first."""
-    every = [(Window(0, 0, whole.height, whole.width), whole), *zip(places, tiles)]
-    boxes = np.concatenate([one.boxes + np.array([place.left, place.top, 0, 0]) for place, one in every])
+    every = [(TileWindow(0, 0, whole.height, whole.width), whole), *zip(locations, tiles)]
+    boxes = np.concatenate([one.boxes + np.array([location.left, location.top, 0, 0]) for location, one in every])
     sources = np.repeat(np.arange(len(every)), [len(one.scores) for _, one in every])
     columns = {
         name: sum((getattr(one, name) for _, one in every), ()) for name in ("classes", "names", "scores", "category_ids")
     }
-    cut = np.concatenate([_cut(one.boxes, place, whole) for place, one in every])
+    cut = np.concatenate([_cut(one.boxes, location, whole) for location, one in every])
     scores = np.array(columns["scores"])
     kept = []
     for label in set(columns["classes"]):
@@ -118,20 +120,20 @@ def merged(whole: Found, places: Sequence[Window], tiles: Sequence[Found]) -> Fo
     masks = None
     if whole.masks is not None:
         masks = tuple(
-            _mask_in_photo(one, int(row - firsts[sources[row]]), place, whole)
+            _mask_in_photo(one, int(row - firsts[sources[row]]), location, whole)
             for row in kept
-            for place, one in [every[sources[row]]]
+            for location, one in [every[sources[row]]]
         )
     facts = {name: tuple(values[row] for row in kept) for name, values in columns.items()}
     return replace(whole, boxes=boxes[kept].reshape(-1, 4), masks=masks, **facts)
 
 
-def _cut(boxes: np.ndarray, place: Window, whole: Found) -> np.ndarray:
+def _cut(boxes: np.ndarray, location: TileWindow, whole: DetectionResult) -> np.ndarray:
     """(n,) bool: which boxes of a tile, in its own pixels, end at an edge that lies inside the photo."""
-    size = np.array([place.width, place.height])
+    size = np.array([location.width, location.height])
     near = AT_EDGE * size
-    first = np.array([place.left, place.top]) > 0
-    last = np.array([place.left, place.top]) + size < np.array([whole.width, whole.height])
+    first = np.array([location.left, location.top]) > 0
+    last = np.array([location.left, location.top]) + size < np.array([whole.width, whole.height])
     low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
     return np.any((low <= near) & first | (high >= size - near) & last, axis=1)
 
@@ -163,15 +165,15 @@ def _overlaps(box: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return inner, inner / np.maximum(box[2:].prod() + boxes[:, 2:].prod(1) - inner, 1e-9)
 
 
-def _mask_in_photo(found: Found, row: int, place: Window, whole: Found) -> bytes:
+def _mask_in_photo(detections: DetectionResult, row: int, location: TileWindow, whole: DetectionResult) -> bytes:
     """A tile's mask as the photo's run lengths, without a bitmap of the photo."""
-    assert found.masks is not None
-    if found is whole:
-        return found.masks[row]
-    pixels = bitmap(found.masks[row], place.height, place.width).astype(bool)
+    assert detections.masks is not None
+    if detections is whole:
+        return detections.masks[row]
+    pixels = decode_mask(detections.masks[row], location.height, location.width).astype(bool)
     steps = np.diff(np.pad(pixels, ((1, 1), (0, 0))).astype(np.int8), axis=0).T  # (w, h + 1): column by column
-    offset = (place.left + np.arange(place.width))[:, None] * whole.height + place.top
-    at = offset + np.arange(place.height + 1)
+    offset = (location.left + np.arange(location.width))[:, None] * whole.height + location.top
+    at = offset + np.arange(location.height + 1)
     starts, stops = at[steps > 0], at[steps < 0]
     joined = np.flatnonzero(starts[1:] == stops[:-1])  # a column's end is the next one's beginning
     starts, stops = np.delete(starts, joined + 1), np.delete(stops, joined)

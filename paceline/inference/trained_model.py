@@ -10,29 +10,29 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.reporter import WARNINGS, Reporter
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord, read_run, run_folder, saved_classes, saved_system
-from paceline.distributed.device.accelerators import preferred
+from paceline.distributed.device.accelerators import default_accelerator
 from paceline.distributed.device.setup import autocast_for
-from paceline.models.registry import saved_recipe, workload_of
-from paceline.models.weights.classes import category_ids, published, readable
-from paceline.models.weights.formats.detect import kind_of, read_safetensors
-from paceline.models.weights.identify import answering
+from paceline.models.registry import get_workload, load_saved_recipe
+from paceline.models.weights.classes import category_ids, published_class_names, readable_names
+from paceline.models.weights.formats.detect import detect_format, read_safetensors
+from paceline.models.weights.identify import identify_network
 from paceline.models.weights.load import is_counter
 from paceline.models.weights.weight_file import open_weights
-from paceline.models.workload import Workload
-from paceline.training.checkpoint.read import check_file, find_checkpoint, load_found
+from paceline.models.workload import WorkloadSpec
+from paceline.training.checkpoint.read import check_file, find_checkpoint, load_checkpoint_with_retry
 from paceline.training.state import check_snapshot, check_tensors, load_model
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedModel:
     """Everything that inference needs; nothing of the training data."""
 
     folder: Path  # the run's; or the file of weights
-    workload: Workload
+    workload: WorkloadSpec
     recipe: Recipe
     classes: tuple[str, ...]
     model: nn.Module  # in eval mode, on `device`
@@ -63,7 +63,7 @@ def open_trained(
     recipe: Recipe | None = None,
     workload: str = "",
     reporter: Reporter = WARNINGS,
-) -> Trained:
+) -> TrainedModel:
     """Open a run folder, or the one that a run.json is in, or a file of weights with a card (config/model_card.py).
 
     checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
@@ -71,7 +71,7 @@ def open_trained(
     recipe      the run's, where it was read before; None: as run.json has it
     workload    of a run whose workload is one's own, the file that may be run for it: ./file.py:name
     reporter    gets a message where the last checkpoint is opened in place of the best one
-    Raises UserError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
+    Raises PacelineError for a folder that is no run, CheckpointError for a checkpoint that is missing or damaged.
     """
     folder = run_folder(folder)
     facts = read_run(folder)
@@ -80,21 +80,23 @@ def open_trained(
         def again(name: str) -> str:
             return f"paceline.load({str(folder)!r}, workload={name!r})"
 
-        recipe = saved_recipe(facts, folder, named=workload, again=again)
-    own = workload_of(recipe.task)
+        recipe = load_saved_recipe(facts, folder, named=workload, again=again)
+    own = get_workload(recipe.task)
     classes = saved_classes(facts, folder)
     system = saved_system(facts, folder)
-    device = device or torch.device(preferred() or "cpu")
+    device = device or torch.device(default_accelerator() or "cpu")
     if folder.is_file():
         if checkpoint != "best":
-            raise UserError(f"--checkpoint {checkpoint}: for a run, and {folder} holds one model. Leave it away.")
+            raise PacelineError(f"--checkpoint {checkpoint}: for a run, and {folder} holds one model. Leave it away.")
         path, step, tensors = folder, int(facts.step or 0), _tensors_of(folder)
         if facts.averaged is not None:
             reporter.line(
                 f"{folder}: weights as they were trained; the run was evaluated with their average (average.safetensors)"
             )
     else:
-        path, snapshot = load_found(lambda: find_checkpoint(folder / "checkpoints", checkpoint, reporter), check_snapshot)
+        path, snapshot = load_checkpoint_with_retry(
+            lambda: find_checkpoint(folder / "checkpoints", checkpoint, reporter), check_snapshot
+        )
         step, tensors = int(snapshot.facts["step"]), dict(snapshot.tensors["model"])
         tensors.update(snapshot.tensors.get("average", {}))  # where weights are averaged, the average is the model
     try:
@@ -106,17 +108,17 @@ def open_trained(
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing in torch's stubs
     load_model(model, tensors)
     model = model.to(device).eval()
-    return Trained(folder, own, recipe, classes, model, device, path.name, step, facts)
+    return TrainedModel(folder, own, recipe, classes, model, device, path.name, step, facts)
 
 
-def open_alone(
+def open_weights_only(
     path: Path,
     *,
     recipe: Mapping[str, Recipe] | None = None,
     given: Collection[str] = (),
     device: torch.device | None = None,
     reporter: Reporter = WARNINGS,
-) -> Trained:
+) -> TrainedModel:
     """Open any file of weights; a checkpoint of a run has recipe and classes from the run.
 
     recipe  the named recipe, by its name; None: found from the file (models/weights/identify.py)
@@ -126,23 +128,23 @@ def open_alone(
     Raises CheckpointError, in a line, for what is no file of weights, and for one that no network of ours can predict with.
     """
     file = open_weights(path)
-    fit = answering(file, recipe or {}, given)
+    fit = identify_network(file, recipe or {}, given)
     assert fit.model is not None
     count = fit.classes
-    known = [row[0] for row in file.classes] or published(count)
+    known = [row[0] for row in file.classes] or published_class_names(count)
     names = known if len(known) == count else [f"class {row}" for row in range(1, count + 1)]
-    classes = readable(names)
+    classes = readable_names(names)
     facts = RunRecord(fit.called, classes=list(classes), data={"category_ids": list(category_ids(names))})
     reporter.line(f"{path}: {fit.called}, {count:,} classes ({_begin(classes)}); --recipe NAME reads it otherwise")
-    device = device or torch.device(preferred() or "cpu")
+    device = device or torch.device(default_accelerator() or "cpu")
     model = fit.model.to(device).eval()
-    return Trained(path, workload_of(fit.recipe.task), fit.recipe, classes, model, device, path.name, 0, facts)
+    return TrainedModel(path, get_workload(fit.recipe.task), fit.recipe, classes, model, device, path.name, 0, facts)
 
 
 def _tensors_of(file: Path) -> dict[str, Tensor]:
     """Raises CheckpointError where it is too large, damaged, or not what its checkpoint's index says."""
     check_file(file)
-    kind_of(file)
+    detect_format(file)
     return read_safetensors(file)[0]
 
 
@@ -151,7 +153,9 @@ def _begin(classes: Sequence[str]) -> str:
     return ", ".join(classes[:3]) + (", ..." if len(classes) > 3 else "")
 
 
-def check_network(workload: Workload, recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def check_network(
+    workload: WorkloadSpec, recipe: Recipe, classes: int, tensors: Mapping[str, Tensor]
+) -> Mapping[str, Tensor]:
     """Compare the network that `recipe` describes with a checkpoint's tensors before any memory is taken for it.
 
     return  the tensors; a file of averages has no counters, which are 0 then

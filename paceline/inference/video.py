@@ -17,14 +17,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from paceline._utils.commands import to_install
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.commands import install_command
+from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.safe_read import open_plain
-from paceline.inference.outputs.formats import Format, Place
-from paceline.inference.outputs.prediction_dir import new_answers
-from paceline.inference.photo_paths import Unreadable, camera_number
-from paceline.inference.results import Found, Result
-from paceline.inference.writer import Asked, Count, Printed, Shown, answer_all, jpeg_of
+from paceline.inference.outputs.formats import OutputFormat, ResultLocation
+from paceline.inference.outputs.prediction_dir import open_prediction_dir
+from paceline.inference.photo_paths import FailedImage, parse_camera
+from paceline.inference.results import DetectionResult, PredictionResult
+from paceline.inference.writer import (
+    DisplayOptions,
+    ImageOutcome,
+    PredictionCounts,
+    StdoutWriter,
+    draw_jpeg,
+    write_all_predictions,
+)
 
 # A file that ends before this share of the frames or seconds that it claims was cut; claims are often a frame or two too high.
 WHOLE = 0.97
@@ -44,14 +51,14 @@ class Video:
     """An opened video, to be gone through once: `predictor.stream(frame.pixels for frame in Video(Path("clip.mp4")))`."""
 
     def __init__(self, path: Path, *, every: int = 1) -> None:
-        """every: give each N-th frame alone. Raises UserError where PyAV is missing, DataError for what is no video."""
+        """every: give each N-th frame alone. Raises PacelineError where PyAV is missing, DataError for what is no video."""
         av = _pyav(path)
         self.path, self.every, self.broken = path, every, ""
-        self.is_camera = camera_number(path) is not None
+        self.is_camera = parse_camera(path) is not None
         self._problem: type[Exception] = av.error.FFmpegError
         self._file: Any = None
         try:
-            if (number := camera_number(path)) is not None:
+            if (number := parse_camera(path)) is not None:
                 self._container = _camera(av, number)
             else:
                 self._file = os.fdopen(open_plain(path), "rb")
@@ -98,7 +105,7 @@ class Video:
         return DataError(f"{self.path}: {kind} ({reason}).")
 
 
-class Film:
+class VideoWriter:
     """A video file that is being written, H.264 where PyAV has it, picture by picture, each at its time."""
 
     def __init__(self, file: Path, rate: float) -> None:
@@ -135,7 +142,9 @@ def _pyav(path: Path) -> Any:
     try:
         import av
     except ImportError:
-        raise UserError(f"{path}: videos are read by PyAV, which is not installed. {to_install('video')}") from None
+        raise PacelineError(
+            f"{path}: videos are read by PyAV, which is not installed. {install_command('video')}"
+        ) from None
     av.logging.set_level(None)  # type: ignore[arg-type]  # FFmpeg's own lines on stderr; errors are raised all the same
     return av
 
@@ -160,17 +169,17 @@ def _reason(problem: Exception) -> str:
 SMALLEST = 480
 
 
-def answer_video(
+def write_video_predictions(
     video: Video,
-    stream: Callable[[Iterator[np.ndarray]], Iterator[Result | Unreadable]],
+    stream: Callable[[Iterator[np.ndarray]], Iterator[PredictionResult | FailedImage]],
     folder: Path,
     head: Mapping[str, Any],
-    formats: Sequence[Format],
-    printed: Printed,
-    shown: Shown,
+    formats: Sequence[OutputFormat],
+    printed: StdoutWriter,
+    shown: DisplayOptions,
     pictures: bool,
     frames: bool,
-) -> Count:
+) -> PredictionCounts:
     """Print, draw and write every frame's answer. Few frames are held at a time, however long the video is.
 
     stream    a predictor's
@@ -186,40 +195,42 @@ def answer_video(
             waiting.append((number, seconds))
             yield picture
 
-    def asked() -> Iterator[Asked]:
+    def asked() -> Iterator[ImageOutcome]:
         for result in stream(pixels()):
             number, seconds = waiting.popleft()
             name = f"frame_{number:06d}.jpg"  # as CVAT calls a video's frames
             more = {"file": source, "frame": number, "seconds": round(seconds, 3)}
-            yield Asked(f"{source} {seconds:.2f} s", Place(name, name, None, number + 1), None, result, more)
+            yield ImageOutcome(
+                f"{source} {seconds:.2f} s", ResultLocation(name, name, None, number + 1), None, result, more
+            )
 
     name = f"{Path(source).stem if not video.is_camera else 'camera'}.mp4"
     filmed = pictures and not frames
-    film, count = Film(folder / f"{name}.part", video.rate / video.every), Count()
+    film, count = VideoWriter(folder / f"{name}.part", video.rate / video.every), PredictionCounts()
 
-    def shoot(picture: Image.Image, one: Asked) -> None:
+    def shoot(picture: Image.Image, one: ImageOutcome) -> None:
         try:
             film.add(picture, one.more["seconds"])
         except OSError as problem:
-            raise UserError(f"--out {folder}: {name}: cannot be written ({problem.strerror}).") from None
+            raise PacelineError(f"--out {folder}: {name}: cannot be written ({problem.strerror}).") from None
 
-    with new_answers(folder, head, coco=False, formats=formats, also=[name] if filmed else []) as answers:
+    with open_prediction_dir(folder, head, coco=False, formats=formats, also=[name] if filmed else []) as answers:
         interrupted = False
         try:
-            draw = _whole_frame if filmed else jpeg_of
-            answer_all(asked(), answers, printed, shown, count, draw=draw if pictures else None, film=shoot)
+            draw = _whole_frame if filmed else draw_jpeg
+            write_all_predictions(asked(), answers, printed, shown, count, draw=draw if pictures else None, film=shoot)
         except KeyboardInterrupt:
             interrupted = not video.is_camera
         film.close()
         if video.broken:
-            count.without.append(Unreadable(source, video.broken))
+            count.without.append(FailedImage(source, video.broken))
         answers.finish(count.without)
     if interrupted:
         raise KeyboardInterrupt
     return count
 
 
-def _whole_frame(result: Result, shown: Shown) -> Image.Image:
+def _whole_frame(result: PredictionResult, shown: DisplayOptions) -> Image.Image:
     """The frame with its answer, in one size for a whole video."""
-    side = max(result.width, result.height, SMALLEST) if isinstance(result, Found) else 0
+    side = max(result.width, result.height, SMALLEST) if isinstance(result, DetectionResult) else 0
     return shown.of(result).draw(shown.least, labels=shown.labels, side=side)

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from paceline._utils.cache import cache_folder
-from paceline._utils.errors import UserError
-from paceline._utils.text import one_line, parse_duration
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import escape_to_line, parse_duration
 from paceline.config.constraints import Help
 from paceline.config.system import System
-from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.detect import count_cpus
 from paceline.launch.containers.engines import CONTAINER
-from paceline.launch.containers.image_build import usual_image
-from paceline.launch.containers.mounts import mounts_of
-from paceline.launch.job import Batch, Job, Variable, Words
+from paceline.launch.containers.image_build import default_image
+from paceline.launch.containers.mounts import choose_mounts
+from paceline.launch.job import BatchOptions, EnvironmentVariable, LaunchJob, Words
 from paceline.launch.runner import USUAL_START, check_together
 
-MOST_NODES = 65536
+MAX_NODES = 65536
 # Variables of ours and of Python that a rank on another node must find as they are here.
 CARRIED = {
     "PYTHONPATH": "where Python finds packages beside the installed ones",
@@ -37,7 +37,7 @@ SLURM_SOONER_SECONDS = 60
 # What a start costs before the first step: Python and torch, the roll call, opening the data.
 START_SECONDS = 20
 # Months, as a number without its unit would be; no cluster gives that.
-MOST_MINUTES = 60 * 24 * 365
+MAX_MINUTES = 60 * 24 * 365
 # Named, so that each field fits on one line with its comment, which is its help.
 ThroughWhom = Literal["local", "hostfile", "slurm"]
 StartedBy = Literal["auto", "torchrun", "srun", "mpirun"]
@@ -47,7 +47,7 @@ OUTSIDE = ("PYTHONPATH", "PACELINE_CACHE")
 
 
 @dataclass(frozen=True)
-class Where:
+class LaunchConfig:
     """The flags that every launched verb has."""
 
     nodes: Annotated[int, Help("machines that take part; each runs --system's ranks of one node")] = 1
@@ -60,34 +60,36 @@ class Where:
     walltime: Annotated[str, Help("longest time of the job, e.g. 90m or 2h; auto: as predicted, with a margin")] = ""
     port: Annotated[int, Help("where rank 0 listens; 0: found by itself")] = 0
     between: Annotated[str, Help("shell command that runs once on every node before the ranks start")] = ""
-    slurm: Annotated[Batch, Help("what sbatch is asked for besides nodes and time")] = field(default_factory=Batch)
+    slurm: Annotated[BatchOptions, Help("what sbatch is asked for besides nodes and time")] = field(
+        default_factory=BatchOptions
+    )
 
 
-def check_where(where: Where) -> None:
+def check_launch_config(where: LaunchConfig) -> None:
     """Refuse numbers that cannot be, and what does not go together.
 
-    Raises UserError with the flag.
+    Raises PacelineError with the flag.
     """
-    if not 1 <= where.nodes <= MOST_NODES:
-        raise UserError(f"--nodes {where.nodes}: must lie in 1 to {MOST_NODES:,}.")
+    if not 1 <= where.nodes <= MAX_NODES:
+        raise PacelineError(f"--nodes {where.nodes}: must lie in 1 to {MAX_NODES:,}.")
     if not 0 <= where.port < 65536:
-        raise UserError(f"--port {where.port}: no port number (1 to 65535; 0 = found by itself).")
+        raise PacelineError(f"--port {where.port}: no port number (1 to 65535; 0 = found by itself).")
     if where.hostfile and where.through != "hostfile":
-        raise UserError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
-    given = [field.name for field in fields(Batch) if getattr(where.slurm, field.name) != field.default]
+        raise PacelineError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
+    given = [field.name for field in fields(BatchOptions) if getattr(where.slurm, field.name) != field.default]
     if given and where.through != "slurm":
-        raise UserError(f"--slurm.{given[0].replace('_', '-')} is read with --through slurm alone.")
+        raise PacelineError(f"--slurm.{given[0].replace('_', '-')} is read with --through slurm alone.")
     if where.container == "none" and (where.image or where.mount):
-        raise UserError("--image and --mount are for containers: name one with --container docker, pyxis or apptainer.")
-    check_together(where.through, start_of(where), where.container, where.nodes)
+        raise PacelineError("--image and --mount are for containers: name one with --container docker, pyxis or apptainer.")
+    check_together(where.through, choose_starter(where), where.container, where.nodes)
 
 
-def left_outside(where: Where, system: System) -> str:
+def warn_outside_variables(where: LaunchConfig, system: System) -> str:
     """A warning about a network's variables that are set in this shell and stay outside of a container; '' where there are none."""
     if where.container == "none":
         return ""
     inside = {pair.partition("=")[0] for pair in system.env}
-    if not (names := [name for name in network_names() if name not in inside]):
+    if not (names := [name for name in list_network_variables() if name not in inside]):
         return ""
     return (
         f"{', '.join(names)}: set in this shell, and not handed to the container, whose libraries lie elsewhere. What its ranks need: "
@@ -95,24 +97,24 @@ def left_outside(where: Where, system: System) -> str:
     )
 
 
-def start_of(where: Where) -> str:
+def choose_starter(where: LaunchConfig) -> str:
     """Who starts the ranks, with --start auto too."""
     return USUAL_START[where.through] if where.start == "auto" else where.start
 
 
-def job_of(
+def make_job(
     words: Words,
     folder: Path,
     *,
     name: str,
-    where: Where,
+    where: LaunchConfig,
     system_name: str,
     system: System,
     minutes: int | None = None,
     reads: Words = (),
     writes: Words = (),
     again: str = "the same command",
-) -> Job:
+) -> LaunchJob:
     """The Job of these words: any verb's, with all paths absolute or seen from the working directory on every node.
 
     folder   where launch/ is made; absolute
@@ -120,11 +122,11 @@ def job_of(
     reads    data and weights, as flags or a run.json name them: a container sees them
     writes   folders beside the run's that are written, as flags or a run.json name them: a container may
     again    what goes on with the run, in words
-    Raises UserError as check_where does.
+    Raises PacelineError as check_where does.
     """
-    check_where(where)
+    check_launch_config(where)
     network = where.through == "hostfile" and where.container == "none"
-    job = Job(
+    job = LaunchJob(
         words=words,
         folder=folder,
         name=re.sub(r"[^\w.-]+", "-", Path(name).name) or "paceline",
@@ -133,27 +135,29 @@ def job_of(
         system_name=system_name,
         system=system,
         through=where.through,
-        start=start_of(where),
+        start=choose_starter(where),
         container=where.container,
         image=where.image,
         hostfile=Path(where.hostfile).expanduser().absolute() if where.hostfile else None,
-        environ=variables_of(system, where.port, local=where.through == "local", network=network),
+        environ=collect_variables(system, where.port, local=where.through == "local", network=network),
         port=where.port,
         batch=where.slurm,
-        walltime_minutes=minutes_in(where.walltime) if minutes is None else minutes,
+        walltime_minutes=parse_walltime(where.walltime) if minutes is None else minutes,
         between=where.between,
         again=again,
     )
-    return inside(job, where.mount, reads=reads, writes=writes)
+    return apply_container(job, where.mount, reads=reads, writes=writes)
 
 
-def inside(job: Job, more: Sequence[str] = (), *, reads: Sequence[str] = (), writes: Sequence[str] = ()) -> Job:
+def apply_container(
+    job: LaunchJob, more: Sequence[str] = (), *, reads: Sequence[str] = (), writes: Sequence[str] = ()
+) -> LaunchJob:
     """The same job with its container's image, interpreter, mounts and environment; unchanged without a container.
 
     more    folders that it shall see, as --mount names them
     reads   data and weights that it reads, as flags name them
     writes  folders that it writes into beside its own, as flags name them
-    Raises UserError for a mount that cannot be.
+    Raises PacelineError for a mount that cannot be.
     """
     container = CONTAINER[job.container]
     if container.python is None:
@@ -161,42 +165,50 @@ def inside(job: Job, more: Sequence[str] = (), *, reads: Sequence[str] = (), wri
     cache = cache_folder()
     environ = tuple(variable for variable in job.environ if variable.name not in OUTSIDE)
     here = job.through == "local"
-    mounts = mounts_of(job.words, job.folder, cache, more, job.workdir, reads=reads, writes=writes, here=here)
-    kept = Variable("PACELINE_CACHE", str(cache), "paceline: this machine's cache, mounted at its own place")
+    mounts = choose_mounts(job.words, job.folder, cache, more, job.workdir, reads=reads, writes=writes, here=here)
+    kept = EnvironmentVariable("PACELINE_CACHE", str(cache), "paceline: this machine's cache, mounted at its own place")
     return replace(
-        job, image=job.image or usual_image(job.container), python=container.python, environ=(*environ, kept), mounts=mounts
+        job,
+        image=job.image or default_image(job.container),
+        python=container.python,
+        environ=(*environ, kept),
+        mounts=mounts,
     )
 
 
-def variables_of(
+def collect_variables(
     system: System, port: int, *, local: bool, network: bool = False, environ: Mapping[str, str] = os.environ
-) -> tuple[Variable, ...]:
+) -> tuple[EnvironmentVariable, ...]:
     """The environment variables of a job's ranks. No more than they need: the rest of this shell's environment stays here.
 
     port   where rank 0 listens; 0: no variable for it
     local  whether the ranks run on this machine, whose cores can be counted
     network  forward what a network's libraries read in this shell: nobody else does, and no image has its own
     """
-    found = [Variable(name, environ[name], why) for name, why in CARRIED.items() if environ.get(name)]
+    results = [EnvironmentVariable(name, environ[name], why) for name, why in CARRIED.items() if environ.get(name)]
     if not local and environ.get("MASTER_ADDR"):
-        found.append(Variable("MASTER_ADDR", environ["MASTER_ADDR"], "where rank 0 is found, as this shell had it"))
-    if threads := compute_threads(system, environ, local=local):
+        results.append(
+            EnvironmentVariable("MASTER_ADDR", environ["MASTER_ADDR"], "where rank 0 is found, as this shell had it")
+        )
+    if threads := choose_threads_per_rank(system, environ, local=local):
         # Each launcher has a default of its own, and the number of threads decides the bits of a sum.
         why = "--system.intra-op-threads" if system.intra_op_threads else "the same under every launcher"
-        found.append(Variable("OMP_NUM_THREADS", str(threads), f"compute threads a rank, {why}"))
+        results.append(EnvironmentVariable("OMP_NUM_THREADS", str(threads), f"compute threads a rank, {why}"))
     if port:
-        found.append(Variable("MASTER_PORT", str(port), "--port: where rank 0 listens"))
+        results.append(EnvironmentVariable("MASTER_PORT", str(port), "--port: where rank 0 listens"))
     for pair in system.env:
         name, _, value = pair.partition("=")
-        found.append(Variable(name, environ.get(name, value), "--system.env"))
+        results.append(EnvironmentVariable(name, environ.get(name, value), "--system.env"))
     if network:
-        there = {variable.name for variable in found}
+        there = {variable.name for variable in results}
         why = "as in this shell: a network's libraries read it"
-        found += [Variable(name, environ[name], why) for name in network_names(environ) if name not in there]
-    return tuple(found)
+        results += [
+            EnvironmentVariable(name, environ[name], why) for name in list_network_variables(environ) if name not in there
+        ]
+    return tuple(results)
 
 
-def network_names(environ: Mapping[str, str] = os.environ) -> list[str]:
+def list_network_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Names of the variables set here that a network's libraries read.
 
     Left out: those that do not stay on a line of a script, and those that an mpirun around this process gave it.
@@ -208,45 +220,47 @@ def network_names(environ: Mapping[str, str] = os.environ) -> list[str]:
         if (name == NETWORK or name.startswith(NETWORK_PREFIXES))
         and name.isidentifier()
         and value
-        and value == one_line(value)
+        and value == escape_to_line(value)
         and not (own and name.startswith(("OMPI_MCA_", "PRTE_MCA_")))
     )
 
 
-def compute_threads(system: System, environ: Mapping[str, str], *, local: bool) -> int:
+def choose_threads_per_rank(system: System, environ: Mapping[str, str], *, local: bool) -> int:
     """Threads of a rank: the system's own number; else OMP_NUM_THREADS; else the node's cores over its ranks; 0 = unknown cores."""
     if system.intra_op_threads:
         return system.intra_op_threads
     if environ.get("OMP_NUM_THREADS", "").isdecimal():
         return int(environ["OMP_NUM_THREADS"])
-    cores = system.sockets * system.cores_per_socket or (cpu_cores() if local else 0)
+    cores = system.sockets * system.cores_per_socket or (count_cpus() if local else 0)
     return max(1, cores // system.per_node) if cores else 0
 
 
-def minutes_in(text: str) -> int:
+def parse_walltime(text: str) -> int:
     """Whole minutes of a duration, as `parse_duration` reads it, rounded up; 0 for ''.
 
-    Raises UserError for anything else.
+    Raises PacelineError for anything else.
     """
     if not text:
         return 0
     minutes = 0 if text.isdecimal() else math.ceil(parse_duration(text) / 60)  # a bare number could mean minutes
-    if not 0 < minutes <= MOST_MINUTES:
-        raise UserError(f"--walltime {text!r}: write auto, or a time such as 90m, 2h or 2:00:00 (hours:minutes:seconds).")
+    if not 0 < minutes <= MAX_MINUTES:
+        raise PacelineError(
+            f"--walltime {text!r}: write auto, or a time such as 90m, 2h or 2:00:00 (hours:minutes:seconds)."
+        )
     return minutes
 
 
-def check_walltime(minutes: int, batch: Batch) -> None:
+def check_walltime(minutes: int, batch: BatchOptions) -> None:
     """Refuse a walltime in which Slurm would ask the run to stop before it made a step: it would be queued again for ever.
 
     minutes  0: none was asked for
-    Raises UserError with the shortest walltime that makes sense.
+    Raises PacelineError with the shortest walltime that makes sense.
     """
     if batch.lead < 1:
-        raise UserError(f"--slurm.lead {batch.lead}: seconds that the run has for its last checkpoint, 1 or more.")
+        raise PacelineError(f"--slurm.lead {batch.lead}: seconds that the run has for its last checkpoint, 1 or more.")
     least = math.ceil((batch.lead + SLURM_SOONER_SECONDS + START_SECONDS) / 60)
     if 0 < minutes < least:
-        raise UserError(
+        raise PacelineError(
             f"--walltime of {minutes} min is too short for one checkpoint: Slurm asks the run to save {batch.lead} s before "
             f"its end (--slurm.lead) and up to {SLURM_SOONER_SECONDS} s sooner, and a start takes {START_SECONDS} s. At "
             f"least {least} min:  --walltime {least}m"

@@ -17,22 +17,22 @@ import sys
 MARK = "paceline-probe "
 
 
-def look(wanted: dict) -> dict:
+def probe_host(wanted: dict) -> dict:
     """wanted   workdir, token (path of a file), port (0 = none to try), programs"""
     there = os.path.isdir(wanted["workdir"])
     if there:
         os.chdir(wanted["workdir"])  # Python looks for packages there too, for ranks as for this question
     return {
         "workdir": there,
-        "token": read(wanted["token"]),
+        "token": parse_probe(wanted["token"]),
         "port": why_port_is_taken(wanted["port"]),
         "programs": [name for name in wanted["programs"] if shutil.which(name)],
         "interfaces": [name for _, name in socket.if_nameindex()],
-        **versions(),
+        **collect_versions(),
     }
 
 
-def read(path: str) -> str:
+def parse_probe(path: str) -> str:
     try:
         with open(path) as file:
             return file.read(100)
@@ -54,20 +54,20 @@ def why_port_is_taken(port: int) -> str:
     return ""
 
 
-def versions() -> dict:
+def collect_versions() -> dict:
     """Of this interpreter, of paceline and of torch; '' where there is none, with the reason."""
     import importlib.metadata
 
-    found = {"python": sys.executable, "paceline": "", "torch": "", "why": ""}
+    result = {"python": sys.executable, "paceline": "", "torch": "", "why": ""}
     try:
         import paceline
 
-        found["paceline"] = paceline.__version__
-        found["torch"] = importlib.metadata.version("torch")
+        result["paceline"] = paceline.__version__
+        result["torch"] = importlib.metadata.version("torch")
     except Exception as problem:  # whatever the import of a broken installation raises is what there is to tell
-        found["why"] = f"{type(problem).__name__}: {problem}"
-    return found
+        result["why"] = f"{type(problem).__name__}: {problem}"
+    return result
 
 
 if __name__ == "__main__":
-    print(MARK + json.dumps(look(json.loads(sys.argv[1]))), flush=True)
+    print(MARK + json.dumps(probe_host(json.loads(sys.argv[1]))), flush=True)

@@ -22,18 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import read_plain_text
-from paceline._utils.text import one_line, short
+from paceline._utils.text import abbreviate, escape_to_line
 from paceline._utils.version import __version__
-from paceline.config.system import MOST_RANKS
+from paceline.config.system import MAX_RANKS
 from paceline.launch import host_probe
-from paceline.launch.job import Job, Words
-from paceline.launch.schedulers.ssh import NO_CONNECTION, on_host, why_not_connected
+from paceline.launch.job import LaunchJob, Words
+from paceline.launch.schedulers.ssh import NO_CONNECTION, find_ssh_reason, wrap_for_host
 
 # The longest line that makes sense (RFC 1123: a name has at most 255 characters), times the most hosts.
-MOST_BYTES = 2**20
-MOST_NAME = 255
+MAX_BYTES = 2**20
+MAX_NAME = 255
 # A leading minus would be an option of ssh's.
 NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 LOOPBACK = re.compile(r"localhost(?:\..*)?|127\.\d+\.\d+\.\d+", re.IGNORECASE)
@@ -57,14 +57,14 @@ def read_hostfile(path: Path, per_node: int) -> tuple[Host, ...]:
     """Every host of the file, in its order.
 
     per_node  slots of a host whose line says none
-    Raises UserError naming file and line: unreadable, no host at all, a host twice, anything that is not understood.
+    Raises PacelineError naming file and line: unreadable, no host at all, a host twice, anything that is not understood.
     """
     try:
-        text = read_plain_text(path, MOST_BYTES)
+        text = read_plain_text(path, MAX_BYTES)
     except OSError as problem:
-        raise UserError(f"--hostfile {path}: {problem.strerror or problem}.") from None
+        raise PacelineError(f"--hostfile {path}: {problem.strerror or problem}.") from None
     except UnicodeDecodeError:
-        raise UserError(f"--hostfile {path}: is no text. Expected a host a line: {WANTED}.") from None
+        raise PacelineError(f"--hostfile {path}: is no text. Expected a host a line: {WANTED}.") from None
     hosts: dict[str, Host] = {}
     lines: dict[str, int] = {}
     for number, raw in enumerate(text.splitlines(), 1):
@@ -74,38 +74,38 @@ def read_hostfile(path: Path, per_node: int) -> tuple[Host, ...]:
         try:
             host = _read_line(line, per_node)
         except ValueError as why:
-            raise UserError(f"{path}, line {number}: {why}.") from None
+            raise PacelineError(f"{path}, line {number}: {why}.") from None
         key = host.address.lower()
         if key in lines:
-            raise UserError(
+            raise PacelineError(
                 f"{path}, line {number}: {host.address} stands in line {lines[key]} already. Give it one line with all "
                 "its slots."
             )
         hosts[key], lines[key] = host, number
     if not hosts:
-        raise UserError(f"--hostfile {path}: names no host. Expected a host a line: {WANTED}.")
+        raise PacelineError(f"--hostfile {path}: names no host. Expected a host a line: {WANTED}.")
     return tuple(hosts.values())
 
 
-def first_hosts(hosts: tuple[Host, ...], nodes: int, per_node: int, path: Path) -> tuple[Host, ...]:
+def select_hosts(hosts: tuple[Host, ...], nodes: int, per_node: int, path: Path) -> tuple[Host, ...]:
     """The `nodes` hosts that a job of `per_node` ranks a node takes: the first ones.
 
-    Raises UserError where there are too few, where one has too few slots, or where a loopback stands among several.
+    Raises PacelineError where there are too few, where one has too few slots, or where a loopback stands among several.
     """
     if len(hosts) < nodes:
-        raise UserError(
+        raise PacelineError(
             f"--nodes {nodes}: {path} names {len(hosts)} host{'s'[: len(hosts) > 1]}. Add {nodes - len(hosts)}, or ask "
             f"for --nodes {len(hosts)}."
         )
     taken = hosts[:nodes]
     for host in taken:
         if host.slots < per_node:
-            raise UserError(
+            raise PacelineError(
                 f"{path}: {host.address} has {host.slots} slot{'s'[: host.slots > 1]}, and the system has {per_node} ranks "
                 f"a node. Raise its slots, or ask for --system.per-node {host.slots}."
             )
         if nodes > 1 and LOOPBACK.fullmatch(host.address):
-            raise UserError(f"{path}: {host.address} is another machine on every host. Give it the name that all know.")
+            raise PacelineError(f"{path}: {host.address} is another machine on every host. Give it the name that all know.")
     return taken
 
 
@@ -114,18 +114,18 @@ def _read_line(line: str, per_node: int) -> Host:
     name, *rest = line.split()
     slots = None
     if name.count(":") > 1 or name.startswith("["):
-        raise ValueError(f"'{short(name)}' is an IPv6 address: use a host name that stands for it")
+        raise ValueError(f"'{abbreviate(name)}' is an IPv6 address: use a host name that stands for it")
     if ":" in name:
         name, _, text = name.partition(":")
         slots = _count(text)
     if "@" in name:
-        raise ValueError(f"'{short(name)}': which user logs in belongs into ~/.ssh/config, not into the hostfile")
-    if len(name) > MOST_NAME or not NAME.fullmatch(name):
-        raise ValueError(f"'{short(name)}' is no host name: {WANTED}")
+        raise ValueError(f"'{abbreviate(name)}': which user logs in belongs into ~/.ssh/config, not into the hostfile")
+    if len(name) > MAX_NAME or not NAME.fullmatch(name):
+        raise ValueError(f"'{abbreviate(name)}' is no host name: {WANTED}")
     for word in rest:
         keyword, equals, text = word.partition("=")
         if keyword != "slots" or not equals:
-            raise ValueError(f"'{short(word)}' is not understood: {WANTED}")
+            raise ValueError(f"'{abbreviate(word)}' is not understood: {WANTED}")
         if slots is not None:
             raise ValueError("says its slots twice")
         slots = _count(text)
@@ -133,13 +133,13 @@ def _read_line(line: str, per_node: int) -> Host:
 
 
 def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= MOST_RANKS:
-        raise ValueError(f"'{short(text)}' is no number of slots, 1 to {MOST_RANKS}")
+    if not re.fullmatch(r"[0-9]{1,6}", text) or not 1 <= int(text) <= MAX_RANKS:
+        raise ValueError(f"'{abbreviate(text)}' is no number of slots, 1 to {MAX_RANKS}")
     return int(text)
 
 
-def check_hosts(job: Job, hosts: tuple[Host, ...], port: int) -> None:
-    """Ask every host, all at once, whether it can take part; raises UserError with a line for each that cannot.
+def check_hosts(job: LaunchJob, hosts: tuple[Host, ...], port: int) -> None:
+    """Ask every host, all at once, whether it can take part; raises PacelineError with a line for each that cannot.
 
     Asked: does ssh let us in, is there a Python with this paceline and this torch, does the host see the run's folder (a file
     with a fresh number lies there), has it the network interface, is rank 0's port free, is Open MPI there.
@@ -153,26 +153,26 @@ def check_hosts(job: Job, hosts: tuple[Host, ...], port: int) -> None:
         file.write_text(token)
         with ThreadPoolExecutor(min(AT_ONCE, len(hosts))) as pool:
             ports = (port, *[0] * (len(hosts) - 1))
-            found = list(pool.map(lambda host, its_port: _trouble(job, host, file, token, its_port), hosts, ports))
+            results = list(pool.map(lambda host, its_port: _trouble(job, host, file, token, its_port), hosts, ports))
     finally:
         file.unlink(missing_ok=True)
-    if trouble := [line for line in found if line]:
-        raise UserError("\n".join(trouble))
+    if trouble := [line for line in results if line]:
+        raise PacelineError("\n".join(trouble))
 
 
-def host_python(job: Job) -> Words:
+def find_host_python(job: LaunchJob) -> Words:
     """The Python on the hosts themselves; the job's own may exist inside a container alone."""
     return job.python if job.container == "none" else ("python3",)
 
 
-def _trouble(job: Job, host: Host, file: Path, token: str, port: int) -> str:
+def _trouble(job: LaunchJob, host: Host, file: Path, token: str, port: int) -> str:
     """Why `host` cannot take part, in one line that begins with its name; '' where it can."""
     programs = MPI_DAEMONS if job.start == "mpirun" else ()
     wanted = {"workdir": str(job.workdir), "token": str(file), "port": port, "programs": programs}
-    python = host_python(job)
+    python = find_host_python(job)
     # What makes paceline importable for ranks does so for the question; the rest of the environment they do without.
     path = next((f"{one.name}={one.value}" for one in job.environ if one.name == "PYTHONPATH"), None)
-    command = on_host(host.address, (*(("env", path) if path else ()), *python, "-", json.dumps(wanted)))
+    command = wrap_for_host(host.address, (*(("env", path) if path else ()), *python, "-", json.dumps(wanted)))
     try:
         script = Path(host_probe.__file__).read_bytes()
         done = subprocess.run(command, input=script, capture_output=True, timeout=ANSWER_SECONDS, check=False)
@@ -182,7 +182,7 @@ def _trouble(job: Job, host: Host, file: Path, token: str, port: int) -> str:
         return f"{host.address}: {command[0]} cannot be started ({problem.strerror}). Debian's ssh: openssh-client."
     answers = [line for line in done.stdout.decode(errors="replace").splitlines() if line.startswith(host_probe.MARK)]
     if not answers:
-        why = why_not_connected(done.stderr.decode(errors="replace"))
+        why = find_ssh_reason(done.stderr.decode(errors="replace"))
         if done.returncode == NO_CONNECTION:
             text = f"ssh does not get in ({why}). Try:  ssh -o BatchMode=yes {host.address} true"
         elif done.returncode in (126, 127):
@@ -194,32 +194,36 @@ def _trouble(job: Job, host: Host, file: Path, token: str, port: int) -> str:
     return f"{host.address}: {missing[0]}" if missing else ""
 
 
-def _missing(job: Job, answer: dict[str, Any], token: str) -> list[str]:
+def _missing(job: LaunchJob, answer: dict[str, Any], token: str) -> list[str]:
     """What this host lacks, the most basic first."""
-    found = []
+    results = []
     own = {"paceline": __version__, "torch": importlib.metadata.version("torch")}
     if job.container == "none" and not answer["paceline"]:
-        found.append(f"{answer['python']} there has no paceline ({one_line(str(answer['why']))}). Install it on all hosts.")
+        results.append(
+            f"{answer['python']} there has no paceline ({escape_to_line(str(answer['why']))}). Install it on all hosts."
+        )
     elif job.container == "none":
         for name, version in own.items():
             if answer[name] != version:
-                there = one_line(str(answer[name])) or "none"
-                found.append(f"{name} {there} there, {version} here. All hosts need the same version.")
+                there = escape_to_line(str(answer[name])) or "none"
+                results.append(f"{name} {there} there, {version} here. All hosts need the same version.")
     if answer["token"] != token:
-        found.append(
+        results.append(
             f"it does not see {job.launch_folder} as it is here. The run's folder must lie on a file system that all hosts "
             "see at the same path: choose --out there."
         )
     if not answer["workdir"]:
-        found.append(
+        results.append(
             f"there is no folder {job.workdir} there, from which this was started. Start from one that all hosts see."
         )
     interface = job.system.interface
     if interface and interface not in answer["interfaces"]:
-        there = ", ".join(one_line(str(name)) for name in answer["interfaces"])
-        found.append(f"there is no network interface {interface} (--system.interface). It has {there}.")
+        there = ", ".join(escape_to_line(str(name)) for name in answer["interfaces"])
+        results.append(f"there is no network interface {interface} (--system.interface). It has {there}.")
     if job.start == "mpirun" and not answer["programs"]:
-        found.append("there is no Open MPI in the PATH that ssh gives. Install it there, or use --start torchrun.")
+        results.append("there is no Open MPI in the PATH that ssh gives. Install it there, or use --start torchrun.")
     if answer["port"]:
-        found.append(f"rank 0 cannot listen there ({one_line(str(answer['port']))}). Choose another port with --port.")
-    return found
+        results.append(
+            f"rank 0 cannot listen there ({escape_to_line(str(answer['port']))}). Choose another port with --port."
+        )
+    return results

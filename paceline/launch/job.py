@@ -18,9 +18,9 @@ from typing import Annotated, Literal, Protocol
 from paceline._utils.names import LAUNCH_FOLDER
 from paceline.config.constraints import Help
 from paceline.config.system import System
-from paceline.distributed.comm.environment import Variable
+from paceline.distributed.comm.environment import EnvironmentVariable
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
-from paceline.distributed.comm.launcher import derived_port
+from paceline.distributed.comm.launcher import derive_port
 
 # A command: its words, not yet quoted for any shell.
 Words = tuple[str, ...]
@@ -39,7 +39,7 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchOptions:
     """What a scheduler is asked for beside nodes and time."""
 
     partition: Annotated[str, Help("queue that the job waits in; empty: the cluster's default")] = ""
@@ -56,7 +56,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Job:
+class LaunchJob:
     """One start of one run (or of any other words that every rank shall carry out)."""
 
     words: Words  # what each rank hands to paceline, e.g. ("train", "ssd-tiny", "--out", "/abs/run")
@@ -69,7 +69,7 @@ class Job:
     through: str = "local"
     start: str = "torchrun"
     container: str = "none"
-    environ: tuple[Variable, ...] = ()
+    environ: tuple[EnvironmentVariable, ...] = ()
     mounts: tuple[Mount, ...] = ()
     # The interpreter that ranks start with, as it is called where they run: inside the container, if there is one.
     python: Words = (sys.executable,)
@@ -77,7 +77,7 @@ class Job:
     workdir: Path = field(default_factory=Path.cwd)  # where relative paths of the words begin
     port: int = 0  # where rank 0 listens; 0 = each launcher's own way to find one
     hostfile: Path | None = None
-    batch: Batch = field(default_factory=Batch)
+    batch: BatchOptions = field(default_factory=BatchOptions)
     walltime_minutes: int = 0  # 0 = no limit is asked for
     between: str = ""  # shell command that runs once on every node before its ranks start
     preflight: bool = False  # look at all nodes before training (preflight/)
@@ -116,21 +116,27 @@ class Job:
         return self.launch_folder / "preflight"
 
 
-def environment(job: Job) -> tuple[Variable, ...]:
+def make_environment(job: LaunchJob) -> tuple[EnvironmentVariable, ...]:
     """The job's variables and our own."""
-    own = [Variable(EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 leaves its exit code here; launchers swallow it")]
-    own.append(Variable("PYTHONUNBUFFERED", "1", "what ranks print is seen at once"))
+    own = [
+        EnvironmentVariable(
+            EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 leaves its exit code here; launchers swallow it"
+        )
+    ]
+    own.append(EnvironmentVariable("PYTHONUNBUFFERED", "1", "what ranks print is seen at once"))
     if job.start == "mpirun":
-        own.append(Variable("TERM", "dumb", "mpirun gives ranks a terminal, but what they print goes into a log"))
+        own.append(
+            EnvironmentVariable("TERM", "dumb", "mpirun gives ranks a terminal, but what they print goes into a log")
+        )
     return (*job.environ, *own)
 
 
-def exports(variables: Sequence[Variable]) -> str:
+def format_exports(variables: Sequence[EnvironmentVariable]) -> str:
     """`export NAME=value  # why`, a line each."""
     return "".join(f"export {one.name}={shlex.quote(one.value)}  # {one.why}\n" for one in variables)
 
 
-def in_lines(command: Words) -> str:
+def format_command_lines(command: Words) -> str:
     """A command quoted for the shell, broken into lines before its flags."""
     lines, line = [], ""
     for word in map(shlex.quote, command):
@@ -143,7 +149,7 @@ def in_lines(command: Words) -> str:
 
 
 @dataclass(frozen=True)
-class File:
+class LaunchFile:
     """One readable file that a launch writes into RUN/launch."""
 
     name: str
@@ -153,17 +159,17 @@ class File:
 
 
 @dataclass(frozen=True)
-class Starter:
+class ProcessStarter:
     """Who starts processes."""
 
-    command: Callable[[Job, Words], Words]  # (job, program) -> the command that starts `program` as ranks
+    command: Callable[[LaunchJob, Words], Words]  # (job, program) -> the command that starts `program` as ranks
     # "job": the command starts all ranks of all nodes; "node": it starts one node's, and whoever gives the nodes runs it on each of
     # them, with NODE_VARIABLES in its environment.
     reach: Literal["job", "node"]
     stop: Signals  # signal to the starter that asks the ranks to stop (they save and end with 75)
-    notes: Callable[[Job], str] = lambda job: ""  # comment lines before the command, in the file that holds it
+    notes: Callable[[LaunchJob], str] = lambda job: ""  # comment lines before the command, in the file that holds it
     # The program that this machine lacks for it, in a sentence with another way; '' where it can start.
-    missing: Callable[[Job], str] = lambda job: ""
+    missing: Callable[[LaunchJob], str] = lambda job: ""
 
 
 # What a starter of one node learns of the others (torchrun's own names for its flags), and what for.
@@ -175,22 +181,24 @@ NODE_VARIABLES = {
 }
 
 
-def store_port(job: Job) -> int:
+def choose_store_port(job: LaunchJob) -> int:
     """Where the store of a starter of one node listens. Runs in different folders have different ports."""
-    return job.port or derived_port(str(job.folder))
+    return job.port or derive_port(str(job.folder))
 
 
-def node_exports(job: Job, first: str, number: str = "") -> str:
+def format_node_exports(job: LaunchJob, first: str, number: str = "") -> str:
     """NODE_VARIABLES, an `export` a line.
 
     first, number  what the shell puts in for the node where rank 0 runs, and for this node's number; "" = not set here
     """
-    values = (str(job.nodes), number, first, str(store_port(job)))
+    values = (str(job.nodes), number, first, str(choose_store_port(job)))
     pairs = zip(NODE_VARIABLES.items(), values, strict=True)
     return "".join(f"export {name}={value}  # {why}\n" for (name, why), value in pairs if value)
 
 
-def needs(text: str, *programs: str, here: Callable[[Job], bool] = lambda job: True) -> Callable[[Job], str]:
+def require_programs(
+    text: str, *programs: str, here: Callable[[LaunchJob], bool] = lambda job: True
+) -> Callable[[LaunchJob], str]:
     """The `missing` of an entry that needs one of these programs on this machine, for the jobs that start it `here`."""
     return lambda job: text if here(job) and not any(map(shutil.which, programs)) else ""
 
@@ -199,20 +207,20 @@ def needs(text: str, *programs: str, here: Callable[[Job], bool] = lambda job: T
 class Container:
     """What wraps processes."""
 
-    wrap: Callable[[Job, Words], Words]  # (job, command) -> the command that runs `command` inside
-    check: Callable[[Job], None]  # raises UserError for what it cannot do
+    wrap: Callable[[LaunchJob, Words], Words]  # (job, command) -> the command that runs `command` inside
+    check: Callable[[LaunchJob], None]  # raises PacelineError for what it cannot do
     # Words that srun itself takes for it (Pyxis): the command is inside already.
-    srun: Callable[[Job], Words] = lambda job: ()
+    srun: Callable[[LaunchJob], Words] = lambda job: ()
     whole: bool = False  # the wrapper goes around mpirun, not around each of its ranks: one container a node
     python: Words | None = None  # the interpreter inside; None where the outer one is used
-    notes: Callable[[Job], str] = lambda job: ""  # what those words are for: comment lines before the srun line
+    notes: Callable[[LaunchJob], str] = lambda job: ""  # what those words are for: comment lines before the srun line
     # What each node does outside before ranks start there: a shell command, '' = nothing.
-    before: Callable[[Job], str] = lambda job: ""
-    files: Callable[[Job], tuple[File, ...]] = lambda job: ()  # files of its own: the script that starts it
-    missing: Callable[[Job], str] = lambda job: ""  # as a Starter's
+    before: Callable[[LaunchJob], str] = lambda job: ""
+    files: Callable[[LaunchJob], tuple[LaunchFile, ...]] = lambda job: ()  # files of its own: the script that starts it
+    missing: Callable[[LaunchJob], str] = lambda job: ""  # as a Starter's
 
 
-class Running(Protocol):
+class RunningJob(Protocol):
     """A job that was started."""
 
     name: str
@@ -233,15 +241,15 @@ class Running(Protocol):
 
 
 @dataclass(frozen=True)
-class Through:
+class Scheduler:
     """Who gives the machines."""
 
     # (job, command) -> the files to write; the first one is what `begin` hands over.
-    files: Callable[[Job, Words], tuple[File, ...]]
-    check: Callable[[Job], None]  # raises UserError for what it cannot do
-    begin: Callable[[Job, tuple[Path, ...]], Running]  # (job, paths of the files) -> the running job
-    # (job, the files that it would have) -> the running job of an earlier launch of the same; raises UserError where one of another
-    # launch has this folder.
-    earlier: Callable[[Job, tuple[File, ...]], Running | None] = lambda job, files: None
+    files: Callable[[LaunchJob, Words], tuple[LaunchFile, ...]]
+    check: Callable[[LaunchJob], None]  # raises PacelineError for what it cannot do
+    begin: Callable[[LaunchJob, tuple[Path, ...]], RunningJob]  # (job, paths of the files) -> the running job
+    # (job, the files that it would have) -> the running job of an earlier launch of the same; raises PacelineError where one of
+    # another launch has this folder.
+    earlier: Callable[[LaunchJob, tuple[LaunchFile, ...]], RunningJob | None] = lambda job, files: None
     by_hand: Words = ()  # the words before the first file's name with which people do the same
-    missing: Callable[[Job], str] = lambda job: ""  # as a Starter's
+    missing: Callable[[LaunchJob], str] = lambda job: ""  # as a Starter's

@@ -14,19 +14,19 @@ from types import FrameType
 
 from paceline._utils.names import CHECKPOINTS
 from paceline._utils.safe_read import open_plain_sized
-from paceline._utils.text import printable
+from paceline._utils.text import escape_control_characters
 from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code
-from paceline.launch.job import Job, Running
+from paceline.launch.job import LaunchJob, RunningJob
 from paceline.training.logging.events import read_events
 
 LOOK_SECONDS = 0.2
 LAST_LINES = 20
-MOST_BYTES = 1 << 24
+MAX_BYTES = 1 << 24
 # The exit code of each status of an `end` event, which decides, whatever the launcher made of the code.
 CODES = {"success": 0, "stopped_early": 0, "ran_out": 1, "interrupted": INTERRUPTED, "failed": FAILED}
 
 
-class Tail:
+class LogTail:
     """What is appended to a text file from now on."""
 
     def __init__(self, path: Path):
@@ -34,20 +34,20 @@ class Tail:
         self._at = path.stat().st_size if path.exists() else 0
 
     def more(self, *, all_of_it: bool = False) -> str:
-        """What came since the last look, up to MOST_BYTES: whole lines, unless the file is at its end or they are as long."""
+        """What came since the last look, up to MAX_BYTES: whole lines, unless the file is at its end or they are as long."""
         try:
             with os.fdopen(open_plain_sized(self._path, links=False)[0], "rb") as file:
                 file.seek(self._at)
-                new = file.read(MOST_BYTES)
+                new = file.read(MAX_BYTES)
         except OSError:  # none yet, or nothing that a job writes
             return ""
         end = new.rfind(b"\n") + 1
-        new = new if all_of_it or (not end and len(new) == MOST_BYTES) else new[:end]
+        new = new if all_of_it or (not end and len(new) == MAX_BYTES) else new[:end]
         self._at += len(new)
         return new.decode(errors="replace")
 
 
-class Ended:
+class EndWatcher:
     """The `end` event that this start of the run leaves, and none of an earlier one."""
 
     def __init__(self, folder: Path):
@@ -71,27 +71,27 @@ class Ended:
         return stat.st_size, stat.st_mtime_ns
 
 
-def follow(job: Job, begin: Callable[[], Running], *, say: Callable[[str], None]) -> int:
+def follow(job: LaunchJob, begin: Callable[[], RunningJob], *, say: Callable[[str], None]) -> int:
     """Start the job and stay with it to its end; -> the exit code of the run itself.
 
     The first Ctrl-C (or SIGTERM, or SIGHUP but for Slurm) asks the run to save and end, the second ends the job.
     """
-    tail, ended = Tail(job.log), Ended(job.folder)
-    with _asked_to_stop(job) as asked:  # before it begins: whoever types Ctrl-C while it does means it too
+    tail, ended = LogTail(job.log), EndWatcher(job.folder)
+    with _asked_to_stop(job) as requested:  # before it begins: whoever types Ctrl-C while it does means it too
         running = begin()
         say(f"{job.name}: {running.name}, output in {job.log}")
-        kept = _stay_with(job, running, tail, asked, say)
-        stopped = bool(asked)
+        kept = _stay_with(job, running, tail, requested, say)
+        stopped = bool(requested)
     status, reason = ended.found()
     if status == "failed" and reason:  # launchers print pages of their own after the ranks' words
-        say(printable(f"{job.name}: {reason}"))
-    return exit_code(job, status, read_exit_code(job.exit_code_file), kept, say, stopped=stopped)
+        say(escape_control_characters(f"{job.name}: {reason}"))
+    return find_exit_code(job, status, read_exit_code(job.exit_code_file), kept, say, stopped=stopped)
 
 
-def _stay_with(job: Job, running: Running, tail: Tail, asked: list[int], say: Callable[[str], None]) -> str:
+def _stay_with(job: LaunchJob, running: RunningJob, tail: LogTail, requested: list[int], say: Callable[[str], None]) -> str:
     """Until it has ended; -> the last lines of its log.
 
-    asked  grows while we are here: one entry for each signal that asks us to stop
+    requested  grows while we are here: one entry for each signal that asks us to stop
     """
     kept, waited_for, handled = "", "", 0
     # A scheduler keeps the time itself; elsewhere the walltime's end is a wish to stop like any other.
@@ -100,7 +100,7 @@ def _stay_with(job: Job, running: Running, tail: Tail, asked: list[int], say: Ca
     while True:
         code = running.poll()
         while text := tail.more(all_of_it=code is not None):
-            say(printable(text.rstrip("\n")))
+            say(escape_control_characters(text.rstrip("\n")))
             kept = "\n".join((kept + text).splitlines()[-LAST_LINES:]) + "\n"
         if code is not None:
             return kept
@@ -109,17 +109,17 @@ def _stay_with(job: Job, running: Running, tail: Tail, asked: list[int], say: Ca
             say(f"{running.name} {now or 'runs'}")
         if time.monotonic() > limit:
             limit = math.inf
-            asked.append(signal.SIGTERM)
+            requested.append(signal.SIGTERM)
             say(f"the walltime of {minutes} min is up")
-        if len(asked) > handled:
+        if len(requested) > handled:
             handled += 1
             say(f"{running.name}: asked to stop" if handled == 1 else f"{running.name}: ended at once")
             (running.stop if handled == 1 else running.kill)()
         time.sleep(LOOK_SECONDS)
 
 
-def exit_code(
-    job: Job, status: str, left: int | None, kept: str, say: Callable[[str], None], *, stopped: bool = False
+def find_exit_code(
+    job: LaunchJob, status: str, left: int | None, kept: str, say: Callable[[str], None], *, stopped: bool = False
 ) -> int:
     """The run's own exit code from its `end` event; else what rank 0 left; else 3, with the log's last lines.
 
@@ -138,30 +138,32 @@ def exit_code(
         next_start = "resumes from its newest checkpoint" if saved else "starts from the beginning"
         say(f"{job.name}: stopped before its end; {job.again} {next_start}")
         return INTERRUPTED
-    say(f"{job.name}: its ranks ended without a word of how. The last lines of {job.log}:\n{printable(kept.rstrip())}")
+    say(
+        f"{job.name}: its ranks ended without a word of how. The last lines of {job.log}:\n{escape_control_characters(kept.rstrip())}"
+    )
     return FAILED
 
 
 @contextmanager
-def _asked_to_stop(job: Job) -> Iterator[list[int]]:
+def _asked_to_stop(job: LaunchJob) -> Iterator[list[int]]:
     """The signals that asked us to stop so far; nothing is caught outside the main thread, where Python allows no handlers.
 
     A terminal that is closed (SIGHUP) stops what only we look after; a Slurm job is the scheduler's, and goes on.
     """
-    asked: list[int] = []
+    requested: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield requested
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        requested.append(number)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if job.through != "slurm" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored: under nohup
         numbers.append(signal.SIGHUP)
     previous = {number: signal.signal(number, note) for number in numbers}
     try:
-        yield asked
+        yield requested
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

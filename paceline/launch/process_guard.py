@@ -24,41 +24,41 @@ GRACE_SECONDS = 10.0
 AGAIN_SECONDS = 0.05
 
 
-def attend(command: list[str]) -> int:
+def run_guarded(command: list[str]) -> int:
     """Run `command` to its end; -> its exit code, 128 + the signal where one ended it."""
-    # Whoever loses its parent becomes our child, so that nothing escapes from `descendants`.
+    # Whoever loses its parent becomes our child, so that nothing escapes from `list_descendants`.
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: ask(child))
-    threading.Thread(target=listen, args=(child,), daemon=True).start()
+        signal.signal(number, lambda *_: request_stop(child))
+    threading.Thread(target=obey_launcher, args=(child,), daemon=True).start()
     code = child.wait()
-    end_all()
+    kill_descendants()
     return code if code >= 0 else 128 - code
 
 
-def listen(child: subprocess.Popen[bytes]) -> None:
+def obey_launcher(child: subprocess.Popen[bytes]) -> None:
     """Obey the launcher for as long as it is there."""
     while line := os.read(0, 64):
         for word, *number in map(bytes.split, line.splitlines()):
             if word == b"stop":
-                ask(child, *map(int, number))
+                request_stop(child, *map(int, number))
             elif word == b"end":
-                end_all()
-    ask(child)
+                kill_descendants()
+    request_stop(child)
     time.sleep(GRACE_SECONDS)
-    end_all()
+    kill_descendants()
 
 
-def ask(child: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
+def request_stop(child: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
     """By default SIGTERM, which torchrun hands on to its ranks."""
     if child.poll() is None:
         child.send_signal(number)
 
 
-def end_all() -> None:
+def kill_descendants() -> None:
     """Kill what is left below this process, until nothing is."""
-    while left := descendants():
+    while left := list_descendants():
         for process in left:
             try:
                 os.kill(process, signal.SIGKILL)
@@ -67,7 +67,7 @@ def end_all() -> None:
         time.sleep(AGAIN_SECONDS)
 
 
-def descendants() -> list[int]:
+def list_descendants() -> list[int]:
     """All processes that come from this one and still run; a zombie is none."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
@@ -80,11 +80,11 @@ def descendants() -> list[int]:
             continue
         if state not in (b"Z", b"X"):
             children.setdefault(int(parent), []).append(int(name))
-    found = list(children.get(os.getpid(), []))
-    for process in found:
-        found += children.get(process, [])
-    return found
+    results = list(children.get(os.getpid(), []))
+    for process in results:
+        results += children.get(process, [])
+    return results
 
 
 if __name__ == "__main__":
-    sys.exit(attend(sys.argv[1:]))
+    sys.exit(run_guarded(sys.argv[1:]))

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
-from paceline._utils.atomic_write import whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_writer
+from paceline._utils.errors import PacelineError
 from paceline._utils.names import check_entries
 from paceline._utils.safe_read import read_plain
-from paceline._utils.text import one_line
+from paceline._utils.text import escape_to_line
 from paceline.launch.containers.engines import CONTAINER
-from paceline.launch.job import File, Job, Through, Words
+from paceline.launch.job import LaunchFile, LaunchJob, Scheduler, Words
 from paceline.launch.log_follow import follow
 from paceline.launch.schedulers.hostfile import HOSTFILE
 from paceline.launch.schedulers.local import LOCAL
@@ -26,15 +26,15 @@ from paceline.launch.schedulers.slurm import SLURM
 from paceline.launch.starters import START
 
 # Who gives nodes, by name.
-THROUGH: dict[str, Through] = {"local": LOCAL, "hostfile": HOSTFILE, "slurm": SLURM}
+THROUGH: dict[str, Scheduler] = {"local": LOCAL, "hostfile": HOSTFILE, "slurm": SLURM}
 # Who starts processes with --start auto.
 USUAL_START = {"local": "torchrun", "hostfile": "torchrun", "slurm": "srun"}
 # What a job is handed over by begins so, whoever takes it.
 _HEAD = re.compile(rb"#!/usr/bin/env bash\n# [^\n]+: [^\n]+ on [^\n]+, started by [^\n]+\.\n")
-MOST_SCRIPT_BYTES = 16 << 20
+MAX_SCRIPT_BYTES = 16 << 20
 
 
-def refusal(through: str, start: str, container: str, nodes: int) -> str:
+def explain_conflict(through: str, start: str, container: str, nodes: int) -> str:
     """Why these three do not go together; '' where they do."""
     if start == "srun" and through != "slurm":
         return f"srun starts processes inside Slurm jobs alone: use --through slurm, or --start {USUAL_START[through]}."
@@ -63,15 +63,15 @@ def refusal(through: str, start: str, container: str, nodes: int) -> str:
 
 
 def check_together(through: str, start: str, container: str, nodes: int) -> None:
-    """Raises UserError with the reason, and with another way, where these do not go together."""
-    if why := refusal(through, start, container, nodes):
-        raise UserError(f"--through {through} --start {start} --container {container}: {why}")
+    """Raises PacelineError with the reason, and with another way, where these do not go together."""
+    if why := explain_conflict(through, start, container, nodes):
+        raise PacelineError(f"--through {through} --start {start} --container {container}: {why}")
 
 
-def check_combination(job: Job) -> None:
+def check_combination(job: LaunchJob) -> None:
     """Refuse what does not go together, and what one of the three cannot do.
 
-    Raises UserError with the reason and another way.
+    Raises PacelineError with the reason and another way.
     """
     check_together(job.through, job.start, job.container, job.nodes)
     _check_lines(job)
@@ -79,21 +79,21 @@ def check_combination(job: Job) -> None:
     CONTAINER[job.container].check(job)
 
 
-def _check_lines(job: Job) -> None:
+def _check_lines(job: LaunchJob) -> None:
     """Refuse what would not stay on its line: comments and #SBATCH lines end with the line, and no quotes help there."""
     for what, text in _texts_on_lines(job):
-        if text != one_line(text):
-            raise UserError(
-                f"{what} {one_line(text)}: it holds a line break or another control character, and would be read as something "
+        if text != escape_to_line(text):
+            raise PacelineError(
+                f"{what} {escape_to_line(text)}: it holds a line break or another control character, and would be read as something "
                 "else in a script. Give it another name."
             )
     if job.through == "slurm" and "\\" in str(job.workdir):
-        raise UserError(
+        raise PacelineError(
             f"the working directory {job.workdir}: Slurm reads \\ in a folder's name as a sign of its own. Start elsewhere."
         )
 
 
-def _texts_on_lines(job: Job) -> Iterator[tuple[str, str]]:
+def _texts_on_lines(job: LaunchJob) -> Iterator[tuple[str, str]]:
     """(where it comes from, what stands on a line of its own or behind a #)."""
     yield "the folder (--out)", str(job.folder)
     yield "the working directory", str(job.workdir)
@@ -107,7 +107,7 @@ def _texts_on_lines(job: Job) -> Iterator[tuple[str, str]]:
             yield f"--slurm.{field.name}", str(text)
 
 
-def command_of(job: Job) -> Words:
+def make_command(job: LaunchJob) -> Words:
     """The command to run: once for the whole job, or once on every node where the starter reaches no further.
 
     Containers stand around each rank; but around the starter where that starts one node's ranks (torchrun), and where the
@@ -121,24 +121,24 @@ def command_of(job: Job) -> Words:
     return starter.command(job, container.wrap(job, job.program))
 
 
-def files_of(job: Job) -> tuple[File, ...]:
+def make_files(job: LaunchJob) -> tuple[LaunchFile, ...]:
     """Every file of this job; what is handed over to whoever gives the nodes comes first. Pure."""
-    return (*THROUGH[job.through].files(job, command_of(job)), *CONTAINER[job.container].files(job))
+    return (*THROUGH[job.through].files(job, make_command(job)), *CONTAINER[job.container].files(job))
 
 
-def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -> int:
+def launch_job(job: LaunchJob, *, dry: bool = False, say: Callable[[str], None] = print) -> int:
     """Carry out `job.words` on all its ranks; -> their own exit code (0 for a dry run).
 
     dry    only write and print the files
-    Raises UserError for what does not go together, and for what this machine, the cluster or a host refuses.
+    Raises PacelineError for what does not go together, and for what this machine, the cluster or a host refuses.
     """
     check_combination(job)
     axes = THROUGH[job.through], START[job.start], CONTAINER[job.container]
     lacks = [line for axis in axes if (line := axis.missing(job))]  # its files can be written all the same
     if lacks and not dry:
-        raise UserError(lacks[0])
+        raise PacelineError(lacks[0])
     check_entries(job.folder)
-    files = files_of(job)
+    files = make_files(job)
     earlier = THROUGH[job.through].earlier(job, files)
     paths = write_files(job, files)
     for file, path in zip(files, paths):
@@ -155,17 +155,17 @@ def launch(job: Job, *, dry: bool = False, say: Callable[[str], None] = print) -
     return follow(job, lambda: THROUGH[job.through].begin(job, paths), say=say)
 
 
-def write_files(job: Job, files: tuple[File, ...]) -> tuple[Path, ...]:
+def write_files(job: LaunchJob, files: tuple[LaunchFile, ...]) -> tuple[Path, ...]:
     """Write the files into RUN/launch, each whole or not at all; -> their paths.
 
-    Raises UserError where the folder cannot be written, is a link, or its script is not ours.
+    Raises PacelineError where the folder cannot be written, is a link, or its script is not ours.
     """
     paths = []
     try:
         first = job.launch_folder / files[0].name
-        ours = not os.path.lexists(first) or (not first.is_symlink() and _HEAD.match(read_plain(first, MOST_SCRIPT_BYTES)))
+        ours = not os.path.lexists(first) or (not first.is_symlink() and _HEAD.match(read_plain(first, MAX_SCRIPT_BYTES)))
         if job.launch_folder.is_symlink() or not ours:
-            raise UserError(
+            raise PacelineError(
                 f"{first}: is there, and no launch of ours wrote it, so nothing in its folder is replaced. Choose another folder "
                 "with --out."
             )
@@ -173,12 +173,12 @@ def write_files(job: Job, files: tuple[File, ...]) -> tuple[Path, ...]:
         for file in files:
             path = job.launch_folder / file.name
             path.parent.mkdir(exist_ok=True)
-            with whole(path, sync=True) as part:
+            with atomic_writer(path, sync=True) as part:
                 part.write_text(file.text, encoding="utf-8")
                 part.chmod(0o755 if file.runs else 0o644)
             paths.append(path)
     except OSError as problem:
-        raise UserError(
+        raise PacelineError(
             f"{job.launch_folder}: cannot be written ({problem.strerror}). Choose another folder with --out."
         ) from None
     return tuple(paths)

@@ -11,14 +11,14 @@ import os
 from signal import SIGTERM
 
 from paceline._utils.platform import SIGUSR1
-from paceline.distributed.device.topology import Topology, described, processing_elements, read_topology
+from paceline.distributed.device.topology import Topology, count_processing_elements, read_topology, topology_from_sheet
 from paceline.launch.containers.engines import CONTAINER
-from paceline.launch.job import Job, Starter, Words, environment, needs
+from paceline.launch.job import LaunchJob, ProcessStarter, Words, make_environment, require_programs
 
 SECRET = "PACELINE_SECRET"  # as distributed/comm/secret.py reads it, which loads torch
 
 
-def _torchrun(job: Job, program: Words) -> Words:
+def _torchrun(job: LaunchJob, program: Words) -> Words:
     """One node's ranks. On several nodes torchrun reads NODE_VARIABLES; on one it finds a free port by itself.
 
     `program` starts with the interpreter, in whose place torchrun itself stands: it starts ranks with the one it runs in.
@@ -30,7 +30,7 @@ def _torchrun(job: Job, program: Words) -> Words:
     return (*job.python, "-m", "torch.distributed.run", *where, *ranks, *program[len(job.python) :])
 
 
-def _srun(job: Job, program: Words) -> Words:
+def _srun(job: LaunchJob, program: Words) -> Words:
     """All ranks of all nodes; variables travel with --export=ALL, which is srun's default and written all the same.
 
     --cpu-bind=none: each rank binds itself (--system.bind), and Slurm's one core a task would leave it no choice.
@@ -41,20 +41,20 @@ def _srun(job: Job, program: Words) -> Words:
     return ("srun", *ranks, *words, *CONTAINER[job.container].srun(job), *program)
 
 
-def _mpirun(job: Job, program: Words) -> Words:
+def _mpirun(job: LaunchJob, program: Words) -> Words:
     """All ranks of all nodes, each line of output with its rank, and only the variables that ranks need."""
     hosts: Words = ()
     if job.through == "hostfile":
         hosts = ("--hostfile", str(job.launch_folder / "hostfile"))
     elif job.through == "local":
         hosts = ("--host", f"localhost:{job.per_node}")
-    forwarded = [word for name in forwarded_names(job) for word in ("-x", name)]
+    forwarded = [word for name in list_forwarded_names(job) for word in ("-x", name)]
     ranks = ("-np", str(job.ranks), *_binding(job), "--tag-output")
     root: Words = ("--allow-run-as-root",) if os.geteuid() == 0 else ()  # mpirun refuses it otherwise
     return ("mpirun", *root, *hosts, *ranks, *forwarded, *program)
 
 
-def _binding(job: Job) -> Words:
+def _binding(job: LaunchJob) -> Words:
     """mpirun's words for where ranks go (the first node's first, as many as it has) and which cores they may use.
 
     Ranks of one device each know best which cores are near it, and bind themselves (--system.bind); so do those that share. Only
@@ -66,20 +66,20 @@ def _binding(job: Job) -> Words:
         if job.through == "local":
             topology = read_topology()
         elif system.sockets and system.cores_per_socket:
-            topology = described(system.sockets, system.cores_per_socket)
+            topology = topology_from_sheet(system.sockets, system.cores_per_socket)
     if not topology.cores:
         return ("--map-by", f"ppr:{job.per_node}:node", "--bind-to", "none")
     sockets = len({core.socket for core in topology.cores})
-    place = f"{job.per_node // sockets}:socket" if job.per_node % sockets == 0 else f"{job.per_node}:node"
-    return ("--map-by", f"ppr:{place}:PE={processing_elements(topology, job.per_node)}", "--bind-to", "core")
+    location = f"{job.per_node // sockets}:socket" if job.per_node % sockets == 0 else f"{job.per_node}:node"
+    return ("--map-by", f"ppr:{location}:PE={count_processing_elements(topology, job.per_node)}", "--bind-to", "core")
 
 
-def _mpirun_notes(job: Job) -> str:
+def _mpirun_notes(job: LaunchJob) -> str:
     """A comment line where sockets and cores are known: whole cores a rank, as mpirun's PE counts them."""
     system = job.system
     if not (system.sockets and system.cores_per_socket):
         return ""
-    each = processing_elements(described(system.sockets, system.cores_per_socket), job.per_node)
+    each = count_processing_elements(topology_from_sheet(system.sockets, system.cores_per_socket), job.per_node)
     bound = "" if "core" in _binding(job) else "; mpirun binds nothing here, ranks bind themselves (--system.bind)"
     return (
         f"# {job.per_node} ranks on {system.sockets} sockets of {system.cores_per_socket} cores: --map-by socket:PE={each} is "
@@ -87,23 +87,23 @@ def _mpirun_notes(job: Job) -> str:
     )
 
 
-def forwarded_names(job: Job) -> tuple[str, ...]:
+def list_forwarded_names(job: LaunchJob) -> tuple[str, ...]:
     """Names of the variables that mpirun hands to ranks, on other hosts too. The rest of the environment stays behind."""
     # By name alone: its value stands in no file.
     secret = (SECRET,) if os.environ.get(SECRET) else ()
-    names = [variable.name for variable in environment(job)]
+    names = [variable.name for variable in make_environment(job)]
     if job.through == "hostfile" and "MASTER_ADDR" not in names:  # run.sh sets it
         names.append("MASTER_ADDR")
     return (*names, *secret)
 
 
-_no_mpirun = needs(
+_no_mpirun = require_programs(
     "--start mpirun: there is no mpirun on this machine. Install Open MPI (Debian: openmpi-bin), or use --start torchrun.",
     "mpirun",
     here=lambda job: job.through != "slurm" and job.container != "docker",
 )
-START: dict[str, Starter] = {
-    "torchrun": Starter(_torchrun, "node", SIGTERM),
-    "srun": Starter(_srun, "job", SIGUSR1),
-    "mpirun": Starter(_mpirun, "job", SIGUSR1, notes=_mpirun_notes, missing=_no_mpirun),
+START: dict[str, ProcessStarter] = {
+    "torchrun": ProcessStarter(_torchrun, "node", SIGTERM),
+    "srun": ProcessStarter(_srun, "job", SIGUSR1),
+    "mpirun": ProcessStarter(_mpirun, "job", SIGUSR1, notes=_mpirun_notes, missing=_no_mpirun),
 }

@@ -12,26 +12,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.config.maskrcnn import InstanceInput
-from paceline.config.plan import Plan
+from paceline.config.plan import BatchPlan
 from paceline.config.recipe import Recipe
-from paceline.data.loader.aspect_buckets import Shape, aspect_groups, padded_shape, resized_all, short_of_step
-from paceline.data.loader.sampler import Order, batch_indices, group_batches, grouped_order, permutation, shapes_of_run
+from paceline.data.loader.aspect_buckets import Shape, aspect_groups, choose_short_side, padded_shape, resized_sizes
+from paceline.data.loader.sampler import Order, batch_indices, group_batches, grouped_order, list_run_shapes, permutation
 
 # Limits of the steps whose shapes are computed exactly: photos, and epochs of a small set. A few seconds.
-MOST_PHOTOS, MOST_EPOCHS = 20_000_000, 1_000
+MAX_PHOTOS, MAX_EPOCHS = 20_000_000, 1_000
 # Photos whose sizes are compared at once.
 AT_ONCE = 2**20
 
 
-class Fit(NamedTuple):
+class ResizedShape(NamedTuple):
     """The size of one step's photos and input."""
 
     side: int  # the photo's shorter side, pixels
     shape: Shape  # H, W of the input that holds it
 
 
-class OneShape:
-    """Squares of one side, of another in evaluation. Its methods define what a task needs of its shapes; `Buckets` has them too.
+class SquareShapes:
+    """Squares of one side, of another in evaluation. Its methods define what a task needs of its shapes; `AspectBuckets` has them too.
 
     `numbers` are images' numbers in their index.
     """
@@ -40,22 +40,22 @@ class OneShape:
 
     def __init__(self, side: int, eval_side: int, *, images: int, seed: int, order: Order | None = None) -> None:
         """images: n, of training; seed: the recipe's; order: of its sampler, None: each image once an epoch."""
-        self.fit, self.eval_fit = Fit(side, (side, side)), Fit(eval_side, (eval_side, eval_side))
+        self.fit, self.eval_fit = ResizedShape(side, (side, side)), ResizedShape(eval_side, (eval_side, eval_side))
         self.images, self.seed, self._order = images, seed, order
 
     def order(self, epoch: int) -> np.ndarray:
         """(n,) int64: the order in which this epoch takes the training images, see data/loader/sampler.py's Order."""
         return permutation(self.images, seed=self.seed, epoch=epoch) if self._order is None else self._order(epoch)
 
-    def of_step(self, step: int, numbers: np.ndarray) -> Fit:
+    def of_step(self, step: int, numbers: np.ndarray) -> ResizedShape:
         """Of every training photo of a step, on any rank and in any forward; numbers: all of them."""
         return self.fit
 
-    def of_run(self, plan: Plan) -> Sequence[Fit]:
+    def of_run(self, plan: BatchPlan) -> Sequence[ResizedShape]:
         """All fits of this run's steps, the largest first."""
         return (self.fit,)
 
-    def largest_of_run(self, plan: Plan) -> Fit:
+    def largest_of_run(self, plan: BatchPlan) -> ResizedShape:
         """One that holds every step of this run, found without ordering an epoch."""
         return self.fit
 
@@ -67,17 +67,17 @@ class OneShape:
         """H, W of the largest input that one of the training photos alone needs; None: the recipe determines it."""
         return None
 
-    def of_sample(self, number: int) -> Fit:
+    def of_sample(self, number: int) -> ResizedShape:
         """Of one training photo alone."""
         return self.fit
 
-    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, Fit]], Shape]:
+    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, ResizedShape]], Shape]:
         """Validation photos, each once, in forwards of at most `batch`; and the largest H, W of any rank's."""
         parts = (numbers[at : at + batch] for at in range(0, len(numbers), batch))
         return [(part, self.eval_fit) for part in parts], self.eval_fit.shape
 
 
-class Sizes(NamedTuple):
+class ImageSizes(NamedTuple):
     """Of one split."""
 
     heights: np.ndarray  # (N,) pixels
@@ -89,12 +89,14 @@ class Sizes(NamedTuple):
         return self.heights[self.numbers], self.widths[self.numbers]
 
 
-class Buckets:
+class AspectBuckets:
     """Photos keep their aspect ratio and are padded to a shape of a ladder, similar ones together (see data/loader)."""
 
     vary = True
 
-    def __init__(self, recipe: Recipe[Any, InstanceInput], train: Sizes, val: Sizes, order: Order | None = None) -> None:
+    def __init__(
+        self, recipe: Recipe[Any, InstanceInput], train: ImageSizes, val: ImageSizes, order: Order | None = None
+    ) -> None:
         """train, val: sizes of this run's photos; order: of the recipe's sampler, None: each photo once an epoch."""
         self.photo, self.train, self.val, self.seed = recipe.input, train, val, recipe.seed
         self.groups = aspect_groups(*train.chosen(), recipe.input)
@@ -105,81 +107,81 @@ class Buckets:
         """Photos of like shape together."""
         return self._order(epoch)
 
-    def of_step(self, step: int, numbers: np.ndarray) -> Fit:
+    def of_step(self, step: int, numbers: np.ndarray) -> ResizedShape:
         """Padded together, at this step's size.
 
         Not by the forward: statistics of BatchNorm and convolutions at a photo's edge depend on the padding, so a step would depend
         on how it is cut. Nearly every step has photos of one shape anyway.
         """
-        return self._fit(self.train, numbers, short_of_step(self.seed, step, self.photo.short))
+        return self._fit(self.train, numbers, choose_short_side(self.seed, step, self.photo.short))
 
-    def _fit(self, split: Sizes, numbers: np.ndarray, short: int) -> Fit:
+    def _fit(self, split: ImageSizes, numbers: np.ndarray, short: int) -> ResizedShape:
         if not len(numbers):
-            return Fit(short, (self.photo.multiple, self.photo.multiple))
+            return ResizedShape(short, (self.photo.multiple, self.photo.multiple))
         sizes = self._resized(split, numbers, short)
         height, width = sizes.max(axis=0).tolist()
-        return Fit(short, padded_shape(height, width, self.photo, short))
+        return ResizedShape(short, padded_shape(height, width, self.photo, short))
 
-    def _resized(self, split: Sizes, numbers: np.ndarray, short: int) -> np.ndarray:
+    def _resized(self, split: ImageSizes, numbers: np.ndarray, short: int) -> np.ndarray:
         """(n, 2) what holds each photo; one that may be turned on its side, which is drawn for each by itself, needs a square."""
-        sizes = resized_all(split.heights[numbers], split.widths[numbers], short, self.photo.long, self.photo.sides)
+        sizes = resized_sizes(split.heights[numbers], split.widths[numbers], short, self.photo.long, self.photo.sides)
         return np.maximum(sizes, sizes[:, ::-1]) if self.photo.rot90 and split is self.train else sizes
 
-    def of_run(self, plan: Plan) -> Sequence[Fit]:
-        """The exact fits of its steps; past MOST_PHOTOS or MOST_EPOCHS the fits that follow from its groups alone.
+    def of_run(self, plan: BatchPlan) -> Sequence[ResizedShape]:
+        """The exact fits of its steps; past MAX_PHOTOS or MAX_EPOCHS the fits that follow from its groups alone.
 
         The latter are nearly exact; a rare step that mixes portraits with landscapes may have a smaller shape than is listed for it.
         """
         sizes = {short: self._resized(self.train, self.train.numbers, short) for short in self.photo.short}
         batch, images = plan.global_batch, len(self.train.numbers)
-        steps = min(plan.stop_after, max(1, min(MOST_PHOTOS, MOST_EPOCHS * images) // batch))
+        steps = min(plan.stop_after, max(1, min(MAX_PHOTOS, MAX_EPOCHS * images) // batch))
         together = max(1, min(AT_ONCE, images) // batch)
-        found = set() if steps == plan.stop_after else self._by_groups(plan)
+        results = set() if steps == plan.stop_after else self._by_groups(plan)
         for first in range(0, steps, together):
             here = range(first, min(first + together, steps))
             # The positions of several steps in the stream are those of one step of a larger batch.
-            _, places = batch_indices(
+            _, indices = batch_indices(
                 images, seed=self.seed, step=first // together, global_batch=together * batch, order=self._order
             )
-            of_steps = places[: len(here) * batch].reshape(-1, batch)
-            shorts = np.array([short_of_step(self.seed, step, self.photo.short) for step in here])
+            of_steps = indices[: len(here) * batch].reshape(-1, batch)
+            shorts = np.array([choose_short_side(self.seed, step, self.photo.short) for step in here])
             for short, each in sizes.items():
                 sides = each[of_steps[shorts == short]].max(axis=1, initial=0)
-                found |= {
-                    Fit(short, padded_shape(height, width, self.photo, short))
+                results |= {
+                    ResizedShape(short, padded_shape(height, width, self.photo, short))
                     for height, width in np.unique(sides, axis=0).tolist()
                 }
-        return _largest_first(found)
+        return _largest_first(results)
 
-    def largest_of_run(self, plan: Plan) -> Fit:
+    def largest_of_run(self, plan: BatchPlan) -> ResizedShape:
         """It follows from the number of photos in each group, where each is drawn once an epoch."""
         return _largest_first(self._by_groups(plan))[0] if self._each_once else self.of_run(plan)[0]
 
-    def _by_groups(self, plan: Plan) -> set[Fit]:
+    def _by_groups(self, plan: BatchPlan) -> set[ResizedShape]:
         if not self._each_once:  # what meets in a step differs from epoch to epoch
-            return {Fit(short, self.widest()) for short in self.photo.short}
-        found: set[Fit] = set()
+            return {ResizedShape(short, self.widest()) for short in self.photo.short}
+        results: set[ResizedShape] = set()
         for short in self.photo.short:
-            shapes = shapes_of_run(
+            shapes = list_run_shapes(
                 self.groups,
                 self._resized(self.train, self.train.numbers, short),
                 lambda height, width, short=short: padded_shape(height, width, self.photo, short),
                 global_batch=plan.global_batch,
                 steps=plan.total_steps,
             )
-            found |= {Fit(short, shape) for shape in shapes}
-        return found
+            results |= {ResizedShape(short, shape) for shape in shapes}
+        return results
 
     def widest(self) -> Shape:
         """A step may mix the tallest photo with the widest; an evaluation pads each photo for itself."""
-        found = set()
+        results = set()
         for short in self.photo.short:
             height, width = self._resized(self.train, self.train.numbers, short).max(axis=0).tolist()
-            found.add(padded_shape(height, width, self.photo, short))
+            results.add(padded_shape(height, width, self.photo, short))
         short = self.photo.short[-1]
         for height, width in np.unique(self._resized(self.val, self.val.numbers, short), axis=0).tolist():
-            found.add(padded_shape(height, width, self.photo, short))
-        return max(found, key=math.prod)
+            results.add(padded_shape(height, width, self.photo, short))
+        return max(results, key=math.prod)
 
     def largest_of_data(self) -> Shape | None:
         """Of the largest size; a step that has to mix portraits with landscapes is larger still, and rare."""
@@ -188,21 +190,21 @@ class Buckets:
         shapes = {padded_shape(height, width, self.photo, short) for height, width in sizes}
         return max(shapes, key=math.prod, default=None)
 
-    def of_sample(self, number: int) -> Fit:
+    def of_sample(self, number: int) -> ResizedShape:
         """At the size of evaluation."""
         return self._fit(self.train, np.array([number]), self.photo.short[-1])
 
-    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, Fit]], Shape]:
+    def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, ResizedShape]], Shape]:
         """Photos of one shape together: a photo's padding depends on the photo alone."""
         short = self.photo.short[-1]
         shapes = np.zeros((len(self.val.heights), 2), np.int64)
         for number in self.val.numbers:
             shapes[number] = self._fit(self.val, np.array([number]), short).shape
         groups = np.unique(shapes[numbers], axis=0, return_inverse=True)[1].reshape(-1)
-        parts = [numbers[places] for places in group_batches(groups, batch)]
+        parts = [numbers[indices] for indices in group_batches(groups, batch)]
         height, width = shapes[shapes.prod(axis=1).argmax()].tolist()
-        return [(part, Fit(short, tuple(shapes[part[0]].tolist()))) for part in parts], (height, width)
+        return [(part, ResizedShape(short, tuple(shapes[part[0]].tolist()))) for part in parts], (height, width)
 
 
-def _largest_first(fits: Iterable[Fit]) -> list[Fit]:
+def _largest_first(fits: Iterable[ResizedShape]) -> list[ResizedShape]:
     return sorted(fits, key=lambda fit: (-math.prod(fit.shape), fit))

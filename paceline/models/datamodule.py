@@ -20,24 +20,30 @@ import torch
 from torch import nn
 
 from paceline._utils.errors import DataError, RecipeError
-from paceline.config.plan import Plan
+from paceline.config.plan import BatchPlan
 from paceline.config.recipe import DATA_IMAGES, Recipe
-from paceline.config.system import System, store_cache_bytes
+from paceline.config.system import System, parse_store_cache_bytes
 from paceline.data.batch import Batch
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.records import Records
-from paceline.data.index.splits import in_half
+from paceline.data.index.records import RecordReader
+from paceline.data.index.splits import select_half
 from paceline.data.loader.aspect_buckets import Shape
-from paceline.data.loader.class_balancing import Repeated, draws_in_words, rarest_first, sampled_order, sampling_rates
-from paceline.data.loader.gpu_decode import renderer_for
+from paceline.data.loader.class_balancing import (
+    RepeatBatch,
+    format_rarest_first,
+    format_sampling,
+    sampled_order,
+    sampling_rates,
+)
+from paceline.data.loader.gpu_decode import choose_gpu_decoder
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sampler import Order, batch_indices, shard
-from paceline.data.loader.slots import Forward
+from paceline.data.loader.sampler import Order, batch_indices, evaluation_shard
+from paceline.data.loader.slots import MicroBatch
 from paceline.data.transforms.image_header import Header, read_header
-from paceline.data.transforms.sample import Draw, DrawSample, render, with_others
+from paceline.data.transforms.sample import DrawSample, SampleSpec, decode_and_transform, with_partners
 from paceline.data.workers.crew import WORTH_PROCESSES
-from paceline.models.batch_shapes import Buckets, Fit, OneShape
+from paceline.models.batch_shapes import AspectBuckets, ResizedShape, SquareShapes
 from paceline.models.task import Evaluator, InputRank
 
 if TYPE_CHECKING:
@@ -58,7 +64,7 @@ class DataModule(ABC):
     val_index: Index
     train_numbers: np.ndarray  # of this run's training images in their index
     val_numbers: np.ndarray
-    shapes: OneShape | Buckets  # of the network's input
+    shapes: SquareShapes | AspectBuckets  # of the network's input
     most_objects = 0  # of one training image
     class_weights: np.ndarray | None = None  # (K,) float64, in the loss
     # Images (n, 3, H, W), labels of n, indices (n,), and the fewest object slots by name, `least` -> a batch
@@ -83,12 +89,12 @@ class DataModule(ABC):
         if fold is not None:
             usable, scored = usable[~fold.held_out[usable]], np.flatnonzero(fold.held_out)
         if half := self.manifest.half:
-            scored = scored[in_half(map(self.val_index.relative_name, scored.tolist()), half)]
+            scored = scored[select_half(map(self.val_index.relative_name, scored.tolist()), half)]
             if not len(scored):
                 raise DataError(f"--val-half {half}: none of the validation photos of {self.manifest.called} is in it.")
         images = len(usable), len(scored)
-        self.train_numbers = usable[spread(images[0], self.limits[0])]
-        self.val_numbers = scored[spread(images[1], self.limits[1])]
+        self.train_numbers = usable[select_evenly(images[0], self.limits[0])]
+        self.val_numbers = scored[select_evenly(images[1], self.limits[1])]
         self.is_target_data = is_target_data(self.recipe, self.manifest, images)
         self.facts = {
             "root": str(self.manifest.root_path),
@@ -111,7 +117,7 @@ class DataModule(ABC):
         if recipe.sampler == "shuffle":
             return None
         rates = sampling_rates(recipe.sampler, images, photos, classes, recipe.repeat_threshold)
-        self.facts = {**self.facts, "draws": draws_in_words(rates, photos, classes, self.classes)}
+        self.facts = {**self.facts, "draws": format_sampling(rates, photos, classes, self.classes)}
         kinds = np.zeros(images, np.int64)
         kinds[photos] = classes  # of several, any: photos of a class may replace each other
         return sampled_order(rates, kinds, seed=recipe.seed)
@@ -125,7 +131,7 @@ class DataModule(ABC):
             return
         weights = counts.sum() / max(1, np.count_nonzero(counts)) / np.maximum(counts, 1)
         self.class_weights = np.where(counts == 0, 1.0, weights)  # never learned: any would do
-        self.facts = {**self.facts, "class_weights": rarest_first(counts, weights, self.classes, ".3g")}
+        self.facts = {**self.facts, "class_weights": format_rarest_first(counts, weights, self.classes, ".3g")}
 
     @property
     def train_images(self) -> int:
@@ -144,14 +150,14 @@ class DataModule(ABC):
 
     @staticmethod
     @abstractmethod
-    def draw_eval(recipe: Recipe, header: Header, name: str, shape: Shape) -> Draw:
+    def draw_eval(recipe: Recipe, header: Header, name: str, shape: Shape) -> SampleSpec:
         """The Draw of a photo for an evaluation input of H x W."""
 
     @abstractmethod
-    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+    def draw_train(self, fit: ResizedShape, epoch: int, index: int, header: Header, name: str) -> SampleSpec:
         """Decide the sample of training photo `index` in this epoch, from its header without its pixels."""
 
-    def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
+    def draw_val(self, fit: ResizedShape, _: int, index: int, header: Header, name: str) -> SampleSpec:
         """Decide the sample of validation photo `index`."""
         return self.draw_eval(self.recipe, header, name, fit.shape)
 
@@ -173,7 +179,7 @@ class DataModule(ABC):
         return Labels(tuple(self.classes), tuple(self.category_ids), tuple(folders))
 
     @contextmanager
-    def reading(self, train: Records, val: Records) -> Iterator[None]:
+    def reading(self, train: RecordReader, val: RecordReader) -> Iterator[None]:
         """Inside, photos are read from these records: of a local copy, or of a cache in memory."""
         before = self.train_index, self.val_index
         self.train_index, self.val_index = replace(before[0], records=train), replace(before[1], records=val)
@@ -191,83 +197,83 @@ class DataModule(ABC):
         return batch_indices(self.train_images, seed=seed, step=step, global_batch=batch, order=order, **share)
 
     def train_loader(
-        self, plan: Plan, system: System, place: InputRank, *, first: int = 0, one_batch: bool = False
-    ) -> Loader | Repeated:
+        self, plan: BatchPlan, system: System, rank_info: InputRank, *, first: int = 0, one_batch: bool = False
+    ) -> Loader | RepeatBatch:
         """Augmented batches from step `first` to the run's last; with one_batch, step 0's pixels again and again."""
 
-        def schedule(step: int) -> Sequence[Forward]:
-            epochs, places = self.samples(
-                step, rank=place.rank, world=plan.world, forwards=plan.forwards, join=plan.bn_join
+        def schedule(step: int) -> Sequence[MicroBatch]:
+            epochs, indices = self.samples(
+                step, rank=rank_info.rank, world=plan.world, forwards=plan.forwards, join=plan.bn_join
             )
             # Padding must cover the global batch, not only this rank's photos.
-            whole = self.samples(step)[1] if self.shapes.vary else places
+            whole = self.samples(step)[1] if self.shapes.vary else indices
             fit = self.shapes.of_step(step, self.train_numbers[whole])
-            split = (np.split(these, plan.forwards) for these in (epochs, self.train_numbers[places]))
+            split = (np.split(these, plan.forwards) for these in (epochs, self.train_numbers[indices]))
             draw = partial(self.draw_train, fit)
-            return [Forward(when, numbers, fit.shape, draw) for when, numbers in zip(*split)]
+            return [MicroBatch(when, numbers, fit.shape, draw) for when, numbers in zip(*split)]
 
         # A new shape would be compiled, captured or autotuned again; elsewhere empty slots cost time. Slots by each batch's objects
         # would multiply a run's captures, ten of Mask R-CNN's shapes by five slots, and ranks would have to agree on them, since a
         # first capture exchanges: the batch's fullest image of all ranks decides, mostly 32 or 64 of COCO's 128 (results/step-calls).
-        least = self.slots_to_try(place.device) if each_shape_counts(system, place.device) else 0
+        least = self.slots_to_try(rank_info.device) if is_shape_costly(system, rank_info.device) else 0
         largest = self.shapes.largest_of_run(plan)
         loader = Loader(
-            records=records_for(self.train_index, system),
-            fetch_threads=threads_that_fetch(self.train_index.records, system),
+            records=open_configured_records(self.train_index, system),
+            fetch_threads=choose_fetch_threads(self.train_index.records, system),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_train, largest),
             schedule=schedule,
             first_step=0 if one_batch else first,
             last_step=1 if one_batch else plan.stop_after,
-            threads=place.threads,
+            threads=rank_info.threads,
             processes=not one_batch and (plan.stop_after - first) * plan.global_batch >= WORTH_PROCESSES * plan.world,
             prefetch=system.prefetch,
             image_shape=(*largest.shape, 3),
-            device=place.device,
-            render_batch=renderer_for(self.recipe.input, place.device),
+            device=rank_info.device,
+            render_batch=choose_gpu_decoder(self.recipe.input, rank_info.device),
             make_batch=partial(self.batch, least=least),
             # A CPU's batches differ in their slots, and stay where they are rendered.
-            like=() if place.device.type == "cpu" else [self.warm_up_batch(plan, torch.device("meta"))] * plan.forwards,
+            like=() if rank_info.device.type == "cpu" else [self.warm_up_batch(plan, torch.device("meta"))] * plan.forwards,
         )
-        return Repeated.first_of(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
+        return RepeatBatch.first_of(loader, first_step=first, last_step=plan.stop_after) if one_batch else loader
 
-    def val_loader(self, batch: int, system: System, place: InputRank) -> Loader | Repeated:
+    def val_loader(self, batch: int, system: System, rank_info: InputRank) -> Loader | RepeatBatch:
         """This rank's share of the validation images, once, in batches of at most `batch`."""
-        mine = self.val_numbers[list(shard(self.val_images, place.rank, place.world))]
+        mine = self.val_numbers[list(evaluation_shard(self.val_images, rank_info.rank, rank_info.world))]
         parts, largest = self.shapes.evaluation(mine, batch)
 
-        def schedule(step: int) -> Sequence[Forward]:
+        def schedule(step: int) -> Sequence[MicroBatch]:
             numbers, fit = parts[step]
-            return [Forward(np.zeros(len(numbers), np.int64), numbers, fit.shape, partial(self.draw_val, fit))]
+            return [MicroBatch(np.zeros(len(numbers), np.int64), numbers, fit.shape, partial(self.draw_val, fit))]
 
         return Loader(
-            records=records_for(self.val_index, system),
-            fetch_threads=threads_that_fetch(self.val_index.records, system),
+            records=open_configured_records(self.val_index, system),
+            fetch_threads=choose_fetch_threads(self.val_index.records, system),
             exif=self.recipe.input.exif,
-            draw=partial(self.draw_val, Fit(min(largest), largest)),
+            draw=partial(self.draw_val, ResizedShape(min(largest), largest)),
             schedule=schedule,
             first_step=0,
             last_step=len(parts),
-            threads=place.threads,
+            threads=rank_info.threads,
             processes=len(mine) >= WORTH_PROCESSES,
             prefetch=system.prefetch,
             image_shape=(*largest, 3),
-            device=place.device,
-            render_batch=renderer_for(self.recipe.input, place.device),
+            device=rank_info.device,
+            render_batch=choose_gpu_decoder(self.recipe.input, rank_info.device),
             make_batch=self.batch,
         )
 
-    def input_shapes(self, plan: Plan) -> list[Shape]:
+    def input_shapes(self, plan: BatchPlan) -> list[Shape]:
         """H, W of every input of this run's steps, the largest first. A batch's other shapes follow from `slots_to_try`."""
         return list(dict.fromkeys(fit.shape for fit in self.shapes.of_run(plan)))
 
-    def warm_up_batch(self, plan: Plan, device: torch.device, shape: Shape | None = None) -> Batch:
+    def warm_up_batch(self, plan: BatchPlan, device: torch.device, shape: Shape | None = None) -> Batch:
         """A made-up batch for a discarded step. shape: H, W of its input; None: as large as any of this run."""
         shape = shape or self.shapes.largest_of_run(plan).shape
         batch = self.made_up(self.recipe, plan.images_per_forward, shape, self.slots_to_try(device))
         return batch.to(device)
 
-    def warm_up_step(self, plan: Plan, device: torch.device, shape: Shape | None = None) -> list[Batch]:
+    def warm_up_step(self, plan: BatchPlan, device: torch.device, shape: Shape | None = None) -> list[Batch]:
         """The batches of such a step: a whole loss group, or two forwards if gradients accumulate over several."""
         forwards = max(plan.loss_forwards, min(plan.forwards, 2))
         return [self.warm_up_batch(plan, device, shape)] * forwards
@@ -291,32 +297,32 @@ class DataModule(ABC):
         """`sample` of every image of a whole step; in place of the label a string may say what is seen."""
         return (self.sample(int(epoch), int(number)) for epoch, number in zip(*self.samples(step)))
 
-    def render(self, index: Index, draw: DrawSample, epoch: int, number: int, out: np.ndarray) -> Draw:
+    def render(self, index: Index, draw: DrawSample, epoch: int, number: int, out: np.ndarray) -> SampleSpec:
         """Render photo `number` of the index as a loader would, into `out`, (H, W, 3) uint8; -> its Draw."""
         data, name = index.read(number), index.name(number)
         exif = self.recipe.input.exif
-        drawn = with_others(draw(epoch, number, read_header(data, name, exif), name), index.records.read_many, exif)
-        render(data, drawn, out)
+        drawn = with_partners(draw(epoch, number, read_header(data, name, exif), name), index.records.read_many, exif)
+        decode_and_transform(data, drawn, out)
         return drawn
 
 
-def each_shape_counts(system: System, device: torch.device) -> bool:
+def is_shape_costly(system: System, device: torch.device) -> bool:
     """Whether a step's first input of a new shape costs more than others: on accelerators, and where the network is compiled."""
     return device.type != "cpu" or system.compile == "on"
 
 
-def records_for(index: Index, system: System) -> Records:
+def open_configured_records(index: Index, system: System) -> RecordReader:
     """A split's photos by the system's settings: through its cache of remote stores, and their bytes compared or not."""
-    records = index.records.kept_on_disk(store_cache_bytes(system.store_cache))
+    records = index.records.kept_on_disk(parse_store_cache_bytes(system.store_cache))
     return records if system.check_photos else records.unchecked()
 
 
-def threads_that_fetch(records: Records, system: System) -> int:
+def choose_fetch_threads(records: RecordReader, system: System) -> int:
     """The configured number; else enough for a store that serves several requests at once, and none for files."""
     return system.fetch_threads or (BUCKET_THREADS if records.at_once > 1 else 0)
 
 
-def spread(images: int, limit: int) -> np.ndarray:
+def select_evenly(images: int, limit: int) -> np.ndarray:
     """Numbers of `limit` (0 = all) of `images` images, evenly spread: the first ones of a class-folder set would be a few classes."""
     kept = min(limit or images, images)
     return np.arange(kept) * images // max(1, kept)

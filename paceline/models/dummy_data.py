@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from paceline._utils.errors import UserError
-from paceline.config.plan import Plan
+from paceline._utils.errors import PacelineError
+from paceline.config.plan import BatchPlan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.data.loader.aspect_buckets import Shape
-from paceline.data.loader.class_balancing import Repeated
-from paceline.data.transforms.sample import Draw
-from paceline.models.batch_shapes import Fit, OneShape
+from paceline.data.loader.class_balancing import RepeatBatch
+from paceline.data.transforms.sample import SampleSpec
+from paceline.models.batch_shapes import ResizedShape, SquareShapes
 from paceline.models.datamodule import DataModule, InputRank
-from paceline.models.task import Evaluation, Evaluator, Task
+from paceline.models.task import EvalResult, Evaluator, Task
 from paceline.models.weights.classes import Labels
-from paceline.models.workload import Workload
+from paceline.models.workload import WorkloadSpec
 
 # Training images of an epoch, where the recipe's own data set is not a known one.
 IMAGES = 100_000
@@ -39,8 +39,8 @@ HASH = "synthetic"
 OBJECTS = 32
 
 
-def _no_photo(*_: Any) -> Draw:
-    raise UserError("synthetic batches have no photos to show.")
+def _no_photo(*_: Any) -> SampleSpec:
+    raise PacelineError("synthetic batches have no photos to show.")
 
 
 class SyntheticData(DataModule):
@@ -52,7 +52,7 @@ class SyntheticData(DataModule):
     most_objects = OBJECTS
     is_target_data = False
 
-    def __init__(self, workload: Workload, recipe: Recipe, *, limit_train: int = 0) -> None:  # no manifest: no data
+    def __init__(self, workload: WorkloadSpec, recipe: Recipe, *, limit_train: int = 0) -> None:  # no manifest: no data
         self.workload, self.recipe = workload, recipe
         images = DATA_IMAGES.get(recipe.target_data, (IMAGES, 0))[0]
         images = min(images, limit_train) if limit_train else images
@@ -75,16 +75,16 @@ class SyntheticData(DataModule):
         return Labels(())
 
     def train_loader(
-        self, plan: Plan, system: System, place: InputRank, *, first: int = 0, one_batch: bool = False
-    ) -> Repeated:
+        self, plan: BatchPlan, system: System, rank_info: InputRank, *, first: int = 0, one_batch: bool = False
+    ) -> RepeatBatch:
         """The same forwards in every step, made before the first and already on the device."""
-        noise = torch.Generator().manual_seed(self.recipe.seed + place.rank)
-        forwards = [self._batch(plan.images_per_forward, place.device, noise) for _ in range(plan.forwards)]
-        return Repeated(forwards, first_step=first, last_step=plan.stop_after)
+        noise = torch.Generator().manual_seed(self.recipe.seed + rank_info.rank)
+        forwards = [self._batch(plan.images_per_forward, rank_info.device, noise) for _ in range(plan.forwards)]
+        return RepeatBatch(forwards, first_step=first, last_step=plan.stop_after)
 
-    def val_loader(self, batch: int, system: System, place: InputRank) -> Repeated:
+    def val_loader(self, batch: int, system: System, rank_info: InputRank) -> RepeatBatch:
         """Ends at once."""
-        return Repeated([], first_step=0, last_step=0)
+        return RepeatBatch([], first_step=0, last_step=0)
 
     def _batch(self, images: int, device: torch.device, noise: torch.Generator) -> Batch:
         made = self.made_up(self.recipe, images, self.shapes.of_sample(0).shape, OBJECTS)
@@ -106,23 +106,23 @@ class SyntheticEvaluator(Evaluator):
         """A score without images."""
         return _NoScore()
 
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+    def summarize(self, packed: Sequence[bytes]) -> EvalResult:
         """No images, and a headline metric that is not a number: it meets no target, and no checkpoint is the best."""
-        return Evaluation({self.data.workload.reporting.measured(self.data.recipe)[0]: math.nan}, 0, {})
+        return EvalResult({self.data.workload.reporting.measured(self.data.recipe)[0]: math.nan}, 0, {})
 
 
-def synthetic_task(workload: Workload, recipe: Recipe, *, limit_train: int = 0) -> Task:
+def make_synthetic_task(workload: WorkloadSpec, recipe: Recipe, *, limit_train: int = 0) -> Task:
     """The workload's task on made-up batches. limit_train: images of an epoch; 0 = as many as the recipe's own data set has."""
     data = SyntheticData(workload, recipe, limit_train=limit_train)
     return Task(workload, data, SyntheticEvaluator(data))
 
 
-class _LargestShape(OneShape):
+class _LargestShape(SquareShapes):
     """The recipe's largest training input, of any aspect ratio."""
 
     def __init__(self, shape: tuple[int, int], *, images: int, seed: int) -> None:
         super().__init__(min(shape), min(shape), images=images, seed=seed)
-        self.fit = self.eval_fit = Fit(min(shape), shape)
+        self.fit = self.eval_fit = ResizedShape(min(shape), shape)
 
 
 class _NoScore:

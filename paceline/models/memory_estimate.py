@@ -25,17 +25,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paceline._utils.cache import remembered
+from paceline._utils.cache import cached_answer
 from paceline._utils.errors import RecipeError
 from paceline._utils.hashing import source_sha256
 from paceline._utils.user_code import is_in_file
 from paceline.config.recipe import DATA_CLASSES, Recipe
-from paceline.config.resnet import RESNET, TrunkModel
+from paceline.config.resnet import RESNET, BackboneModel
 from paceline.config.system import HALF, System
 from paceline.data.batch import Batch
 
 if TYPE_CHECKING:
-    from paceline.models.workload import Workload
+    from paceline.models.workload import WorkloadSpec
 
 GIB = 2**30
 # Object slots of an image: more than 99 in 100 images of COCO need.
@@ -43,7 +43,7 @@ TYPICAL_SLOTS = 64
 # What the count misses on a CPU: convolution workspaces, the gradients of activations in flight, the allocator's fragmentation.
 WORKING_SHARE = 0.35
 # Most images of a forward: larger ones were not faster on any machine measured here or published.
-MOST_IMAGES = 512
+MAX_IMAGES = 512
 # A smaller input's sides are multiples of the pyramid's coarsest stride, so that every map shrinks alike.
 SMALL_SIDE = 64
 # A tensor of an accelerator must have fewer elements: its kernels count in 32 bits.
@@ -72,8 +72,8 @@ class MemoryEstimate:
         return images * self.flop + self.flop_pixel * (pixels - images * self.pixels)
 
 
-def memory_of(
-    workload: Workload, recipe: Recipe, system: System, classes: int = 0, shape: tuple[int, int] | None = None
+def estimate_recipe_memory(
+    workload: WorkloadSpec, recipe: Recipe, system: System, classes: int = 0, shape: tuple[int, int] | None = None
 ) -> MemoryEstimate:
     """The need of a training step of this recipe on one rank.
 
@@ -83,8 +83,8 @@ def memory_of(
     classes = classes or DATA_CLASSES.get(recipe.target_data, workload.classes)
     height, width = shape or workload.network.largest(recipe)
     small = (_smaller(height), _smaller(width))
-    foreign = isinstance(recipe.model, TrunkModel) and recipe.model.trunk != RESNET
-    return estimate(
+    foreign = isinstance(recipe.model, BackboneModel) and recipe.model.trunk != RESNET
+    return estimate_memory(
         lambda: workload.network.build(recipe, classes),
         lambda: workload.data().made_up(recipe, 2, (height, width), TYPICAL_SLOTS),
         recipe,
@@ -103,7 +103,7 @@ def _smaller(side: int) -> int:
     return max(SMALL_SIDE, side // 2 // SMALL_SIDE * SMALL_SIDE)
 
 
-def estimate(
+def estimate_memory(
     build: Callable[[], nn.Module],
     make_batch: Callable[[], Batch],
     recipe: Recipe,
@@ -129,10 +129,10 @@ def estimate(
             "task": f"{recipe.task}, {remember}, {'accelerator' if counted else 'CPU'}",
             "code": f"{source_sha256()}, torch {torch.__version__}",
         }
-        found = remembered("memory", question, lambda: _count(build, make_batch, counted, smaller))
+        result = cached_answer("memory", question, lambda: _count(build, make_batch, counted, smaller))
     else:
-        found = _count(build, make_batch, counted, smaller)
-    activations, parameters = found["activations"] / 2, found["parameters"]
+        result = _count(build, make_batch, counted, smaller)
+    activations, parameters = result["activations"] / 2, result["parameters"]
     half = system.precision in HALF
     if half:
         activations /= 2
@@ -144,11 +144,11 @@ def estimate(
         parameters * per_parameter,
         per_image,
         parameters,
-        -(-found["largest"] // 2),
-        flop=found["flop"] // 2,
-        flop_pixel=(found["flop"] - found["smaller_flop"]) / 2 / fewer if fewer else 0.0,
+        -(-result["largest"] // 2),
+        flop=result["flop"] // 2,
+        flop_pixel=(result["flop"] - result["smaller_flop"]) / 2 / fewer if fewer else 0.0,
         pixels=pixels,
-        batch_norms=found["batch_norms"],
+        batch_norms=result["batch_norms"],
     )
 
 
@@ -173,10 +173,10 @@ def _count(
         return tensor
 
     alive: list[object] = []
-    seen, work, less = _Largest(), StepFlop(), StepFlop()
+    seen, work, less = _Largest(), FlopCount(), FlopCount()
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), seen if counted else nullcontext(), work:
-        found = model(batch)
-    del found  # kept until here for its graph
+        result = model(batch)
+    del result  # kept until here for its graph
     if smaller is not None:
         with torch.device("meta"):
             batch_of_less = smaller[1]()
@@ -186,9 +186,9 @@ def _count(
         with torch.no_grad(), seen:
             model.eval().predict(batch)  # type: ignore[operator]
     parameters = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    found = {"activations": sum(kept.values()), "parameters": parameters, "largest": seen.elements}
-    found["batch_norms"] = sum(isinstance(module, _BatchNorm) for module in model.modules())
-    return {**found, "flop": work.flop, "smaller_flop": less.flop}
+    result = {"activations": sum(kept.values()), "parameters": parameters, "largest": seen.elements}
+    result["batch_norms"] = sum(isinstance(module, _BatchNorm) for module in model.modules())
+    return {**result, "flop": work.flop, "smaller_flop": less.flop}
 
 
 class _Largest(TorchDispatchMode):
@@ -198,17 +198,17 @@ class _Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        found = (leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
-        self.elements = max(self.elements, *found, 0)
+        match = (leaf.numel() for leaf in tree_leaves(result) if isinstance(leaf, Tensor))
+        self.elements = max(self.elements, *match, 0)
         return result
 
 
-def images_that_fit(memory: MemoryEstimate, system: System) -> int:
+def max_images_per_forward(memory: MemoryEstimate, system: System) -> int:
     """Most images of one forward: --system.images-per-forward where given, else what the memory estimate allows.
 
     Raises RecipeError when not even one image fits, or when more are requested than an accelerator can count.
     """
-    countable = (COUNTABLE - 1) // memory.largest if memory.largest else MOST_IMAGES
+    countable = (COUNTABLE - 1) // memory.largest if memory.largest else MAX_IMAGES
     if system.images_per_forward:
         if memory.largest and system.images_per_forward > countable:
             raise RecipeError(
@@ -222,10 +222,10 @@ def images_that_fit(memory: MemoryEstimate, system: System) -> int:
             f"one image of this recipe needs about {memory.total(1) / GIB:.2g} GiB, --system.memory-gib is "
             f"{system.memory_gib:g}. Use a machine with more memory, a smaller --input.size, or another --model."
         )
-    return min(most, MOST_IMAGES, max(1, countable))
+    return min(most, MAX_IMAGES, max(1, countable))
 
 
-class StepFlop(TorchDispatchMode):
+class FlopCount(TorchDispatchMode):
     """Inside, `flop` grows by the forward's work and that of its backward."""
 
     def __init__(self) -> None:

@@ -9,11 +9,11 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.config.recipe import OptimiserKind
-from paceline.config.run import Run
+from paceline.config.recipe import OptimizerKind
+from paceline.config.run import RunSpec
 
 
-def base_facts(run: Run) -> dict[str, Any]:
+def base_log_entries(run: RunSpec) -> dict[str, Any]:
     """Keys that every benchmark's rules require: seed and batch."""
     return {
         "seed": run.recipe.seed,
@@ -22,30 +22,30 @@ def base_facts(run: Run) -> dict[str, Any]:
     }
 
 
-def mllog_facts(run: Run) -> dict[str, Any]:
+def resnet_log_entries(run: RunSpec) -> dict[str, Any]:
     """All keys between init_start and init_stop by ResNet's rules: batch, seed, optimiser and schedule."""
     recipe, plan = run.recipe, run.plan
     optim, schedule = recipe.optim, recipe.schedule
     return {
-        **base_facts(run),
+        **base_log_entries(run),
         "model_bn_span": plan.bn_span,
-        **optimiser_facts(
+        **optimizer_log_entries(
             optim.kind,
             base_lr=optim.lr,
             end_lr=schedule.end_lr,
             poly_power=2 if schedule.kind == "poly2" else None,
-            decay_epochs=in_epochs(plan.schedule_steps, run),
-            warmup_epochs=in_epochs(plan.warmup_steps, run),
+            decay_epochs=steps_to_epochs(plan.schedule_steps, run),
+            warmup_epochs=steps_to_epochs(plan.warmup_steps, run),
             momentum=optim.momentum,
             weight_decay=optim.weight_decay,
             lars_epsilon=optim.lars_eps,
-            boundary_epochs=[in_epochs(boundary, run) for boundary in plan.boundaries],
+            boundary_epochs=[steps_to_epochs(boundary, run) for boundary in plan.boundaries],
         ),
     }
 
 
-def optimiser_facts(
-    kind: OptimiserKind,
+def optimizer_log_entries(
+    kind: OptimizerKind,
     *,
     base_lr: float,
     end_lr: float,
@@ -85,12 +85,12 @@ def optimiser_facts(
     return facts
 
 
-def in_epochs(steps: float, run: Run) -> float:
+def steps_to_epochs(steps: float, run: RunSpec) -> float:
     """Steps in epochs: three decimals, and none for a whole number, as in published logs."""
-    return whole(steps / run.plan.steps_per_epoch)
+    return round_to_int(steps / run.plan.steps_per_epoch)
 
 
-def whole(number: float) -> float:
+def round_to_int(number: float) -> float:
     """Three decimals, and an int for a whole number."""
     rounded = round(number, 3)
     return int(rounded) if rounded == int(rounded) else rounded

@@ -19,22 +19,22 @@ import torch
 from torch import Tensor
 
 from paceline._utils.errors import DataError
-from paceline.data.batch import APPROXIMATED, Batch, FoundInstances
-from paceline.data.index.box_split import BoxSplit, has_masks, truth_masks
-from paceline.data.rle import RunLengths
+from paceline.data.batch import APPROXIMATED, Batch, DetectedInstances
+from paceline.data.index.box_split import BoxSplit, has_masks, read_object_masks
+from paceline.data.rle import RLE
 from paceline.models.metrics import coco
-from paceline.models.metrics.best_f1 import BestF1, best_f1
-from paceline.models.metrics.bootstrap import Draws, box_draws, mask_draws
-from paceline.models.metrics.coco_pack import Share, join_masks, pack, unpack
+from paceline.models.metrics.best_f1 import BestF1, find_best_f1
+from paceline.models.metrics.bootstrap import Draws, resample_boxes, resample_masks
+from paceline.models.metrics.coco_pack import CocoShard, join_detection_masks, pack_shard, unpack_shard
 from paceline.models.ops.paste_masks import PasteLaw, paste_to_rle
 
 # Detections of an image in the predictions file: as many as the benchmark counts.
-MOST_WRITTEN = 100
+MAX_WRITTEN = 100
 # A class's AP by the size of its objects.
 SIZES = ("ap_small", "ap_medium", "ap_large")
 
 
-def to_detections(rows: np.ndarray, heights: np.ndarray, widths: np.ndarray, plus_one: bool) -> coco.Detections:
+def to_pixel_detections(rows: np.ndarray, heights: np.ndarray, widths: np.ndarray, plus_one: bool) -> coco.Detections:
     """Fractions of the photo to pixels.
 
     rows             (D, 7) float64: image number, left, top, right, bottom as fractions, score, class
@@ -43,15 +43,15 @@ def to_detections(rows: np.ndarray, heights: np.ndarray, widths: np.ndarray, plu
     """
     numbers = rows[:, 0].astype(np.int64)
     across, down = widths[numbers].astype(np.float64), heights[numbers].astype(np.float64)
-    left, top, right, bottom = (rows[:, place] * size for place, size in zip(range(1, 5), (across, down, across, down)))
+    left, top, right, bottom = (rows[:, index] * size for index, size in zip(range(1, 5), (across, down, across, down)))
     more = 1.0 if plus_one else 0.0
     boxes = np.column_stack((left, top, right - left + more, bottom - top + more))
     return coco.Detections(numbers, boxes, rows[:, 6].astype(np.int64), rows[:, 5])
 
 
-def describe(
+def box_predictions_json(
     truth: coco.GroundTruth,
-    found: coco.Detections,
+    detections: coco.Detections,
     scores: coco.BoxScores,
     best: BestF1 | None,
     files: Sequence[str],
@@ -61,15 +61,15 @@ def describe(
 ) -> dict[str, Any]:
     """JSON content of RUN/predictions/step-N.json (kind "boxes"): every image's detections beside its ground truth.
 
-    found    its `images` are rows of `truth`
-    best     of `best_f1`, where it has found a threshold
+    detections  its `images` are rows of `truth`
+    best     of `find_best_f1`, where it has found a threshold
     files    (N,) of the images, relative to the data set's root or absolute
     numbers  (N,) of the images in the validation index
     """
-    starts = np.searchsorted(found.images, np.arange(len(truth.image_ids) + 1))
+    starts = np.searchsorted(detections.images, np.arange(len(truth.image_ids) + 1))
     images = []
     for row, (file, number) in enumerate(zip(files, numbers.tolist())):
-        mine = most_written(found.scores, int(starts[row]), int(starts[row + 1]))
+        mine = select_written(detections.scores, int(starts[row]), int(starts[row + 1]))
         real = slice(truth.starts[row], truth.starts[row + 1])
         images.append(
             {
@@ -78,9 +78,9 @@ def describe(
                 "file": file,
                 "width": int(truth.widths[row]),
                 "height": int(truth.heights[row]),
-                "boxes": found.boxes[mine].round(2).tolist(),
-                "labels": found.classes[mine].tolist(),
-                "scores": found.scores[mine].astype(np.float64).round(5).tolist(),
+                "boxes": detections.boxes[mine].round(2).tolist(),
+                "labels": detections.classes[mine].tolist(),
+                "scores": detections.scores[mine].astype(np.float64).round(5).tolist(),
                 "truth": {
                     "boxes": truth.boxes[real].round(2).tolist(),
                     "labels": truth.classes[real].tolist(),
@@ -102,17 +102,17 @@ def describe(
             | more
             for name, score, more in zip(classes, scores.per_class, at_best)
         ],
-        "curves": curves(scores, classes),
+        "curves": precision_curves(scores, classes),
     }
 
 
-def most_written(scores: np.ndarray, first: int, last: int) -> np.ndarray:
+def select_written(scores: np.ndarray, first: int, last: int) -> np.ndarray:
     """Of an image's detections, rows first..last - 1, those for the predictions file, best first."""
     mine = np.arange(first, last)
-    return mine[np.argsort(-scores[mine], kind="stable")[:MOST_WRITTEN]]
+    return mine[np.argsort(-scores[mine], kind="stable")[:MAX_WRITTEN]]
 
 
-def curves(scores: coco.BoxScores, classes: Sequence[str]) -> dict[str, Any]:
+def precision_curves(scores: coco.BoxScores, classes: Sequence[str]) -> dict[str, Any]:
     """The precision of each class, and their mean, over recall."""
     return {
         "iou": coco.CURVE_IOU,
@@ -126,7 +126,7 @@ class InstanceTruth(NamedTuple):
     """The ground truth of the n photos of an evaluation."""
 
     boxes: coco.GroundTruth
-    masks: RunLengths  # M, of the rows of `boxes`
+    masks: RLE  # M, of the rows of `boxes`
     known: (
         np.ndarray
     )  # (M,) bool; an object without a mask need not be detected as one, and nothing on its box counts as wrong
@@ -141,7 +141,7 @@ class ScoredInstances(NamedTuple):
     """An evaluation's outcome."""
 
     found: coco.Detections  # their `images` are rows of the truth
-    masks: RunLengths  # D
+    masks: RLE  # D
     box_scores: coco.BoxScores
     mask_scores: coco.BoxScores
     best: BestF1 | None  # of the boxes
@@ -154,8 +154,8 @@ class ScoredInstances(NamedTuple):
 
     def draws(self, truth: InstanceTruth) -> Draws:
         """Of boxes and masks; the truth is the one that was scored by."""
-        of_masks = mask_draws(truth.for_masks, truth.masks, self.found, self.masks)
-        return {**box_draws(truth.boxes, self.found), **of_masks}
+        of_masks = resample_masks(truth.for_masks, truth.masks, self.found, self.masks)
+        return {**resample_boxes(truth.boxes, self.found), **of_masks}
 
 
 class InstanceScore:
@@ -164,28 +164,28 @@ class InstanceScore:
     def __init__(
         self, heights: np.ndarray, widths: np.ndarray, mask_above: float = 0.5, law: PasteLaw = "torchvision"
     ) -> None:
-        """heights, widths: (N,) of every validation photo, pixels; mask_above: see `InstanceDetect`; law: `paste_to_rle`."""
+        """heights, widths: (N,) of every validation photo, pixels; mask_above: see `InstanceFilter`; law: `paste_to_rle`."""
         self.heights, self.widths, self.mask_above = heights, widths, mask_above
         self.law: PasteLaw = law
         self.scored: list[np.ndarray] = []
         self.rows: list[np.ndarray] = []
-        self.masks: list[RunLengths] = []
+        self.masks: list[RLE] = []
         self.open: list[Tensor] = []
 
-    def add(self, batch: Batch, outputs: FoundInstances) -> None:
+    def add(self, batch: Batch, outputs: DetectedInstances) -> None:
         """Paste the masks of B photos, where there are masks, into their pixels; `batch.indices` are numbers of validation photos."""
         numbers = batch.indices.cpu().numpy()
-        found = outputs.detections.cpu()
+        result = outputs.detections.cpu()
         self.scored.append(numbers)
         if outputs.open is not None:
             self.open.append(outputs.open.sum(dim=0))
         for image, number in enumerate(numbers.tolist()):
-            places = (found[image, :, 5] > 0).nonzero()[:, 0]
-            mine = found[image, places].to(torch.float64)
+            indices = (result[image, :, 5] > 0).nonzero()[:, 0]
+            mine = result[image, indices].to(torch.float64)
             height, width = int(self.heights[number]), int(self.widths[number])
             boxes = mine[:, :4] * torch.tensor([width, height, width, height])
             if outputs.masks is not None:
-                masks = outputs.masks[image][places.to(outputs.masks.device)]
+                masks = outputs.masks[image][indices.to(outputs.masks.device)]
                 runs = paste_to_rle(masks, boxes, height, width, threshold=self.mask_above, law=self.law)
                 self.masks.append(runs)
             self.rows.append(np.column_stack((np.full(len(mine), number), mine.numpy())))
@@ -194,18 +194,18 @@ class InstanceScore:
         """For rank 0."""
         scored = np.concatenate([np.zeros(0, np.int64), *self.scored])
         rows = np.concatenate([np.zeros((0, 7)), *self.rows])
-        detections = to_detections(rows, self.heights, self.widths, plus_one=False)
+        detections = to_pixel_detections(rows, self.heights, self.widths, plus_one=False)
         left_open = torch.stack(self.open).sum(dim=0).cpu().numpy() if self.open else None
-        return pack(Share(scored, detections, RunLengths.join(self.masks), left_open))
+        return pack_shard(CocoShard(scored, detections, RLE.join(self.masks), left_open))
 
 
-def instance_truth(boxes: coco.GroundTruth, split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
+def read_instance_truth(boxes: coco.GroundTruth, split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
     """The ground truth of some photos of a split, its masks as strings; about 30 microseconds an object.
 
     boxes    of these photos
     numbers  (n,) of the photos, each once
     """
-    return InstanceTruth(boxes, *truth_masks(split, numbers))
+    return InstanceTruth(boxes, *read_object_masks(split, numbers))
 
 
 def require_masks(split: BoxSplit, data: Path) -> None:
@@ -223,24 +223,26 @@ def require_masks(split: BoxSplit, data: Path) -> None:
 def score_instances(truth: InstanceTruth, packed: Sequence[bytes], numbers: np.ndarray) -> ScoredInstances:
     """All ranks' shares, joined and scored twice.
 
-    packed   the `InstanceScore.pack` of each rank
-    numbers  (n,) of the photos, as in `instance_truth`
+    packed   the `InstanceScore.pack_shard` of each rank
+    numbers  (n,) of the photos, as in `read_instance_truth`
     Raises RuntimeError unless every photo was scored exactly once.
     """
-    shares = [unpack(share) for share in packed]
-    found, masks = join_masks(shares, numbers)
-    of_masks = coco.score_masks(truth.for_masks, truth.masks, found, masks)
-    best = best_f1(truth.boxes, found)
-    return ScoredInstances(found, masks, coco.score_boxes(truth.boxes, found), of_masks, best, approximated(shares))
+    shares = [unpack_shard(share) for share in packed]
+    detections, masks = join_detection_masks(shares, numbers)
+    of_masks = coco.score_masks(truth.for_masks, truth.masks, detections, masks)
+    best = find_best_f1(truth.boxes, detections)
+    return ScoredInstances(
+        detections, masks, coco.score_boxes(truth.boxes, detections), of_masks, best, join_approximations(shares)
+    )
 
 
-def approximated(shares: Sequence[Share]) -> dict[str, int]:
+def join_approximations(shares: Sequence[CocoShard]) -> dict[str, int]:
     """What accelerators left open in all photos, by name; {} on a CPU."""
     left_open = [share.left_open for share in shares if share.left_open is not None]
     return dict(zip(APPROXIMATED, np.sum(left_open, axis=0).tolist())) if left_open else {}
 
 
-def describe_instances(
+def instance_predictions_json(
     truth: InstanceTruth,
     scored: ScoredInstances,
     files: Sequence[str],
@@ -252,20 +254,20 @@ def describe_instances(
 
     Each image has "masks" beside "boxes", and its truth too: run-length strings at the photo's size, null for an object without a
     mask. Each class has "mask_ap", "mask_ap50" and AP by size; "mask_curves" are the masks' precision as "curves" are the boxes'.
-    files, numbers, classes, category_ids  as in `describe`
+    files, numbers, classes, category_ids  as in `box_predictions_json`
     """
     named = files, numbers, classes, category_ids
-    described = describe(truth.boxes, scored.found, scored.box_scores, scored.best, *named)
+    described = box_predictions_json(truth.boxes, scored.found, scored.box_scores, scored.best, *named)
     starts = np.searchsorted(scored.found.images, np.arange(len(truth.boxes.image_ids) + 1))
     for row, image in enumerate(described["images"]):
-        mine = most_written(scored.found.scores, int(starts[row]), int(starts[row + 1]))
-        image["masks"] = [scored.masks[int(place)].decode("ascii") for place in mine]
+        mine = select_written(scored.found.scores, int(starts[row]), int(starts[row + 1]))
+        image["masks"] = [scored.masks[int(location)].decode("ascii") for location in mine]
         image["truth"]["masks"] = [
-            truth.masks[place].decode("ascii") if truth.known[place] else None
-            for place in range(int(truth.boxes.starts[row]), int(truth.boxes.starts[row + 1]))
+            truth.masks[index].decode("ascii") if truth.known[index] else None
+            for index in range(int(truth.boxes.starts[row]), int(truth.boxes.starts[row + 1]))
         ]
     for entry, score in zip(described["per_class"], scored.mask_scores.per_class):
         entry.update(mask_ap=score.ap, mask_ap50=score.ap50)
         entry.update({f"mask_{name}": value for name, value in zip(SIZES, score.by_size)})
-    described.update(kind="instances", mask_curves=curves(scored.mask_scores, classes))
+    described.update(kind="instances", mask_curves=precision_curves(scored.mask_scores, classes))
     return described

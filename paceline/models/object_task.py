@@ -11,20 +11,20 @@ from functools import partial
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import counted, some
+from paceline._utils.text import format_count, join_names
 from paceline.config.maskrcnn import InstanceInput
 from paceline.config.recipe import Recipe
 from paceline.config.ssd import BoxInput
 from paceline.data.index.box_split import BoxSplit, open_boxes
-from paceline.data.index.manifest import Manifest, prepare_again
+from paceline.data.index.manifest import Manifest, repeat_command
 from paceline.models.datamodule import DataModule
-from paceline.models.metrics.best_f1 import best_f1
-from paceline.models.metrics.bootstrap import box_draws
-from paceline.models.metrics.coco import GroundTruth, score_boxes, subset
-from paceline.models.metrics.coco_pack import join, unpack
+from paceline.models.metrics.best_f1 import find_best_f1
+from paceline.models.metrics.bootstrap import resample_boxes
+from paceline.models.metrics.coco import GroundTruth, score_boxes, select_images
+from paceline.models.metrics.coco_pack import join_detections, unpack_shard
 from paceline.models.metrics.self_check import ground_truth_scores_one
-from paceline.models.object_predictions import approximated, describe
-from paceline.models.task import Evaluation, Evaluator
+from paceline.models.object_predictions import box_predictions_json, join_approximations
+from paceline.models.task import EvalResult, Evaluator
 
 
 class ObjectData(DataModule):
@@ -40,7 +40,9 @@ class ObjectData(DataModule):
         self.train_index, self.val_index = self.train.index, self.val.index
         usable = self.train.usable.astype(bool)
         # (M,) bool, of the training objects
-        self.wanted = learned(self.train, usable if crowd else usable & (self.train.crowd == 0), recipe.input)
+        self.wanted = select_trained_objects(
+            self.train, usable if crowd else usable & (self.train.crowd == 0), recipe.input
+        )
         before = np.concatenate(([0], np.cumsum(self.wanted)))
         objects = before[self.train.object_starts[1:]] - before[self.train.object_starts[:-1]]
         warnings = self._limits(manifest)
@@ -72,11 +74,11 @@ class ObjectData(DataModule):
                     f"{manifest.called}: no object to {what} in its {len(split):,} "
                     f"{'training' if what == 'learn' else 'validation'} images ({len(kept):,} objects: {regions:,} crowd regions, "
                     f"{len(kept) - regions:,} without area or too small).\n"
-                    f"{cure}, and prepare again:\n  {prepare_again(manifest)}"
+                    f"{cure}, and prepare again:\n  {repeat_command(manifest)}"
                 )
         train, val = ((self.train.classes, self.wanted), (self.val.classes, scored))
-        limits = class_limits(self.val.names, {"train": train, "val": val} if trains else {"val": val})
-        return limits + detection_limit(self.val.object_starts, *val)
+        limits = describe_class_limits(self.val.names, {"train": train, "val": val} if trains else {"val": val})
+        return limits + describe_detection_limit(self.val.object_starts, *val)
 
     def wanted_rows(self, index: int) -> np.ndarray:
         """(n,) int64, rows of the objects of training photo `index` that are learned."""
@@ -85,9 +87,9 @@ class ObjectData(DataModule):
 
     def objects_learned(self) -> tuple[np.ndarray, np.ndarray]:
         """Of each object that the run learns, its photo's place among the training images, and its class 0..K-1."""
-        places = np.full(len(self.train), -1)
-        places[self.train_numbers] = np.arange(self.train_images)
-        photos = np.repeat(places, np.diff(self.train.object_starts))
+        indices = np.full(len(self.train), -1)
+        indices[self.train_numbers] = np.arange(self.train_images)
+        photos = np.repeat(indices, np.diff(self.train.object_starts))
         kept = self.wanted & (photos >= 0)
         return photos[kept], self.train.classes[kept] - 1
 
@@ -109,22 +111,22 @@ class ObjectEvaluator(Evaluator):
         """Raises DataError where the annotations, scored as detections, do not score 1."""
         super().__init__(data)
         every = GroundTruth(**data.val.truth_arrays(), num_classes=len(data.val.names))
-        self.truth = subset(every, data.val_numbers)  # of this run's validation photos
+        self.truth = select_images(every, data.val_numbers)  # of this run's validation photos
         ground_truth_scores_one(self.truth, data.classes)
 
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+    def summarize(self, packed: Sequence[bytes]) -> EvalResult:
         """The twelve numbers over all ranks' photos, and the report's predictions."""
-        data, shares = self.data, [unpack(share) for share in packed]
-        found = join(shares, data.val_numbers)
-        scores, best = score_boxes(self.truth, found), best_f1(self.truth, found)
-        predictions = describe(
-            self.truth, found, scores, best, data.val_files(), data.val_numbers, data.classes, data.category_ids
+        data, shares = self.data, [unpack_shard(share) for share in packed]
+        detections = join_detections(shares, data.val_numbers)
+        scores, best = score_boxes(self.truth, detections), find_best_f1(self.truth, detections)
+        predictions = box_predictions_json(
+            self.truth, detections, scores, best, data.val_files(), data.val_numbers, data.classes, data.category_ids
         )
-        at_best, draws = best.record() if best else {}, partial(box_draws, self.truth, found)
-        return Evaluation(scores.metrics, len(data.val_numbers), predictions, approximated(shares), at_best, draws)
+        at_best, draws = best.record() if best else {}, partial(resample_boxes, self.truth, detections)
+        return EvalResult(scores.metrics, len(data.val_numbers), predictions, join_approximations(shares), at_best, draws)
 
 
-def learned(split: BoxSplit, candidates: np.ndarray, photo: BoxInput | InstanceInput) -> np.ndarray:
+def select_trained_objects(split: BoxSplit, candidates: np.ndarray, photo: BoxInput | InstanceInput) -> np.ndarray:
     """(M,) bool: the candidates, (M,) bool, that an input's settings keep. The largest have the largest annotated area, of equal
     ones the first.
     """
@@ -149,13 +151,13 @@ def learned(split: BoxSplit, candidates: np.ndarray, photo: BoxInput | InstanceI
 # Letters: M objects of a split, K classes 1..K
 
 # COCO scores the best of an image and class. Source: pycocotools/cocoeval.py, Params.maxDets.
-MOST_DETECTIONS = 100
+MAX_DETECTIONS = 100
 RECALLS = np.linspace(0, 1, 101)
 NAMED = 12
 WHAT = {"train": "learned", "val": "scored"}
 
 
-def class_limits(names: Sequence[str], splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[str]:
+def describe_class_limits(names: Sequence[str], splits: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> list[str]:
     """A sentence for each kind of class that is not learned from "train", or not scored on "val".
 
     names   (K,)
@@ -178,17 +180,17 @@ def class_limits(names: Sequence[str], splits: Mapping[str, tuple[np.ndarray, np
         if absent.any():
             have = "has" if absent.sum() == 1 else "have"
             texts.append(
-                f"{absent.sum():,} of {counted(count, 'class')} {have} no object{of.replace('of', 'in')}, {what}: "
+                f"{absent.sum():,} of {format_count(count, 'class')} {have} no object{of.replace('of', 'in')}, {what}: "
                 f"{_called(names, absent)}."
             )
     return texts
 
 
 def _called(names: Sequence[str], mask: np.ndarray) -> str:
-    return some([name for name, is_it in zip(names, mask.tolist()) if is_it], NAMED)
+    return join_names([name for name, is_it in zip(names, mask.tolist()) if is_it], NAMED)
 
 
-def detection_limit(object_starts: np.ndarray, classes: np.ndarray, scored: np.ndarray) -> list[str]:
+def describe_detection_limit(object_starts: np.ndarray, classes: np.ndarray, scored: np.ndarray) -> list[str]:
     """A sentence if images have more objects of a class than detections are scored, with the highest AP that is possible.
 
     object_starts  (N+1,) of the images
@@ -197,15 +199,15 @@ def detection_limit(object_starts: np.ndarray, classes: np.ndarray, scored: np.n
     """
     images = np.repeat(np.arange(len(object_starts) - 1), np.diff(object_starts))[scored]
     pairs, objects = np.unique(np.stack([images, classes[scored]]), axis=1, return_counts=True)
-    if objects.max(initial=0) <= MOST_DETECTIONS:
+    if objects.max(initial=0) <= MAX_DETECTIONS:
         return []
     whole = np.bincount(pairs[1], objects)
-    possible = np.bincount(pairs[1], np.minimum(objects, MOST_DETECTIONS))[whole > 0] / whole[whole > 0]
+    possible = np.bincount(pairs[1], np.minimum(objects, MAX_DETECTIONS))[whole > 0] / whole[whole > 0]
     best = np.mean([np.count_nonzero(recall >= RECALLS) / len(RECALLS) for recall in possible])
-    crowded = np.unique(pairs[0][objects > MOST_DETECTIONS])
+    crowded = np.unique(pairs[0][objects > MAX_DETECTIONS])
     have = "has" if len(crowded) == 1 else "have"
     return [
-        f"{counted(len(crowded), 'image')} of val {have} more than {MOST_DETECTIONS} objects of one class (at most "
-        f"{objects.max():,}). COCO's metrics count {MOST_DETECTIONS} detections per image and class, so AP is at most "
+        f"{format_count(len(crowded), 'image')} of val {have} more than {MAX_DETECTIONS} objects of one class (at most "
+        f"{objects.max():,}). COCO's metrics count {MAX_DETECTIONS} detections per image and class, so AP is at most "
         f"{100 * best:.1f} and AR100 at most {100 * possible.mean():.1f}."
     ]

@@ -6,21 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline._utils.errors import RecipeError
-from paceline._utils.user_code import from_file, is_in_file
+from paceline._utils.user_code import is_in_file, load_from_file
 from paceline.config.recipe import Recipe, check_recipe
-from paceline.config.run import RunRecord, fill, run_file
+from paceline.config.run import RunRecord, from_json, run_file
 from paceline.models.maskrcnn.workload import MASK_RCNN
 from paceline.models.resnet.workload import RESNET
 from paceline.models.ssd.workload import SSD
-from paceline.models.workload import Workload
+from paceline.models.workload import WorkloadSpec
 
-WORKLOADS: dict[str, Workload] = {"classification": RESNET, "ssd": SSD, "maskrcnn": MASK_RCNN}
+WORKLOADS: dict[str, WorkloadSpec] = {"classification": RESNET, "ssd": SSD, "maskrcnn": MASK_RCNN}
 
 
-def workload_of(task: str) -> Workload:
+def get_workload(task: str) -> WorkloadSpec:
     """The workload that a recipe's `task` names: one of WORKLOADS, or `./file.py:name`, which is run as Python.
 
-    Such a name must come from the user, never from a file's content: see `saved_recipe`.
+    Such a name must come from the user, never from a file's content: see `load_saved_recipe`.
     Raises RecipeError where there is none.
     """
     if not is_in_file(task):
@@ -28,13 +28,13 @@ def workload_of(task: str) -> Workload:
             known = ", ".join(WORKLOADS)
             raise RecipeError(f"--task {task}: there is no such task. Known: {known}. One of your own: ./file.py:name")
         return WORKLOADS[task]
-    found = from_file(task, "workload")
-    if not isinstance(found, Workload):
-        raise RecipeError(f"{task}: is a {type(found).__name__}, not a paceline.models.workload.Workload.")
-    return found
+    result = load_from_file(task, "workload")
+    if not isinstance(result, WorkloadSpec):
+        raise RecipeError(f"{task}: is a {type(result).__name__}, not a paceline.models.workload.WorkloadSpec.")
+    return result
 
 
-def saved_recipe(facts: RunRecord, path: Path, *, named: str, again: Callable[[str], str]) -> Recipe:
+def load_saved_recipe(facts: RunRecord, path: Path, *, named: str, again: Callable[[str], str]) -> Recipe:
     """The recipe in run.json. The recipe's own Python file is not needed for that; its workload's is.
 
     path   the run folder or run.json, for the message
@@ -53,10 +53,10 @@ def saved_recipe(facts: RunRecord, path: Path, *, named: str, again: Callable[[s
             f"{run_file(path)}: its task is {name!r}: Python code that a run names is not run unasked. Where you trust it:\n"
             f"  {again(shown)}"
         )
-    workload = workload_of(name)
+    workload = get_workload(name)
     try:
         template = Recipe(task=name, model=workload.model, input=workload.input)
-        recipe = fill(template, {**facts.recipe, "task": name}, "recipe")
+        recipe = from_json(template, {**facts.recipe, "task": name}, "recipe")
         check_recipe(recipe)
         workload.network.check(recipe)
     except RecipeError as problem:

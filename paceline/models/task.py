@@ -20,17 +20,17 @@ from torch import Tensor, nn
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.data.batch import Batch
-from paceline.distributed.comm.launcher import Place
-from paceline.models.memory_estimate import MemoryEstimate, memory_of
+from paceline.distributed.comm.launcher import RankInfo
+from paceline.models.memory_estimate import MemoryEstimate, estimate_recipe_memory
 
 if TYPE_CHECKING:
     from paceline.models.datamodule import DataModule
     from paceline.models.weights.load import WeightReport
-    from paceline.models.workload import Workload
+    from paceline.models.workload import WorkloadSpec
 
 
 @dataclass(frozen=True)
-class InputRank(Place):
+class InputRank(RankInfo):
     """A rank's place among those that share the samples, and what its loaders need beside."""
 
     device: torch.device
@@ -38,7 +38,7 @@ class InputRank(Place):
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvalResult:
     """The result of one evaluation."""
 
     metrics: Mapping[str, float]  # by the names that targets use; in [0, 1]
@@ -54,7 +54,7 @@ class Evaluation:
         return {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "draws"}
 
 
-class Model(Protocol):
+class Network(Protocol):
     """The result of `NetworkFactory.build`: an nn.Module whose forward is the training loss and whose `predict` is inference."""
 
     def __call__(self, batch: Batch) -> dict[str, Tensor]:
@@ -66,7 +66,7 @@ class Model(Protocol):
         ...
 
 
-class Score(Protocol):
+class MetricShard(Protocol):
     """This rank's share of an evaluation; compact, on the host."""
 
     def add(self, batch: Batch, outputs: Any) -> None:
@@ -85,11 +85,11 @@ class Evaluator(ABC):
         self.data = data
 
     @abstractmethod
-    def new_score(self) -> Score:
+    def new_score(self) -> MetricShard:
         """An empty score."""
 
     @abstractmethod
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+    def summarize(self, packed: Sequence[bytes]) -> EvalResult:
         """Join the ranks' shares. Raises RuntimeError unless every validation image was scored exactly once."""
 
 
@@ -97,7 +97,7 @@ class Evaluator(ABC):
 class Task:
     """A workload bound to one recipe and one data set."""
 
-    workload: Workload
+    workload: WorkloadSpec
     data: DataModule
     evaluator: Evaluator
 
@@ -115,7 +115,7 @@ class Task:
         """The initialised network with its loss, drawn on the CPU so that every machine gets the same weights."""
         network, generator = self.workload.network, torch.Generator().manual_seed(self.recipe.seed)
         model = network.build(self.recipe, len(self.data.classes))
-        network.initialise(self.recipe, model, generator)
+        network.initialize(self.recipe, model, generator)
         self.data.set_up(model)
         return model.to(device)
 
@@ -126,6 +126,8 @@ class Task:
     def memory(self, system: System) -> MemoryEstimate:
         """The need of a training step on one rank; its largest tensor, for accelerators, is that of the widest possible input."""
         shapes = self.data.shapes
-        found = memory_of(self.workload, self.recipe, system, len(self.data.classes), shapes.largest_of_data())
-        wider = max(math.prod(shapes.widest()), found.pixels)
-        return replace(found, largest=-(-found.largest * wider // found.pixels))
+        result = estimate_recipe_memory(
+            self.workload, self.recipe, system, len(self.data.classes), shapes.largest_of_data()
+        )
+        wider = max(math.prod(shapes.widest()), result.pixels)
+        return replace(result, largest=-(-result.largest * wider // result.pixels))

@@ -2,7 +2,7 @@
 
 `NetworkFactory` builds the network. A data module (datamodule.py) makes batches, and has an evaluator. `Reporting` has what logs,
 reports and answers need.
-`paceline.models.registry.WORKLOADS` is the menu of ours; one of your own is a `Workload` in any Python file, named as
+`paceline.models.registry.WORKLOADS` is the menu of ours; one of your own is a `WorkloadSpec` in any Python file, named as
 `./file.py:name`. Methods import what they use, so the menu needs no torch. They get the recipe as it is trained, so their results
 depend on nothing else.
 
@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import Plan
+from paceline.config.plan import BatchPlan
 from paceline.config.recipe import Recipe
 from paceline.data.index.manifest import Kind
-from paceline.models.mllog_keys import mllog_facts
+from paceline.models.mllog_keys import resnet_log_entries
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
     from PIL import Image
 
-    from paceline.config.run import Run
+    from paceline.config.run import RunSpec
     from paceline.data.index.manifest import Manifest
     from paceline.models.datamodule import DataModule
     from paceline.models.task import Task
@@ -51,7 +51,7 @@ class NetworkFactory(ABC):
     def check(self, recipe: Recipe) -> None:  # noqa: B027  # what it does not refuse is right
         """Raises RecipeError for a recipe that cannot be."""
 
-    def check_plan(self, recipe: Recipe, plan: Plan) -> None:  # noqa: B027
+    def check_plan(self, recipe: Recipe, plan: BatchPlan) -> None:  # noqa: B027
         """Raises RecipeError for a plan that would train something else."""
 
     def exact_in_triton(self, recipe: Recipe) -> bool:
@@ -68,10 +68,10 @@ class NetworkFactory(ABC):
 
     @abstractmethod
     def build(self, recipe: Recipe, classes: int) -> Any:
-        """A `paceline.models.task.Model` for so many classes, its weights not drawn; also on torch's meta device."""
+        """A `paceline.models.task.Network` for so many classes, its weights not drawn; also on torch's meta device."""
 
     @abstractmethod
-    def initialise(self, recipe: Recipe, model: Any, generator: torch.Generator) -> None:
+    def initialize(self, recipe: Recipe, model: Any, generator: torch.Generator) -> None:
         """Draw the weights of `build`'s model, on the CPU."""
 
     def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
@@ -79,9 +79,9 @@ class NetworkFactory(ABC):
 
         Raises CheckpointError where it does not fit; the model is then unchanged.
         """
-        from paceline.models.weights.load import load_own
+        from paceline.models.weights.load import load_same_network
 
-        return load_own(model, path, labels)
+        return load_same_network(model, path, labels)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ class Reporting:
     template: str  # of its part of a report: a jinja file, in paceline/pages/ or absolute
     benchmark: str = ""  # MLPerf's name of it; "" = it has none
     ruleset: str = ""  # the last rules of that benchmark, as the compliance checker numbers them
-    log_facts: Callable[[Run], dict[str, Any]] = mllog_facts  # keys and values of mllog between init_start and init_stop
+    log_facts: Callable[[RunSpec], dict[str, Any]] = (
+        resnet_log_entries  # keys and values of mllog between init_start and init_stop
+    )
     log_tensors: Callable[[Sequence[str]], Sequence[str]] = (
         list  # names of parameters -> those that the ruleset has for them
     )
@@ -134,7 +136,7 @@ class Reporting:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Workload:
+class WorkloadSpec:
     """From a recipe's fields to a report's pictures."""
 
     about: str  # what it is, in a line

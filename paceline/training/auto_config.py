@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._utils.errors import CheckpointError
 from paceline._utils.reporter import Reporter
-from paceline.config.auto import Asked, Choice, Found, applied, choose
-from paceline.config.constraints import checked
+from paceline.config.auto import AutoChoice, AutoContext, DatasetStats, apply_choices, choose_fields
+from paceline.config.constraints import convert_checked
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, RunRecord
+from paceline.config.run import RunOptions, RunRecord
 
 if TYPE_CHECKING:
     from paceline.models.datamodule import DataModule
@@ -21,41 +21,43 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class AutoConfig:
     """A recipe and controls that fit the images."""
 
     recipe: Recipe
-    controls: Controls  # without auto
+    controls: RunOptions  # without auto
     facts: dict[str, Any]  # `auto` of run.json: the fields that were set, by their dotted names
 
 
-def look(
-    task: Task, recipe: Recipe, controls: Controls, given: Collection[str], *, cpu: bool, ranks: int, reporter: Reporter
-) -> Chosen:
+def apply_auto(
+    task: Task, recipe: Recipe, controls: RunOptions, given: Collection[str], *, cpu: bool, ranks: int, reporter: Reporter
+) -> AutoConfig:
     """Choose by the task's images, with a line for each field: its flag, and why."""
-    usual = Controls()
-    held = {entry.name for entry in fields(Controls) if getattr(controls, entry.name) != getattr(usual, entry.name)}
-    found = found_in(task.data)
-    choices = choose(recipe, found, Asked({*given, *held}, cpu, ranks))
-    reporter.line(f"auto: {in_words(found)}")
+    usual = RunOptions()
+    held = {entry.name for entry in fields(RunOptions) if getattr(controls, entry.name) != getattr(usual, entry.name)}
+    result = collect_stats(task.data)
+    choices = choose_fields(recipe, result, AutoContext({*given, *held}, cpu, ranks))
+    reporter.line(f"auto: {format_stats(result)}")
     for why, some in groupby(choices, key=lambda choice: choice.why):
         reporter.line(f"  {' '.join(choice.flag for choice in some):<{COLUMN}}  {why}")
     if not choices:
         reporter.line("  nothing is set otherwise than the recipe has it")
-    return chosen(recipe, controls, choices)
+    return with_choices(recipe, controls, choices)
 
 
 COLUMN = 24
 
 
-def chosen(recipe: Recipe, controls: Controls, choices: Collection[Choice]) -> Chosen:
+def with_choices(recipe: Recipe, controls: RunOptions, choices: Collection[AutoChoice]) -> AutoConfig:
     """Recipe and controls with the choices."""
     facts = {choice.field: choice.value for choice in choices}
     controls = replace(controls, auto=False, patience=facts.get("patience", controls.patience))
-    return Chosen(applied(recipe, choices), controls, facts)
+    return AutoConfig(apply_choices(recipe, choices), controls, facts)
 
 
-def chosen_before(saved: RunRecord, recipe: Recipe, controls: Controls, given: Collection[str], run: object) -> Chosen:
+def restore_choices(
+    saved: RunRecord, recipe: Recipe, controls: RunOptions, given: Collection[str], run: object
+) -> AutoConfig:
     """What the run of this run.json was begun with: the images are not looked at again.
 
     run   its folder, for the message
@@ -65,18 +67,18 @@ def chosen_before(saved: RunRecord, recipe: Recipe, controls: Controls, given: C
         raise CheckpointError(f"{run}: it was begun without --auto, and goes on so: leave the flag away.")
     facts = {name: value for name, value in saved.auto.items() if name not in given}
     if "patience" in facts:
-        facts["patience"] = checked(int, facts["patience"], f"{run}: run.json: auto.patience")
-    return chosen(recipe, controls, [Choice(name, value, "") for name, value in facts.items()])
+        facts["patience"] = convert_checked(int, facts["patience"], f"{run}: run.json: auto.patience")
+    return with_choices(recipe, controls, [AutoChoice(name, value, "") for name, value in facts.items()])
 
 
 def command_without(command: str, facts: Mapping[str, Any]) -> str:
     """A command with the chosen fields as flags in place of --auto, to be pasted."""
     words = [word for word in shlex.split(command) if word.partition("=")[0] != "--auto"]
-    flags = [word for name, value in facts.items() for word in Choice(name, value, "").flag.split()]
+    flags = [word for name, value in facts.items() for word in AutoChoice(name, value, "").flag.split()]
     return shlex.join([*words, *flags])
 
 
-def found_in(data: DataModule) -> Found:
+def collect_stats(data: DataModule) -> DatasetStats:
     """The facts of the images that a run learns."""
     import numpy as np
 
@@ -87,7 +89,7 @@ def found_in(data: DataModule) -> Found:
     photos, side = len(numbers), float(np.median(np.minimum(high, wide)))
     if not isinstance(data, ObjectData):
         counts = np.bincount(data.train_index.labels[numbers]) if data.manifest.kind == "class-folder" else ()
-        return Found(photos, side, tuple(int(count) for count in counts))
+        return DatasetStats(photos, side, tuple(int(count) for count in counts))
     _, classes = data.photos_of_classes()
     rows = [data.wanted_rows(int(number)) for number in numbers]
     of = np.repeat(np.arange(photos), [len(some) for some in rows])
@@ -97,13 +99,13 @@ def found_in(data: DataModule) -> Found:
     of_photo, of_side = (float(np.quantile(share, 0.1)) if len(of) else 0.0 for share in shares)
     large = float(np.quantile(shares[0], 0.9)) if len(of) else 1.0
     per_class = np.bincount(classes, minlength=len(data.classes))
-    return Found(photos, side, tuple(int(count) for count in per_class), len(of), of_photo, of_side, large)
+    return DatasetStats(photos, side, tuple(int(count) for count in per_class), len(of), of_photo, of_side, large)
 
 
-def in_words(found: Found) -> str:
+def format_stats(result: DatasetStats) -> str:
     """The facts in a line."""
-    counts = [count for count in found.per_class if count]
-    objects = f", {found.objects:,} objects" if found.objects else ""
-    small = f", a tenth of them below {found.of_photo:.2g} of their photo" if found.objects else ""
+    counts = [count for count in result.per_class if count]
+    objects = f", {result.objects:,} objects" if result.objects else ""
+    small = f", a tenth of them below {result.of_photo:.2g} of their photo" if result.objects else ""
     classes = f"; a class is on {min(counts):,} to {max(counts):,} of them" if counts else ""
-    return f"{found.photos:,} training photos of about {found.side:.0f} pixels{objects}{small}{classes}"
+    return f"{result.photos:,} training photos of about {result.side:.0f} pixels{objects}{small}{classes}"

@@ -6,19 +6,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline.config.run import Run
-from paceline.config.run_length import Due
-from paceline.distributed.comm.roles import Roles
-from paceline.distributed.comm.world import World
+from paceline.config.run import RunSpec
+from paceline.config.run_length import Cadence
+from paceline.distributed.comm.roles import RankRoles
+from paceline.distributed.comm.world import DistContext
 from paceline.models.task import InputRank, Task
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import step_name
-from paceline.training.eval_history import Standing
-from paceline.training.logging.event_logger import Recorder
+from paceline.training.eval_history import EvalHistory
+from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import CheckpointEvent
 from paceline.training.recording import Monitors
-from paceline.training.resume import cards_of, fingerprint
-from paceline.training.run_dir.sync import ENDED_SECONDS, STOPPED_SECONDS, Mirror
+from paceline.training.resume import fingerprint, make_cards
+from paceline.training.run_dir.sync import ENDED_SECONDS, STOPPED_SECONDS, FolderSync
 from paceline.training.state import EVALUATES, State
 
 
@@ -26,11 +26,11 @@ from paceline.training.state import EVALUATES, State
 class Checkpointer:
     """The checkpoints of one run, on every rank: all take part in a snapshot, rank 0 writes it, and mirrors it."""
 
-    run: Run
-    world: World  # the ranks that train together
-    recorder: Recorder
+    run: RunSpec
+    world: DistContext  # the ranks that train together
+    recorder: EventLogger
     writer: CheckpointWriter | None  # rank 0 only
-    mirror: Mirror | None  # --mirror, on rank 0
+    mirror: FolderSync | None  # --mirror, on rank 0
 
     def save(self, state: State, seconds: float, *, evaluates: bool) -> None:
         """Write a checkpoint in the background; every rank that trains calls it.
@@ -46,7 +46,7 @@ class Checkpointer:
         # The event comes first: after a kill, the event of a checkpoint that was never written is cut, but a missing event
         # would stay missing.
         self.recorder.record(state.step, seconds, CheckpointEvent(name=step_name(state.step)))
-        self.writer.submit(state.step, replace(snapshot, cards=cards_of(self.run, state.step)))
+        self.writer.submit(state.step, replace(snapshot, cards=make_cards(self.run, state.step)))
 
     def evaluated(self, step: int, *, best: bool) -> None:
         """The result of `step`'s evaluation is known; best: whether it is the best so far."""
@@ -82,14 +82,14 @@ class Checkpointer:
 class TrainContext:
     """One rank's part of a run. The loop unpacks it; what the loop calls takes the parts that it uses."""
 
-    run: Run
+    run: RunSpec
     task: Task
-    roles: Roles
+    roles: RankRoles
     place: InputRank
     state: State
-    standing: Standing  # results of the evaluations so far
+    standing: EvalHistory  # results of the evaluations so far
     checkpoints: Checkpointer
-    recorder: Recorder
+    recorder: EventLogger
     monitors: Monitors
-    due: Due
+    due: Cadence
     folder: Path

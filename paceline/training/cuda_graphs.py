@@ -27,7 +27,7 @@ from paceline.data.batch import Batch
 
 Losses = dict[str, Tensor]
 # Kinds of batches of one run: more than any ladder of input shapes has. Each costs seconds and memory.
-MOST_CAPTURES = 16
+MAX_CAPTURES = 16
 # Steps that are thrown away before a capture, in which libraries choose kernels and allocate. torch's notes on CUDA graphs ask for
 # 11 of data parallel, which looks at its own pace in the first ten.
 WARM_UPS, WARM_UPS_OF_RANKS = 3, 11
@@ -71,12 +71,12 @@ class CudaGraphs:
         return graph.replay, losses
 
 
-def captures_on(system: System, device: torch.device) -> Capture | None:
+def choose_capture(system: System, device: torch.device) -> Capture | None:
     """The capture of steps where the system asks for it; None: every step is sent again."""
     return CudaGraphs(device) if system.graph == "on" else None
 
 
-class Replayable(ABC):
+class GraphedStep(ABC):
     """A step that is captured once for each kind of batches and replayed; without a capture, it is sent again each time."""
 
     late_captures = 0  # kinds of batches captured during training: their first step took seconds longer
@@ -133,9 +133,9 @@ class Replayable(ABC):
         kind = _kind(batches)
         if kind in self._own:
             return
-        if len(self._own) >= MOST_CAPTURES:
+        if len(self._own) >= MAX_CAPTURES:
             raise RecipeError(
-                f"--system.graph: with images of {tuple(batches[0].images.shape)} this run has more than the {MOST_CAPTURES} kinds of "
+                f"--system.graph: with images of {tuple(batches[0].images.shape)} this run has more than the {MAX_CAPTURES} kinds of "
                 "batches that are captured. Train with fewer input shapes, or with --system.graph off."
             )
         self._own[kind] = own = [batch.to(batch.images.device, copy=True) for batch in batches]

@@ -17,20 +17,26 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline._utils.commands import command
-from paceline._utils.errors import UserError
-from paceline._utils.formatting import byte_size
+from paceline._utils.commands import format_command
+from paceline._utils.errors import PacelineError
+from paceline._utils.formatting import format_bytes
 from paceline._utils.reporter import Reporter
-from paceline._utils.text import counted
-from paceline.config.system import System, cache_bytes
+from paceline._utils.text import format_count
+from paceline.config.system import System, parse_cache_bytes
 from paceline.data.index.index import Index
-from paceline.data.index.manifest import prepare_again
-from paceline.data.storage.memory_cache import CachedRecords, Shelf, bytes_of, file_of, new_file
-from paceline.data.storage.staged_copy import StagedCopy, Wanted, staged_records, wanted_files
-from paceline.data.storage.store import scheme_of
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.affinity import node_name
-from paceline.distributed.device.host_memory import free_memory
+from paceline.data.index.manifest import repeat_command
+from paceline.data.storage.memory_cache import (
+    CachedRecords,
+    SharedMemoryCache,
+    cache_file_size,
+    create_memory_file,
+    open_memory_file,
+)
+from paceline.data.storage.staged_copy import FileToStage, StagedCopy, list_files_to_stage, staged_records
+from paceline.data.storage.store import get_scheme
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.affinity import get_node_name
+from paceline.distributed.device.host_memory import get_free_memory
 from paceline.models.datamodule import DataModule
 from paceline.models.dummy_data import SyntheticData
 
@@ -40,27 +46,27 @@ SAMPLED_RECORDS = 16
 LINE_EVERY = 30.0
 GIB = 2**30
 # Shares of the memory that is free when a run begins. The rest is for training itself and for other processes.
-AUTO_SHARE, MOST_SHARE = 0.5, 0.8
+AUTO_SHARE, MAX_SHARE = 0.5, 0.8
 # File systems whose server is asked at every open, whatever the kernel caches.
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "ceph", "glusterfs", "beegfs", "gpfs", "9p", "afs", "fuse")
 
 
 @contextmanager
-def staged_photos(data: DataModule, stage: str, world: World, reporter: Reporter) -> Iterator[None]:
+def open_staged_copy(data: DataModule, stage: str, world: DistContext, reporter: Reporter) -> Iterator[None]:
     """While this is open, its photos are read from a copy below `stage`; "" stages nothing. Every rank calls it.
 
-    Raises UserError where the disk has too little room or cannot be written, DataError where a photo's file cannot be read or is
+    Raises PacelineError where the disk has too little room or cannot be written, DataError where a photo's file cannot be read or is
     not what the index says.
     """
     if not stage:
         yield
         return
-    folder = Path(stage).expanduser().absolute() / f"paceline-{key_of(data)}"
-    again = f"Prepare the data again:  {prepare_again(data.manifest)}"
+    folder = Path(stage).expanduser().absolute() / f"paceline-{dataset_key(data)}"
+    again = f"Prepare the data again:  {repeat_command(data.manifest)}"
     with ExitStack() as held:
         copy = StagedCopy(folder, {"from": str(data.manifest.root_path), "hash": data.manifest.content_hash}, again)
         held.callback(copy.close)
-        remedy = f"Remove the copy, and it is made anew:  {command('data', 'clear', folder.parent)}"
+        remedy = f"Remove the copy, and it is made anew:  {format_command('data', 'clear', folder.parent)}"
         if world.local_rank == 0:
             _copy(copy, data, reporter, folder.parent)
         _wait_for_all(world)
@@ -76,13 +82,13 @@ def staged_photos(data: DataModule, stage: str, world: World, reporter: Reporter
         yield
 
 
-def key_of(data: DataModule) -> str:
+def dataset_key(data: DataModule) -> str:
     """16 hex digits: equal exactly where the data set is, with the names and sizes of its files."""
     digest = hashlib.sha256(data.manifest.content_hash.encode())
     for split, (index, _) in _splits(data).items():
-        places = index.records.places
-        digest.update(f"{split} {data.manifest.splits[split].records} {len(places.name_bytes)}".encode())
-        for array in (places.name_bytes, places.name_starts, places.file_sizes):
+        locations = index.records.places
+        digest.update(f"{split} {data.manifest.splits[split].records} {len(locations.name_bytes)}".encode())
+        for array in (locations.name_bytes, locations.name_starts, locations.file_sizes):
             digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:16]
 
@@ -94,9 +100,9 @@ def _splits(data: DataModule) -> dict[str, tuple[Index, np.ndarray]]:
 
 
 def _copy(copy: StagedCopy, data: DataModule, reporter: Reporter, stage: Path) -> None:
-    wanted: dict[bytes, Wanted] = {}  # a container may hold photos of both splits
+    wanted: dict[bytes, FileToStage] = {}  # a container may hold photos of both splits
     for split, (index, numbers) in _splits(data).items():
-        wanted |= {one.name: one for one in wanted_files(index, data.manifest.splits[split].records, numbers)}
+        wanted |= {one.name: one for one in list_files_to_stage(index, data.manifest.splits[split].records, numbers)}
     reported = began = time.monotonic()
 
     def progress(done: int, total: int) -> None:
@@ -104,7 +110,7 @@ def _copy(copy: StagedCopy, data: DataModule, reporter: Reporter, stage: Path) -
         reporter.progress("copying the data (MiB)", done >> 20, total >> 20)
         if not reporter.is_live and time.monotonic() - reported > LINE_EVERY:
             reported = time.monotonic()
-            reporter.line(f"copied {byte_size(done)} of {byte_size(total)} to {stage}")
+            reporter.line(f"copied {format_bytes(done)} of {format_bytes(total)} to {stage}")
 
     def waits() -> None:
         reporter.progress("waiting for another process's copy", 0, 0)
@@ -112,15 +118,15 @@ def _copy(copy: StagedCopy, data: DataModule, reporter: Reporter, stage: Path) -
 
     copied = copy.copy(list(wanted.values()), progress=progress, waits=waits)
     if copied.changed:
-        reporter.line(f"{counted(copied.changed, 'file')} of the copy changed after being written: copied again")
+        reporter.line(f"{format_count(copied.changed, 'file')} of the copy changed after being written: copied again")
     there = f", {copied.kept:,} were there" if copied.kept else ""
     reporter.line(
-        f"data on {stage}: {copied.files:,} files copied ({byte_size(copied.bytes)} in "
+        f"data on {stage}: {copied.files:,} files copied ({format_bytes(copied.bytes)} in "
         f"{time.monotonic() - began:.0f} s){there}"
     )
 
 
-def _wait_for_all(world: World) -> None:
+def _wait_for_all(world: DistContext) -> None:
     """Return when every node has its copy. Copying may take hours, so no rank waits in a collective."""
     if world.world == 1:
         return
@@ -142,7 +148,7 @@ def _compare_some(index: Index, numbers: np.ndarray) -> None:
 
 
 @contextmanager
-def photos_in_memory(data: DataModule, system: System, world: World, reporter: Reporter) -> Iterator[None]:
+def open_memory_cache(data: DataModule, system: System, world: DistContext, reporter: Reporter) -> Iterator[None]:
     """While this is open, the task's photos are kept in memory as they are read, as far as `system.cache` and the memory allow.
 
     Every rank calls it. Reports how much is kept, and in the end how many reads that saved.
@@ -167,40 +173,40 @@ def photos_in_memory(data: DataModule, system: System, world: World, reporter: R
             )
 
 
-def _room(indexes: list[Index], system: System, world: World, reporter: Reporter) -> int:
+def _room(indexes: list[Index], system: System, world: DistContext, reporter: Reporter) -> int:
     """Bytes of this node's memory for photos."""
-    asked = cache_bytes(system.cache)
-    if asked == 0 or not indexes or (asked is None and not any(is_far(index) for index in indexes)):
+    args = parse_cache_bytes(system.cache)
+    if args == 0 or not indexes or (args is None and not any(is_remote(index) for index in indexes)):
         return 0
     everything = sum(int(index.lengths.sum()) for index in indexes)
-    free = free_memory()
+    free = get_free_memory()
     if free is None:
-        if asked is None:
+        if args is None:
             return 0
         reporter.line(f"--system.cache {system.cache}: this operating system does not say how much memory is free")
-        free = everything + asked
-    share = free * (AUTO_SHARE if asked is None else MOST_SHARE)
+        free = everything + args
+    share = free * (AUTO_SHARE if args is None else MAX_SHARE)
     # Ranks fill their parts alike, but not to the byte.
     spare = everything // 20 if world.local_world > 1 else 0
-    room = min(everything + spare, int(share), everything + spare if asked is None else asked)
+    room = min(everything + spare, int(share), everything + spare if args is None else args)
     by = f"by the {world.local_world} ranks of a node together, " if world.local_world > 1 else ""
     reporter.line(
-        f"keeps up to {byte_size(min(room, everything))} of {byte_size(everything)} of encoded photos in memory, {by}"
-        f"{byte_size(free)} being free"
-        f"{'' if asked is None or asked <= share or everything <= share else f': less than --system.cache {system.cache} asks for'}"
+        f"keeps up to {format_bytes(min(room, everything))} of {format_bytes(everything)} of encoded photos in memory, {by}"
+        f"{format_bytes(free)} being free"
+        f"{'' if args is None or args <= share or everything <= share else f': less than --system.cache {system.cache} asks for'}"
     )
     return room
 
 
-def is_far(index: Index) -> bool:
+def is_remote(index: Index) -> bool:
     """Whether a split's photos lie where the page cache does not help: in an object store, or on a network file system."""
     if not len(index):
         return False
     path = index.records.path(0)
-    return bool(scheme_of(path)) or file_system(Path(path)).split(".")[0] in NETWORK
+    return bool(get_scheme(path)) or get_file_system(Path(path)).split(".")[0] in NETWORK
 
 
-def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
+def get_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     """Linux's name of the file system that a file is on; "" where that is not known."""
     try:
         rows = [line.split() for line in mounts.read_text(errors="replace").splitlines()]
@@ -208,18 +214,18 @@ def file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
     except OSError:
         return ""
     # A space in a mount's path stands there as \040.
-    found = [(row[1].encode().decode("unicode_escape"), row[2]) for row in rows if len(row) > 2]
-    holding = [(len(Path(where).parts), kind) for where, kind in found if real.is_relative_to(where)]
+    results = [(row[1].encode().decode("unicode_escape"), row[2]) for row in rows if len(row) > 2]
+    holding = [(len(Path(where).parts), kind) for where, kind in results if real.is_relative_to(where)]
     # Of two mounts on one place, the later one hides the other.
     return max(enumerate(holding), key=lambda entry: (entry[1][0], entry[0]))[1][1] if holding else ""
 
 
-def _shared_shelf(photos: int, room: int, world: World, reporter: Reporter) -> Shelf | None:
+def _shared_shelf(photos: int, room: int, world: DistContext, reporter: Reporter) -> SharedMemoryCache | None:
     """The node's shelf, which its first rank makes and the others open; None where nothing is kept."""
     parts = world.local_world
     if parts == 1:
         return _shelf(_own_file(photos, room)[0], photos, room) if room else None
-    key = f"photos in memory/{node_name()}"
+    key = f"photos in memory/{get_node_name()}"
     if world.local_rank == 0:
         file, name = _own_file(photos, room) if room else (-1, "")
         world.post(key, json.dumps({"process": os.getpid(), "file": file, "name": name, "room": room}))
@@ -228,7 +234,7 @@ def _shared_shelf(photos: int, room: int, world: World, reporter: Reporter) -> S
         room, name, file = made["room"], made["name"], -1
         if name:
             try:
-                file = file_of(made["process"], made["file"], name)
+                file = open_memory_file(made["process"], made["file"], name)
             except OSError:  # the ranks are in containers of their own
                 name = ""
     world.barrier()  # the first rank's file is open until all have opened it
@@ -236,12 +242,12 @@ def _shared_shelf(photos: int, room: int, world: World, reporter: Reporter) -> S
         return None
     if name:
         return _shelf(file, photos, room, part=world.local_rank, parts=parts)
-    reporter.line(f"the ranks of a node cannot share that memory here: each has {byte_size(room // parts)} of its own")
+    reporter.line(f"the ranks of a node cannot share that memory here: each has {format_bytes(room // parts)} of its own")
     return _shelf(_own_file(photos, room // parts)[0], photos, room // parts)
 
 
-def _shelf(file: int, photos: int, room: int, *, part: int = 0, parts: int = 1) -> Shelf:
-    shelf = Shelf(file, photos, room, part=part, parts=parts)
+def _shelf(file: int, photos: int, room: int, *, part: int = 0, parts: int = 1) -> SharedMemoryCache:
+    shelf = SharedMemoryCache(file, photos, room, part=part, parts=parts)
     if file >= 0:
         os.close(file)  # the memory lives as long as somebody maps it
     return shelf
@@ -249,8 +255,8 @@ def _shelf(file: int, photos: int, room: int, *, part: int = 0, parts: int = 1) 
 
 def _own_file(photos: int, room: int) -> tuple[int, str]:
     try:
-        return new_file(bytes_of(photos, room))
+        return create_memory_file(cache_file_size(photos, room))
     except OSError as problem:
-        raise UserError(
-            f"--system.cache: no memory file of {byte_size(room)} can be made ({problem.strerror}). Turn it off: --system.cache off"
+        raise PacelineError(
+            f"--system.cache: no memory file of {format_bytes(room)} can be made ({problem.strerror}). Turn it off: --system.cache off"
         ) from None

@@ -12,10 +12,10 @@ from math import nan
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline._utils.commands import to_go_on
-from paceline.config.run import Run
-from paceline.config.run_length import Due, schedule_in_words
-from paceline.models.metrics import better, in_words, reached
+from paceline._utils.commands import resume_command
+from paceline.config.run import RunSpec
+from paceline.config.run_length import Cadence, format_schedule_progress
+from paceline.models.metrics import format_targets, is_better, meets_targets
 from paceline.training.logging.events import metrics_of
 
 Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
@@ -24,7 +24,7 @@ EXIT_CODES: dict[Status, int] = {"success": 0, "stopped_early": 0, "ran_out": 1,
 
 
 @dataclass
-class Standing:
+class EvalHistory:
     """The results of a run's evaluations."""
 
     headline: str  # the metric that decides which one is the best
@@ -36,7 +36,7 @@ class Standing:
     discarded_steps: int = 0  # steps trained past the newest evaluation, where it ended the run
 
     @classmethod
-    def of_events(cls, headline: str, events: Iterable[Mapping[str, Any]]) -> Standing:
+    def of_events(cls, headline: str, events: Iterable[Mapping[str, Any]]) -> EvalHistory:
         """The standing after the `eval` events among `events`, oldest first."""
         standing = cls(headline)
         for event in events:
@@ -48,7 +48,7 @@ class Standing:
     def remember(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Add the result of the evaluation after `step` steps; -> whether it is the best so far."""
         known = {name: value for name, value in self.best.items() if value == value}  # synthetic batches bring NaN
-        is_best = better(metrics.get(self.headline, nan), known.get(self.headline))
+        is_best = is_better(metrics.get(self.headline, nan), known.get(self.headline))
         self.step, self.metrics, self.discarded_steps = step, dict(metrics), 0
         self.best |= {name: value for name, value in metrics.items() if name not in known or value > known[name]}
         self.best_step = step if is_best else self.best_step
@@ -57,7 +57,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Ending:
+class TrainResult:
     """How a run ended."""
 
     status: Status  # success: target reached, or no target and the whole length done
@@ -72,7 +72,7 @@ class Ending:
         return EXIT_CODES[self.status]
 
 
-class RunEnded(Exception):
+class StopTraining(Exception):
     """The run is over. Raised on every rank alike; the loop ends the run in one place.
 
     step       after which its weights are the result; None: the newest
@@ -85,18 +85,18 @@ class RunEnded(Exception):
         self.reason, self.step, self.discarded = reason, step, discarded
 
 
-def how_to_resume(run: Run, folder: Path, ranks: int) -> str:
+def how_to_resume(run: RunSpec, folder: Path, ranks: int) -> str:
     """How an interrupted run is resumed, in words: a command without --out begins a new run each time."""
     if run.controls.out:
         return "the same command goes on from here"
-    return f"{'under the same launcher ' if ranks > 1 else ''}it goes on with:  {to_go_on(folder, run.recipe.task)}"
+    return f"{'under the same launcher ' if ranks > 1 else ''}it goes on with:  {resume_command(folder, run.recipe.task)}"
 
 
-def over_after(standing: Standing, run: Run, due: Due) -> RunEnded | None:
+def check_stop(standing: EvalHistory, run: RunSpec, due: Cadence) -> StopTraining | None:
     """The end of the run by its newest evaluation; None when training continues."""
     targets, plan, patience = run.recipe.quality.targets, run.plan, run.controls.patience
-    if reached(targets, standing.metrics):
-        return RunEnded("success", f"target {in_words(targets)} reached")
+    if meets_targets(targets, standing.metrics):
+        return StopTraining("success", f"target {format_targets(targets)} reached")
     if 0 < patience <= standing.since_best:
         return _without_target(run, f"no better result in {patience} evaluations")
     if standing.step < due.last_step:
@@ -105,17 +105,17 @@ def over_after(standing: Standing, run: Run, due: Due) -> RunEnded | None:
         return _without_target(run, f"{standing.step:,} of {plan.total_steps:,} steps done")
     facts = [
         f"{due.why_last or 'as --steps asks,'} at step {standing.step:,} of {plan.total_steps:,}",
-        schedule_in_words(run.recipe, plan, standing.step),
-        f"the target {in_words(targets)} belongs to the whole run" if targets else "",
+        format_schedule_progress(run.recipe, plan, standing.step),
+        f"the target {format_targets(targets)} belongs to the whole run" if targets else "",
     ]
-    return RunEnded("stopped_early", "; ".join(fact for fact in facts if fact))
+    return StopTraining("stopped_early", "; ".join(fact for fact in facts if fact))
 
 
-def _without_target(run: Run, reason: str) -> RunEnded:
+def _without_target(run: RunSpec, reason: str) -> StopTraining:
     """The end of a run that met no target."""
-    target = in_words(run.recipe.quality.targets)
+    target = format_targets(run.recipe.quality.targets)
     return (
-        RunEnded("ran_out", f"{reason} without reaching {target}")
+        StopTraining("ran_out", f"{reason} without reaching {target}")
         if target
-        else RunEnded("success", f"{reason}; no target was set")
+        else StopTraining("success", f"{reason}; no target was set")
     )

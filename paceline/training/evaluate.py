@@ -19,23 +19,23 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline._utils.atomic_write import write_whole
+from paceline._utils.atomic_write import atomic_write
 from paceline._utils.journal import cannot_write
 from paceline._utils.threads import Thread, failure_in_thread
 from paceline.config.system import System
-from paceline.distributed.comm.collectives import from_main
-from paceline.distributed.comm.roles import Roles
+from paceline.distributed.comm.collectives import broadcast_from_main
+from paceline.distributed.comm.roles import RankRoles
 from paceline.distributed.comm.stop import StopVote
-from paceline.distributed.comm.world import World
+from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.setup import autocast_for
-from paceline.models.task import Evaluation, Evaluator, InputRank, Score, Task
+from paceline.models.task import EvalResult, Evaluator, InputRank, MetricShard, Task
 from paceline.training.state import State
 
-Keep = Callable[[Evaluation], None]
+Keep = Callable[[EvalResult], None]
 
 
 @contextmanager
-def inference(model: nn.Module) -> Iterator[None]:
+def inference_mode(model: nn.Module) -> Iterator[None]:
     """eval() and inference_mode() inside the block; each module's own mode is restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -53,17 +53,17 @@ def run_inference(
     *,
     batch: int,
     system: System,
-    place: InputRank,
+    rank_info: InputRank,
     passed: Callable[[int], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
-) -> tuple[Score, bool]:
+) -> tuple[MetricShard, bool]:
     """Run this rank's share of the validation images through `model`; -> (its score, whether `stop` ended it early).
 
     batch   most images in one forward
     passed  called with the number of images of each forward
     """
-    score, autocast = task.evaluator.new_score(), autocast_for(system, place.device)
-    with inference(model), task.data.val_loader(batch, system, place) as loader:
+    score, autocast = task.evaluator.new_score(), autocast_for(system, rank_info.device)
+    with inference_mode(model), task.data.val_loader(batch, system, rank_info) as loader:
         for _, batches in loader:
             for images in batches:
                 with autocast():
@@ -74,7 +74,7 @@ def run_inference(
     return score, False
 
 
-class Scoring:
+class EvalPass:
     """The scoring of one evaluation. Every rank makes it at the same point, and calls `result` at the same point.
 
     score  this rank's share
@@ -82,11 +82,13 @@ class Scoring:
     keep   called in rank 0's thread with the evaluation and its predictions, which are released afterwards
     """
 
-    def __init__(self, evaluator: Evaluator, world: World, score: Score, key: str, keep: Keep | None = None) -> None:
+    def __init__(
+        self, evaluator: Evaluator, world: DistContext, score: MetricShard, key: str, keep: Keep | None = None
+    ) -> None:
         self.seconds = 0.0  # that rank 0's scoring took, once it is done
         self.gather_seconds = 0.0  # that gathering the ranks' scores took; a rank that is early waits in it
         self._world, self._key = world, f"evaluation/{key}"
-        self._found: Evaluation | None = None
+        self._found: EvalResult | None = None
         self._error: Exception | None = None
         self._thread: Thread | None = None
         began = time.monotonic()
@@ -101,36 +103,36 @@ class Scoring:
     def _run(self, evaluator: Evaluator, packed: list[bytes], keep: Keep | None) -> None:
         began = time.monotonic()
         try:
-            found = evaluator.summarise(packed)
+            result = evaluator.summarize(packed)
             if keep is not None:
-                keep(found)
-                found = replace(found, predictions={}, draws=dict)
-            self._found = found
+                keep(result)
+                result = replace(result, predictions={}, draws=dict)
+            self._found = result
         except BaseException as error:  # raised again by `result`
             self._error = failure_in_thread(error)
         self.seconds = time.monotonic() - began
 
-    def result(self) -> Evaluation:
+    def result(self) -> EvalResult:
         """Wait for the result: metrics and number of images on every rank; predictions on rank 0, unless `keep` took them.
 
         Raises on rank 0 whatever scoring raised, such as RuntimeError for an image scored twice or not at all.
         """
         if self._thread is None:
-            metrics, images = json.loads(from_main(self._world, None, self._key))
-            return Evaluation(metrics, images, {})
+            metrics, images = json.loads(broadcast_from_main(self._world, None, self._key))
+            return EvalResult(metrics, images, {})
         self._thread.join()
         if self._error is not None:
             raise self._error
         assert self._found is not None
-        from_main(self._world, json.dumps([dict(self._found.metrics), self._found.images]), self._key)
+        broadcast_from_main(self._world, json.dumps([dict(self._found.metrics), self._found.images]), self._key)
         return self._found
 
 
 @dataclass(frozen=True)
-class Result:
+class EvalRecord:
     """The result of an evaluation in a run."""
 
-    found: Evaluation
+    found: EvalResult
     seconds: float  # of the whole evaluation
     parts: Mapping[str, float]  # of these: inference, gather, scoring
     went_on: float  # the run's seconds when training could continue beside its scoring
@@ -144,14 +146,14 @@ class Validator:
     state: State
     system: System
     place: InputRank
-    roles: Roles
+    roles: RankRoles
     vote: StopVote
     folder: Path  # the run's
     batch: int  # most images in one forward
     seconds: Callable[[], float]  # the run's clock
     passed: Callable[[int], None]  # called with the number of images of each forward
     pending: int | None = None  # the step whose evaluation has begun, and whose result was not taken yet
-    _scoring: Scoring | None = None  # of that step; None where other ranks evaluate it
+    _scoring: EvalPass | None = None  # of that step; None where other ranks evaluate it
     _inference: float = 0.0
     _went_on: float = 0.0
 
@@ -175,19 +177,19 @@ class Validator:
         self.pending = state.step
         return True
 
-    def take(self) -> Result | None:
+    def take(self) -> EvalRecord | None:
         """Wait for the pending evaluation's result; None where the ranks that only evaluate were stopped."""
         assert self.pending is not None
         step, self.pending = self.pending, None
         if self._scoring is not None:
-            found = self._scoring.result()
+            result = self._scoring.result()
             parts = _parts(self._inference, self._scoring)
-            return Result(found, sum(parts.values()), parts, self._went_on)
+            return EvalRecord(result, sum(parts.values()), parts, self._went_on)
         # While it waits, it polls for a request to stop, and passes it on.
         answer = self.roles.answer_of(step, self.vote.stopping_here)
         if answer is None:
             return None
-        return Result(Evaluation(**answer["found"]), answer["seconds"], answer["parts"], self._went_on)
+        return EvalRecord(EvalResult(**answer["found"]), answer["seconds"], answer["parts"], self._went_on)
 
     def answer(self, step: int) -> None:
         """On a rank that only evaluates: receive the weights after `step`, score them, and send the result."""
@@ -199,38 +201,38 @@ class Validator:
             answer["parts"] = _parts(inference, scoring)
         self.roles.answer(step, answer)
 
-    def _infer(self) -> Score | None:
+    def _infer(self) -> MetricShard | None:
         score, stopped = run_inference(
             self.state.model,
             self.task,
             batch=self.batch,
             system=self.system,
-            place=self.place,
+            rank_info=self.place,
             passed=self.passed,
             stop=self.vote.stopping_here,
         )
         # Ranks may stop at different batches; they agree here, to avoid a deadlock.
         return None if self.vote.agree(stopped) else score
 
-    def _score(self, step: int, score: Score) -> Scoring:
-        keep = lambda found: write_predictions(self.folder, step, predictions_of(self.task, found))  # noqa: E731
-        return Scoring(self.task.evaluator, self.roles.peers, score, f"step-{step}", keep)
+    def _score(self, step: int, score: MetricShard) -> EvalPass:
+        keep = lambda result: write_predictions(self.folder, step, make_predictions(self.task, result))  # noqa: E731
+        return EvalPass(self.task.evaluator, self.roles.peers, score, f"step-{step}", keep)
 
 
-def _parts(inference: float, scoring: Scoring) -> dict[str, float]:
+def _parts(inference: float, scoring: EvalPass) -> dict[str, float]:
     return {"inference": inference, "gather": scoring.gather_seconds, "scoring": scoring.seconds}
 
 
-def predictions_of(task: Task, result: Evaluation) -> dict[str, Any]:
+def make_predictions(task: Task, result: EvalResult) -> dict[str, Any]:
     """Return the content of a predictions file: the fold or half, and the predictions with a checksum of each image's bytes.
 
     `data lint --runs` finds an image by its checksum after a correction has moved its file.
     """
-    found = result.predictions
-    if found.get("kind") in ("classification", "boxes", "instances") and "digests" in task.data.val_index.extra:
-        for image in found["images"]:
+    results = result.predictions
+    if results.get("kind") in ("classification", "boxes", "instances") and "digests" in task.data.val_index.extra:
+        for image in results["images"]:
             image["digest"] = f"{int(task.data.val_index.extra['digests'][image['index']]):016x}"
-    return {**{name: task.facts[name] for name in ("fold", "half") if name in task.facts}, **found}
+    return {**{name: task.facts[name] for name in ("fold", "half") if name in task.facts}, **results}
 
 
 def predictions_file(run: Path, step: int) -> Path:
@@ -241,17 +243,17 @@ def predictions_file(run: Path, step: int) -> Path:
 def write_predictions(run: Path, step: int, predictions: Mapping[str, Any]) -> None:
     """Write RUN/predictions/step-N.json, from which the report's pictures are made, whole or not at all.
 
-    Raises UserError where it cannot be written.
+    Raises PacelineError where it cannot be written.
     """
     file = predictions_file(run, step)
     try:
         file.parent.mkdir(exist_ok=True)
-        write_whole(file, json_in_pieces({"step": step, **predictions}))
+        atomic_write(file, iterate_json({"step": step, **predictions}))
     except OSError as error:
         raise cannot_write(file, error) from error
 
 
-def json_in_pieces(facts: Mapping[str, Any]) -> Iterator[str]:
+def iterate_json(facts: Mapping[str, Any]) -> Iterator[str]:
     """The text of a JSON object, each of its lists item by item.
 
     Encoding one value holds the interpreter's lock to its end; for thousands of images that would stop training for seconds.
@@ -259,7 +261,7 @@ def json_in_pieces(facts: Mapping[str, Any]) -> Iterator[str]:
     for number, (name, value) in enumerate(facts.items()):
         yield f"{', ' if number else '{'}{json.dumps(name)}: "
         if isinstance(value, list) and value:
-            yield from (f"{', ' if place else '['}{json.dumps(item)}" for place, item in enumerate(value))
+            yield from (f"{', ' if index else '['}{json.dumps(item)}" for index, item in enumerate(value))
             yield "]"
         else:
             yield json.dumps(value)
@@ -273,10 +275,10 @@ def evaluate(
     key: str,
     batch: int,
     system: System,
-    place: InputRank,
-    world: World,
+    rank_info: InputRank,
+    world: DistContext,
     passed: Callable[[int], None] = lambda _: None,
-) -> Evaluation:
+) -> EvalResult:
     """Score `model` on the task's validation images, and wait for the result; predictions are on rank 0.
 
     key     names this evaluation among those of the process
@@ -284,5 +286,5 @@ def evaluate(
     passed  called with the number of images of each forward on this rank
     Raises RuntimeError on rank 0 when an image was scored twice or not at all.
     """
-    score, _ = run_inference(model, task, batch=batch, system=system, place=place, passed=passed)
-    return Scoring(task.evaluator, world, score, key).result()
+    score, _ = run_inference(model, task, batch=batch, system=system, rank_info=rank_info, passed=passed)
+    return EvalPass(task.evaluator, world, score, key).result()

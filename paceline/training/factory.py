@@ -11,38 +11,38 @@ from torch import nn
 from paceline._utils.errors import CheckpointError
 from paceline._utils.reporter import Reporter
 from paceline.config.model_card import has_card, read_card
-from paceline.config.plan import Plan
+from paceline.config.plan import BatchPlan
 from paceline.config.recipe import Recipe
-from paceline.config.run import NONE, Run, named_weights
-from paceline.distributed.comm.world import World
-from paceline.models.backbones.base import rate_factors
+from paceline.config.run import NONE, RunSpec, get_initial_weights
+from paceline.distributed.comm.world import DistContext
+from paceline.models.backbones.base import get_lr_factors
 from paceline.models.dummy_data import HASH
 from paceline.models.layers.batch_norm import configure_batch_norm
-from paceline.models.registry import workload_of
+from paceline.models.registry import get_workload
 from paceline.models.task import Task
 from paceline.models.weights.classes import Labels
-from paceline.models.weights.download import download_to_cache, in_cache, is_published
-from paceline.models.weights.formats.detect import kind_of
+from paceline.models.weights.download import cached_weights, download_to_cache, is_published
+from paceline.models.weights.formats.detect import detect_format
 from paceline.models.weights.formats.tensorflow import find_index
-from paceline.training.checkpoint.layout import BEST, INDEX, LAST, STATE, linked
-from paceline.training.checkpoint.read import SUFFIX, check_file, load_found, read_facts, read_index
+from paceline.training.checkpoint.layout import BEST, INDEX, LAST, STATE, resolve_link
+from paceline.training.checkpoint.read import SUFFIX, check_file, load_checkpoint_with_retry, read_facts, read_index
 from paceline.training.loss_normalization import configure_loss_groups
 from paceline.training.meters import Meters
-from paceline.training.optim import make_optimiser
+from paceline.training.optim import make_optimizer
 from paceline.training.optim.base import named_parameters
-from paceline.training.optim.ema import WeightAverage
+from paceline.training.optim.ema import EMA
 from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.previous_run import SavedRun
 from paceline.training.rank_consistency import checkpoint_facts, weight_facts
 from paceline.training.request import Request, check_weights_named
-from paceline.training.resume import Start
+from paceline.training.resume import ResumePoint
 from paceline.training.state import State
 
 # First scale of a dynamic fp16 loss scale (torch.amp.GradScaler's).
 FIRST_LOSS_SCALE = 65536.0
 
 
-def build_model(task: Task, run: Run, world: World, *, trains: bool = True) -> nn.Module:
+def build_model(task: Task, run: RunSpec, world: DistContext, *, trains: bool = True) -> nn.Module:
     """The task's freshly initialised model on this rank's device, laid out and cut as the plan says.
 
     world   the ranks that train together, or those that only evaluate
@@ -52,11 +52,11 @@ def build_model(task: Task, run: Run, world: World, *, trains: bool = True) -> n
     model = task.build(world.device)
     if system.channels_last != "off":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    cut_model(model, plan, world, trains=trains)
+    configure_splitting(model, plan, world, trains=trains)
     return model
 
 
-def cut_model(model: nn.Module, plan: Plan, world: World, *, trains: bool = True) -> None:
+def configure_splitting(model: nn.Module, plan: BatchPlan, world: DistContext, *, trains: bool = True) -> None:
     """Make a model's statistics and losses span the plan's images. Every rank calls it; world, trains: see `build_model`."""
     # NCCL founds groups with all ranks at once, also with those that do not need one.
     join_group = world.new_groups(plan.bn_join, uneven=not trains)
@@ -67,18 +67,18 @@ def cut_model(model: nn.Module, plan: Plan, world: World, *, trains: bool = True
         configure_loss_groups(model, plan)
 
 
-def build_state(model: nn.Module, run: Run, world: World) -> State:
+def build_state(model: nn.Module, run: RunSpec, world: DistContext) -> State:
     """Fresh optimiser, average and the rest, for a model that has its first weights: the average is a copy of these."""
     recipe, system = run.recipe, run.system
     optim = recipe.optim
-    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr, factors=rate_factors(model, optim))
-    optimiser = make_optimiser(parameters, optim)
+    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr, factors=get_lr_factors(model, optim))
+    optimizer = make_optimizer(parameters, optim)
     scaler = None
     if system.precision == "fp16":
         kind = "static" if system.loss_scale else "dynamic"
         scaler = LossScaler(kind, system.loss_scale or FIRST_LOSS_SCALE, device=world.device)
-    average = WeightAverage(model) if recipe.ema else None
-    return State(model, optimiser, average, scaler, Meters(world.device))
+    average = EMA(model) if recipe.ema else None
+    return State(model, optimizer, average, scaler, Meters(world.device))
 
 
 def weights_file(name: str, *, pickles: bool = False) -> Path:
@@ -88,26 +88,26 @@ def weights_file(name: str, *, pickles: bool = False) -> Path:
 
     A checkpoint's file is compared with its checksum, also where it is named itself; other files have none.
     pickles   whether pickled arrays are allowed too, for `paceline weights` alone
-    Raises CheckpointError for a damaged checkpoint, for a run without any, and as `kind_of`: a file that is refused by its kind or
-    size is not read for a checksum.
+    Raises CheckpointError for a damaged checkpoint, for a run without any, and as `detect_format`: a file that is refused by its
+    kind or size is not read for a checksum.
     """
-    path = linked(Path(name).expanduser())
+    path = resolve_link(Path(name).expanduser())
     if (path / "run.json").is_file():
-        kept = [linked(path / "checkpoints" / which) for which in (BEST, LAST)]
+        kept = [resolve_link(path / "checkpoints" / which) for which in (BEST, LAST)]
         path = next((folder for folder in kept if (folder / INDEX).is_file()), None)
         if path is None:
             raise CheckpointError(f"--weights {name}: this run has no checkpoint yet.")
     if not (path / INDEX).is_file():
         check_file(path)
-        kind_of(path, pickles=pickles)
+        detect_format(path, pickles=pickles)
         return find_index(path) or path  # of TensorFlow's several files, the one that has the others' checksums
     # A training beside this one may move `last` on: all files are read of the one that it leads to now.
-    step, snapshot = load_found(lambda: path.parent / path.readlink() if path.is_symlink() else path)
+    step, snapshot = load_checkpoint_with_retry(lambda: path.parent / path.readlink() if path.is_symlink() else path)
     groups = snapshot.tensors
     return step / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
 
 
-def first_weights(name: str, world: World, reporter: Reporter) -> Path | None:
+def first_weights(name: str, world: DistContext, reporter: Reporter) -> Path | None:
     """The file that a fresh run starts from; None where `name` is "". Published weights are downloaded into the cache.
 
     Rank 0 downloads them, then the first rank of each node, which finds them where nodes share the cache.
@@ -122,14 +122,14 @@ def first_weights(name: str, world: World, reporter: Reporter) -> Path | None:
         if world.local_rank == 0 and not world.is_main:
             download_to_cache(name, reporter)
         world.barrier()
-        return weights_file(str(in_cache(name)))
+        return weights_file(str(cached_weights(name)))
     file = weights_file(name)
     refuse_synthetic_weights(file, name)
     return file
 
 
 def choose_weights(
-    request: Request, saved: SavedRun, start: Start, world: World, reporter: Reporter
+    request: Request, saved: SavedRun, start: ResumePoint, world: DistContext, reporter: Reporter
 ) -> tuple[Request, Path | None]:
     """-> (the request with the weights that the run began from, the file to read them from; None where a checkpoint has them).
 
@@ -141,11 +141,17 @@ def choose_weights(
         check_weights_named(request)
     if request.controls.weights == NONE:
         reporter.line(f"--weights {NONE}: training starts from random values")
-    return request, first_weights(named_weights(request.controls), world, reporter)
+    return request, first_weights(get_initial_weights(request.controls), world, reporter)
 
 
 def load_first_weights(
-    model: nn.Module, task: Task, run: Run, world: World, start: Start, weights: Path | None, reporter: Reporter
+    model: nn.Module,
+    task: Task,
+    run: RunSpec,
+    world: DistContext,
+    start: ResumePoint,
+    weights: Path | None,
+    reporter: Reporter,
 ) -> None:
     """Random weights, alike on all ranks, or those of --weights; a checkpoint's come later. All ranks agree on what they have."""
     if start.snapshot is None:
@@ -167,15 +173,15 @@ def load_first_weights(
         world.agree(weight_facts(model.state_dict(), "--weights"), "weights")
 
 
-def _fit_head(model: nn.Module, task: Task, run: Run, world: World, reporter: Reporter) -> None:
+def _fit_head(model: nn.Module, task: Task, run: RunSpec, world: DistContext, reporter: Reporter) -> None:
     """Fit the last layer to the training photos where the recipe wants that: on rank 0, for all."""
     if getattr(run.recipe.model, "first_head", "drawn") != "fitted" or run.controls.synthetic:
         return
-    from paceline.models.resnet.task import fit_head  # detectors do without a classifier's code
+    from paceline.models.resnet.task import fit_linear_probe  # detectors do without a classifier's code
 
     reporter.doing("fitting the last layer to the training photos")
     if world.is_main:
-        reporter.line(fit_head(task.data, model))  # type: ignore[arg-type]  # only classifiers have the field
+        reporter.line(fit_linear_probe(task.data, model))  # type: ignore[arg-type]  # only classifiers have the field
     world.broadcast_(model.state_dict().values())
 
 
@@ -187,14 +193,14 @@ def check_weights(name: str, recipe: Recipe, classes: int, labels: Labels | None
     they do not fit.
     """
     published = is_published(name)
-    if published and not in_cache(name).is_file():
+    if published and not cached_weights(name).is_file():
         reporter.line(
             f"--weights {name}: not in this machine's cache; whether they fit is seen when train has brought them"
         )
         return
-    file = weights_file(str(in_cache(name)) if published else name)
+    file = weights_file(str(cached_weights(name)) if published else name)
     refuse_synthetic_weights(file, name)
-    workload = workload_of(recipe.task)
+    workload = get_workload(recipe.task)
     network = workload.network.build(recipe, classes or workload.classes)
     for line in workload.network.load_weights(network, file, labels or Labels(())).lines():
         reporter.line(line)

@@ -13,17 +13,17 @@ from functools import partial
 
 import numpy as np
 
-from paceline._utils.cache import remembered
+from paceline._utils.cache import cached_answer
 from paceline._utils.errors import RecipeError
 from paceline.config.recipe import Recipe
-from paceline.config.reference_rates import published_for
+from paceline.config.reference_rates import find_reference_rate
 from paceline.config.resnet import decoder_rule
 from paceline.config.run import RunRecord
 from paceline.config.system import System
-from paceline.data.loader.gpu_decode import device_renderer
-from paceline.data.transforms.sample import drawn_sample, render
-from paceline.distributed.device.accelerators import device_name
-from paceline.distributed.device.provenance import cpu_name, versions
+from paceline.data.loader.gpu_decode import get_gpu_decoder
+from paceline.data.transforms.sample import decode_and_transform, sample_spec
+from paceline.distributed.device.accelerators import get_device_name
+from paceline.distributed.device.provenance import collect_versions, get_cpu_name
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank, Task
 
@@ -31,7 +31,7 @@ SAMPLES = 64  # that are measured at most
 
 
 @dataclass(frozen=True)
-class Feeding:
+class InputRate:
     """Images a second of one rank."""
 
     one_core: float  # made by one core
@@ -55,22 +55,22 @@ class Feeding:
         return f"--input.decoder auto lets it decode. {smaller}" if _fits_a_device(recipe) else smaller
 
 
-def feeding_of(task: Task, place: InputRank, world: int) -> Feeding | None:
+def feeding_of(task: Task, rank_info: InputRank, world: int) -> InputRate | None:
     """None on a CPU, for made-up batches, and for a workload that is not ours."""
-    if place.device.type == "cpu" or not hasattr(task.data, "train_index") or task.recipe.task not in WORKLOADS:
+    if rank_info.device.type == "cpu" or not hasattr(task.data, "train_index") or task.recipe.task not in WORKLOADS:
         return None
-    question = {"cpu": cpu_name(), "data": task.facts, "input": asdict(task.recipe.input), **versions()}
-    kept = remembered("input-rate", question, lambda: {"one_core": one_core(task)})
-    published, usual = published_for(task.recipe.task, device_name(place.device), world), task.workload.input
+    question = {"cpu": get_cpu_name(), "data": task.facts, "input": asdict(task.recipe.input), **collect_versions()}
+    kept = cached_answer("input-rate", question, lambda: {"one_core": one_core(task)})
+    published, usual = find_reference_rate(task.recipe.task, get_device_name(rank_info.device), world), task.workload.input
     largest = task.workload.network.largest
     same = largest(task.recipe) == largest(replace(task.recipe, input=usual))
-    return Feeding(kept["one_core"], place.threads, published.rate if published is not None and same else 0.0)
+    return InputRate(kept["one_core"], rank_info.threads, published.rate if published is not None and same else 0.0)
 
 
 def one_core(task: Task) -> float:
     """Training images per second of CPU time of one core, which other processes do not change."""
-    epochs, places = task.data.samples(0)
-    numbers, began = task.data.train_numbers[places][:SAMPLES], 0.0
+    epochs, indices = task.data.samples(0)
+    numbers, began = task.data.train_numbers[indices][:SAMPLES], 0.0
     fit = task.data.shapes.of_step(0, numbers)
     out, draw = np.empty((*fit.shape, 3), np.uint8), partial(task.data.draw_train, fit)
     records = task.data.train_index.records
@@ -79,7 +79,7 @@ def one_core(task: Task) -> float:
         if turn == 1:  # what is made once has been made
             began = time.thread_time()
         data = records.read(index)
-        render(data, drawn_sample(data, records, draw, epoch, index, task.recipe.input.exif), out)
+        decode_and_transform(data, sample_spec(data, records, draw, epoch, index, task.recipe.input.exif), out)
     return len(samples) / max(1e-6, time.thread_time() - began)
 
 
@@ -96,11 +96,11 @@ def settle_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: RunRecor
     return recipe if where_it_can_be else decoded_by(recipe, "simplejpeg")
 
 
-def chosen_decoder(recipe: Recipe, place: InputRank, feeding: Feeding | None) -> str:
+def chosen_decoder(recipe: Recipe, rank_info: InputRank, feeding: InputRate | None) -> str:
     """What `auto` is once the rates are known: the device decodes if the cores would be short, and if it can."""
     if feeding is not None and feeding.short and _fits_a_device(recipe):
         with suppress(RecipeError):  # a torchvision without CUDA
-            device_renderer(place.device)
+            get_gpu_decoder(rank_info.device)
             return "nvjpeg"
     return "simplejpeg"
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.reporter import Reporter
-from paceline.config.constraints import shown
+from paceline.config.constraints import format_value
 from paceline.config.recipe import Recipe, with_fields
 from paceline.config.run import NONE, RunRecord, read_run
-from paceline.models.registry import workload_of
+from paceline.models.registry import get_workload
 from paceline.models.weights.download import HUB, is_published
 
 # Fields of an input.
@@ -32,33 +32,33 @@ def settle_pixels(
     A recipe whose author has set them otherwise than the workload does is left as it is, and so are other trunks than timm's.
     Raises RecipeError where timm is missing or has no such network.
     """
-    trunk, usual = getattr(recipe.model, "trunk", ""), workload_of(recipe.task).input
+    backbone, usual = getattr(recipe.model, "trunk", ""), get_workload(recipe.task).input
     own = any(getattr(recipe.input, name, None) != getattr(usual, name, None) for name in PIXELS)
-    if not trunk.startswith(HUB) or own or {"input", "input.mean", "input.std"} & set(given):
+    if not backbone.startswith(HUB) or own or {"input", "input.mean", "input.std"} & set(given):
         return recipe
     if saved is not None:
         return with_fields(recipe, _in_run(saved))
     if weights in ("", NONE):
         return recipe
-    whose, found = _of_weights(trunk, weights)
-    before, recipe = recipe, with_fields(recipe, found)
+    whose, result = _of_weights(backbone, weights)
+    before, recipe = recipe, with_fields(recipe, result)
     if recipe == before:
         return recipe
     reporter.line(
-        f"pixels as {whose}'s weights want them: mean {shown(recipe.input.mean)}, deviation {shown(recipe.input.std)} "
+        f"pixels as {whose}'s weights want them: mean {format_value(recipe.input.mean)}, deviation {format_value(recipe.input.std)} "
         "(--input.mean, --input.std set others)"
     )
     return recipe
 
 
-def _of_weights(trunk: str, weights: str) -> tuple[str, dict[str, Any]]:
+def _of_weights(backbone: str, weights: str) -> tuple[str, dict[str, Any]]:
     """-> (whose they are, dotted fields): of a checkpoint its run's, else what timm says of the name."""
     if (run := _run_of(Path(weights).expanduser())) is not None:
         return str(run), _in_run(read_run(run))
-    from paceline.models.backbones.timm_adapter import pixels_of
+    from paceline.models.backbones.timm_adapter import get_pretrained_pixels
 
-    name = (weights if weights.startswith(HUB) and is_published(weights) else trunk).removeprefix(HUB)
-    return name, {f"input.{field}": value for field, value in pixels_of(name).items()}
+    name = (weights if weights.startswith(HUB) and is_published(weights) else backbone).removeprefix(HUB)
+    return name, {f"input.{field}": value for field, value in get_pretrained_pixels(name).items()}
 
 
 def _in_run(facts: RunRecord) -> dict[str, Any]:

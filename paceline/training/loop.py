@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.names import STOP_FILE
-from paceline.config.plan import evaluation_batch, rates_at
-from paceline.config.run import Run
-from paceline.config.run_length import Due
-from paceline.distributed.comm.collectives import smallest
-from paceline.distributed.comm.stop import StopVote, stop_vote
-from paceline.distributed.comm.world import World
-from paceline.models.metrics import reached
-from paceline.models.metrics.stored import intervals_at_end
+from paceline.config.plan import evaluation_batch, step_rates
+from paceline.config.run import RunSpec
+from paceline.config.run_length import Cadence
+from paceline.distributed.comm.collectives import all_min
+from paceline.distributed.comm.stop import StopVote, open_stop_vote
+from paceline.distributed.comm.world import DistContext
+from paceline.models.metrics import meets_targets
+from paceline.models.metrics.stored import final_intervals
 from paceline.training.context import Checkpointer, TrainContext
-from paceline.training.eval_history import Ending, RunEnded, Standing, how_to_resume, over_after
+from paceline.training.eval_history import EvalHistory, StopTraining, TrainResult, check_stop, how_to_resume
 from paceline.training.evaluate import Validator, predictions_file
 from paceline.training.logging.events import EndEvent, EvalEvent, TrainEvent, facts_of
 from paceline.training.logging.profiler import Tracer
@@ -36,21 +36,21 @@ from paceline.training.step import TrainStep
 STOPPED_INSIDE = "stopped inside an evaluation"
 
 
-def loop(context: TrainContext, *, pending: bool = False) -> Ending:
+def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
     """Train from the step of `context.state` to the run's end.
 
     pending  the run resumes from a checkpoint whose evaluation is still to come
     """
-    run, task, roles, place, state = context.run, context.task, context.roles, context.place, context.state
+    run, task, roles, rank_info, state = context.run, context.task, context.roles, context.place, context.state
     recorder, checkpoints, monitors, due = context.recorder, context.checkpoints, context.monitors, context.due
     standing, world = context.standing, roles.peers
-    step_once = TrainStep(state, run.plan, run.system, place.device, world.group)
+    step_once = TrainStep(state, run.plan, run.system, rank_info.device, world.group)
     with ExitStack() as open_things:
         open_things.callback(step_once.close)
-        vote = open_things.enter_context(stop_vote(world, context.folder / STOP_FILE, outside=roles.evaluators > 0))
+        vote = open_things.enter_context(open_stop_vote(world, context.folder / STOP_FILE, outside=roles.evaluators > 0))
         recorder.stopping(lambda: vote.request.asked)
         validator = validator_of(context, vote)
-        explain = partial(explain_non_finite, run, task, place, world, context.folder, checkpoints.wait)
+        explain = partial(explain_non_finite, run, task, rank_info, world, context.folder, checkpoints.wait)
         take = partial(take_result, validator, run, standing, due, checkpoints, monitors)
         evaluate = partial(begin_evaluation, validator, due, run.system.score_beside, monitors, take)
         save_checkpoint = partial(save, state, world, due, checkpoints, monitors, explain)
@@ -63,7 +63,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> Ending:
             world.barrier()  # no rank touches a training image before rank 0 has logged that the run starts
             one = run.controls.overfit_one_batch
             loader = open_things.enter_context(
-                task.data.train_loader(run.plan, run.system, place, first=state.step, one_batch=one)
+                task.data.train_loader(run.plan, run.system, rank_info, first=state.step, one_batch=one)
             )
             if why := getattr(loader, "why_threads", ""):
                 recorder.warning(f"note: images are read by threads, which is slower than worker processes: {why}")
@@ -73,7 +73,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> Ending:
             monitors.interval.begin(state.step, loader.wait_seconds)
             tracer.starts_at(state.step)
             for step, batches in loader:
-                rates = rates_at(run.recipe, run.plan, step)
+                rates = step_rates(run.recipe, run.plan, step)
                 losses = step_once(batches, rates, replay=step not in tracer.asked, measured=due.log(step + 1))
                 state.step = step + 1
                 state.meters.add(losses, step)
@@ -94,13 +94,13 @@ def loop(context: TrainContext, *, pending: bool = False) -> Ending:
                     else:
                         recorder.doing("stopping: saving a checkpoint")
                         save_checkpoint()
-                        raise RunEnded("interrupted", f"stopped by a {vote.reason}")
+                        raise StopTraining("interrupted", f"stopped by a {vote.reason}")
                 if due.evaluation(state.step):
                     save_checkpoint()
                     evaluate()
                 elif due.save(state.step):
                     save_checkpoint()
-        except RunEnded as ended:
+        except StopTraining as ended:
             return finish(context, ended)
     raise AssertionError("the evaluation after the last step ends every run")
 
@@ -122,7 +122,7 @@ def validator_of(context: TrainContext, vote: StopVote) -> Validator:
     )
 
 
-def serve(context: TrainContext) -> Ending:
+def serve(context: TrainContext) -> TrainResult:
     """On a rank that only evaluates (`--eval-ranks`): score the weights that rank 0 sends until the run ends.
 
     The ranks that train continue meanwhile, and take the result where they would take any other, so the run is the same as without
@@ -131,24 +131,30 @@ def serve(context: TrainContext) -> Ending:
     scores that are being computed are waited for.
     """
     roles = context.roles
-    with stop_vote(roles.peers, context.folder / STOP_FILE, outside=True) as vote:
+    with open_stop_vote(roles.peers, context.folder / STOP_FILE, outside=True) as vote:
         validator = validator_of(context, vote)
         while "end" not in (order := roles.next_order(vote.stopping_here)):
             validator.answer(order["evaluate"])
-        return Ending(**order["end"])
+        return TrainResult(**order["end"])
 
 
-def raise_if_over(standing: Standing, run: Run, due: Due, step: int) -> None:
-    """Raises RunEnded where a resumed run has its last result: it was killed before the `end` event."""
-    if (ended := over_after(standing, run, due)) is not None:
+def raise_if_over(standing: EvalHistory, run: RunSpec, due: Cadence, step: int) -> None:
+    """Raises StopTraining where a resumed run has its last result: it was killed before the `end` event."""
+    if (ended := check_stop(standing, run, due)) is not None:
         ended.discarded = standing.discarded_steps if standing.step == step else 0
         raise ended
 
 
 def report_interval(
-    state: State, world: World, step_once: TrainStep, lr: float, waited: float, monitors: Monitors, explain: partial[str]
+    state: State,
+    world: DistContext,
+    step_once: TrainStep,
+    lr: float,
+    waited: float,
+    monitors: Monitors,
+    explain: partial[str],
 ) -> None:
-    """Write one train event. Raises RunEnded where a loss of the interval was not finite on any rank.
+    """Write one train event. Raises StopTraining where a loss of the interval was not finite on any rank.
 
     waited  seconds that the loader was waited for so far
     """
@@ -161,7 +167,7 @@ def report_interval(
 
     means, bad_step, ranks = state.meters.read(world, own_numbers)
     if bad_step is not None:
-        raise RunEnded("failed", explain(bad_step, means))
+        raise StopTraining("failed", explain(bad_step, means))
     unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, like the losses
     losses, facts = facts_of(means), dict[str, Any]()
     if unsettled is not None:
@@ -180,7 +186,9 @@ def report_interval(
     state.meters.clear()
 
 
-def begin_evaluation(validator: Validator, due: Due, score_beside: bool, monitors: Monitors, take: partial[None]) -> None:
+def begin_evaluation(
+    validator: Validator, due: Cadence, score_beside: bool, monitors: Monitors, take: partial[None]
+) -> None:
     """Run inference with the state that was just saved, and start scoring; wait for the result where no training follows.
 
     score_beside  whether scoring may run beside training
@@ -190,7 +198,7 @@ def begin_evaluation(validator: Validator, due: Due, score_beside: bool, monitor
     recorder.evaluation_begins(step)
     with monitors.interval.paused():
         if not validator.begin():
-            raise RunEnded("interrupted", STOPPED_INSIDE)
+            raise StopTraining("interrupted", STOPPED_INSIDE)
     if score_beside and step < due.last_step:
         recorder.training_goes_on()
         recorder.doing("")
@@ -200,9 +208,9 @@ def begin_evaluation(validator: Validator, due: Due, score_beside: bool, monitor
 
 
 def take_result(
-    validator: Validator, run: Run, standing: Standing, due: Due, checkpoints: Checkpointer, monitors: Monitors
+    validator: Validator, run: RunSpec, standing: EvalHistory, due: Cadence, checkpoints: Checkpointer, monitors: Monitors
 ) -> None:
-    """Take and record the result of the pending evaluation, if there is one. Raises RunEnded where it ends the run.
+    """Take and record the result of the pending evaluation, if there is one. Raises StopTraining where it ends the run.
 
     A resumed run knows the result by its event alone. So the event is written after everything else of the evaluation, and before
     anything that follows from it.
@@ -213,9 +221,9 @@ def take_result(
     with monitors.interval.paused() as wait:
         result = validator.take()
     if result is None:
-        raise RunEnded("interrupted", STOPPED_INSIDE, step=step, discarded=trained - step)
+        raise StopTraining("interrupted", STOPPED_INSIDE, step=step, discarded=trained - step)
     is_best = standing.remember(step, result.found.metrics)
-    ended = over_after(standing, run, due)
+    ended = check_stop(standing, run, due)
     if ended is not None:
         ended.step, ended.discarded = step, trained - step
     monitors.recorder.evaluation(
@@ -241,20 +249,20 @@ def take_result(
 
 
 def save(
-    state: State, world: World, due: Due, checkpoints: Checkpointer, monitors: Monitors, explain: partial[str]
+    state: State, world: DistContext, due: Cadence, checkpoints: Checkpointer, monitors: Monitors, explain: partial[str]
 ) -> None:
-    """Write a checkpoint in the background; all ranks call it, rank 0 writes. Raises RunEnded where the weights are not finite.
+    """Write a checkpoint in the background; all ranks call it, rank 0 writes. Raises StopTraining where the weights are not finite.
 
     Losses are read once an interval: without this check a checkpoint between two readings could hold weights of no use.
     """
-    if smallest(world, int(state.is_finite())) == 0:
+    if all_min(world, int(state.is_finite())) == 0:
         means, bad_step, _ = state.meters.read(world)
         what = "gradient" if bad_step is None else "loss"
-        raise RunEnded("failed", explain(state.step - 1 if bad_step is None else bad_step, means, what))
+        raise StopTraining("failed", explain(state.step - 1 if bad_step is None else bad_step, means, what))
     checkpoints.save(state, monitors.clock.seconds(), evaluates=due.evaluation(state.step))
 
 
-def finish(context: TrainContext, ended: RunEnded) -> Ending:
+def finish(context: TrainContext, ended: StopTraining) -> TrainResult:
     """End the run: wait for its last checkpoint, then write the `end` event."""
     run, world, standing, folder = context.run, context.roles.peers, context.standing, context.folder
     context.checkpoints.close()
@@ -277,16 +285,16 @@ def finish(context: TrainContext, ended: RunEnded) -> Ending:
         **context.monitors.joules(),
         **context.checkpoints.finish_mirror(ended.status),
     )
-    met = ended.status == "success" and reached(run.recipe.quality.targets, standing.metrics)
+    met = ended.status == "success" and meets_targets(run.recipe.quality.targets, standing.metrics)
     context.recorder.end(step, context.monitors.clock.seconds(), event, target_met=met)
-    ending = Ending(ended.status, reason, step, dict(standing.best), str(folder))
+    ending = TrainResult(ended.status, reason, step, dict(standing.best), str(folder))
     context.roles.order(end=asdict(ending))
     return ending
 
 
-def intervals(standing: Standing, folder: Path) -> dict[str, Any]:
+def intervals(standing: EvalHistory, folder: Path) -> dict[str, Any]:
     """Of the best evaluation's scores, for the `end` event of a run that is over; {} where the photos are many."""
     if standing.best_step < 0:
         return {}
-    found = intervals_at_end(predictions_file(folder, standing.best_step))
-    return {"intervals": found, "intervals_step": standing.best_step} if found else {}
+    result = final_intervals(predictions_file(folder, standing.best_step))
+    return {"intervals": result, "intervals_step": standing.best_step} if result else {}

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import Plan
+from paceline.config.plan import BatchPlan
 from paceline.data.batch import Batch
 from paceline.models.layers.batch_norm import discard_pending
 from paceline.training.logging.events import COUNT
@@ -40,7 +40,7 @@ class LossGroupModel(Protocol):
         ...
 
 
-def configure_loss_groups(model: nn.Module, plan: Plan) -> None:
+def configure_loss_groups(model: nn.Module, plan: BatchPlan) -> None:
     """Set how many loss groups a model's forwards hold. Raises RecipeError for a model without loss groups."""
     if not isinstance(model, LossGroupModel):
         raise RecipeError(
@@ -54,7 +54,7 @@ def configure_loss_groups(model: nn.Module, plan: Plan) -> None:
 def count_ahead(
     model: nn.Module,
     batches: Sequence[Batch],
-    plan: Plan,
+    plan: BatchPlan,
     autocast: Callable[[], AbstractContextManager],
     ranks: dist.ProcessGroup | None = None,
 ) -> list[Tensor | None]:
@@ -77,32 +77,32 @@ def count_ahead(
 
 
 def group_losses(
-    found: Mapping[str, Any],
+    outputs: Mapping[str, Any],
     terms: Sequence[str],
-    plan: Plan,
+    plan: BatchPlan,
     counted: Tensor | None,
     ranks: dist.ProcessGroup | None = None,
 ) -> dict[str, Tensor]:
     """The loss (with gradient) and each term of one forward, times g: summed over images, as other tasks' losses are.
 
-    found    the model's output
+    outputs  what the model returned
     counted  (1, T) counts of the group that this forward is a part of, where they are known already
     ranks    those that train; None: all
     A group without a single count has loss 0 and a gradient of zeros.
     """
     counts = counted
     if counts is None:
-        counts = found["counts"].detach().clone()
+        counts = outputs["counts"].detach().clone()
         _add_over_ranks(counts, plan, ranks)
-    parts = (found["sums"] / counts.clamp(min=1)).sum(0) * plan.loss_group
+    parts = (outputs["sums"] / counts.clamp(min=1)).sum(0) * plan.loss_group
     losses = {"loss": parts.sum(), **dict(zip(terms, parts.unbind()))}
-    for name, (total, count) in found.get("accuracies", {}).items():
+    for name, (total, count) in outputs.get("accuracies", {}).items():
         losses |= {name: total, name + COUNT: count}
-    if "unsettled" in found:
-        losses["unsettled"] = found["unsettled"]
+    if "unsettled" in outputs:
+        losses["unsettled"] = outputs["unsettled"]
     return losses
 
 
-def _add_over_ranks(counts: Tensor, plan: Plan, ranks: dist.ProcessGroup | None) -> None:
+def _add_over_ranks(counts: Tensor, plan: BatchPlan, ranks: dist.ProcessGroup | None) -> None:
     if plan.loss_join > 1:
         dist.all_reduce(counts, group=ranks)

@@ -21,26 +21,26 @@ from functools import partial
 import torch
 from torch import nn
 
-from paceline._utils.errors import RecipeError, Shortage
+from paceline._utils.errors import RecipeError, ResourceError
 from paceline._utils.reporter import Reporter
-from paceline.config.plan import Plan, evaluation_batch, rates_at
-from paceline.config.run import Run, seconds_in
-from paceline.config.run_length import Due
-from paceline.distributed.comm.collectives import smallest
-from paceline.distributed.comm.roles import Roles
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.accelerators import peak_memory, release, synchronise
-from paceline.distributed.device.compiler import allow_forms, compilations
-from paceline.distributed.device.oom import in_images, lacks_memory, shortage, smaller_cut
-from paceline.models.datamodule import each_shape_counts
-from paceline.models.layers.batch_norm import batch_norms
+from paceline.config.plan import BatchPlan, evaluation_batch, step_rates
+from paceline.config.run import RunSpec, parse_time_budget
+from paceline.config.run_length import Cadence
+from paceline.distributed.comm.collectives import all_min
+from paceline.distributed.comm.roles import RankRoles
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.accelerators import empty_cache, get_peak_memory, synchronize
+from paceline.distributed.device.compiler import count_compilations, set_recompile_limit
+from paceline.distributed.device.oom import explain_shortage, format_images, is_out_of_memory, plan_smaller_forwards
+from paceline.models.datamodule import is_shape_costly
+from paceline.models.layers.batch_norm import list_batch_norms
 from paceline.models.memory_estimate import MemoryEstimate
 from paceline.models.task import InputRank, Task
 from paceline.training.evaluate import run_inference
-from paceline.training.factory import cut_model
-from paceline.training.logging.event_logger import Recorder
+from paceline.training.factory import configure_splitting
+from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import WarmUpEvent
-from paceline.training.logging.monitors import Clock
+from paceline.training.logging.monitors import TrainTimer
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 
@@ -57,7 +57,7 @@ def worth_trying(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def run_that_fits(run: Run, task: Task, state: State, roles: Roles, reporter: Reporter) -> Run:
+def run_that_fits(run: RunSpec, task: Task, state: State, roles: RankRoles, reporter: Reporter) -> RunSpec:
     """The run with the largest cut of its batch, not above its plan's, of which a step fits into every rank's memory.
 
     state  its model is cut anew where the plan changes; nothing else of it changes
@@ -67,7 +67,7 @@ def run_that_fits(run: Run, task: Task, state: State, roles: Roles, reporter: Re
     device = roles.everyone.device
     while True:
         short = None if roles.evaluates else shortage_alone(run, task, state, device)
-        if smallest(roles.everyone, int(short is None)):
+        if all_min(roles.everyone, int(short is None)):
             return run
         smaller = _next_smaller(run, task)
         if smaller is None:
@@ -76,16 +76,16 @@ def run_that_fits(run: Run, task: Task, state: State, roles: Roles, reporter: Re
             roles.everyone.barrier()
             raise AssertionError("a rank that is short of memory ends all of them")
         reporter.line(
-            f"not enough memory for forwards of {in_images(run.plan.images_per_forward)}: {smaller.images_per_forward} at a time, in "
-            f"{smaller.forwards} forwards a step (the result is the same)"
+            f"not enough memory for forwards of {format_images(run.plan.images_per_forward)}: "
+            f"{smaller.images_per_forward} at a time, in {smaller.forwards} forwards a step (the result is the same)"
         )
         # Written down so, a resumed run begins with this cut.
         system = replace(run.system, images_per_forward=smaller.images_per_forward)
         run = replace(run, plan=smaller, system=system)
-        cut_model(state.model, smaller, roles.peers, trains=not roles.evaluates)
+        configure_splitting(state.model, smaller, roles.peers, trains=not roles.evaluates)
 
 
-def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> Shortage | None:
+def shortage_alone(run: RunSpec, task: Task, state: State, device: torch.device) -> ResourceError | None:
     """The error if this rank has too little memory for a step of the run's largest shape; None if it has enough.
 
     Nothing is exchanged; weights, statistics and gradients are as before. A step that the run captures is captured here, too: a
@@ -102,9 +102,9 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
             step_once.warm_up(task.data.warm_up_step(run.plan, device))
             step_once.prepare(task.data.warm_up_step(run.plan, device))
         except Exception as error:
-            if not lacks_memory(error):
+            if not is_out_of_memory(error):
                 raise
-            short = shortage(error, run)  # its text alone: the error holds the tensors of the step
+            short = explain_shortage(error, run)  # its text alone: the error holds the tensors of the step
     del step_once
     _free_memory(device)
     return short
@@ -113,13 +113,13 @@ def shortage_alone(run: Run, task: Task, state: State, device: torch.device) -> 
 def _free_memory(device: torch.device) -> None:
     """Free cached memory, and reset the peak: that of a step which did not fit is not the run's."""
     gc.collect()
-    release(device)
+    empty_cache(device)
 
 
 @contextmanager
 def _own_statistics(model: nn.Module) -> Iterator[None]:
     """Inside, statistics are of this rank's images alone: they keep as much memory, and need no other rank."""
-    joined = [(module, module.join, module.join_group) for module in batch_norms(model)]
+    joined = [(module, module.join, module.join_group) for module in list_batch_norms(model)]
     for module, _, _ in joined:
         module.join, module.join_group = 1, None
     try:
@@ -129,8 +129,8 @@ def _own_statistics(model: nn.Module) -> Iterator[None]:
             module.join, module.join_group = join, group
 
 
-def _next_smaller(run: Run, task: Task) -> Plan | None:
-    smaller = smaller_cut(run, run.plan.images_per_forward - 1)
+def _next_smaller(run: RunSpec, task: Task) -> BatchPlan | None:
+    smaller = plan_smaller_forwards(run, run.plan.images_per_forward - 1)
     if smaller is None:
         return None
     try:
@@ -141,7 +141,7 @@ def _next_smaller(run: Run, task: Task) -> Plan | None:
 
 
 @dataclass(frozen=True)
-class Pace:
+class Throughput:
     """Seconds that the parts of a run take."""
 
     step: float  # one optimiser step
@@ -149,52 +149,59 @@ class Pace:
     first_step: float  # the first step, which compiles and allocates
 
 
-def measure_pace(run: Run, state: State, task: Task, place: InputRank, world: World) -> Pace:
+def measure_pace(run: RunSpec, state: State, task: Task, rank_info: InputRank, world: DistContext) -> Throughput:
     """Measure steps and part of an evaluation on `state`, which is of no use afterwards. Every rank that trains calls it.
 
     Where other ranks only evaluate, their share is measured: it counts in full, though training may continue beside it.
     """
     plan, recipe = run.plan, run.recipe
-    most_seconds = min(TRY_SECONDS, TRY_SHARE * seconds_in(run.controls.time_budget))
-    kind = place.device.type
-    devices = [] if kind == "cpu" else [place.device.index or 0]
+    most_seconds = min(TRY_SECONDS, TRY_SHARE * parse_time_budget(run.controls.time_budget))
+    kind = rank_info.device.type
+    devices = [] if kind == "cpu" else [rank_info.device.index or 0]
     forked = torch.random.fork_rng(devices, device_type="cuda" if kind == "cpu" else kind)
     with forked, ExitStack() as open_things:
         one = run.controls.overfit_one_batch
-        loader = open_things.enter_context(task.data.train_loader(plan, run.system, place, first=0, one_batch=one))
-        step_once = TrainStep(state, plan, run.system, place.device, world.group)
+        loader = open_things.enter_context(task.data.train_loader(plan, run.system, rank_info, first=0, one_batch=one))
+        step_once = TrainStep(state, plan, run.system, rank_info.device, world.group)
         open_things.callback(step_once.close)
         began = time.monotonic()
         first, steps, losses = 0.0, 0, {}
         for step, batches in loader:
-            losses = step_once(batches, rates_at(recipe, plan, step))
+            losses = step_once(batches, step_rates(recipe, plan, step))
             if step == 0:
                 losses["loss"].item()  # waits for the device
                 first, began = time.monotonic() - began, time.monotonic()
                 continue
             steps += 1
             enough = time.monotonic() - began >= most_seconds or steps >= TRY_STEPS
-            if smallest(world, int(not enough)) == 0:
+            if all_min(world, int(not enough)) == 0:
                 break
         losses["loss"].item()  # every plan has a step
         each = (time.monotonic() - began) / steps if steps else first
-    return Pace(each, _evaluation_seconds(run, state, task, place, most_seconds), first)
+    return Throughput(each, _evaluation_seconds(run, state, task, rank_info, most_seconds), first)
 
 
-def _evaluation_seconds(run: Run, state: State, task: Task, place: InputRank, most_seconds: float) -> float:
+def _evaluation_seconds(run: RunSpec, state: State, task: Task, rank_info: InputRank, most_seconds: float) -> float:
     """Seconds that one evaluation will take, from this rank's inference of all its images, or of those of `most_seconds`."""
     plan = run.plan
     batch = evaluation_batch(plan.images_per_forward, plan.val_images, plan.evaluators)
     seen: list[int] = []
     began = time.monotonic()
     enough = lambda: time.monotonic() - began >= most_seconds  # noqa: E731
-    run_inference(state.model, task, batch=batch, system=run.system, place=place, passed=seen.append, stop=enough)
+    run_inference(state.model, task, batch=batch, system=run.system, rank_info=rank_info, passed=seen.append, stop=enough)
     mine = math.ceil(plan.val_images / plan.evaluators)
     return LATER_EVALUATION * (time.monotonic() - began) * mine / max(1, sum(seen))
 
 
 def warm_up(
-    run: Run, task: Task, world: World, step: int, step_once: TrainStep, due: Due, recorder: Recorder, clock: Clock
+    run: RunSpec,
+    task: Task,
+    world: DistContext,
+    step: int,
+    step_once: TrainStep,
+    due: Cadence,
+    recorder: EventLogger,
+    clock: TrainTimer,
 ) -> None:
     """Take the run's discarded steps before its `step`, and record the warm-up where there is one for each shape.
 
@@ -203,14 +210,14 @@ def warm_up(
     device = world.device
     if step >= due.last_step:
         return
-    if not each_shape_counts(run.system, device):
+    if not is_shape_costly(run.system, device):
         if run.plan.world > 1 or task.data.shapes.vary:
             step_once.discard(task.data.warm_up_step(run.plan, device), update=False)
         return
-    began, compiled = time.monotonic(), compilations()
+    began, compiled = time.monotonic(), count_compilations()
     shapes = task.data.input_shapes(run.plan)
     if run.system.compile == "on":
-        allow_forms(len(shapes))
+        set_recompile_limit(len(shapes))
     steps = [partial(task.data.warm_up_step, run.plan, device, shape) for shape in shapes]
     for number, made_up in enumerate(steps, start=1):
         recorder.doing(f"warming up {number} of {len(shapes)} shapes")
@@ -219,15 +226,15 @@ def warm_up(
     for number, made_up in enumerate(steps if run.system.graph == "on" else (), start=1):
         recorder.doing(f"capturing {number} of {len(shapes)} shapes")
         step_once.prepare(made_up())
-    synchronise(device)
+    synchronize(device)
     event = WarmUpEvent(
         shapes=len(shapes),
         warm_up_seconds=time.monotonic() - began,
-        compilations=compilations() - compiled,
+        compilations=count_compilations() - compiled,
         captures=step_once.captures,
         images_per_forward=run.plan.images_per_forward,
         memory_estimate=MemoryEstimate(**run.provenance["memory_estimate"]).total(run.plan.images_per_forward),
         # Of a CPU only the process's peak is known, and a step is a part of it.
-        peak_memory=-smallest(world, -peak_memory(device)) if device.type != "cpu" else None,
+        peak_memory=-all_min(world, -get_peak_memory(device)) if device.type != "cpu" else None,
     )
     recorder.record(step, clock.seconds(), event)

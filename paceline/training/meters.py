@@ -14,14 +14,14 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from paceline.distributed.comm.collectives import smallest_and_each
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.accelerators import module_of
+from paceline.distributed.comm.collectives import all_min_and_gather
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.accelerators import get_device_module
 from paceline.training.optim.step_scalars import LossScaler
 
 NEVER = torch.iinfo(torch.int64).max
 # A network is shown in at least this many parts, where it has them, of at most this many levels of names.
-FEWEST_PARTS, DEEPEST = 3, 4
+MIN_PARTS, DEEPEST = 3, 4
 Part = Literal["forward", "backward", "exchange", "update"]
 SAMPLED = 8  # on an accelerator the first of this many steps between two readings is timed
 OWN = "own"  # the last gradient of this rank: a backward's end for the rank itself
@@ -51,7 +51,7 @@ class Meters:
         self.steps += 1
 
     def read(
-        self, world: World, own: Callable[[], Sequence[int]] = tuple
+        self, world: DistContext, own: Callable[[], Sequence[int]] = tuple
     ) -> tuple[dict[str, float], int | None, list[list[int]]]:
         """-> (mean of each loss over the interval and all ranks, first step of any rank whose loss was not finite or None, each
         rank's `own` numbers).
@@ -59,10 +59,10 @@ class Meters:
         own  called once the device has finished the steps that the losses are of
         """
         means = {name: value / max(1, self.steps) for name, value in self._totals(world).items()}
-        first, ranks = smallest_and_each(world, int(self.first_bad), own())
+        first, ranks = all_min_and_gather(world, int(self.first_bad), own())
         return means, None if first == NEVER else first, ranks
 
-    def _totals(self, world: World) -> dict[str, float]:
+    def _totals(self, world: DistContext) -> dict[str, float]:
         """The sums over all ranks; every rank must call it."""
         if not self.sums:
             return {}
@@ -75,11 +75,11 @@ class Meters:
         self.sums, self.steps = {}, 0
         self.first_bad.fill_(NEVER)
 
-    def facts(self, world: World) -> dict[str, Any]:
+    def facts(self, world: DistContext) -> dict[str, Any]:
         """JSON of the interval so far, summed over ranks."""
         return {"steps": self.steps, "sums": self._totals(world)}
 
-    def restore(self, facts: Mapping[str, Any], world: World) -> None:
+    def restore(self, facts: Mapping[str, Any], world: DistContext) -> None:
         """The whole sum goes to rank 0, the others go on from zero."""
         self.clear()
         self.steps = int(facts["steps"])
@@ -128,15 +128,15 @@ class StepSizes:
         self._norms = ()
         whole = list(range(len(gradients)))
         ratios = {
-            name: _length(updates, places) / length
-            for name, places in {"": whole, **self._parts}.items()
-            if (length := _length(weights, places)) != 0
+            name: _length(updates, indices) / length
+            for name, indices in {"": whole, **self._parts}.items()
+            if (length := _length(weights, indices)) != 0
         }
         facts: dict[str, float | dict[str, float]] = {"gradient_norm": _length(gradients, whole)}
         if "" in ratios:
             facts["update_ratio"] = ratios.pop("")
         return facts | {
-            "gradient_norms": {name: _length(gradients, places) for name, places in self._parts.items()},
+            "gradient_norms": {name: _length(gradients, indices) for name, indices in self._parts.items()},
             "update_ratios": ratios,
         }
 
@@ -150,10 +150,10 @@ def parts_of(names: Sequence[str]) -> dict[str, list[int]]:
     parts: dict[str, list[int]] = {}
     for depth in range(1, DEEPEST + 1):
         parts = {}
-        for place, name in enumerate(names):
+        for index, name in enumerate(names):
             owners = name.split(".")[:-1] or [name]
-            parts.setdefault(".".join(owners[:depth]), []).append(place)
-        if len(parts) >= FEWEST_PARTS:
+            parts.setdefault(".".join(owners[:depth]), []).append(index)
+        if len(parts) >= MIN_PARTS:
             break
     return parts
 
@@ -162,8 +162,8 @@ def _norms(tensors: list[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(tensors)) if tensors else torch.zeros(0)  # pyright: ignore[reportPrivateImportUsage]
 
 
-def _length(norms: Sequence[float], places: Sequence[int]) -> float:
-    chosen = [norms[place] for place in places]
+def _length(norms: Sequence[float], indices: Sequence[int]) -> float:
+    chosen = [norms[index] for index in indices]
     return math.hypot(*chosen) if all(math.isfinite(norm) for norm in chosen) else math.nan
 
 
@@ -180,7 +180,7 @@ class StepTimes:
 
     def __init__(self, network: nn.Module, device: torch.device) -> None:
         kind = device.type
-        self._event: Any = None if kind in ("cpu", "meta") else getattr(module_of(kind), "Event", None)
+        self._event: Any = None if kind in ("cpu", "meta") else getattr(get_device_module(kind), "Event", None)
         self._steps: list[list[tuple[str, Any]]] = []  # of each timed step since the last reading: (what ended, stamp)
         self._begun = 0  # steps since the last reading
         self._open = False  # whether the current step is timed

@@ -16,12 +16,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.errors import PacelineError
 from paceline._utils.journal import cannot_write
-from paceline.config.run import Run
+from paceline.config.run import RunSpec
 from paceline.data.batch import Batch
-from paceline.distributed.comm.world import World
+from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.setup import autocast_for
 from paceline.models.task import InputRank, Task
 from paceline.training.checkpoint.layout import list_steps, step_name
@@ -31,10 +31,10 @@ from paceline.training.state import load_model
 
 
 def explain_non_finite(
-    run: Run,
+    run: RunSpec,
     task: Task,
-    place: InputRank,
-    world: World,
+    rank_info: InputRank,
+    world: DistContext,
     folder: Path,
     written: Callable[[], None],
     step: int,
@@ -52,49 +52,49 @@ def explain_non_finite(
     bundle, begins = folder / f"non-finite-step-{step + 1:06d}.json", ""
     if world.is_main:
         try:
-            write_whole(bundle, json.dumps(facts, indent=2))
+            atomic_write(bundle, json.dumps(facts, indent=2))
         except OSError as error:
             raise cannot_write(bundle, error) from error
         written()
-        begins = where_it_begins(run, task, folder, place, step)
+        begins = where_it_begins(run, task, folder, rank_info, step)
     return (
         f"the {what} of step {step + 1:,} is not finite; its {len(files)} images are named in {bundle.name}. {begins} "
         "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
     )
 
 
-def where_it_begins(run: Run, task: Task, folder: Path, place: InputRank, step: int) -> str:
+def where_it_begins(run: RunSpec, task: Task, folder: Path, rank_info: InputRank, step: int) -> str:
     """A sentence that names the first module whose output is not finite in 0-based `step`. One rank calls it, alone."""
     try:
-        model, weights = _weights_before(run, task, folder, place.device, step)
-        found = _first_module(run, task, model, place, step)
-    except (UserError, OSError, RuntimeError) as problem:
+        model, weights = _weights_before(run, task, folder, rank_info.device, step)
+        result = _first_module(run, task, model, rank_info, step)
+    except (PacelineError, OSError, RuntimeError) as problem:
         return f"Which module it begins in could not be found ({str(problem).splitlines()[0]})."
-    if found:
-        return f"With {weights}, {found} is the first module whose output is not finite."
+    if result:
+        return f"With {weights}, {result} is the first module whose output is not finite."
     return f"With {weights} all of that step is finite: the weights have diverged since."
 
 
 def first_non_finite(model: nn.Module, batch: Batch) -> str:
     """Name of the first module whose output is not finite in a forward of `model`, "the loss" where only that is; "" for none."""
-    found: list[str] = []
+    results: list[str] = []
     named = [(name, module) for name, module in model.named_modules() if name]
-    hooks = [module.register_forward_hook(_look(name, found)) for name, module in named]
+    hooks = [module.register_forward_hook(_look(name, results)) for name, module in named]
     try:
         with torch.no_grad():
             losses = model(batch)
     finally:
         for hook in hooks:
             hook.remove()
-    if not found and not _is_finite(losses):
-        found.append("the loss")
-    return found[0] if found else ""
+    if not results and not _is_finite(losses):
+        results.append("the loss")
+    return results[0] if results else ""
 
 
-def _look(name: str, found: list[str]) -> Any:
+def _look(name: str, results: list[str]) -> Any:
     def look(_module: nn.Module, _given: Any, output: Any) -> None:
-        if not found and not _is_finite(output):
-            found.append(name)
+        if not results and not _is_finite(output):
+            results.append(name)
 
     return look
 
@@ -106,7 +106,7 @@ def _is_finite(value: Any) -> bool:
     return all(_is_finite(part) for part in parts)
 
 
-def _weights_before(run: Run, task: Task, folder: Path, device: torch.device, step: int) -> tuple[nn.Module, str]:
+def _weights_before(run: RunSpec, task: Task, folder: Path, device: torch.device, step: int) -> tuple[nn.Module, str]:
     """-> (a separate model, so that nothing is exchanged with other ranks; its weights in words)."""
     model = task.build(device)
     earlier = [number for number in list_steps(folder / "checkpoints") if number <= step]
@@ -119,14 +119,14 @@ def _weights_before(run: Run, task: Task, folder: Path, device: torch.device, st
     return model, "the run's first weights"
 
 
-def _first_module(run: Run, task: Task, model: nn.Module, place: InputRank, step: int) -> str:
-    one, autocast = run.controls.overfit_one_batch, autocast_for(run.system, place.device)
+def _first_module(run: RunSpec, task: Task, model: nn.Module, rank_info: InputRank, step: int) -> str:
+    one, autocast = run.controls.overfit_one_batch, autocast_for(run.system, rank_info.device)
     for rank in range(run.plan.world):
-        there = replace(place, rank=rank)
+        there = replace(rank_info, rank=rank)
         with task.data.train_loader(run.plan, run.system, there, first=step, one_batch=one) as loader:
             _, batches = next(iter(loader))
             for batch in batches:
                 with autocast():
-                    if found := first_non_finite(model, batch):
-                        return found
+                    if result := first_non_finite(model, batch):
+                        return result
     return ""

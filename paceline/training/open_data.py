@@ -10,34 +10,34 @@ from typing import TYPE_CHECKING
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.data.index.manifest import Kind, Manifest
-from paceline.data.index.splits import fold_in_words, half_in_words
+from paceline.data.index.splits import format_fold, format_half
 from paceline.training.request import check_recipe, data_folder
 
 if TYPE_CHECKING:
-    from paceline.distributed.comm.world import World
+    from paceline.distributed.comm.world import DistContext
     from paceline.models.task import Task
 
 
-def prepare_data(recipe: Recipe, controls: Controls, world: World, reporter: Reporter = SILENT) -> Manifest:
+def prepare_data(recipe: Recipe, controls: RunOptions, world: DistContext, reporter: Reporter = SILENT) -> Manifest:
     """The manifest of the data that `controls` names, which the first rank of each node prepares where they are not prepared yet.
 
     Raises DataError for unusable data, RecipeError for a decoder that is not installed.
     """
-    from paceline.data.prepare.auto_prepare import ensure_prepared
+    from paceline.data.prepare.auto_prepare import prepare_if_needed
     from paceline.data.transforms.decode import require_decoder
 
     workload = check_recipe(recipe)
     require_decoder(recipe.input.decoder)
     root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, reporter)
-    return prepared_once(world, lambda: ensure_prepared(root, kind=workload.kind, reporter=reporter))
+    return prepared_once(world, lambda: prepare_if_needed(root, kind=workload.kind, reporter=reporter))
 
 
 def open_task(
     recipe: Recipe,
-    controls: Controls,
-    world: World,
+    controls: RunOptions,
+    world: DistContext,
     reporter: Reporter = SILENT,
     *,
     manifest: Manifest | None = None,
@@ -51,20 +51,20 @@ def open_task(
     """
     workload = check_recipe(recipe)
     if controls.synthetic:
-        from paceline.models.dummy_data import synthetic_task
+        from paceline.models.dummy_data import make_synthetic_task
 
         reporter.line(
             "synthetic batches: no data is read, nothing is scored, no target can be reached; only the speed means anything"
         )
-        return synthetic_task(workload, recipe, limit_train=controls.limit_train)
+        return make_synthetic_task(workload, recipe, limit_train=controls.limit_train)
     from paceline.data.transforms.decode import require_decoder
 
     require_decoder(recipe.input.decoder)
     manifest = manifest or prepare_data(recipe, controls, world, reporter)
     if controls.lint and world.is_main:
-        from paceline.data.checks.lint import refuse_spoilt
+        from paceline.data.checks.lint import require_usable
 
-        refuse_spoilt(manifest, reporter)
+        require_usable(manifest, reporter)
     if controls.folds:
         from paceline.data.prepare.folds import with_fold
 
@@ -75,11 +75,11 @@ def open_task(
     data = task.data
     if controls.folds:
         reporter.line(
-            f"{fold_in_words(task.facts['fold'])}: {data.train_images:,} training images are learned and {data.val_images:,} "
+            f"{format_fold(task.facts['fold'])}: {data.train_images:,} training images are learned and {data.val_images:,} "
             "others of them evaluated; the validation split is not read"
         )
     if controls.val_half:
-        reporter.line(f"{half_in_words(controls.val_half)}: {data.val_images:,} of the validation images are evaluated")
+        reporter.line(f"{format_half(controls.val_half)}: {data.val_images:,} of the validation images are evaluated")
     for text in task.facts.get("warnings", ()):
         reporter.warning(f"warning: {text}")
     if not scored and (weights := task.facts.get("class_weights")):
@@ -88,7 +88,7 @@ def open_task(
     return task
 
 
-def opened_again(task: Task, recipe: Recipe, controls: Controls) -> Task:
+def opened_again(task: Task, recipe: Recipe, controls: RunOptions) -> Task:
     """The same images with a recipe that was chosen by looking at them. Raises RecipeError where it cannot be."""
     task.workload.network.check(recipe)
     limits = {"limit_train": controls.limit_train, "limit_val": controls.limit_val}
@@ -107,7 +107,7 @@ def _check_sampler(task: Task, reporter: Reporter) -> None:
     reporter.line(f"sampler {sampler}: {task.facts['draws']}")
 
 
-def prepared_once(world: World, prepare: Callable[[], Path]) -> Manifest:
+def prepared_once(world: DistContext, prepare: Callable[[], Path]) -> Manifest:
     """The manifest in the folder that `prepare` returns; each node's first rank prepares, the others wait for it."""
     if world.local_rank == 0:
         prepare()

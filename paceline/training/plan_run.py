@@ -17,23 +17,23 @@ from typing import Any
 
 from paceline._utils.errors import CheckpointError, RecipeError
 from paceline._utils.reporter import Reporter
-from paceline.config.plan import MOST_FIRST_WEIGHTS, Plan, first_weights_share, make_plan, shorten
+from paceline.config.plan import MAX_FIRST_WEIGHTS, BatchPlan, ema_initial_share, limit_steps, make_plan
 from paceline.config.recipe import Recipe
-from paceline.config.run import Run, profile_steps, seconds_in
-from paceline.config.run_length import fit_schedule, plan_in_words, steps_in_time
+from paceline.config.run import RunSpec, parse_profile_steps, parse_time_budget
+from paceline.config.run_length import count_steps_in_time, fit_schedule, format_schedule_milestones
 from paceline.config.system import System
-from paceline.distributed.comm.collectives import from_main
-from paceline.distributed.comm.roles import Roles
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.oom import failures_in_words
-from paceline.distributed.device.provenance import provenance
-from paceline.models.memory_estimate import MemoryEstimate, images_that_fit
+from paceline.distributed.comm.collectives import broadcast_from_main
+from paceline.distributed.comm.roles import RankRoles
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.oom import explained_failures
+from paceline.distributed.device.provenance import collect_provenance
+from paceline.models.memory_estimate import MemoryEstimate, max_images_per_forward
 from paceline.models.task import InputRank, Task
 from paceline.training.factory import build_model, build_state
-from paceline.training.memory_probe import Pace, measure_pace
+from paceline.training.memory_probe import Throughput, measure_pace
 from paceline.training.previous_run import SavedRun, fitted_to
 from paceline.training.request import Request
-from paceline.training.small_data import refuse_few, report_length
+from paceline.training.small_data import check_image_count, report_length
 from paceline.training.step_variants import choose_forms, choose_kernels
 
 # A budget is a ceiling: checkpoints, scores and a neighbour on the machine take their part too.
@@ -41,8 +41,8 @@ USED = 0.95
 
 
 def plan_run(
-    request: Request, task: Task, roles: Roles, memory: MemoryEstimate, nodes: int, reporter: Reporter, *, new: bool
-) -> Run:
+    request: Request, task: Task, roles: RankRoles, memory: MemoryEstimate, nodes: int, reporter: Reporter, *, new: bool
+) -> RunSpec:
     """The run of a request on its open data.
 
     nodes  the number of machines
@@ -52,19 +52,19 @@ def plan_run(
     recipe, controls, system = request.recipe, request.controls, request.system
     plan = plan_for(task, recipe, system, roles, memory, nodes)
     if new and not request.repeats:
-        refuse_few(request.name, recipe, plan, controls, request.given, system.accelerator)
+        check_image_count(request.name, recipe, plan, controls, request.given, system.accelerator)
         if not (controls.steps or controls.fit_schedule):
             report_length(request.name, recipe, plan, request.given, system.accelerator == "cpu", reporter)
-    return Run(request.name, recipe, request.system_name, system, plan, controls)
+    return RunSpec(request.name, recipe, request.system_name, system, plan, controls)
 
 
-def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: MemoryEstimate, nodes: int) -> Plan:
+def plan_for(task: Task, recipe: Recipe, system: System, roles: RankRoles, memory: MemoryEstimate, nodes: int) -> BatchPlan:
     """The plan of `recipe` on the task's data and on `nodes` machines. Raises RecipeError if no plan keeps to the recipe."""
     plan = make_plan(
         recipe,
         system,
         world=roles.trainers,
-        most=images_that_fit(memory, system),
+        most=max_images_per_forward(memory, system),
         train_images=task.data.train_images,
         val_images=task.data.val_images,
         eval_ranks=roles.evaluators,
@@ -73,16 +73,18 @@ def plan_for(task: Task, recipe: Recipe, system: System, roles: Roles, memory: M
     return replace(plan, nodes=nodes)
 
 
-def with_forms(run: Run, task: Task, world: World, saved: SavedRun, reporter: Reporter) -> tuple[Run, str | None]:
+def with_forms(
+    run: RunSpec, task: Task, world: DistContext, saved: SavedRun, reporter: Reporter
+) -> tuple[RunSpec, str | None]:
     """-> (the run with a form of the step for each `auto`, the reason); rank 0 chooses for all ranks, and prints it."""
     controls = run.controls
-    plan = shorten(run.plan, steps=controls.steps, eval_every=controls.eval_every)
-    seconds = seconds_in(controls.time_budget) if controls.time_budget else math.inf
+    plan = limit_steps(run.plan, steps=controls.steps, eval_every=controls.eval_every)
+    seconds = parse_time_budget(controls.time_budget) if controls.time_budget else math.inf
     varied = task.data.shapes.vary
-    found = choose_forms(
+    result = choose_forms(
         *(run.recipe, run.system, plan, task.workload), exact=controls.exact, varied=varied, seconds=seconds
     )
-    chosen, reason = json.loads(from_main(world, json.dumps(found), "forms"))
+    chosen, reason = json.loads(broadcast_from_main(world, json.dumps(result), "forms"))
     if reason:
         reporter.line(f"forms of the step: {reason}")
     system = replace(run.system, **chosen)
@@ -91,15 +93,15 @@ def with_forms(run: Run, task: Task, world: World, saved: SavedRun, reporter: Re
 
 
 def with_length(
-    run: Run,
+    run: RunSpec,
     task: Task,
-    place: InputRank,
-    roles: Roles,
+    rank_info: InputRank,
+    roles: RankRoles,
     memory: MemoryEstimate,
     saved: SavedRun,
     reporter: Reporter,
     began: float,
-) -> tuple[Run, dict[str, Any] | None]:
+) -> tuple[RunSpec, dict[str, Any] | None]:
     """-> (the run as long as its controls say, `fitted` of run.json: None without --fit-schedule). Every rank calls it.
 
     saved  of a resumed run, which was fitted to the same
@@ -109,36 +111,41 @@ def with_length(
     """
     fitted = None
     if run.controls.fit_schedule:
-        measure = partial(_measured, run, task, place, roles)
+        measure = partial(_measured, run, task, rank_info, roles)
         recipe, fitted = fit(run, saved, roles.everyone, reporter, measure, began)
         plan = plan_for(task, recipe, run.system, roles, memory, run.plan.nodes)
-        reporter.line(f"  {plan_in_words(plan)}")
+        reporter.line(f"  {format_schedule_milestones(plan)}")
         budget = run.controls.time_budget if run.controls.steps else ""
         controls = replace(run.controls, fit_schedule=False, steps=0, time_budget=budget)
         run = replace(run, recipe=recipe, plan=plan, controls=controls)
-    plan = shorten(run.plan, steps=run.controls.steps, eval_every=run.controls.eval_every)
+    plan = limit_steps(run.plan, steps=run.controls.steps, eval_every=run.controls.eval_every)
     refuse_profile(run.controls.profile, plan)
     return replace(run, plan=plan), fitted
 
 
-def _measured(run: Run, task: Task, place: InputRank, roles: Roles) -> Pace | None:
+def _measured(run: RunSpec, task: Task, rank_info: InputRank, roles: RankRoles) -> Throughput | None:
     """The pace of a run that is thrown away; None on a rank that only evaluates, which only helps to found groups."""
     model = build_model(task, run, roles.peers, trains=not roles.evaluates)
     if roles.evaluates:
         return None
-    with failures_in_words(run):
-        return measure_pace(run, build_state(model, run, roles.peers), task, place, roles.peers)
+    with explained_failures(run):
+        return measure_pace(run, build_state(model, run, roles.peers), task, rank_info, roles.peers)
 
 
 def fit(
-    run: Run, saved: SavedRun, world: World, reporter: Reporter, measure: Callable[[], Pace | None], began: float
+    run: RunSpec,
+    saved: SavedRun,
+    world: DistContext,
+    reporter: Reporter,
+    measure: Callable[[], Throughput | None],
+    began: float,
 ) -> tuple[Recipe, dict[str, Any]]:
     """-> (the recipe fitted to --steps or --time-budget, `fitted` of run.json).
 
     measure   called on every rank where the number of steps is not known yet; None on a rank that only evaluates
     """
-    asked, controls, plan = fitted_to(run.controls), run.controls, run.plan
-    facts: dict[str, Any] = {"asked": asked, "steps": min(controls.steps, plan.total_steps)}
+    requested, controls, plan = fitted_to(run.controls), run.controls, run.plan
+    facts: dict[str, Any] = {"asked": requested, "steps": min(controls.steps, plan.total_steps)}
     if saved.facts is not None:
         facts = dict(saved.facts.fitted)
         if type(facts.get("steps")) is not int or facts["steps"] < 1:
@@ -150,55 +157,55 @@ def fit(
             facts |= {"step_seconds": pace.step, "eval_seconds": pace.evaluation}
         if world.is_main:
             assert pace is not None  # rank 0 trains
-            found = steps_in_time(
-                USED * seconds_in(controls.time_budget) - (time.monotonic() - began) - pace.first_step,
+            result = count_steps_in_time(
+                USED * parse_time_budget(controls.time_budget) - (time.monotonic() - began) - pace.first_step,
                 step_seconds=pace.step,
                 eval_seconds=pace.evaluation,
                 evaluations=len(plan.eval_steps),
                 eval_every=controls.eval_every,
             )
-            facts["steps"] = min(found, plan.total_steps)
-        facts["steps"] = int(from_main(world, str(facts["steps"]), "fit-schedule"))
+            facts["steps"] = min(result, plan.total_steps)
+        facts["steps"] = int(broadcast_from_main(world, str(facts["steps"]), "fit-schedule"))
     steps = facts["steps"]
     short = f"{steps:,} of the recipe's {plan.total_steps:,} steps"
     if steps == plan.total_steps:
         short = f"the recipe's own {steps:,} steps"
     if all(isinstance(facts.get(name), float) for name in ("step_seconds", "eval_seconds")):
         short += f" (a step takes {facts['step_seconds']:.2g} s, an evaluation {facts['eval_seconds']:.2g} s)"
-    reporter.line(f"schedule fitted to {asked}: {short}")
+    reporter.line(f"schedule fitted to {requested}: {short}")
     return fit_schedule(run.recipe, plan, steps), facts
 
 
-def refuse_profile(asked: str, plan: Plan) -> None:
+def refuse_profile(requested: str, plan: BatchPlan) -> None:
     """Raises RecipeError for a --profile of steps that the run does not have."""
-    steps, _ = profile_steps(asked)
+    steps, _ = parse_profile_steps(requested)
     if steps.start >= plan.stop_after:
         raise RecipeError(
-            f"--profile {asked}: the run ends with step {plan.stop_after:,}. Set FIRST of FIRST:END to a smaller number."
+            f"--profile {requested}: the run ends with step {plan.stop_after:,}. Set FIRST of FIRST:END to a smaller number."
         )
 
 
 def with_provenance(
-    run: Run,
+    run: RunSpec,
     command: str,
     launcher: str,
     threads: Mapping[str, int],
     task: Task,
     memory: MemoryEstimate,
     more: Mapping[str, Any],
-) -> Run:
+) -> RunSpec:
     """The run with what run.json says of its origin; more: entries of it, None where there is none."""
     classes, need = task.data.classes, asdict(memory)
-    facts = provenance(command, launcher, threads=threads, data=task.facts, classes=classes, memory=need)
+    facts = collect_provenance(command, launcher, threads=threads, data=task.facts, classes=classes, memory=need)
     return replace(run, provenance=facts | {name: value for name, value in more.items() if value is not None})
 
 
-def report_short_average(run: Run, step: int, reporter: Reporter) -> None:
+def report_short_average(run: RunSpec, step: int, reporter: Reporter) -> None:
     """Report that the average of the weights is warmed up, in a run so short that the first weights would stay in it."""
     if step >= run.plan.stop_after:  # the run is further than this command asks, and only ends
         return
-    share, recipe = first_weights_share(run.recipe, run.plan), run.recipe
-    if share > MOST_FIRST_WEIGHTS:
+    share, recipe = ema_initial_share(run.recipe, run.plan), run.recipe
+    if share > MAX_FIRST_WEIGHTS:
         reporter.line(
             f"the average of the weights (--ema {recipe.ema:g}) would still be {100 * share:.0f} % first weights after "
             f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) after t steps"

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.reporter import Reporter
-from paceline._utils.text import Row, counted
-from paceline.config.plan import Plan, lr_at
-from paceline.config.published import as_published, results_of
+from paceline._utils.text import Row, format_count
+from paceline.config.plan import BatchPlan, lr_at
+from paceline.config.published import published_results, published_settings
 from paceline.config.recipe import Recipe
-from paceline.config.run import NONE, Run
+from paceline.config.run import NONE, RunSpec
 from paceline.config.system import System
-from paceline.distributed.device.torch_builds import pinned_for
-from paceline.models.registry import workload_of
-from paceline.models.weights.download import PUBLISHED, fitting
+from paceline.distributed.device.torch_builds import find_torch_pin
+from paceline.models.registry import get_workload
+from paceline.models.weights.download import PUBLISHED, pretrained_for
 
 if TYPE_CHECKING:
     from paceline.models.memory_estimate import MemoryEstimate
-    from paceline.training.input_rate import Feeding
+    from paceline.training.input_rate import InputRate
 
 GIB = 2**30
 
@@ -27,7 +27,7 @@ def describe(
     recipe: Recipe,
     system_name: str,
     system: System,
-    plan: Plan,
+    plan: BatchPlan,
     memory: MemoryEstimate,
     *,
     weights: str | None = None,
@@ -45,18 +45,18 @@ def describe(
     warm_up = [f"warm-up {plan.warmup_steps:,.6g} steps"] if plan.warmup_steps else []
     target = " and ".join(f"{metric} {value:g}" for metric, value in quality.targets) or "none: to the end"
     after = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
-    cut = f"{plan.images_per_forward} images a forward x {counted(plan.forwards, 'forward')}"
+    cut = f"{plan.images_per_forward} images a forward x {format_count(plan.forwards, 'forward')}"
     return [
         ("recipe", [name, _about(recipe), *_trunk(recipe), f"seed {recipe.seed}"]),
         *([] if weights is None else _weights(recipe, weights)),
-        ("batch", [counted(plan.global_batch, "image"), f"{cut} = {plan.images_per_rank} a rank"]),
-        ("length", [length, counted(plan.total_steps, "step") + "".join(f", {stop}" for stop in stops),
-                    f"{plan.steps_per_epoch:,.6g} steps an epoch of {counted(plan.train_images, 'training image')}"]),
+        ("batch", [format_count(plan.global_batch, "image"), f"{cut} = {plan.images_per_rank} a rank"]),
+        ("length", [length, format_count(plan.total_steps, "step") + "".join(f", {stop}" for stop in stops),
+                    f"{plan.steps_per_epoch:,.6g} steps an epoch of {format_count(plan.train_images, 'training image')}"]),
         ("rate", [f"{optim.kind}, lr {optim.lr:g}", recipe.schedule.kind, *warm_up, *highest]),
         *([("size", [size])] if (size := _size(recipe.input)) else []),
-        ("target", [target, f"{counted(plan.val_images, 'image')} evaluated {counted(len(plan.eval_steps), 'time')}",
+        ("target", [target, f"{format_count(plan.val_images, 'image')} evaluated {format_count(len(plan.eval_steps), 'time')}",
                     f"after step{'s'[: len(plan.eval_steps) != 1]} {after}"]),
-        ("plan", [f"{counted(plan.world, 'rank')} on {counted(plan.nodes, 'node')}{_evaluating(plan)}",
+        ("plan", [f"{format_count(plan.world, 'rank')} on {format_count(plan.nodes, 'node')}{_evaluating(plan)}",
                   *_batch_norms(recipe, plan, memory), *_losses(plan)]),
         ("system", [system_name, f"{system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each",
                     system.precision, *_switches(system)]),
@@ -67,7 +67,7 @@ def describe(
     ]  # fmt: skip
 
 
-def report_plan(run: Run, memory: MemoryEstimate, feeding: Feeding | None, reporter: Reporter) -> None:
+def report_plan(run: RunSpec, memory: MemoryEstimate, feeding: InputRate | None, reporter: Reporter) -> None:
     """Print the plan of a run, and how fast its input is; feeding: None where that is not known."""
     reporter.rows(describe(run.name, run.recipe, run.system_name, run.system, run.plan, memory))
     if run.plan.eval_ranks:
@@ -82,13 +82,13 @@ def report_plan(run: Run, memory: MemoryEstimate, feeding: Feeding | None, repor
 def _about(recipe: Recipe) -> str:
     """What is trained, in a line."""
     boxes_alone = recipe.task == "maskrcnn" and not recipe.model.masks
-    return "Faster R-CNN: objects by their boxes" if boxes_alone else workload_of(recipe.task).about
+    return "Faster R-CNN: objects by their boxes" if boxes_alone else get_workload(recipe.task).about
 
 
 def _trunk(recipe: Recipe) -> list[str]:
     """The trunk, where the model has one: ResNet-50, timm/NAME."""
-    trunk, depth = getattr(recipe.model, "trunk", ""), getattr(recipe.model, "depth", 0)
-    return [f"ResNet-{depth}" if trunk == "resnet" else trunk] if trunk else []
+    backbone, depth = getattr(recipe.model, "trunk", ""), getattr(recipe.model, "depth", 0)
+    return [f"ResNet-{depth}" if backbone == "resnet" else backbone] if backbone else []
 
 
 def _size(photo: Any) -> str:
@@ -109,7 +109,7 @@ def _weights(recipe: Recipe, named: str) -> list[Row]:
         return [("weights", [f"{named}{f': {about}' if about else ''}"])]
     if not recipe.pretrained:
         return []
-    fit = fitting(recipe)
+    fit = pretrained_for(recipe)
     about = f" ({PUBLISHED[fit].about})" if fit in PUBLISHED else ""
     other = "" if fit == recipe.pretrained else f"; {recipe.pretrained}, the recipe's own, are of another trunk"
     return [("weights", [f"none are named; train wants --weights {fit}{about}{other}"])]
@@ -117,48 +117,48 @@ def _weights(recipe: Recipe, named: str) -> list[Row]:
 
 def torch_of(system: System) -> list[str]:
     """The line about an accelerator that today's torch has no code for."""
-    pin = pinned_for(system.chip)
+    pin = find_torch_pin(system.chip)
     return [f"torch {pin.torch} ({pin.constraints}): {pin.why}"] if pin else []
 
 
 def _published(name: str, task: str, system_name: str, system: System) -> list[str]:
     """The lines about published results of this recipe on this system."""
-    facts = as_published(name, system_name, system)
+    facts = published_settings(name, system_name, system)
     return ([facts] if facts else []) + [
-        f"published: {result.epochs:g} epochs in {result.minutes:g} min on {counted(result.nodes, 'node')}, "
+        f"published: {result.epochs:g} epochs in {result.minutes:g} min on {format_count(result.nodes, 'node')}, "
         f"{result.rate:,.4g} images/s an accelerator ({result.source})"
-        for result in results_of(task, system_name, name)
+        for result in published_results(task, system_name, name)
     ]
 
 
-def _evaluating(plan: Plan) -> str:
+def _evaluating(plan: BatchPlan) -> str:
     """The words about ranks that do not train."""
     return f", with {plan.eval_ranks:,} more that only evaluate{'s'[: plan.eval_ranks == 1]}" if plan.eval_ranks else ""
 
 
-def _batch_norms(recipe: Recipe, plan: Plan, memory: MemoryEstimate) -> list[str]:
+def _batch_norms(recipe: Recipe, plan: BatchPlan, memory: MemoryEstimate) -> list[str]:
     """Which images share statistics, for networks that compute some."""
     if not memory.batch_norms:
         return []
     span = "" if plan.bn_span == recipe.bn_span else f" (recipe: {recipe.bn_span}, capped at the global batch)"
     joined = f"joined over {plan.bn_join} ranks" if plan.bn_join > 1 else "whole forward"
     shared = "split into groups" if plan.bn_groups > 1 else joined
-    return [f"BatchNorm over {counted(plan.bn_span, 'image')}{span}: {shared}"]
+    return [f"BatchNorm over {format_count(plan.bn_span, 'image')}{span}: {shared}"]
 
 
-def _losses(plan: Plan) -> list[str]:
+def _losses(plan: BatchPlan) -> list[str]:
     """Which images share a divisor of their losses, for tasks that have such groups."""
     if not plan.loss_group:
         return []
     where = (
-        f"the whole batch, counts added over {counted(plan.loss_join, 'rank')}"
+        f"the whole batch, counts added over {format_count(plan.loss_join, 'rank')}"
         if plan.loss_join > 1
-        else f"{counted(plan.loss_groups, 'group')} a forward"
+        else f"{format_count(plan.loss_groups, 'group')} a forward"
         if plan.loss_forwards == 1
         else f"{plan.loss_forwards} forwards a group"
     )
     price = "" if plan.loss_forwards == 1 else "; counting first costs each forward once more, without its backward"
-    return [f"losses over {counted(plan.loss_group, 'image')}: {where}{price}"]
+    return [f"losses over {format_count(plan.loss_group, 'image')}: {where}{price}"]
 
 
 def _switches(system: System) -> list[str]:
@@ -167,7 +167,7 @@ def _switches(system: System) -> list[str]:
     return on + ["kernels triton"] * (system.kernels == "triton")
 
 
-def in_roles(plan: Plan) -> str:
+def in_roles(plan: BatchPlan) -> str:
     """How many ranks train and how many only evaluate, in words."""
     evaluate = "1 rank only evaluates" if plan.eval_ranks == 1 else f"{plan.eval_ranks:,} ranks only evaluate"
     return f"{plan.world:,} rank{'s train' if plan.world > 1 else ' trains'}, {evaluate}"

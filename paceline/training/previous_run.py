@@ -12,27 +12,27 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.commands import to_go_on
-from paceline._utils.errors import CheckpointError, UserError
-from paceline._utils.formatting import duration
+from paceline._utils.commands import resume_command
+from paceline._utils.errors import CheckpointError, PacelineError
+from paceline._utils.formatting import format_duration
 from paceline._utils.reporter import Reporter
-from paceline._utils.user_code import same_workload
-from paceline.config.constraints import checked
+from paceline._utils.user_code import is_same_workload
+from paceline.config.constraints import convert_checked
 from paceline.config.mlperf import Submission
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, RunRecord, fill, read_run, saved_system, seconds_in
-from paceline.config.run_length import length_in_steps
-from paceline.config.system import FORMS, MOST_THREADS, System
-from paceline.distributed.device.detect import cpu_cores
-from paceline.models.metrics import in_words, reached
-from paceline.training.auto_config import chosen_before
+from paceline.config.run import RunOptions, RunRecord, from_json, parse_time_budget, read_run, saved_system
+from paceline.config.run_length import count_recipe_steps
+from paceline.config.system import FORMS, MAX_THREADS, System
+from paceline.distributed.device.detect import count_cpus
+from paceline.models.metrics import format_targets, meets_targets
+from paceline.training.auto_config import restore_choices
 from paceline.training.logging.events import metrics_of, read_events
 
 # Statuses of a run that did what it was asked: only more work is a reason to resume it.
 ENDED = ("success", "ran_out", "stopped_early")
 
 
-class FinishedError(UserError):
+class FinishedError(PacelineError):
     """The run in `folder` is finished, and the command asks for no more."""
 
     def __init__(self, text: str, folder: Path) -> None:
@@ -41,7 +41,7 @@ class FinishedError(UserError):
 
 
 def stand_of(
-    path: Path, name: str, recipe: Recipe, controls: Controls, given: Collection[str], *, repeats: bool
+    path: Path, name: str, recipe: Recipe, controls: RunOptions, given: Collection[str], *, repeats: bool
 ) -> tuple[RunRecord, str]:
     """-> (run.json of the run in `path`, the status with which it ended; empty where it did not end).
 
@@ -49,12 +49,12 @@ def stand_of(
     given   dotted names of the recipe's fields set by hand
     repeats whether recipe and controls come from a run.json
     Raises FinishedError, with the ways to resume, where the command asks for no more than the run has; CheckpointError for a
-    run of another task, fitted to another length, or where one is on data and the other synthetic; UserError where the folder
+    run of another task, fitted to another length, or where one is on data and the other synthetic; PacelineError where the folder
     cannot be read.
     """
     saved = read_run(path)
     task = str(saved.recipe.get("task"))
-    if not same_workload(task, recipe.task):
+    if not is_same_workload(task, recipe.task):
         raise CheckpointError(f"{is_another(path, saved, name)} {how_to_go_on(path, task)}")
     if controls.synthetic != bool(saved.controls.get("synthetic")):
         on = "data" if controls.synthetic else "synthetic batches"
@@ -62,9 +62,9 @@ def stand_of(
     events = read_events(path / "events.jsonl")
     ends = [event for event in events if event["event"] == "end"]
     ended = ends[-1]["status"] if ends and ends[-1]["status"] in ENDED else ""
-    asked, had = fitted_to(controls), saved.fitted.get("asked", "")
-    if asked != had and (asked or not repeats):
-        to = [f"fitted to {length}" if length else "not fitted" for length in (had, asked)]
+    requested, had = fitted_to(controls), saved.fitted.get("asked", "")
+    if requested != had and (requested or not repeats):
+        to = [f"fitted to {length}" if length else "not fitted" for length in (had, requested)]
         raise CheckpointError(
             f"{path}: the schedule of this run is {to[0]}, this command's is {to[1]}. "
             f"{how_to_go_on(path, task)}{_longer(saved, ended) if ended else ''}"
@@ -72,14 +72,16 @@ def stand_of(
     if not ended:
         return saved, ""
     if controls.auto:
-        own = chosen_before(saved, recipe, controls, given, path)
+        own = restore_choices(saved, recipe, controls, given, path)
         recipe, controls = own.recipe, own.controls
     end = ends[-1]
     scored = [event for event in events if event["event"] == "eval" and event["step"] == end["step"]]
     try:
         ways = _ways(end, metrics_of(scored[-1]) if scored else {}, saved, recipe, controls, given)
     except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
-        raise UserError(f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --out.") from None
+        raise PacelineError(
+            f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --out."
+        ) from None
     if ways:
         raise FinishedError(
             f"--out {controls.out or path}: this run is finished ({end['status'].replace('_', ' ')}: {end.get('reason', '')}).\n"
@@ -89,7 +91,7 @@ def stand_of(
     return saved, end["status"]
 
 
-def fitted_to(controls: Controls) -> str:
+def fitted_to(controls: RunOptions) -> str:
     """The flags that --fit-schedule fits a schedule to; empty without it."""
     if not controls.fit_schedule:
         return ""
@@ -103,7 +105,7 @@ def is_another(path: Path, saved: RunRecord, name: str) -> str:
 
 def how_to_go_on(path: Path, task: str) -> str:
     """The message with the command that resumes the run in `path`; task: its recipe's."""
-    return f"To go on with it:\n  {to_go_on(path, task)}"
+    return f"To go on with it:\n  {resume_command(path, task)}"
 
 
 def _longer(saved: RunRecord, ended: str) -> str:
@@ -119,20 +121,20 @@ def _ways(
     metrics: Mapping[str, float],
     saved: RunRecord,
     recipe: Recipe,
-    controls: Controls,
+    controls: RunOptions,
     given: Collection[str],
 ) -> list[str]:
     """Changes to the command that would resume the run, in words; [] where it resumes as it is."""
     ways = []
     # Without the flag the run's own counts: the recipe's may have been left out for data that it was not set for.
     targets = recipe.quality.targets if "quality.targets" in given else saved.recipe["quality"]["targets"]
-    if reached(targets, metrics):
-        ways.append(f"another --quality.targets than {in_words(targets)} (or the flag alone: none)")
-    length = length_in_steps(asdict(recipe), saved.plan)
-    asked = min(length, controls.steps or length)
+    if meets_targets(targets, metrics):
+        ways.append(f"another --quality.targets than {format_targets(targets)} (or the flag alone: none)")
+    length = count_recipe_steps(asdict(recipe), saved.plan)
+    requested = min(length, controls.steps or length)
     if controls.fit_schedule:  # its length is the number of steps that was found when it began
-        length = asked = int(saved.plan["total_steps"])
-    if end["step"] >= asked:
+        length = requested = int(saved.plan["total_steps"])
+    if end["step"] >= requested:
         if end["step"] < length:  # it may stand further than this command asks
             ways.append(f"--steps above {end['step']:,} (or without: {length:,})")
         elif controls.fit_schedule:
@@ -141,12 +143,12 @@ def _ways(
             flag = "epochs" if recipe.epochs else "images_seen"
             most = max(getattr(recipe, flag), saved.recipe[flag])
             ways.append(f"--{flag.replace('_', '-')} above {most:g}")
-            if asked < length:
+            if requested < length:
                 ways.append(f"--steps above {end['step']:,} (or without)")
-    budget = 0.0 if controls.fit_schedule and not controls.steps else seconds_in(controls.time_budget)
+    budget = 0.0 if controls.fit_schedule and not controls.steps else parse_time_budget(controls.time_budget)
     if 0 < budget <= end["seconds"]:
         ways.append(
-            f"--time-budget above {controls.time_budget} (or without; {duration(end['seconds'])} of the run are used, all its "
+            f"--time-budget above {controls.time_budget} (or without; {format_duration(end['seconds'])} of the run are used, all its "
             "processes together)"
         )
     if 0 < controls.patience <= end.get("evaluations_since_best", 0):
@@ -204,20 +206,20 @@ class SavedRun:
         return replace(system, intra_op_threads=self.threads())
 
     def threads(self) -> int:
-        """The resumed run's compute threads; 0 where that is not known. Raises UserError for an impossible number."""
+        """The resumed run's compute threads; 0 where that is not known. Raises PacelineError for an impossible number."""
         threads = 0 if self.facts is None else self.facts.threads.get("intra_op", 0)
-        if type(threads) is not int or not 0 <= threads <= MOST_THREADS:
-            raise UserError(f"{self.path}: run.json: threads.intra_op is {str(threads)[:60]}, which no run has had.")
+        if type(threads) is not int or not 0 <= threads <= MAX_THREADS:
+            raise PacelineError(f"{self.path}: run.json: threads.intra_op is {str(threads)[:60]}, which no run has had.")
         return threads
 
     def weights(self) -> str:
         """The run's own --weights. Raises RecipeError for what is no text."""
         controls = {} if self.facts is None else self.facts.controls
-        return checked(str, controls.get("weights", ""), f"{self.path}: run.json: weights")
+        return convert_checked(str, controls.get("weights", ""), f"{self.path}: run.json: weights")
 
     def report_threads(self, threads: int, reporter: Reporter) -> None:
         """Warn of a change of the number of compute threads, and of the cost of keeping it."""
-        before, cores = self.threads(), cpu_cores()
+        before, cores = self.threads(), count_cpus()
         count = f"{threads} thread{'s'[: threads > 1]}"
         if before and threads != before:
             reporter.warning(f"computes with {count}, {before} before: sums round differently from here on")
@@ -227,14 +229,14 @@ class SavedRun:
                 f"(--system.intra-op-threads {cores} would change them)"
             )
 
-    def submission(self, asked: Submission, reporter: Reporter) -> Submission:
+    def submission(self, requested: Submission, reporter: Reporter) -> Submission:
         """The submission in MLPerf's log. A log belongs to one run, so a resumed run keeps its own, with a warning."""
         if self.facts is None:
-            return asked
+            return requested
         where = f"{self.path}: run.json: controls.mlperf"
-        own = fill(Submission(), checked(dict, self.facts.controls.get("mlperf", {}), where), where)
+        own = from_json(Submission(), convert_checked(dict, self.facts.controls.get("mlperf", {}), where), where)
         plain = asdict(Submission())
-        new = {name: value for name, value in asdict(asked).items() if value not in (plain[name], getattr(own, name))}
+        new = {name: value for name, value in asdict(requested).items() if value not in (plain[name], getattr(own, name))}
         if new:
             flags = ", ".join(f"--mlperf.{name.replace('_', '-')}" for name in new)
             kept = ", ".join(f"{name.replace('_', ' ')} {getattr(own, name) or 'not given'}" for name in new)

@@ -17,15 +17,15 @@ from torch import Tensor
 
 from paceline._utils.hashing import file_sha256
 from paceline._utils.names import flatten
-from paceline._utils.user_code import helpers_of, is_in_file
+from paceline._utils.user_code import find_imported_files, is_in_file
 from paceline._utils.version import PACKAGE
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
-from paceline.distributed.comm.consistency import digest
-from paceline.distributed.device.provenance import versions
+from paceline.distributed.comm.consistency import hash_facts
+from paceline.distributed.device.provenance import collect_versions
 from paceline.models.task import Task
-from paceline.models.weights.weight_file import names_of_run
+from paceline.models.weights.weight_file import read_run_class_names
 from paceline.training.checkpoint.write import Snapshot
 
 # Controls that only rank 0 uses, or that name a place.
@@ -40,7 +40,7 @@ GIVEN = ("system", "system.intra_op_threads", "data", "epochs", "images_seen")
 
 
 def request_facts(
-    verb: str, recipe: Recipe, system: System, controls: Controls, *, given: Iterable[str] = (), **more: Any
+    verb: str, recipe: Recipe, system: System, controls: RunOptions, *, given: Iterable[str] = (), **more: Any
 ) -> dict[str, Any]:
     """Facts of a rank before it has met the others: its code, and its request.
 
@@ -49,7 +49,7 @@ def request_facts(
     """
     return {
         "verb": verb,
-        **{f"version of {name}": version for name, version in versions().items()},
+        **{f"version of {name}": version for name, version in collect_versions().items()},
         **source_digests(PACKAGE, recipe),
         **_as_flags(asdict(recipe)),
         **_as_flags(_without(asdict(system), FREE_SYSTEM), "system."),
@@ -66,7 +66,7 @@ def data_facts(task: Task) -> dict[str, Any]:
     return _as_flags({**counts, **_without(task.facts, FREE_DATA), "classes": list(task.data.classes)}, "data.")
 
 
-def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]:
+def run_facts(run: RunSpec, checkpoint: str, weights: Path | None) -> dict[str, Any]:
     """Facts of a rank before it builds the model.
 
     checkpoint  name of the one that the run resumes from; empty for a fresh run
@@ -78,7 +78,7 @@ def run_facts(run: Run, checkpoint: str, weights: Path | None) -> dict[str, Any]
         **_as_flags(asdict(run.plan), "plan."),
         "compute threads": run.provenance["threads"]["intra_op"],
         "checkpoint": checkpoint,
-        "class names of --weights": ", ".join(map("/".join, names_of_run(weights))) if weights is not None else "",
+        "class names of --weights": ", ".join(map("/".join, read_run_class_names(weights))) if weights is not None else "",
     }
 
 
@@ -90,29 +90,29 @@ def weight_facts(tensors: Mapping[str, Tensor], source: str) -> dict[str, Any]:
 def checkpoint_facts(snapshot: Snapshot, name: str) -> dict[str, Any]:
     """Digests of the checkpoint that the run resumes from: all tensors, every rank's own statistics among them, and its facts."""
     tensors = {f"{group}.{key}": one for group, ones in snapshot.tensors.items() for key, one in ones.items()}
-    return {**weight_facts(tensors, name), f"SHA-256 of the facts in {name}": digest(snapshot.facts)}
+    return {**weight_facts(tensors, name), f"SHA-256 of the facts in {name}": hash_facts(snapshot.facts)}
 
 
 def tensor_digest(tensor: Tensor) -> str:
     """SHA-256 of a tensor's type, shape and values, in the order of its indices, not of memory."""
     plain = tensor.detach().cpu().contiguous()
-    found = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)}".encode())
-    found.update(plain.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    result = hashlib.sha256(f"{plain.dtype} {tuple(plain.shape)}".encode())
+    result.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return result.hexdigest()
 
 
 def source_digests(package: Path, recipe: Recipe) -> dict[str, str]:
     """Digests of every file of the package, a user's workload, and what that imports: a version number is not enough."""
-    found = {
+    result = {
         f"SHA-256 of paceline/{path.relative_to(package).as_posix()}": file_sha256(path)
         for path in sorted(package.rglob("*.py"))
     }
     if is_in_file(recipe.task):
         file = Path(recipe.task.rpartition(":")[0]).expanduser().resolve()
-        found["SHA-256 of the workload's file"] = file_sha256(file)
-        for name, helper in helpers_of(file).items():
-            found[f"SHA-256 of {name}, which the workload's file imports,"] = file_sha256(helper)
-    return found
+        result["SHA-256 of the workload's file"] = file_sha256(file)
+        for name, helper in find_imported_files(file).items():
+            result[f"SHA-256 of {name}, which the workload's file imports,"] = file_sha256(helper)
+    return result
 
 
 def _without(facts: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

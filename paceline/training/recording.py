@@ -7,34 +7,40 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.formatting import metric_label, target_text
-from paceline.config.mlperf import division_of
-from paceline.config.run import Run, seconds_in
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.accelerators import device_name, peak_memory
-from paceline.distributed.device.compiler import compilations
-from paceline.distributed.device.power import PowerMeter, gpus_of, power_meter
+from paceline._utils.formatting import format_metric_name, format_target
+from paceline.config.mlperf import get_division
+from paceline.config.run import RunSpec, parse_time_budget
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.accelerators import get_device_name, get_peak_memory
+from paceline.distributed.device.compiler import count_compilations
+from paceline.distributed.device.power import PowerMeter, find_gpu_uuids, open_power_meter
 from paceline.models.memory_estimate import MemoryEstimate
-from paceline.models.workload import Workload
-from paceline.training.logging.callbacks import Facts
+from paceline.models.workload import WorkloadSpec
+from paceline.training.logging.callbacks import RunInfo
 from paceline.training.logging.console import Console
-from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import ResumeEvent, read_events
-from paceline.training.logging.monitors import Clock, Interval, Neighbours, Spikes, Stragglers
+from paceline.training.logging.monitors import ContentionMonitor, GradNormMonitor, LogInterval, StragglerMonitor, TrainTimer
 from paceline.training.logging.trackers import makers
-from paceline.training.resume import Start
+from paceline.training.resume import ResumePoint
 from paceline.training.run_dir.folder import RunFolder
 from paceline.training.state import State
 
 
 @contextmanager
 def open_recorder(
-    run: Run, workload: Workload, state: State, start: Start, folder: RunFolder, console: Console, init_began: float
-) -> Iterator[Recorder]:
+    run: RunSpec,
+    workload: WorkloadSpec,
+    state: State,
+    start: ResumePoint,
+    folder: RunFolder,
+    console: Console,
+    init_began: float,
+) -> Iterator[EventLogger]:
     """The recorder of the run's events; init_began: when the run began to be built, seconds since 1970."""
-    resumed, device = start.snapshot is not None, device_name(state.meters.device)
+    resumed, device = start.snapshot is not None, get_device_name(state.meters.device)
     names = [name for name, _ in state.model.named_parameters()]
-    recorder = Recorder(
+    recorder = EventLogger(
         folder.path if folder.is_main else None,
         log_facts(run, workload, names, device),
         console,
@@ -51,7 +57,7 @@ def open_recorder(
         yield recorder
 
 
-def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: str) -> Facts:
+def log_facts(run: RunSpec, workload: WorkloadSpec, parameters: Sequence[str], device: str) -> RunInfo:
     """The facts of the run that the logs need before it starts.
 
     parameters  their names, in the model's order
@@ -59,8 +65,10 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
     """
     plan, submission = run.plan, run.controls.mlperf
     ranks = plan.world + plan.eval_ranks
-    return Facts(
-        target=", ".join(f"{metric_label(name)} {target_text(name, value)}" for name, value in run.recipe.quality.targets),
+    return RunInfo(
+        target=", ".join(
+            f"{format_metric_name(name)} {format_target(name, value)}" for name, value in run.recipe.quality.targets
+        ),
         total_steps=plan.stop_after,
         global_batch=plan.global_batch,
         steps_per_epoch=plan.steps_per_epoch,
@@ -70,7 +78,7 @@ def log_facts(run: Run, workload: Workload, parameters: Sequence[str], device: s
         submission={
             "benchmark": workload.reporting.rules(run.recipe)[0],
             "org": submission.submitter,
-            "division": division_of(submission, run.recipe),
+            "division": get_division(submission, run.recipe),
             "status": submission.status,
             "platform": submission.platform or f"{ranks}x{device}",
             "accelerators": ranks,
@@ -93,21 +101,27 @@ class Monitors:
     """
 
     def __init__(
-        self, run: Run, world: World, recorder: Recorder, seconds: float, spikes: Spikes, power: PowerMeter
+        self,
+        run: RunSpec,
+        world: DistContext,
+        recorder: EventLogger,
+        seconds: float,
+        spikes: GradNormMonitor,
+        power: PowerMeter,
     ) -> None:
         plan, memory = run.plan, MemoryEstimate(**run.provenance["memory_estimate"])
         threads = run.provenance["threads"]["intra_op"]
-        self.clock = Clock(seconds)
-        self.interval = Interval(
+        self.clock = TrainTimer(seconds)
+        self.interval = LogInterval(
             plan.global_batch,
             ranks=plan.world,
             flop=memory.flop_of if memory.flop else None,
-            compiled=compilations if run.system.compile == "on" else None,
+            compiled=count_compilations if run.system.compile == "on" else None,
         )
-        self.plan, self._budget = plan, seconds_in(run.controls.time_budget)
+        self.plan, self._budget = plan, parse_time_budget(run.controls.time_budget)
         self.recorder, self._device, self._power = recorder, world.device, power
-        self._stragglers, self._spikes = Stragglers(world.hosts), spikes
-        self._neighbours = Neighbours(threads if plan.world == 1 and world.device.type == "cpu" else 0)
+        self._stragglers, self._spikes = StragglerMonitor(world.hosts), spikes
+        self._neighbors = ContentionMonitor(threads if plan.world == 1 and world.device.type == "cpu" else 0)
         self._others_joules = 0  # on rank 0: of the other nodes, when the last train event was written
 
     def out_of_time(self) -> bool:
@@ -126,7 +140,7 @@ class Monitors:
         seconds  of a step that it computes for itself; 0 where that is not known
         """
         took = self.interval.own_microseconds(step, waited, seconds) if seconds else 0
-        return took, peak_memory(self._device), round(self._power.joules())
+        return took, get_peak_memory(self._device), round(self._power.joules())
 
     def facts_of_ranks(self, ranks: Sequence[Sequence[int]]) -> dict[str, Any]:
         """Facts of a train event from every rank's `own_numbers`; warns of a rank that holds up the others, and of other processes."""
@@ -137,7 +151,7 @@ class Monitors:
             facts |= {"rank_seconds": seconds, "slowest_rank": max(range(len(seconds)), key=seconds.__getitem__)}
             if warning := self._stragglers.look(seconds):
                 self.recorder.warning(warning)
-        if warning := self._neighbours.look():
+        if warning := self._neighbors.look():
             self.recorder.warning(warning)
         return facts
 
@@ -160,9 +174,11 @@ class Monitors:
 
 
 @contextmanager
-def open_monitors(run: Run, world: World, recorder: Recorder, start: Start, folder: Path) -> Iterator[Monitors]:
+def open_monitors(
+    run: RunSpec, world: DistContext, recorder: EventLogger, start: ResumePoint, folder: Path
+) -> Iterator[Monitors]:
     """What is measured of the run on this rank."""
     events = read_events(folder / "events.jsonl") if start.snapshot is not None else ()
     first = world.local_rank == 0  # of its node, whose power it measures
-    with power_meter(gpus_of(world.device, world.local_world) if first else (), proceed=first) as power:
-        yield Monitors(run, world, recorder, start.seconds, Spikes(events), power)
+    with open_power_meter(find_gpu_uuids(world.device, world.local_world) if first else (), proceed=first) as power:
+        yield Monitors(run, world, recorder, start.seconds, GradNormMonitor(events), power)

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline._utils.commands import require
-from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.errors import PacelineError, RecipeError
 from paceline.config.mlperf import check_submission
-from paceline.config.plan import training_ranks
+from paceline.config.plan import count_training_ranks
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, check_controls, check_first_weights, profile_steps, run_file
+from paceline.config.run import RunOptions, check_controls, check_initial_weights, parse_profile_steps, run_file
 from paceline.config.system import System
 from paceline.data.containers.label_exports import prepare_first
 from paceline.distributed.comm.launcher import Launch
-from paceline.models.registry import workload_of
-from paceline.models.weights.download import fitting
+from paceline.models.registry import get_workload
+from paceline.models.weights.download import pretrained_for
 from paceline.training.logging.trackers import makers
 from paceline.training.previous_run import stand_of
-from paceline.training.small_data import refuse_auto
+from paceline.training.small_data import check_auto
 
 if TYPE_CHECKING:
-    from paceline.models.workload import Workload
+    from paceline.models.workload import WorkloadSpec
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class Request:
     recipe: Recipe
     system_name: str
     system: System
-    controls: Controls
+    controls: RunOptions
     given: frozenset[str] = frozenset()  # dotted names of the recipe fields set by hand
     command: str = ""  # the command line, for run.json
     repeats: bool = False  # recipe and controls come from a run.json: its target was already settled
 
 
 def validate(request: Request, launch: Launch) -> None:
-    """Run every check of `CHECKS` on this rank. Raises UserError for the first that fails, naming the flag and what to do.
+    """Run every check of `CHECKS` on this rank. Raises PacelineError for the first that fails, naming the flag and what to do.
 
     request  its system may be as the flags name it: the machine is not asked, which takes torch
     """
@@ -60,7 +60,7 @@ def _check_sinks(request: Request, launch: Launch) -> None:
 
 def _check_auto(request: Request, launch: Launch) -> None:
     if request.controls.auto:
-        refuse_auto(request.name, repeats=request.repeats)
+        check_auto(request.name, repeats=request.repeats)
 
 
 def _check_target(request: Request, launch: Launch) -> None:
@@ -79,13 +79,13 @@ def check_not_finished(request: Request, launch: Launch) -> None:
 def _check_data_folder(request: Request, launch: Launch) -> None:
     """With several ranks the run itself looks for it, so that all of them learn what one lacks."""
     if launch.world == 1 and request.controls.data:
-        data_folder(request.controls.data, workload_of(request.recipe.task))
+        data_folder(request.controls.data, get_workload(request.recipe.task))
 
 
 CHECKS: tuple[Callable[[Request, Launch], object], ...] = (
     lambda request, launch: check_controls(request.controls),
     lambda request, launch: check_submission(request.controls.mlperf, request.recipe),
-    lambda request, launch: training_ranks(launch.world, request.controls.eval_ranks),
+    lambda request, launch: count_training_ranks(launch.world, request.controls.eval_ranks),
     lambda request, launch: check_weights_named(request, request.controls.out),
     check_not_finished,
     lambda request, launch: check_recipe(request.recipe),
@@ -102,16 +102,16 @@ def check_request(recipe: Recipe, data: str, *, scored: bool = False) -> None:
 
     data    as Controls.data
     scored  whether the data are only scored on
-    Raises RecipeError for an unknown task or an invalid recipe, UserError for a data folder that is not there.
+    Raises RecipeError for an unknown task or an invalid recipe, PacelineError for a data folder that is not there.
     """
     workload = check_recipe(recipe)
     if data:
         data_folder(data, workload, scored=scored)
 
 
-def check_recipe(recipe: Recipe) -> Workload:
+def check_recipe(recipe: Recipe) -> WorkloadSpec:
     """The recipe's workload. Raises RecipeError for an invalid recipe, or one written for another workload."""
-    workload = workload_of(recipe.task)
+    workload = get_workload(recipe.task)
     for part, given, wanted in (("model", recipe.model, workload.model), ("input", recipe.input, workload.input)):
         if not isinstance(given, type(wanted)):
             raise RecipeError(
@@ -119,18 +119,18 @@ def check_recipe(recipe: Recipe) -> Workload:
                 "Choose a recipe of that workload: paceline list recipes"
             )
     workload.network.check(recipe)
-    if (trunk := getattr(recipe.model, "trunk", "")).startswith("timm/"):
-        require("timm", f"--model.trunk {trunk}")
+    if (backbone := getattr(recipe.model, "trunk", "")).startswith("timm/"):
+        require("timm", f"--model.trunk {backbone}")
     return workload
 
 
-def data_folder(data: str, workload: Workload, *, scored: bool = False) -> Path:
-    """The folder that --data names. Raises UserError, naming what the workload's data folder holds, where it is not there."""
+def data_folder(data: str, workload: WorkloadSpec, *, scored: bool = False) -> Path:
+    """The folder that --data names. Raises PacelineError, naming what the workload's data folder holds, where it is not there."""
     root = Path(data).expanduser()
     if not root.is_dir():
         if first := prepare_first(data, scored=scored):
-            raise UserError(f"--data {data}: {first}")
-        raise UserError(f"--data {data}: there is no such folder. Name one that holds {workload.layout}.")
+            raise PacelineError(f"--data {data}: {first}")
+        raise PacelineError(f"--data {data}: there is no such folder. Name one that holds {workload.layout}.")
     return root
 
 
@@ -141,12 +141,12 @@ def check_weights_named(request: Request, *folders: str | Path) -> None:
     """
     if folders and all(folder and run_file(Path(folder).expanduser()).is_file() for folder in folders):
         return
-    check_first_weights(request.name, request.recipe, request.controls, request.command, fitting(request.recipe))
+    check_initial_weights(request.name, request.recipe, request.controls, request.command, pretrained_for(request.recipe))
 
 
 def check_metrics(recipe: Recipe) -> None:
     """Raises RecipeError for a target on a metric that no evaluation computes."""
-    workload = workload_of(recipe.task)
+    workload = get_workload(recipe.task)
     known = workload.reporting.measured(recipe)
     metrics = [name for name in workload.reporting.metrics if name in known]
     for name, _ in recipe.quality.targets:
@@ -154,17 +154,17 @@ def check_metrics(recipe: Recipe) -> None:
             raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(metrics)}.")
 
 
-def keeps_target(controls: Controls, given: Collection[str], *, repeats: bool) -> bool:
+def keeps_target(controls: RunOptions, given: Collection[str], *, repeats: bool) -> bool:
     """Whether the target holds on any data: it was set by hand, or by the run that is repeated on its data."""
     return not controls.synthetic and ("quality.targets" in given or (repeats and "data" not in given))
 
 
-def check_profile(asked: str, system: System) -> None:
+def check_profile(requested: str, system: System) -> None:
     """Raises RecipeError for a --profile of NVTX ranges where nothing can read them."""
-    steps, nvtx = profile_steps(asked)
+    steps, nvtx = parse_profile_steps(requested)
     if nvtx and system.accelerator != "cuda":
         raise RecipeError(
-            f"--profile {asked}: NVIDIA's Nsight Systems reads such ranges, and this run computes on {system.accelerator}. "
+            f"--profile {requested}: NVIDIA's Nsight Systems reads such ranges, and this run computes on {system.accelerator}. "
             f"--profile {steps.start}:{steps.stop} writes a trace."
         )
 

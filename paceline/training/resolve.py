@@ -12,16 +12,16 @@ from typing import Any
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import Reporter
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.run_length import FITTED
 from paceline.config.system import System
-from paceline.distributed.comm.collectives import from_main
-from paceline.distributed.comm.roles import Roles
-from paceline.models.metrics import in_words
-from paceline.models.registry import workload_of
+from paceline.distributed.comm.collectives import broadcast_from_main
+from paceline.distributed.comm.roles import RankRoles
+from paceline.models.metrics import format_targets
+from paceline.models.registry import get_workload
 from paceline.models.task import InputRank, Task
-from paceline.training.auto_config import chosen_before, command_without, look
-from paceline.training.input_rate import Feeding, chosen_decoder, decoded_by, feeding_of, settle_decoder
+from paceline.training.auto_config import apply_auto, command_without, restore_choices
+from paceline.training.input_rate import InputRate, chosen_decoder, decoded_by, feeding_of, settle_decoder
 from paceline.training.input_stats import settle_pixels
 from paceline.training.open_data import opened_again
 from paceline.training.previous_run import SavedRun
@@ -32,7 +32,7 @@ from paceline.training.request import Request, check_metrics, check_profile, kee
 def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: Reporter) -> Request:
     """The request with everything decided that needs no data; trainers: the number of ranks that train.
 
-    Raises UserError where the resumed run and the command do not go together.
+    Raises PacelineError where the resumed run and the command do not go together.
     """
     recipe, controls, given = request.recipe, request.controls, request.given
     system = saved.system(request.system, given=given, world=trainers)
@@ -41,7 +41,7 @@ def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: 
         recipe = settle_pixels(recipe, controls.weights, given, reporter, saved=saved.facts)
     recipe = settle_decoder(recipe, system, controls.exact or controls.synthetic, saved.facts)
     if controls.auto and saved.facts is not None:
-        own = chosen_before(saved.facts, recipe, controls, given, saved.path)
+        own = restore_choices(saved.facts, recipe, controls, given, saved.path)
         recipe, controls = own.recipe, own.controls
     system = settle_system(recipe, system, controls.exact, reporter)
     check_profile(controls.profile, system)
@@ -49,8 +49,8 @@ def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: 
 
 
 def resolve_with_data(
-    request: Request, task: Task, place: InputRank, roles: Roles, saved: SavedRun, reporter: Reporter
-) -> tuple[Request, Task, dict[str, Any] | None, Feeding | None]:
+    request: Request, task: Task, rank_info: InputRank, roles: RankRoles, saved: SavedRun, reporter: Reporter
+) -> tuple[Request, Task, dict[str, Any] | None, InputRate | None]:
     """-> (the request with everything decided, its task on the same images, --auto's choices for run.json, how fast the input is).
 
     Every rank calls it. Raises RecipeError for a target on a metric that no evaluation computes.
@@ -58,14 +58,16 @@ def resolve_with_data(
     controls, auto = request.controls, None if saved.facts is None else saved.facts.auto
     if controls.auto:
         cpu = request.system.accelerator == "cpu"
-        found = look(*(task, request.recipe, controls, request.given), cpu=cpu, ranks=roles.trainers, reporter=reporter)
+        result = apply_auto(
+            *(task, request.recipe, controls, request.given), cpu=cpu, ranks=roles.trainers, reporter=reporter
+        )
         if request.command:
-            reporter.line(f"the same without --auto:  {command_without(request.command, found.facts)}")
-        controls, auto = found.controls, found.facts
-        task = opened_again(task, found.recipe, controls)
-    feeding = feeding_of(task, place, roles.trainers)
+            reporter.line(f"the same without --auto:  {command_without(request.command, result.facts)}")
+        controls, auto = result.controls, result.facts
+        task = opened_again(task, result.recipe, controls)
+    feeding = feeding_of(task, rank_info, roles.trainers)
     if getattr(task.recipe.input, "decoder", "") == "auto":
-        decoder = from_main(roles.everyone, chosen_decoder(task.recipe, place, feeding), "decoder")
+        decoder = broadcast_from_main(roles.everyone, chosen_decoder(task.recipe, rank_info, feeding), "decoder")
         task = opened_again(task, decoded_by(task.recipe, decoder), controls)
         reporter.line(f"--input.decoder auto: {decoder}")
     recipe = settle_target(task.recipe, controls, request.given, task, reporter, repeats=request.repeats)
@@ -83,7 +85,7 @@ def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporte
     gradients.
     """
     refuse_inexact(system, exact)  # a resumed run's own number format, too
-    network = workload_of(recipe.task).network
+    network = get_workload(recipe.task).network
     if exact and system.accelerator != "cpu" and network.no_exact:
         own = network.exact_in_triton(recipe)
         if not (own and system.accelerator == "cuda" and system.kernels != "torch"):
@@ -104,7 +106,7 @@ def undecided(request: Request) -> tuple[str, ...]:
 
 
 def settle_target(
-    recipe: Recipe, controls: Controls, given: Collection[str], task: Task, reporter: Reporter, *, repeats: bool
+    recipe: Recipe, controls: RunOptions, given: Collection[str], task: Task, reporter: Reporter, *, repeats: bool
 ) -> Recipe:
     """The recipe without its target, and with a warning, on other data than the target was set for."""
     if controls.synthetic:  # open_task has reported that
@@ -112,7 +114,7 @@ def settle_target(
     if not recipe.quality.targets or task.data.is_target_data or keeps_target(controls, given, repeats=repeats):
         return recipe
     reporter.warning(
-        f"the target {in_words(recipe.quality.targets)} {'was' if len(recipe.quality.targets) == 1 else 'were'} set for "
+        f"the target {format_targets(recipe.quality.targets)} {'was' if len(recipe.quality.targets) == 1 else 'were'} set for "
         f"{recipe.target_data}; on this data the run goes to its end (set one with --quality.targets)"
     )
     return replace(recipe, quality=replace(recipe.quality, targets=()))

@@ -14,38 +14,38 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.names import flatten
 from paceline._utils.reporter import Reporter
-from paceline._utils.text import short
-from paceline._utils.user_code import same_workload
+from paceline._utils.text import abbreviate
+from paceline._utils.user_code import is_same_workload
 from paceline.config.model_card import make_card
 from paceline.config.plan import steps_in_epoch
 from paceline.config.recipe import NO_FLAG, Recipe
-from paceline.config.run import Run, with_defaults
-from paceline.config.run_length import LENGTH, length_in_steps
-from paceline.data.index.splits import fold_in_words
-from paceline.distributed.comm.collectives import from_main
-from paceline.distributed.comm.world import World
-from paceline.models.registry import workload_of
+from paceline.config.run import RunSpec, with_defaults
+from paceline.config.run_length import LENGTH, count_recipe_steps
+from paceline.data.index.splits import format_fold
+from paceline.distributed.comm.collectives import broadcast_from_main
+from paceline.distributed.comm.world import DistContext
+from paceline.models.registry import get_workload
 from paceline.training.checkpoint.layout import BEST, link_step, step_name
-from paceline.training.checkpoint.read import load_checkpoint, newest_valid
+from paceline.training.checkpoint.read import find_newest_valid, load_checkpoint
 from paceline.training.checkpoint.write import Snapshot
-from paceline.training.eval_history import Standing
+from paceline.training.eval_history import EvalHistory
 from paceline.training.logging.events import read_events
 from paceline.training.previous_run import SavedRun, how_to_go_on, is_another
 from paceline.training.request import Request
-from paceline.training.state import check_snapshot, evaluates
+from paceline.training.state import check_snapshot, is_evaluation_due
 
 # Differences of two recipes that a message lists.
-MOST_KEYS = 5
+MAX_KEYS = 5
 
 
 @dataclass(frozen=True)
-class Start:
+class ResumePoint:
     """Where a run starts: fresh, or from a checkpoint and the facts beside it."""
 
-    standing: Standing  # results of the evaluations so far
+    standing: EvalHistory  # results of the evaluations so far
     seconds: float = 0.0  # wall-clock of the run before this process began
     snapshot: Snapshot | None = None  # None: fresh
     checkpoint: str = ""  # its name
@@ -53,11 +53,13 @@ class Start:
     def pending(self, last_step: int) -> bool:
         """Whether an evaluation of its step comes first: one follows it, or this run ends there, and its result is not known."""
         facts = {} if self.snapshot is None else self.snapshot.facts
-        follows = bool(facts) and (evaluates(facts) or facts["step"] >= last_step)
+        follows = bool(facts) and (is_evaluation_due(facts) or facts["step"] >= last_step)
         return follows and self.standing.step != facts["step"]
 
 
-def find_start(was: SavedRun, request: Request, world: World, reporter: Reporter, *, undecided: Collection[str]) -> Start:
+def find_start(
+    was: SavedRun, request: Request, world: DistContext, reporter: Reporter, *, undecided: Collection[str]
+) -> ResumePoint:
     """Find the newest whole checkpoint; every rank calls it, before the data are opened. Skipped checkpoints are warnings.
 
     request    of its recipe's fields that are set by hand a greater length and those of `quality` may be new
@@ -65,22 +67,22 @@ def find_start(was: SavedRun, request: Request, world: World, reporter: Reporter
     Raises CheckpointError, on rank 0 alone, when it belongs to another recipe; the others wait for rank 0.
     """
     recipe = request.recipe
-    headline = workload_of(recipe.task).reporting.measured(recipe)[0]
-    found = None if was.facts is None else newest_valid(was.path / "checkpoints", reporter, check_snapshot)
-    if found is None:
+    headline = get_workload(recipe.task).reporting.measured(recipe)[0]
+    result = None if was.facts is None else find_newest_valid(was.path / "checkpoints", reporter, check_snapshot)
+    if result is None:
         if was.facts is not None:
             reporter.warning(f"{was.path} has no checkpoint yet: starting over")
-        return Start(Standing(headline))
-    folder, snapshot = found
+        return ResumePoint(EvalHistory(headline))
+    folder, snapshot = result
     journal = None
     if world.is_main:
         _check_recipe(was, snapshot.facts, request.name, recipe, request.given, undecided)
         journal = json.dumps(_journal(was.path, headline, snapshot.facts, reporter))
-    standing, seconds = json.loads(from_main(world, journal, "journal"))
-    return Start(Standing(**standing), seconds, snapshot, folder.name)
+    standing, seconds = json.loads(broadcast_from_main(world, journal, "journal"))
+    return ResumePoint(EvalHistory(**standing), seconds, snapshot, folder.name)
 
 
-def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -> None:
+def check_start(was: SavedRun, start: ResumePoint, run: RunSpec, given: Collection[str]) -> None:
     """Check a resumed run against the open data, and the recipe that they decide.
 
     given   dotted names of the recipe's fields set by hand
@@ -101,16 +103,16 @@ def check_start(was: SavedRun, start: Start, run: Run, given: Collection[str]) -
     scored, now = was.facts.plan.get("val_images"), run.plan.val_images
     if start.standing.step >= 0 and scored != now:
         limit = was.facts.controls.get("limit_val")
-        flag = f"with --limit-val {short(limit)}" if limit else "without --limit-val"
+        flag = f"with --limit-val {abbreviate(limit)}" if limit else "without --limit-val"
         raise CheckpointError(
-            f"{was.path}: its evaluations scored {short(scored)} validation images, and this command asks for {now:,}: the best "
+            f"{was.path}: its evaluations scored {abbreviate(scored)} validation images, and this command asks for {now:,}: the best "
             f"of all would be chosen by unlike numbers. Go on {flag}; "
             f"other images are scored by  paceline eval {shlex.quote(str(was.path))} --limit-val {now}"
         )
 
 
 def _fold(data: Mapping[str, Any]) -> str:
-    words = fold_in_words(data.get("fold"))
+    words = format_fold(data.get("fold"))
     return f" in {words}" if words else ""
 
 
@@ -118,7 +120,7 @@ def _journal(path: Path, headline: str, facts: Mapping[str, Any], reporter: Repo
     """-> (the evaluations' results up to the checkpoint of these facts, the run's seconds), as far as its events have them."""
     file, step = path / "events.jsonl", facts["step"]
     events = [event for event in read_events(file) if event["step"] <= step and event["event"] != "end"]
-    standing, best = Standing.of_events(headline, events), link_step(path / "checkpoints", BEST)
+    standing, best = EvalHistory.of_events(headline, events), link_step(path / "checkpoints", BEST)
     known = {event["step"] for event in events if event["event"] == "eval"}
     if not file.exists():
         reporter.warning(
@@ -140,7 +142,7 @@ def _was_evaluated(path: Path, step: int) -> bool:
         facts = load_checkpoint(path / "checkpoints" / step_name(step), check_snapshot).facts
     except CheckpointError:
         return False
-    return evaluates(facts)
+    return is_evaluation_due(facts)
 
 
 def _check_recipe(
@@ -152,21 +154,21 @@ def _check_recipe(
     undecided: Collection[str] = (),
 ) -> None:
     """Compare a recipe with that of a checkpoint of these facts."""
-    workload = workload_of(recipe.task)
+    workload = get_workload(recipe.task)
     template = Recipe(task="", model=workload.model, input=workload.input)
     saved, now = with_defaults(facts["recipe"], template), asdict(recipe)
     may_differ = [field for field in given if field.startswith("quality.")] + [*undecided, NO_FLAG]
-    if same_workload(str(saved["task"]), recipe.task):
+    if is_same_workload(str(saved["task"]), recipe.task):
         may_differ.append("task")
     if set(LENGTH) & set(given) - set(undecided):
         # By the run's own number of images: the command's data have as many, or are refused.
         per_epoch = steps_in_epoch(facts["train_images"], recipe.global_batch, recipe.epoch_steps)
         counts = {"steps_per_epoch": per_epoch, "global_batch": recipe.global_batch}
-        begun, asked = (length_in_steps(one, counts) for one in (saved, now))
-        if asked < begun:
+        begun, requested = (count_recipe_steps(one, counts) for one in (saved, now))
+        if requested < begun:
             raise CheckpointError(
                 f"{was.path}: it was begun with {begun:,} steps, and a run that goes on can only become longer than "
-                f"that, not {asked:,}. To end it sooner: --steps {asked}"
+                f"that, not {requested:,}. To end it sooner: --steps {requested}"
             )
         may_differ += LENGTH
     check_same_recipe(
@@ -178,20 +180,20 @@ def _check_recipe(
     )
 
 
-def fingerprint(run: Run) -> dict[str, Any]:
+def fingerprint(run: RunSpec) -> dict[str, Any]:
     """A checkpoint's facts about its run: recipe and data decide whether another run may resume from it."""
     data = run.provenance["data"]
     facts = {"recipe": asdict(run.recipe), "data_hash": data["hash"], "train_images": data["train_images"]}
     return json.loads(json.dumps(facts))
 
 
-def cards_of(run: Run, step: int) -> dict[str, str]:
+def make_cards(run: RunSpec, step: int) -> dict[str, str]:
     """What a checkpoint's files of weights say of their run, by group; {} where a name in it is none that a card takes."""
     facts = run.record().as_dict()
     try:
         average = {"average": make_card(facts, step=step)} if run.recipe.ema else {}
         return {"model": make_card(facts, step=step, **({"averaged": False} if average else {})), **average}
-    except UserError:
+    except PacelineError:
         return {}
 
 
@@ -207,7 +209,7 @@ def check_same_recipe(
 
     saved, now   recipes as nested dicts; tuples and lists count as equal
     ignore       dotted keys, with all that is below them, that may differ
-    summary      the message in place of the keys where more than MOST_KEYS differ; empty lists the first of them
+    summary      the message in place of the keys where more than MAX_KEYS differ; empty lists the first of them
     go_on        how the run resumes with its own recipe
     Raises CheckpointError listing differing keys with both values.
     """
@@ -219,11 +221,11 @@ def check_same_recipe(
             lines.append(f"\n  {key}: {_show(was, key)} in the checkpoint, {_show(want, key)} now")
     if not lines:
         return
-    if len(lines) > MOST_KEYS and summary:
+    if len(lines) > MAX_KEYS and summary:
         raise CheckpointError(f"{summary} {go_on}")
-    more = f"\n  and {len(lines) - MOST_KEYS} more" if len(lines) > MOST_KEYS else ""
+    more = f"\n  and {len(lines) - MAX_KEYS} more" if len(lines) > MAX_KEYS else ""
     raise CheckpointError(
-        f"the checkpoint belongs to another recipe.{''.join(lines[:MOST_KEYS])}{more}\n{go_on}\n"
+        f"the checkpoint belongs to another recipe.{''.join(lines[:MAX_KEYS])}{more}\n{go_on}\n"
         "Or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
     )
 

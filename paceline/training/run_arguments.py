@@ -11,70 +11,72 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.commands import command
-from paceline._utils.errors import RecipeError, UserError
-from paceline._utils.listing import listed
+from paceline._utils.commands import format_command
+from paceline._utils.errors import PacelineError, RecipeError
+from paceline._utils.listing import list_matching
 from paceline._utils.names import flatten
 from paceline._utils.reporter import Reporter
-from paceline._utils.text import did_you_mean
+from paceline._utils.text import suggest_name
 from paceline.config.graph_file import GRAPHS, refuse_graph
 from paceline.config.model_card import has_card
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import RunRecord, read_run
-from paceline.models.registry import saved_recipe
+from paceline.models.registry import load_saved_recipe
 from paceline.models.weights.download import PUBLISHED, is_published
 from paceline.training.checkpoint.layout import INDEX
 from paceline.training.select import choose_recipe
 
 # More images than any data set has.
-MOST_IMAGES = 2**40
+MAX_IMAGES = 2**40
 
 
 def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[RunRecord, Recipe]:
     """Facts and recipe of a run's folder, for `eval` and `predict`; imports no torch.
 
     recipe, workload   the verb's flags; --recipe is for a file of weights alone
-    Raises UserError for a folder that is no run, RecipeError for a workload of one's own that --workload does not name.
+    Raises PacelineError for a folder that is no run, RecipeError for a workload of one's own that --workload does not name.
     """
     if not path.exists():
-        raise UserError(f"{path}: there is no such run, nor file of weights. {did_you_mean(str(path), PUBLISHED)}".rstrip())
+        raise PacelineError(
+            f"{path}: there is no such run, nor file of weights. {suggest_name(str(path), PUBLISHED)}".rstrip()
+        )
     if recipe:
-        raise UserError(
+        raise PacelineError(
             f"--recipe {recipe}: {path} has its recipe in run.json; the flag is for a file of weights. Leave it away."
         )
     facts = read_run(path)
     named = "" if path.suffix in GRAPHS else workload  # which is refused where the file is opened
-    return facts, saved_recipe(facts, path, named=named, again=naming(verb, path))
+    return facts, load_saved_recipe(facts, path, named=named, again=format_workload_command(verb, path))
 
 
 def check_named(path: Path, *, verb: str, checkpoint: str, workload: str, recipe: str, trust: bool = False) -> None:
     """Refuse what `predict.load` cannot open, as far as that is seen without torch: the words of a verb and its flags.
 
-    Raises UserError as `open_run` and `refuse_graph`, and for a flag of runs beside a file of weights.
+    Raises PacelineError as `open_run` and `refuse_graph`, and for a flag of runs beside a file of weights.
     """
     refuse_graph(path, verb, trust=trust)
-    if not means_weights(path, recipe):
+    if not is_weights_argument(path, recipe):
         open_run(path, verb=verb, recipe=recipe, workload=workload)
         return
     for flag, value, usual in (("--workload", workload, ""), ("--checkpoint", checkpoint, "best")):
         if value != usual:
-            raise UserError(f"{flag} {value}: for a run, and {path} is weights. Leave it away.")
+            raise PacelineError(f"{flag} {value}: for a run, and {path} is weights. Leave it away.")
 
 
-def naming(verb: str, path: Path) -> Callable[[str], str]:
-    """The command that names a run's own workload, for `saved_recipe`'s error."""
-    return lambda name: command(verb, path, "--workload", name)
+def format_workload_command(verb: str, path: Path) -> Callable[[str], str]:
+    """The command that names a run's own workload, for `load_saved_recipe`'s error."""
+    return lambda name: format_command(verb, path, "--workload", name)
 
 
 def saved_count(facts: RunRecord, name: str) -> int:
     """A number of images in a run.json's plan. Raises RecipeError for what is not a whole number above 0."""
     number = facts.plan.get(name)
-    if type(number) is not int or not 1 <= number <= MOST_IMAGES:
+    if type(number) is not int or not 1 <= number <= MAX_IMAGES:
         raise RecipeError(f"run.json: plan.{name} is {json.dumps(number)[:60]}: must be a whole number above 0.")
     return number
 
 
-def means_weights(path: Path, recipe: str = "") -> bool:
+def is_weights_argument(path: Path, recipe: str = "") -> bool:
     """Whether a command's first word names weights, not a run: a file, a folder of arrays, a checkpoint, a published name.
 
     A file with a card is opened as a run, unless another recipe is named for it; so is a graph, always.
@@ -84,12 +86,12 @@ def means_weights(path: Path, recipe: str = "") -> bool:
             return False
         return path.suffix != ".json" and (bool(recipe) or not has_card(path))
     if path.is_dir():
-        named = (path / INDEX).is_file() or bool(listed(path, "*.npy", "*.index"))
+        named = (path / INDEX).is_file() or bool(list_matching(path, "*.npy", "*.index"))
         return named and not (path / "run.json").is_file()
     return is_published(str(path)) or path.with_name(f"{path.name}.index").is_file()
 
 
-def weights_of(path: Path, reporter: Reporter) -> Path:
+def resolve_weights(path: Path, reporter: Reporter) -> Path:
     """The file to read; published weights are downloaded into the cache.
 
     Raises CheckpointError as `weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
@@ -105,7 +107,7 @@ def weights_of(path: Path, reporter: Reporter) -> Path:
     return file
 
 
-def named_recipe(words: str) -> tuple[dict[str, Recipe], frozenset[str]]:
+def parse_named_recipe(words: str) -> tuple[dict[str, Recipe], frozenset[str]]:
     """--recipe 'NAME [--model.x VALUE ...]' -> the recipe by those words, and its fields that were set by hand; ({}, none) of "".
 
     Raises RecipeError for a recipe that does not exist, and for a flag or a value that it does not take.
@@ -137,16 +139,16 @@ def _changes(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]:
             texts[list(texts)[-1]].append(word)
         else:
             raise RecipeError(f"{word} is not a flag.")
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, given in texts.items():
         above, dot, last = name.rpartition(".")
         if not given and last.startswith("no_"):
-            found[f"{above}{dot}{last[3:]}"] = False
+            result[f"{above}{dot}{last[3:]}"] = False
         elif isinstance(fields.get(name), tuple):
-            found[name] = tuple(map(_value, given))
+            result[name] = tuple(map(_value, given))
         else:
-            found[name] = _value(" ".join(given)) if given else True
-    return found
+            result[name] = _value(" ".join(given)) if given else True
+    return result
 
 
 def _value(text: str) -> Any:

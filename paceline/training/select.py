@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.errors import RecipeError, UserError
-from paceline._utils.text import did_you_mean
-from paceline._utils.user_code import from_file, functions_in, is_in_file
+from paceline._utils.errors import PacelineError, RecipeError
+from paceline._utils.text import suggest_name
+from paceline._utils.user_code import is_in_file, list_functions, load_from_file
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-from paceline.models.workload import Workload
+from paceline.models.workload import WorkloadSpec
 
 # Only names of published rows have it: workload@submitter-machine-batch.
 MARK = "@"
@@ -29,13 +29,13 @@ def choose_recipe(name: str) -> Recipe:
         from paceline.config.recipes.published_rows import ROWS
 
         if name not in ROWS:
-            hint = did_you_mean(name, ROWS)
+            hint = suggest_name(name, ROWS)
             raise RecipeError(
                 f"there is no row {name!r}. {f'{hint} ' if hint else ''}`paceline list rows` prints them all."
             )
         return ROWS[name].make()
-    found = _choose(name, RECIPES, (Recipe, Workload), "recipe")
-    return Recipe(task=name, model=found.model, input=found.input) if isinstance(found, Workload) else found
+    result = _choose(name, RECIPES, (Recipe, WorkloadSpec), "recipe")
+    return Recipe(task=name, model=result.model, input=result.input) if isinstance(result, WorkloadSpec) else result
 
 
 def choose_system(name: str) -> System:
@@ -65,7 +65,7 @@ def _refuse_path(name: str, noun: str) -> None:
         raise RecipeError(f"{name}:{gone} a {noun} of your own is a function in a Python file: ./file.py:function")
     if not path.is_file():
         raise RecipeError(f"{name}: there is no such file.")
-    there = functions_in(path)
+    there = list_functions(path)
     if not there:
         raise RecipeError(f"{name}: name the function after a colon, {name}:function; this file has none.")
     raise RecipeError(f"{name}: name the function: {' or '.join(f'{name}:{function}' for function in there)}")
@@ -75,15 +75,15 @@ def _choose(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[type,
     if name.endswith(".py") or "/" in name:
         _refuse_path(name, noun)
     own = is_in_file(name)
-    maker = from_file(name, noun) if own else menu.get(name)
+    maker = load_from_file(name, noun) if own else menu.get(name)
     if maker is None:
         known = f"Known: {', '.join(menu)}."
         raise RecipeError(
-            f"there is no {noun} {name!r}. {did_you_mean(name, menu) or known} One of your own: ./file.py:function"
+            f"there is no {noun} {name!r}. {suggest_name(name, menu) or known} One of your own: ./file.py:function"
         )
     try:
         thing = maker() if callable(maker) else maker
-    except UserError:
+    except PacelineError:
         raise
     except (Exception, SystemExit) as problem:
         if not own:

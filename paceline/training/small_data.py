@@ -8,25 +8,27 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from paceline._utils.commands import command
+from paceline._utils.commands import format_command
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import Reporter
-from paceline.config.auto import evaluations, steps_wanted
-from paceline.config.plan import Plan
+from paceline.config.auto import count_evaluations, step_range
+from paceline.config.plan import BatchPlan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
-from paceline.models.registry import workload_of
+from paceline.config.run import RunOptions
+from paceline.models.registry import get_workload
 
 # Fewer steps than that teach next to nothing: the warm-up alone of most recipes is longer.
-FEWEST_STEPS = 200
+MIN_STEPS = 200
 # A schedule of boundaries and horizons was made for a number of photos; for a hundredth of them it means nothing.
-MOST_TIMES = 100
+MAX_TIMES = 100
 # Recipes for one's own photos, by the ends of their names.
 FOR_OWN = ("-custom", "-cpu", "-tiny")
 
 
-def refuse_few(name: str, recipe: Recipe, plan: Plan, controls: Controls, given: Collection[str], accelerator: str) -> None:
+def check_image_count(
+    name: str, recipe: Recipe, plan: BatchPlan, controls: RunOptions, given: Collection[str], accelerator: str
+) -> None:
     """Refuse a recipe of the menu that was made for far more photos than these, unless what decides it was set by hand.
 
     accelerator   the system's: on a CPU the recipe for CPUs is named
@@ -35,21 +37,21 @@ def refuse_few(name: str, recipe: Recipe, plan: Plan, controls: Controls, given:
     own = re.split("[-@]", name)[0] + "-custom"  # the network's recipe for one's own photos
     if own not in RECIPES or (name not in RECIPES and "@" not in name):  # its author knows the photos
         return
-    if controls.synthetic or controls.limit_train or recipe_made_for(recipe) == plan.train_images:
+    if controls.synthetic or controls.limit_train or get_design_size(recipe) == plan.train_images:
         return
     photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
     length = {"epochs", "images_seen", "global_batch"}.intersection(given) or controls.steps or controls.fit_schedule
-    times = recipe_made_for(recipe) / photos
+    times = get_design_size(recipe) / photos
     # tiny: for trying out, on any photos
     if batch > photos and "global_batch" not in given and not name.endswith("-tiny"):
         reason = f"a batch of {batch:,} is more than the {photos:,} training photos"
-    elif steps < FEWEST_STEPS and not length:
+    elif steps < MIN_STEPS and not length:
         reason = (
             f"{photos:,} training photos make {steps:,} steps of {batch:,} in all, "
-            f"and fewer than {FEWEST_STEPS} teach next to nothing"
+            f"and fewer than {MIN_STEPS} teach next to nothing"
         )
-    elif times > MOST_TIMES and recipe.epochs and not length and not name.endswith(FOR_OWN):
-        reason = f"its schedule was made for {recipe_made_for(recipe):,} photos, {times:,.0f} times the {photos:,} here"
+    elif times > MAX_TIMES and recipe.epochs and not length and not name.endswith(FOR_OWN):
+        reason = f"its schedule was made for {get_design_size(recipe):,} photos, {times:,.0f} times the {photos:,} here"
     else:
         return
     fitting = own + ("-cpu" if accelerator == "cpu" else "")
@@ -57,17 +59,17 @@ def refuse_few(name: str, recipe: Recipe, plan: Plan, controls: Controls, given:
         ((), "for photos of one's own there is") if name != fitting else (("--auto",), "--auto chooses what fits so few")
     )
     raise RecipeError(
-        f"{name}: {reason}.\n{about}:  {command('train', fitting, '--data', controls.data or 'DIR', *auto)}\n"
+        f"{name}: {reason}.\n{about}:  {format_command('train', fitting, '--data', controls.data or 'DIR', *auto)}\n"
         "What is set by hand is taken: --global-batch, --epochs, --images-seen, --steps."
     )
 
 
-def recipe_made_for(recipe: Recipe) -> int:
+def get_design_size(recipe: Recipe) -> int:
     """Training images of the data set that a recipe was written for; 0 = unknown."""
     return DATA_IMAGES.get(recipe.target_data, (0, 0))[0]
 
 
-def refuse_auto(name: str, *, repeats: bool) -> None:
+def check_auto(name: str, *, repeats: bool) -> None:
     """Raises RecipeError for --auto where a run is repeated, and with a recipe of the menu that was made for one data set."""
     if repeats:
         raise RecipeError(
@@ -77,7 +79,7 @@ def refuse_auto(name: str, *, repeats: bool) -> None:
         own = re.split("[-@]", name)[0] + "-custom"
         raise RecipeError(
             f"--auto: {name} was made for one data set, and its numbers belong together. It chooses for the recipes for photos of "
-            f"one's own:  {command('train', own if own in RECIPES else 'resnet50-custom', '--data', 'DIR', '--auto')}"
+            f"one's own:  {format_command('train', own if own in RECIPES else 'resnet50-custom', '--data', 'DIR', '--auto')}"
         )
 
 
@@ -85,14 +87,16 @@ def refuse_auto(name: str, *, repeats: bool) -> None:
 MANY_EVALUATIONS = 25
 
 
-def report_length(name: str, recipe: Recipe, plan: Plan, given: Collection[str], cpu: bool, reporter: Reporter) -> None:
+def report_length(
+    name: str, recipe: Recipe, plan: BatchPlan, given: Collection[str], cpu: bool, reporter: Reporter
+) -> None:
     """A line where a recipe for one's own photos is short, long, or often evaluated on these, and its length is not set by hand."""
     if not name.endswith("-custom") and not name.endswith("-custom-cpu"):
         return
     if {"epochs", "images_seen"} & set(given):
         return
-    least, most = steps_wanted(workload_of(recipe.task).kind == "boxes", cpu)
-    steps, number = plan.total_steps, evaluations(recipe, plan.train_images)
+    least, most = step_range(get_workload(recipe.task).kind == "boxes", cpu)
+    steps, number = plan.total_steps, count_evaluations(recipe, plan.train_images)
     said = f"{plan.train_images:,} photos make {steps:,} steps, "
     if steps < least / 2:
         said += f"and fewer than {least:,} are little"

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from paceline._utils.errors import CheckpointError
-from paceline.distributed.comm.world import World
-from paceline.models.layers.batch_norm import average_running_statistics, batch_norms
+from paceline.distributed.comm.world import DistContext
+from paceline.models.layers.batch_norm import average_running_statistics, list_batch_norms
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.meters import Meters
-from paceline.training.optim.base import Optimiser
-from paceline.training.optim.ema import WeightAverage
+from paceline.training.optim.base import Optimizer
+from paceline.training.optim.ema import EMA
 from paceline.training.optim.step_scalars import LossScaler
 
 # Fact of a checkpoint: an evaluation of its step follows. Its result stands in the run's events (training/eval_history.py).
@@ -55,13 +55,13 @@ class State:
     """The training state of one rank."""
 
     model: nn.Module
-    optimiser: Optimiser
-    average: WeightAverage | None
+    optimizer: Optimizer
+    average: EMA | None
     scaler: LossScaler | None
     meters: Meters
     step: int = 0  # optimiser steps done
 
-    def snapshot(self, world: World, facts: Mapping[str, Any]) -> Snapshot:
+    def snapshot(self, world: DistContext, facts: Mapping[str, Any]) -> Snapshot:
         """The content of a checkpoint, with `facts`. Every rank must call it; the tensors are rank 0's own, not copies."""
         own = self._running()
         tensors: dict[str, dict[str, Tensor]] = {}
@@ -75,7 +75,7 @@ class State:
             tensors["model"] = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
             if self.average is not None:
                 tensors["average"] = {name: tensor.clone() for name, tensor in self.average.state().items()}
-        tensors["optimiser"] = dict(self.optimiser.state())
+        tensors["optimiser"] = dict(self.optimizer.state())
         if self.scaler is not None:
             tensors["scaler"] = dict(self.scaler.state())
         own_facts = {"step": self.step, "meters": self.meters.facts(world), "world": world.world}
@@ -86,7 +86,7 @@ class State:
         tensors = [tensor for tensor in self.model.state_dict().values() if tensor.is_floating_point()]
         return bool(torch.stack([torch.isfinite(tensor).all() for tensor in tensors]).all()) if tensors else True
 
-    def restore(self, snapshot: Snapshot, world: World) -> None:
+    def restore(self, snapshot: Snapshot, world: DistContext) -> None:
         """Load a checkpoint's state in place. Raises CheckpointError when it belongs to another model."""
         tensors, facts = snapshot.tensors, snapshot.facts
         for group, owner in (("average", self.average), ("scaler", self.scaler)):
@@ -96,7 +96,7 @@ class State:
                     "Go on with those, or start a new run (another --out) from its weights alone."
                 )
         load_model(self.model, tensors["model"])
-        self.optimiser.load_state(tensors["optimiser"])
+        self.optimizer.load_state(tensors["optimiser"])
         if self.average is not None:
             self.average.load_state(tensors["average"])
         if self.scaler is not None:
@@ -113,7 +113,7 @@ class State:
         self.meters.restore(facts["meters"], world)
 
     @contextmanager
-    def averaged(self, world: World) -> Iterator[None]:
+    def averaged(self, world: DistContext) -> Iterator[None]:
         """Running statistics are the ranks' average inside, and this rank's own again afterwards."""
         if world.world == 1:
             yield
@@ -133,7 +133,7 @@ class State:
                     buffer.copy_(value)
 
     @contextmanager
-    def evaluated(self, world: World) -> Iterator[None]:
+    def evaluated(self, world: DistContext) -> Iterator[None]:
         """Inside, the model is as evaluations score it: with statistics of all ranks, and averaged weights where these are kept."""
         applied = self.average.applied() if self.average is not None else nullcontext()
         with self.averaged(world), applied:
@@ -143,7 +143,7 @@ class State:
         """Every tensor that differs from rank to rank: running statistics, and their moving averages."""
         buffers = [
             buffer
-            for module in batch_norms(self.model)
+            for module in list_batch_norms(self.model)
             for buffer in (module.running_mean, module.running_var)
             if buffer is not None
         ]
@@ -187,6 +187,6 @@ def check_snapshot(snapshot: Snapshot) -> None:
         raise CheckpointError("it lacks the model's tensors or the optimiser's")
 
 
-def evaluates(facts: Mapping[str, Any]) -> bool:
+def is_evaluation_due(facts: Mapping[str, Any]) -> bool:
     """Whether an evaluation of the step follows the checkpoint of these facts."""
     return facts[EVALUATES]

@@ -22,16 +22,16 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import record_function
 
-from paceline.config.plan import Plan, Rates
+from paceline.config.plan import BatchPlan, StepRates
 from paceline.config.system import System
 from paceline.data.batch import DIVIDE_BY, Batch
 from paceline.distributed.device.setup import autocast_for
-from paceline.models.layers.batch_norm import commit_running_statistics
-from paceline.models.ops.dispatch import fixed
-from paceline.training.cuda_graphs import Capture, Replayable, captures_on
+from paceline.models.layers.batch_norm import update_running_statistics
+from paceline.models.ops.dispatch import static_shapes
+from paceline.training.cuda_graphs import Capture, GraphedStep, choose_capture
 from paceline.training.loss_normalization import LossGroupModel, count_ahead, group_losses
 from paceline.training.meters import Part, StepSizes, StepTimes
-from paceline.training.optim.step_scalars import StepNumbers
+from paceline.training.optim.step_scalars import StepScalars
 from paceline.training.state import State
 
 # DistributedDataParallel's own default.
@@ -40,7 +40,7 @@ NEVER = 2**31 - 1  # steps
 COMPRESS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
-class TrainStep(Replayable):
+class TrainStep(GraphedStep):
     """Callable: one optimiser step of `state` on one rank's batches.
 
     group    the ranks that train together; None: all ranks
@@ -51,19 +51,19 @@ class TrainStep(Replayable):
     def __init__(
         self,
         state: State,
-        plan: Plan,
+        plan: BatchPlan,
         system: System,
         device: torch.device,
         group: dist.ProcessGroup | None = None,
         *,
-        numbers: StepNumbers | None = None,
+        numbers: StepScalars | None = None,
         capture: Capture | None = None,
     ) -> None:
         self.state = state
         self.plan = plan
         self.group = group
         self.device = device
-        self.numbers = numbers or StepNumbers(state.optimiser.optim, device)
+        self.numbers = numbers or StepScalars(state.optimizer.optim, device)
         self.autocast = autocast_for(system, device)
         self.share = plan.world / plan.global_batch
         self.times: StepTimes | None = None
@@ -73,8 +73,8 @@ class TrainStep(Replayable):
         if system.compile == "on":
             network.compile(dynamic=False)
         # A compiled network needs fixed shapes: shapes that depend on values would be compiled again for each.
-        self.forms = fixed if system.compile == "on" else nullcontext
-        capture = capture or captures_on(system, device)
+        self.forms = static_shapes if system.compile == "on" else nullcontext
+        capture = capture or choose_capture(system, device)
         super().__init__(capture, plan.world, plan.forwards)
         if plan.world > 1:
             with nullcontext() if capture is None else capture.aside():
@@ -84,7 +84,7 @@ class TrainStep(Replayable):
         self.network = network
 
     def __call__(
-        self, batches: Sequence[Batch], rates: Rates, *, replay: bool = True, measured: bool = False
+        self, batches: Sequence[Batch], rates: StepRates, *, replay: bool = True, measured: bool = False
     ) -> dict[str, Tensor]:
         """Take the step; -> this rank's share of each loss's mean over the global batch, on the device, valid until the next step.
 
@@ -112,11 +112,11 @@ class TrainStep(Replayable):
         with record_function("update"):
             if self._measured:
                 self.sizes.before(state.scaler)
-            state.optimiser.step(self.numbers, scaler=state.scaler)
+            state.optimizer.step(self.numbers, scaler=state.scaler)
             if self._measured:
                 self.sizes.after()
-            state.optimiser.zero_grad()
-            commit_running_statistics(state.model)
+            state.optimizer.zero_grad()
+            update_running_statistics(state.model)
             if state.average is not None:
                 state.average.update(self.numbers.fresh)
         self._reached("update")
@@ -133,14 +133,14 @@ class TrainStep(Replayable):
         state = self.state
         tensors = [*state.model.buffers()]
         if update:
-            tensors += [*state.model.parameters(), *state.optimiser.state().values()]
+            tensors += [*state.model.parameters(), *state.optimizer.state().values()]
             for part in (state.average, state.scaler):
                 tensors += () if part is None else part.state().values()
         saved = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
         try:
             (self.run_step if update else self._gradients)(batches)
         finally:
-            state.optimiser.zero_grad()  # gradients of a step that failed
+            state.optimizer.zero_grad()  # gradients of a step that failed
             with torch.no_grad():
                 for tensor, before in zip(tensors, saved):
                     tensor.copy_(before)

@@ -18,19 +18,19 @@ from pathlib import Path
 import torch
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import Plan
+from paceline.config.plan import BatchPlan
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import RESNET
 from paceline.config.system import FORMS, System
-from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.detect import count_cpus
 from paceline.distributed.device.setup import set_tf32
-from paceline.distributed.device.step_rates import fastest
-from paceline.models.ops.dispatch import use_triton
-from paceline.models.workload import Workload
+from paceline.distributed.device.step_rates import find_fastest
+from paceline.models.ops.dispatch import set_triton
+from paceline.models.workload import WorkloadSpec
 
 
 @dataclass(frozen=True)
-class Layout:
+class StepSeconds:
     """Seconds of a training step of the full-size network on two cores of a CPU, in both memory layouts."""
 
     task: str
@@ -47,28 +47,35 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout("classification", "AVX2", "fp32", 5.25, 5.92),
-    Layout("classification", "AVX512", "fp32", 1.22, 1.52),
-    Layout("classification", "AVX512", "bf16", 0.66, 0.875),
-    Layout("ssd", "AVX2", "fp32", 9.23, 8.2),
-    Layout("ssd", "AVX512", "fp32", 1.75, 1.99),
-    Layout("ssd", "AVX512", "bf16", 1, 1.1),
-    Layout("maskrcnn", "AVX2", "fp32", 16.8, 10.9),
-    Layout("maskrcnn", "AVX512", "fp32", 2.65, 3.04),
-    Layout("maskrcnn", "AVX512", "bf16", 1.46, 1.8),
+    StepSeconds("classification", "AVX2", "fp32", 5.25, 5.92),
+    StepSeconds("classification", "AVX512", "fp32", 1.22, 1.52),
+    StepSeconds("classification", "AVX512", "bf16", 0.66, 0.875),
+    StepSeconds("ssd", "AVX2", "fp32", 9.23, 8.2),
+    StepSeconds("ssd", "AVX512", "fp32", 1.75, 1.99),
+    StepSeconds("ssd", "AVX512", "bf16", 1, 1.1),
+    StepSeconds("maskrcnn", "AVX2", "fp32", 16.8, 10.9),
+    StepSeconds("maskrcnn", "AVX512", "fp32", 2.65, 3.04),
+    StepSeconds("maskrcnn", "AVX512", "bf16", 1.46, 1.8),
 )
 
 
 def choose_forms(
-    recipe: Recipe, system: System, plan: Plan, workload: Workload, *, exact: bool, varied: bool, seconds: float = math.inf
+    recipe: Recipe,
+    system: System,
+    plan: BatchPlan,
+    workload: WorkloadSpec,
+    *,
+    exact: bool,
+    varied: bool,
+    seconds: float = math.inf,
 ) -> tuple[dict[str, str], str]:
     """Choose a value for each `auto` among the system's FORMS. -> (field -> value, the choice and its reason in one line, or "")
 
     varied   whether the run's images have several shapes
     seconds  time budget of the run
     """
-    asked = {name: getattr(system, name) for name in FORMS}
-    chosen = {name: FORMS[name] for name, value in asked.items() if value == "auto"}
+    requested = {name: getattr(system, name) for name in FORMS}
+    chosen = {name: FORMS[name] for name, value in requested.items() if value == "auto"}
     if not chosen:
         return {}, ""
     why, measured = "nothing faster was measured", getattr(recipe.model, "trunk", "") == RESNET
@@ -77,15 +84,15 @@ def choose_forms(
         if "kernels" in chosen and system.accelerator == "cuda" and workload.network.no_exact:
             chosen["kernels"] = "triton"  # check_exact has refused the run if that is not enough
     # Layouts were measured on one rank. In contiguous memory, some gradients do not have the strides of data parallel's buckets.
-    elif measured and plan.world == 1 and "channels_last" in chosen and (layout := layout_for(recipe.task, system)):
+    elif measured and plan.world == 1 and "channels_last" in chosen and (layout := find_layout(recipe.task, system)):
         chosen["channels_last"] = layout.faster
         why = (
             f"a full-size {recipe.task} step took {layout.channels_last:g} s in channels_last and {layout.contiguous:g} s "
             f"contiguous, with {layout.instructions} in {layout.precision}: {layout.measured}"
         )
     elif measured and (system.accelerator, system.precision) == ("cuda", "bf16") and torch.version.hip is None:
-        more = {"varied": varied, "seconds": seconds, "builds": can_build(), "cores": cpu_cores()}
-        row = fastest(recipe.task, asked, plan, compiles=not workload.network.no_compile, **more)
+        more = {"varied": varied, "seconds": seconds, "builds": can_build(), "cores": count_cpus()}
+        row = find_fastest(recipe.task, requested, plan, compiles=not workload.network.no_compile, **more)
         if row is not None:
             chosen |= {name: getattr(row, name) for name in chosen if name != "channels_last"}
             why = f"{row.rate:g} images/s on one H200: {row.measured}"
@@ -93,7 +100,7 @@ def choose_forms(
     return chosen, f"{words} ({why})"
 
 
-def layout_for(task: str, system: System) -> Layout | None:
+def find_layout(task: str, system: System) -> StepSeconds | None:
     """The measurement of both memory layouts on such a CPU; None if there is none."""
     if system.accelerator != "cpu":
         return None
@@ -116,4 +123,4 @@ def choose_kernels(system: System) -> None:
         raise RecipeError(
             "--system.kernels triton: Triton is not installed. torch's CUDA build brings it; or use --system.kernels torch."
         )
-    use_triton(wanted)
+    set_triton(wanted)

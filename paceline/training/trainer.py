@@ -12,28 +12,28 @@ from typing import Any
 
 import torch
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import Lines, Reporter
-from paceline.config.run import Run
-from paceline.config.run_length import Due
-from paceline.data.loader.gpu_decode import renderer_for
+from paceline.config.run import RunSpec
+from paceline.config.run_length import Cadence
+from paceline.data.loader.gpu_decode import choose_gpu_decoder
 from paceline.data.workers.template import start_early
-from paceline.distributed.comm.environment import environment
-from paceline.distributed.comm.failure import is_echo
+from paceline.distributed.comm.environment import apply_environment
+from paceline.distributed.comm.failure import is_secondary_failure
 from paceline.distributed.comm.launcher import Launch, read_launch
-from paceline.distributed.comm.roles import Roles, assign
-from paceline.distributed.comm.world import open_world
-from paceline.distributed.device.affinity import bound, choose_adapter
-from paceline.distributed.device.host_memory import keep_freed_memory
-from paceline.distributed.device.oom import check_addresses, failures_in_words
-from paceline.distributed.device.provenance import untested_torch
+from paceline.distributed.comm.roles import RankRoles, assign_roles
+from paceline.distributed.comm.world import open_distributed
+from paceline.distributed.device.affinity import bind_cores, choose_adapter
+from paceline.distributed.device.host_memory import set_malloc_trim_threshold
+from paceline.distributed.device.oom import check_address_limit, explained_failures
+from paceline.distributed.device.provenance import warn_untested_torch
 from paceline.distributed.device.setup import choose_device, make_exact, set_threads
 from paceline.models.memory_estimate import MemoryEstimate
 from paceline.models.task import InputRank, Task
-from paceline.models.workload import Workload
+from paceline.models.workload import WorkloadSpec
 from paceline.training.context import Checkpointer, TrainContext
-from paceline.training.data_cache import photos_in_memory, staged_photos
-from paceline.training.eval_history import Ending
+from paceline.training.data_cache import open_memory_cache, open_staged_copy
+from paceline.training.eval_history import TrainResult
 from paceline.training.factory import build_model, build_state, choose_weights, load_first_weights
 from paceline.training.logging.console import Console, open_console
 from paceline.training.logging.stdout_guard import lasting_output
@@ -47,22 +47,22 @@ from paceline.training.rank_consistency import request_facts, run_facts
 from paceline.training.recording import open_monitors, open_recorder
 from paceline.training.request import Request
 from paceline.training.resolve import resolve_request, resolve_with_data, undecided
-from paceline.training.resume import Start, check_start, find_start
+from paceline.training.resume import ResumePoint, check_start, find_start
 from paceline.training.run_dir.folder import nearest_folder, open_run_folder
 from paceline.training.state import State
 from paceline.training.step_variants import choose_kernels
 
 # What is done on rank 0 once a run has ended.
-OnEnd = Callable[[Ending, Run, Workload, Console], None]
+OnEnd = Callable[[TrainResult, RunSpec, WorkloadSpec, Console], None]
 
 
-def run_training(request: Request, console: Console | None = None, *, on_end: OnEnd | None = None) -> Ending:
+def run_training(request: Request, console: Console | None = None, *, on_end: OnEnd | None = None) -> TrainResult:
     """Train one run on this rank, to its end.
 
     request  what to train, as `validate` leaves it
     console  closed here; None: a new one, by the request's controls
     on_end   called on rank 0 once the run has ended, before the ranks part
-    Raises UserError for whatever a user can mend; after the first step only the machine can fail.
+    Raises PacelineError for whatever a user can mend; after the first step only the machine can fail.
     """
     began, launch = time.monotonic(), read_launch(os.environ)
     with ExitStack() as held:
@@ -75,7 +75,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         folder = held.enter_context(open_run_folder(request, world, reporter))
         saved = folder.saved
         request = resolve_request(request, saved, roles.trainers, reporter)
-        place, threads, placement = held.enter_context(set_up_device(request, saved, roles, reporter))
+        rank_info, threads, placement = held.enter_context(set_up_device(request, saved, roles, reporter))
         start = find_start(saved, request, world, reporter, undecided=undecided(request))
         request, weights = choose_weights(request, saved, start, world, reporter)
 
@@ -83,14 +83,14 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         manifest = None if request.controls.synthetic else prepare_data(request.recipe, request.controls, world, reporter)
         init_began = time.time()  # MLPerf's clock: preparing a data set is no part of a timed run
         task = open_task(request.recipe, request.controls, world, reporter, manifest=manifest)
-        request, task, auto, feeding = resolve_with_data(request, task, place, roles, saved, reporter)
+        request, task, auto, feeding = resolve_with_data(request, task, rank_info, roles, saved, reporter)
 
         memory = task.memory(request.system)
         run = plan_run(request, task, roles, memory, launch.nodes, reporter, new=saved.facts is None and auto is None)
         run, forms = with_forms(run, task, world, saved, reporter)
-        prepare_device(run, task, place, threads, memory)
-        held.enter_context(staged_photos(task.data, run.controls.stage, world, reporter))
-        run, fitted = with_length(run, task, place, roles, memory, saved, reporter, began)
+        prepare_device(run, task, rank_info, threads, memory)
+        held.enter_context(open_staged_copy(task.data, run.controls.stage, world, reporter))
+        run, fitted = with_length(run, task, rank_info, roles, memory, saved, reporter, began)
         facts = {**placement, "fitted": fitted, "forms": forms, "feeding": feeding and asdict(feeding), "auto": auto}
         run = with_provenance(run, request.command, launch.kind, threads, task, memory, facts)
         console.input_rate = feeding.in_words() if feeding is not None else ""
@@ -101,7 +101,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         world.agree(run_facts(run, start.checkpoint, weights), "run")
         state = build_state_from(run, task, roles, start, weights, reporter)
         folder.check_space(state, run.controls.keep)
-        if worth_trying(place.device):
+        if worth_trying(rank_info.device):
             reporter.doing("trying a step")
             run = run_that_fits(run, task, state, roles, reporter)
         roles.meet()
@@ -110,15 +110,15 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         mirror = held.enter_context(folder.begin(run, reporter))
         recorder = held.enter_context(open_recorder(run, task.workload, state, start, folder, console, init_began))
         writer = held.enter_context(folder.writer(run.controls, start, mirror, reporter))
-        held.enter_context(photos_in_memory(task.data, run.system, world, reporter))
+        held.enter_context(open_memory_cache(task.data, run.system, world, reporter))
         checkpoints = Checkpointer(run, roles.peers, recorder, writer, mirror)
         monitors = held.enter_context(open_monitors(run, roles.peers, recorder, start, folder.path))
-        due = Due.of(run.plan, run.controls)
+        due = Cadence.of(run.plan, run.controls)
         context = TrainContext(
-            run, task, roles, place, state, start.standing, checkpoints, recorder, monitors, due, folder.path
+            run, task, roles, rank_info, state, start.standing, checkpoints, recorder, monitors, due, folder.path
         )
         output.goes_on = f"training goes on, events are in {folder.path}/events.jsonl"
-        with recorded_failure(context):
+        with record_failure(context):
             ending = serve(context) if roles.evaluates else loop(context, pending=start.pending(run.plan.stop_after))
             if on_end is not None and world.is_main:
                 on_end(ending, run, task.workload, console)
@@ -126,10 +126,10 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
 
 
 @contextmanager
-def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[Roles]:
+def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[RankRoles]:
     """While this is open, this rank computes on its device and belongs to the others; -> who trains and who only evaluates.
 
-    Raises RankError where code, versions or requests of the ranks differ, UserError for a device that is missing.
+    Raises RankError where code, versions or requests of the ranks differ, PacelineError for a device that is missing.
     """
     facts = folder = None
     if launch.world > 1:
@@ -138,26 +138,26 @@ def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[R
             "train", request.recipe, request.system, request.controls, given=given, name=request.name, repeats=repeats
         )
         folder = nearest_folder(request.controls.out)
-    with environment(request.system, launch, named="system.interface" in request.given) as notes:
+    with apply_environment(request.system, launch, named="system.interface" in request.given) as notes:
         start_early("paceline.data.loader.render_job")
-        for note in filter(None, (*notes, untested_torch(torch.__version__)) if launch.rank == 0 else ()):
+        for note in filter(None, (*notes, warn_untested_torch(torch.__version__)) if launch.rank == 0 else ()):
             console.warning(note)
         device = choose_device(request.system, launch.local_rank, launch.local_world)
         choose_adapter(request.system, launch, os.environ)
-        with open_world(launch, device=device, facts=facts, secret_folder=folder) as world, failures_in_words():
-            yield assign(world, request.controls.eval_ranks)
+        with open_distributed(launch, device=device, facts=facts, secret_folder=folder) as world, explained_failures():
+            yield assign_roles(world, request.controls.eval_ranks)
 
 
 @contextmanager
 def set_up_device(
-    request: Request, saved: SavedRun, roles: Roles, reporter: Reporter
+    request: Request, saved: SavedRun, roles: RankRoles, reporter: Reporter
 ) -> Iterator[tuple[InputRank, dict[str, int], dict[str, Any]]]:
     """While this is open, this rank's threads run on its cores; -> (its place, its numbers of threads, `placement` of run.json).
 
     Raises RecipeError where the cores do not suffice.
     """
     system, world, given = request.system, roles.everyone, "system.intra_op_threads" in request.given
-    with bound(system, world, reporter) as placed:
+    with bind_cores(system, world, reporter) as placed:
         wanted = saved.with_threads(system, given=given, world=roles.trainers)
         threads = set_threads(wanted, world, reporter, placed.share)
         saved.report_threads(threads["intra_op"], reporter)
@@ -165,18 +165,22 @@ def set_up_device(
         yield InputRank(roles.peers.rank, roles.peers.world, world.device, threads["loader"]), threads, placed.facts
 
 
-def prepare_device(run: Run, task: Task, place: InputRank, threads: Mapping[str, int], memory: MemoryEstimate) -> None:
-    """Set how the device computes, before anything is built there. Raises UserError where it lacks what the run needs."""
-    check_addresses(memory.total(run.plan.images_per_forward), threads["loader"] + threads["intra_op"])
-    renderer_for(run.recipe.input, place.device)  # refused before anything is written
+def prepare_device(
+    run: RunSpec, task: Task, rank_info: InputRank, threads: Mapping[str, int], memory: MemoryEstimate
+) -> None:
+    """Set how the device computes, before anything is built there. Raises PacelineError where it lacks what the run needs."""
+    check_address_limit(memory.total(run.plan.images_per_forward), threads["loader"] + threads["intra_op"])
+    choose_gpu_decoder(run.recipe.input, rank_info.device)  # refused before anything is written
     make_exact(run.controls.exact, varied=task.data.shapes.vary)
-    keep_freed_memory(place.device)
+    set_malloc_trim_threshold(rank_info.device)
 
 
-def build_state_from(run: Run, task: Task, roles: Roles, start: Start, weights: Path | None, reporter: Reporter) -> State:
+def build_state_from(
+    run: RunSpec, task: Task, roles: RankRoles, start: ResumePoint, weights: Path | None, reporter: Reporter
+) -> State:
     """The model, optimizer and what else a checkpoint holds, at the step where the run starts.
 
-    Raises UserError where weights do not fit, or ranks differ in them.
+    Raises PacelineError where weights do not fit, or ranks differ in them.
     """
     model = build_model(task, run, roles.peers, trains=not roles.evaluates)
     load_first_weights(model, task, run, roles.everyone, start, weights, reporter)
@@ -187,21 +191,21 @@ def build_state_from(run: Run, task: Task, roles: Roles, start: Start, weights: 
 
 
 @contextmanager
-def recorded_failure(context: TrainContext) -> Iterator[None]:
+def record_failure(context: TrainContext) -> Iterator[None]:
     """An error inside is written as the run's end, also where another rank is the one that fails."""
     watch = context.roles.everyone.watch
 
     def fail(reason: str) -> None:
-        with suppress(UserError):  # the folder itself may be gone, and the reason says more
+        with suppress(PacelineError):  # the folder itself may be gone, and the reason says more
             seconds = context.monitors.clock.seconds()
             context.recorder.fail(context.state.step, seconds, best=context.standing.best, reason=reason)
 
     if watch is not None:
         watch.before_exit.append(fail)  # called when another rank failed, before this process exits
     try:
-        with failures_in_words(context.run):
+        with explained_failures(context.run):
             yield
     except Exception as error:
-        if watch is None or not is_echo(error):  # an echo: the watch reports the rank that failed first
+        if watch is None or not is_secondary_failure(error):  # an echo: the watch reports the rank that failed first
             fail(f"{type(error).__name__}: {error}".splitlines()[0])
         raise

@@ -24,17 +24,17 @@ def alone(name: str, precision: str, seconds: float) -> None:
 
     from benchmarks.classification import plain_step
     from paceline.config.system import System
-    from paceline.distributed.device.host_memory import keep_freed_memory
-    from paceline.tools.bench.step import our_step
+    from paceline.distributed.device.host_memory import set_malloc_trim_threshold
+    from paceline.tools.bench.step import make_step
     from paceline.tools.bench.step_resnet import ResNetBench
 
     device, system = torch.device("cpu"), System(accelerator="cpu", channels_last=True)
     bench = ResNetBench(batch=BATCH, rounds=1, seconds=seconds, precisions=(precision,), system=system, depth=50, size=224)
     if name != "torchvision":
-        keep_freed_memory(device)
+        set_malloc_trim_threshold(device)
     ((_, scene),) = bench.scenes(device)
     step = (
-        our_step(bench, precision, scene, device)
+        make_step(bench, precision, scene, device)
         if name == "ours"
         else plain_step(bench, precision, "torchvision", scene, device)
     ).step

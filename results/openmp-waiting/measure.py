@@ -6,12 +6,12 @@ import time
 import torch
 import torch.nn.functional as F
 
-from paceline.models.backbones.base import initialise
+from paceline.models.backbones.base import init_weights
 from paceline.models.backbones.resnet import ResNet
 
 torch.set_num_threads(int(sys.argv[1]))
 model = ResNet(10, 10, width=32)
-initialise(model, "torchvision", torch.Generator().manual_seed(0))
+init_weights(model, "torchvision", torch.Generator().manual_seed(0))
 model = model.to(memory_format=torch.channels_last)
 images = torch.randn(32, 3, 128, 128).contiguous(memory_format=torch.channels_last)
 labels = torch.randint(0, 10, (32,))

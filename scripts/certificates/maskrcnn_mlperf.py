@@ -21,7 +21,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
-from maskrcnn_ours import DECAY, LEAST_SIDE, LOSSES, PEAK, WARMUP, WARMUP_FROM
+from maskrcnn_ours import DECAY, LOSSES, MIN_SIDE, PEAK, WARMUP, WARMUP_FROM
 from maskrcnn_start import CLASSES, nudged, photos_of, read_batches, read_drop
 from maskrcnn_torchvision import NAMES, SameAnchors
 from torch import Tensor
@@ -92,7 +92,7 @@ def load(folder: Path, as_published: str, drop: int) -> SimpleNamespace:
         "MODEL.DEVICE": "cpu",
         "MODEL.RESNETS.STRIDE_IN_1X1": False,
         "MODEL.RPN.FPN_POST_NMS_TOP_N_TRAIN": 2 * 128,
-        "MODEL.RPN.MIN_SIZE": 0 if as_published == "narrow proposals" else LEAST_SIDE,
+        "MODEL.RPN.MIN_SIZE": 0 if as_published == "narrow proposals" else MIN_SIDE,
         "SOLVER.BASE_LR": PEAK,
         "SOLVER.WEIGHT_DECAY": DECAY,
         "SOLVER.STEPS": (drop,),
@@ -107,7 +107,7 @@ def load(folder: Path, as_published: str, drop: int) -> SimpleNamespace:
         node[last] = value
     assert cfg.MODEL.ROI_BOX_HEAD.NUM_CLASSES == CLASSES + 1
     return SimpleNamespace(
-        cfg=cfg, build=build_detection_model, optimiser=make_optimizer, schedule=make_lr_scheduler,
+        cfg=cfg, build=build_detection_model, optimizer=make_optimizer, schedule=make_lr_scheduler,
         ImageList=ImageList, BoxList=reference.BoxList,
     )  # fmt: skip
 
@@ -146,8 +146,8 @@ def train(dump: Path, steps: int, seed: int = 0, *, folder: Path, as_published: 
     sampler = SameAnchors(256, 0.5)
     model.rpn.loss_evaluator.fg_bg_sampler = sampler
     model.train()
-    optimiser = theirs.optimiser(theirs.cfg, model)
-    schedule = theirs.schedule(theirs.cfg, optimiser)
+    optimizer = theirs.optimizer(theirs.cfg, model)
+    schedule = theirs.schedule(theirs.cfg, optimizer)
     losses = []
     for step, (batch, drawn) in enumerate(read_batches(dump, steps)):
         sampler.now = drawn
@@ -155,8 +155,8 @@ def train(dump: Path, steps: int, seed: int = 0, *, folder: Path, as_published: 
         sizes = [tuple(size) for size in batch.sizes.tolist()]
         found = model(theirs.ImageList(photos_of(batch), sizes), targets_of(batch, theirs.BoxList))
         sum(found.values()).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
         losses.append({ours: found[name].item() for ours, name in zip(LOSSES, NAMES)})
         print(f"mlperf {seed} {step} {losses[-1]}", flush=True)
     return losses

@@ -12,15 +12,15 @@ import torch
 from maskrcnn_start import CLASSES, WORKLOAD, drop_of, read_batches
 
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
-from paceline.config.plan import make_plan, rates_at
+from paceline.config.plan import make_plan, step_rates
 from paceline.config.recipe import Optim, Recipe, Schedule
 from paceline.config.recipes.maskrcnn import MaskRCNNRecipe, gluoncv, mlperf
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
 from paceline.data.batch import InstanceBatch
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
-from paceline.models.maskrcnn.module import Segmenter
+from paceline.distributed.comm.world import open_distributed
+from paceline.models.maskrcnn.module import MaskRCNNWithLoss
 from paceline.models.task import Task
 from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
@@ -29,7 +29,7 @@ LOSSES = ("objectness", "rpn_box", "class", "box", "mask")
 WARMUP = 20  # steps
 PEAK, WARMUP_FROM = 0.0005, 1 / 3  # a fifth of the MLPerf reference's for two images: rounding grows slower
 DECAY = 0.3  # 3,000 times the recipes': a few steps are to show which tensors decay
-LEAST_SIDE = 1.5  # pixels; beside the MLPerf reference, see maskrcnn_mlperf.py
+MIN_SIDE = 1.5  # pixels; beside the MLPerf reference, see maskrcnn_mlperf.py
 
 
 def fitted(recipe: MaskRCNNRecipe, short: int, steps: int, *, images: int = 2, proposals: int = 128) -> MaskRCNNRecipe:
@@ -84,7 +84,7 @@ def beside_mlperf(short: int, steps: int) -> MaskRCNNRecipe:
     recipe = fitted(replace(mlperf(), schedule=replace(mlperf().schedule, warmup_first=1)), short, steps)
     return replace(
         recipe,
-        model=replace(recipe.model, bn_eps=0.0, rpn=replace(recipe.model.rpn, least_side=LEAST_SIDE)),
+        model=replace(recipe.model, bn_eps=0.0, rpn=replace(recipe.model.rpn, least_side=MIN_SIDE)),
         schedule=replace(recipe.schedule, boundaries=(drop_of(steps) - 1,)),
     )
 
@@ -132,7 +132,7 @@ def ours(dump: Path, recipe: MaskRCNNRecipe, steps: int, twin: str = "") -> list
     torch.set_num_threads(1)
     recipe = planted(recipe)[twin] if twin else recipe
     model = WORKLOAD.network.build(recipe, CLASSES)
-    assert isinstance(model, Segmenter)
+    assert isinstance(model, MaskRCNNWithLoss)
     model.network.load_state_dict(torch.load(dump / "first.pth"))
     sample_regions, roi = model._sample_regions, recipe.model.roi
 
@@ -147,15 +147,15 @@ def ours(dump: Path, recipe: MaskRCNNRecipe, steps: int, twin: str = "") -> list
 
     model._sample_regions = none_drawn  # type: ignore[method-assign]
     plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=1000, val_images=1)
-    run = Run("certificate", recipe, "cpu", System(), plan, Controls())
-    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+    run = RunSpec("certificate", recipe, "cpu", System(), plan, RunOptions())
+    with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         task = cast(Task, SimpleNamespace(build=lambda device: model))
         state = build_state(build_model(task, run, world), run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
         losses = []
         for step, (batch, _) in enumerate(read_batches(dump, steps)):
             batch = _shifted(batch) if twin == "class index shifted" else batch
-            found = step_once([batch], rates_at(recipe, plan, step))
+            found = step_once([batch], step_rates(recipe, plan, step))
             losses.append({name: float(found[name]) for name in LOSSES})
             print(f"ours {twin} {step} {losses[-1]}", flush=True)
     return losses

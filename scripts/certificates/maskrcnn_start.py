@@ -23,12 +23,12 @@ from paceline.config.recipes.maskrcnn import MaskRCNNRecipe
 from paceline.data.batch import InstanceBatch, instance_batch
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import padded_shape
-from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.models.maskrcnn.module import Segmenter
+from paceline.data.prepare.auto_prepare import prepare_if_needed
+from paceline.models.maskrcnn.module import MaskRCNNWithLoss
 from paceline.models.registry import WORKLOADS
 
 CLASSES = 80
-MOST_OBJECTS = 15  # of an image
+MAX_OBJECTS = 15  # of an image
 WORKLOAD = WORKLOADS["maskrcnn"]
 NORMS = (".bn", ".downsample.1.", "running_")  # in names of what is no layer's weight
 
@@ -42,7 +42,7 @@ def first_weights(recipe: MaskRCNNRecipe, photos: list[Tensor]) -> dict[str, Ten
     """
     model = WORKLOAD.network.build(recipe, CLASSES)
     random = torch.Generator().manual_seed(recipe.seed)
-    WORKLOAD.network.initialise(recipe, model, random)
+    WORKLOAD.network.initialize(recipe, model, random)
     state = {name: tensor.detach().clone() for name, tensor in model.network.state_dict().items()}
     for name, tensor in state.items():
         if name.endswith(".bias") and not any(part in name for part in NORMS):
@@ -71,18 +71,18 @@ def nudged(state: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
 
 
 def make_batches(recipe: MaskRCNNRecipe, data: Path, steps: int, *, whole: bool) -> list[InstanceBatch]:
-    """T batches of real photos, drawn and flipped by our input path; none has more than MOST_OBJECTS objects.
+    """T batches of real photos, drawn and flipped by our input path; none has more than MAX_OBJECTS objects.
 
     whole: only photos that need no padding
     """
-    task = cast(Any, WORKLOAD.open(recipe, Manifest.load(ensure_prepared(data, kind="boxes"))))
+    task = cast(Any, WORKLOAD.open(recipe, Manifest.load(prepare_if_needed(data, kind="boxes"))))
     made, place, count = [], 0, recipe.global_batch
     while len(made) < steps:
         samples = []
         while len(samples) < count:
             pixels, objects = task.data.sample(*divmod(place, task.data.train_images))
             place += 1
-            if 0 < len(objects.classes) <= MOST_OBJECTS and (not whole or not any(side % 32 for side in objects.size)):
+            if 0 < len(objects.classes) <= MAX_OBJECTS and (not whole or not any(side % 32 for side in objects.size)):
                 samples.append((pixels, objects))
         shape = padded_shape(*(max(side) for side in zip(*(objects.size for _, objects in samples))), recipe.input, 0)
         images = torch.zeros(count, 3, *shape, dtype=torch.uint8)
@@ -96,7 +96,7 @@ def write_start(dump: Path, recipe: MaskRCNNRecipe, data: Path, steps: int) -> N
     """DUMP's two files."""
     batches = make_batches(recipe, data, steps, whole=recipe.model.roi.pooling == "average")
     model = WORKLOAD.network.build(recipe, CLASSES)
-    assert isinstance(model, Segmenter)
+    assert isinstance(model, MaskRCNNWithLoss)
     torch.save(first_weights(recipe, [photos_of(batch) for batch in batches[:4]]), dump / "first.pth")
     arrays: dict[str, Any] = {"drop": np.array(drop_of(steps))}
     for step, batch in enumerate(batches):

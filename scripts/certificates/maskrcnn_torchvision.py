@@ -67,18 +67,18 @@ def train(dump: Path, steps: int, seed: int = 0) -> list[dict[str, float]]:
     model.rpn.fg_bg_sampler = sampler  # type: ignore[assignment]
     model.train()
     trained = [weight for weight in model.parameters() if weight.requires_grad]
-    optimiser = torch.optim.SGD(trained, lr=PEAK, momentum=0.9, weight_decay=DECAY)
+    optimizer = torch.optim.SGD(trained, lr=PEAK, momentum=0.9, weight_decay=DECAY)
     schedule = ChainedScheduler(
-        [LinearLR(optimiser, WARMUP_FROM, total_iters=WARMUP), MultiStepLR(optimiser, [read_drop(dump)])]
+        [LinearLR(optimizer, WARMUP_FROM, total_iters=WARMUP), MultiStepLR(optimizer, [read_drop(dump)])]
     )
     losses = []
     for step, (batch, drawn) in enumerate(read_batches(dump, steps)):
         sampler.now = drawn
         photos = [batch.images[k, :, :h, :w].float() / 255 for k, (h, w) in enumerate(batch.sizes.tolist())]
         found = model(photos, targets_of(batch))
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.stack(list(found.values())).sum().backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         losses.append({ours: found[name].item() for ours, name in zip(LOSSES, NAMES)})
         print(f"torchvision {seed} {step} {losses[-1]}", flush=True)

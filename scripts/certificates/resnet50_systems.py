@@ -30,7 +30,7 @@ from paceline.config.recipes import RECIPES  # noqa: E402
 from paceline.data.batch import Batch  # noqa: E402
 from paceline.models.layers.batch_norm import BatchNorm  # noqa: E402
 from paceline.models.registry import WORKLOADS  # noqa: E402
-from paceline.models.resnet.module import Classifier  # noqa: E402
+from paceline.models.resnet.module import ClassifierWithLoss  # noqa: E402
 
 PROGRAM = ROOT / "scripts" / "originals" / "gluoncv_resnet.py"
 WARMUP = 8  # steps
@@ -143,11 +143,11 @@ def original(
         return dict(file)
 
 
-def ours(start: Start, recipe: Recipe, dtype: str = "float32", *, late: int = 0) -> tuple[Losses, Classifier]:
+def ours(start: Start, recipe: Recipe, dtype: str = "float32", *, late: int = 0) -> tuple[Losses, ClassifierWithLoss]:
     """Losses of our own step (`TrainStep`), and the trained model. late: plants rates that are so many steps behind."""
     torch.set_num_threads(1)
 
-    def build(device: torch.device) -> Classifier:
+    def build(device: torch.device) -> ClassifierWithLoss:
         model = WORKLOADS["classification"].network.build(recipe, len(start.weights["fc.bias"]))
         for name, parameter in model.network.named_parameters():
             with torch.no_grad():
@@ -172,7 +172,7 @@ def column(losses: np.ndarray) -> Losses:
     return [{"loss": float(value)} for value in losses]
 
 
-def end_differences(model: Classifier, found: Mapping[str, np.ndarray], start: Start) -> dict[str, float]:
+def end_differences(model: ClassifierWithLoss, found: Mapping[str, np.ndarray], start: Start) -> dict[str, float]:
     """The largest relative difference of running means, running variances and weights' norms after the last step.
 
     MXNet's running variance is the step's own, ours that of the population (torch's): n / (n - 1) times as large for n values of a
@@ -200,7 +200,7 @@ def end_differences(model: Classifier, found: Mapping[str, np.ndarray], start: S
     return largest
 
 
-def values_of_a_channel(model: Classifier, start: Start) -> dict[str, int]:
+def values_of_a_channel(model: ClassifierWithLoss, start: Start) -> dict[str, int]:
     """Name of each BatchNorm of the network -> images times places that its statistics are of."""
     counts, images = {}, start.images.shape[1]
     hooks = [
@@ -210,7 +210,7 @@ def values_of_a_channel(model: Classifier, start: Start) -> dict[str, int]:
         for name, module in model.network.named_modules()
         if isinstance(module, BatchNorm)
     ]
-    size, channels = start.images.shape[2], model.normalise.channels
+    size, channels = start.images.shape[2], model.normalize.channels
     with torch.no_grad():
         weight = next(model.network.parameters())
         model.network.eval()(torch.zeros(1, channels, size, size, dtype=weight.dtype))

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.config.plan import make_plan, rates_at
+from paceline.config.plan import make_plan, step_rates
 from paceline.config.recipes.ssd import SSDRecipe, gaudi, gaudi_cosine
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.models.ops.matching import match
 from paceline.models.registry import WORKLOADS
-from paceline.models.ssd.loss import Detector
+from paceline.models.ssd.loss import SSDWithLoss
 from paceline.models.task import Task
 from paceline.models.weights.formats.tensorflow import from_tensorflow
 from paceline.training.factory import build_model, build_state
@@ -111,7 +111,7 @@ class Places:
         return found.numpy()
 
 
-def load_first(weights: Path, model: Detector) -> Places:
+def load_first(weights: Path, model: SSDWithLoss) -> Places:
     """The original's first weights, into our network."""
     with np.load(weights) as file:
         first = dict(file)
@@ -121,8 +121,8 @@ def load_first(weights: Path, model: Detector) -> Places:
     return Places(first)
 
 
-def build(recipe: SSDRecipe) -> Detector:
-    return cast(Detector, WORKLOAD.network.build(recipe, CLASSES))
+def build(recipe: SSDRecipe) -> SSDWithLoss:
+    return cast(SSDWithLoss, WORKLOAD.network.build(recipe, CLASSES))
 
 
 def ours(release: str, samples: Path, weights: Path, images: int, steps: int, name: str = "") -> dict[str, np.ndarray]:
@@ -135,14 +135,14 @@ def ours(release: str, samples: Path, weights: Path, images: int, steps: int, na
     model = build(recipe)
     places = load_first(weights, model)
     plan = make_plan(recipe, System(), world=1, most=images, train_images=images, val_images=1)
-    run = Run("certificate", recipe, "cpu", System(), plan, Controls())
+    run = RunSpec("certificate", recipe, "cpu", System(), plan, RunOptions())
     rows: list[dict[str, Any]] = []
-    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+    with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         task = cast(Task, SimpleNamespace(build=lambda device: model))
         state = build_state(build_model(task, run, world), run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
         for step, batch in zip(range(steps), batches(samples, images, shift)):
-            rates = rates_at(recipe, plan, step)
+            rates = step_rates(recipe, plan, step)
             found = step_once([batch], rates)
             values = model.network.state_dict()
             rows.append({loss: float(found[loss]) for loss in LOSSES} | {"rate": rates.lr})
@@ -164,7 +164,7 @@ def batches(samples: Path, images: int, shift: int = 0) -> Iterator[DetectionBat
         yield detection_batch(photos, objects, torch.arange(images))
 
 
-def matched(batch: DetectionBatch, recipe: SSDRecipe, detector: Detector) -> tuple[Tensor, Tensor]:
+def matched(batch: DetectionBatch, recipe: SSDRecipe, detector: SSDWithLoss) -> tuple[Tensor, Tensor]:
     """Object (B, A) and whether it has one (B, A) of each default box, as our training step matches; in cell-major order."""
     corners, rules = detector.corners, recipe.model
     assert corners is not None

@@ -16,9 +16,9 @@ from ssd_gaudi_ours import BY_CELL, LAST_WINS, build, matched, our_recipe
 
 from paceline.data.batch import Objects, detection_batch
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import Draw, render
+from paceline.data.transforms.sample import SampleSpec, decode_and_transform
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import Task
 
@@ -31,7 +31,7 @@ def write_samples(out: Path, data: Path, count: int) -> None:
     Boxes are y, x, y, x in fractions of the crop; `categories` are COCO's own numbers, found by each class's name.
     """
     recipe = our_recipe(FIRST, 1)
-    task = WORKLOADS["ssd"].open(recipe, Manifest.load(ensure_prepared(data, kind="boxes")))
+    task = WORKLOADS["ssd"].open(recipe, Manifest.load(prepare_if_needed(data, kind="boxes")))
     drawn = [draw_of(task, *divmod(place, task.data.train_images)) for place in range(count)]
     changed = changed_by_ties([draw.label for draw, _ in drawn])
     first = [min(changed[name]) for name in TIES]
@@ -58,7 +58,7 @@ def write_samples(out: Path, data: Path, count: int) -> None:
     )
 
 
-def draw_of(task: Task, epoch: int, number: int) -> tuple[Draw, bytes]:
+def draw_of(task: Task, epoch: int, number: int) -> tuple[SampleSpec, bytes]:
     """What is drawn for training photo `number`, and its bytes."""
     index, records = int(task.data.train_numbers[number]), task.data.train.index
     data, name = records.read(index), records.name(index)
@@ -82,42 +82,42 @@ def changed_by_ties(labels: Sequence[Objects]) -> dict[str, list[int]]:
     return found
 
 
-def rendered(draws: Sequence[Draw], photos: Sequence[bytes]) -> np.ndarray:
+def rendered(draws: Sequence[SampleSpec], photos: Sequence[bytes]) -> np.ndarray:
     """(M, S, S, 3) uint8"""
     pixels = np.zeros((len(draws), 300, 300, 3), np.uint8)
     for out, draw, photo in zip(pixels, draws, photos):
-        render(photo, draw, out)
+        decode_and_transform(photo, draw, out)
     return pixels
 
 
-def in_degrees(draw: Draw) -> Draw:
+def in_degrees(draw: SampleSpec) -> SampleSpec:
     """The hue's turn, as if its range were given in degrees."""
-    assert draw.colour is not None
-    return draw._replace(colour=draw.colour._replace(turns=draw.colour.turns / 360))
+    assert draw.color is not None
+    return draw._replace(color=draw.color._replace(turns=draw.color.turns / 360))
 
 
-def region_of(draw: Draw) -> tuple[float, ...]:
+def region_of(draw: SampleSpec) -> tuple[float, ...]:
     """Top, left, bottom, right of the crop in fractions of the photo."""
     window, height, width = draw.window, draw.header.height, draw.header.width
     bottom, right = window.top + window.height, window.left + window.width
     return window.top / height, window.left / width, bottom / height, right / width
 
 
-def amounts_of(draw: Draw) -> tuple[float, ...]:
+def amounts_of(draw: SampleSpec) -> tuple[float, ...]:
     """Brightness to add (of 1), contrast, saturation, hue in turns."""
-    colour = draw.colour
-    assert colour is not None
-    return colour.shift / 255, colour.contrast, colour.saturation, colour.turns
+    color = draw.color
+    assert color is not None
+    return color.shift / 255, color.contrast, color.saturation, color.turns
 
 
-def pixel_difference(pixels: np.ndarray, normalised: np.ndarray) -> dict[str, float]:
+def pixel_difference(pixels: np.ndarray, normalized: np.ndarray) -> dict[str, float]:
     """Our pixels (M, S, S, 3) uint8 beside the original's float32 ones, which may go on past black and white; ours end there.
 
     return  "levels": mean absolute difference, of 255; "hue": median turn of a photo's colours, in turns
     """
     photo = our_recipe(FIRST, 1).input
     levels, hues = [], []
-    for own, other in zip(pixels.astype(np.float32), normalised):
+    for own, other in zip(pixels.astype(np.float32), normalized):
         theirs = (255 * (other * np.array(photo.std) + np.array(photo.mean))).clip(0, 255)
         levels.append(np.abs(own - theirs).mean())
         hues.append(abs(np.angle((chroma(own) * chroma(theirs).conj()).sum())) / (2 * np.pi))

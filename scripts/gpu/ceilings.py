@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from item import Item, run
 
-from paceline.tools.bench.timing import seconds_of
+from paceline.tools.bench.timing import measure_seconds
 
 
 def ceilings(item: Item) -> None:
@@ -15,13 +15,13 @@ def ceilings(item: Item) -> None:
     device, side = item.device, 64 if item.tiny else 8192
     size = 2**20 if item.tiny else 2**32
     source, target = (torch.empty(size, dtype=torch.uint8, device=device) for _ in range(2))
-    wall, _ = seconds_of(partial(target.copy_, source), 0.2, device, item.block)
+    wall, _ = measure_seconds(partial(target.copy_, source), 0.2, device, item.block)
     item.tell(what="copy on the device", gb_per_second=round(2 * size / wall / 1e9, 1))
     size = 2**20 if item.tiny else 2**28
     host = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
     there = torch.empty(size, dtype=torch.uint8, device=device)
     for what, to, of in (("copy to the device", there, host), ("copy from the device", host, there)):
-        wall, _ = seconds_of(partial(to.copy_, of, non_blocking=True), 0.2, device, item.block)
+        wall, _ = measure_seconds(partial(to.copy_, of, non_blocking=True), 0.2, device, item.block)
         item.tell(what=what, gb_per_second=round(size / wall / 1e9, 2))
     for what, number, precision in (
         ("bf16", torch.bfloat16, "highest"),
@@ -31,7 +31,7 @@ def ceilings(item: Item) -> None:
     ):
         torch.set_float32_matmul_precision(precision)
         left, right = (torch.randn(side, side, device=device).to(number) for _ in range(2))
-        wall, _ = seconds_of(partial(torch.matmul, left, right), 1.0, device, item.block)
+        wall, _ = measure_seconds(partial(torch.matmul, left, right), 1.0, device, item.block)
         item.tell(what=f"matrix product {what}", tflop_per_second=round(2 * side**3 / wall / 1e12, 2))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from paceline.config.system import System
-from paceline.distributed.device.detect import gpu
+from paceline.distributed.device.detect import detect_gpu
 from paceline.tools.bench.timing import STEPS
 
 
@@ -64,7 +64,7 @@ class Item:
     @property
     def system(self) -> System:
         """This machine's GPUs, or the CPU of a dry run, in fp32."""
-        return System("cpu", memory_gib=2) if self.cpu else gpu()
+        return System("cpu", memory_gib=2) if self.cpu else detect_gpu()
 
     def tell(self, **facts: Any) -> None:
         """Append what is known now, whole: whoever reads takes the last line of each item and kind."""

@@ -30,10 +30,10 @@ from item import Item, insist, run
 
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import Kernels, Precision, System
-from paceline.training.eval_history import Ending
-from paceline.training.logging.event_logger import Recorder
+from paceline.training.eval_history import TrainResult
+from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import read_events
 from paceline.training.request import Request
 from paceline.training.trainer import run_training
@@ -84,7 +84,7 @@ def take(
     graph: bool = False,
     kernels: Kernels = "torch",
     **controls: Any,
-) -> tuple[Ending, Path]:
+) -> tuple[TrainResult, Path]:
     """Train so many steps of a workload into a new folder, which is given back."""
     workload = WORKLOADS[name]
     chosen = workload.tiny_recipe if item.tiny else workload.recipe
@@ -103,7 +103,7 @@ def take(
         system_name="cpu" if item.cpu else "gpu",
         system=replace(system_of(item, precision, compile=compile, graph=graph), kernels="torch" if item.cpu else kernels),
         # Drawn weights, and a batch that is larger than the photos: both on purpose.
-        controls=Controls(data=str(item.photos / workload.data), out=str(out), steps=steps, weights="none", **controls),
+        controls=RunOptions(data=str(item.photos / workload.data), out=str(out), steps=steps, weights="none", **controls),
         given=frozenset({"system", "weights", *changes}),
     )
     ending = run_training(request)
@@ -255,7 +255,7 @@ def waits(item: Item, name: str, steps: int, what: str, *, graph: bool) -> tuple
         if item.device.type == "cuda":
             changed.callback(torch.cuda.set_sync_debug_mode, "default")
             for moment, mode in (("start", "warn"), ("evaluation_begins", "default")):
-                changed.enter_context(called_before(Recorder, moment, partial(torch.cuda.set_sync_debug_mode, mode)))
+                changed.enter_context(called_before(EventLogger, moment, partial(torch.cuda.set_sync_debug_mode, mode)))
         take(item, name, f"{what} {steps}", steps, log_every=steps, graph=graph)
     places = [f"{Path(entry.filename).name}:{entry.lineno}" for entry in seen if "synchronizing" in str(entry.message)]
     return dict(Counter(places)), time.thread_time() - began

@@ -70,7 +70,7 @@ def maskrcnn(steps: int) -> Oracle:
     """A small Mask R-CNN; the losses are its own in float64."""
     import maskrcnn_rank as small
 
-    from paceline.models.maskrcnn.model import initialise_mask_rcnn
+    from paceline.models.maskrcnn.model import init_mask_rcnn
     from paceline.models.registry import WORKLOADS
 
     recipe = small.small()
@@ -78,7 +78,7 @@ def maskrcnn(steps: int) -> Oracle:
 
     def first_model() -> nn.Module:
         model = WORKLOADS["maskrcnn"].network.build(recipe, small.CLASSES)
-        initialise_mask_rcnn(model.network, torch.Generator().manual_seed(3))
+        init_mask_rcnn(model.network, torch.Generator().manual_seed(3))
         return model
 
     with in_float64():

@@ -10,7 +10,7 @@ import importlib.util
 from dataclasses import dataclass, replace
 
 CALLS = {"first": 400, "second": 250, "rest": 560}
-MOST_BESIDE = 3
+MAX_BESIDE = 3
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def stages(items: list[Item]) -> list[list[Item]]:
     """The items that start together."""
     found: list[list[Item]] = []
     for item in items:
-        if found and item.beside == found[-1][0].name and len(found[-1]) < MOST_BESIDE:
+        if found and item.beside == found[-1][0].name and len(found[-1]) < MAX_BESIDE:
             found[-1].append(item)
         else:
             found.append([item])

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from item import Item, run
 from torch import Tensor
 
-from paceline.config.resnet import PhotoInput
-from paceline.data.loader.gpu_decode import DeviceRenderer, nvjpeg_on
+from paceline.config.resnet import ImageInput
+from paceline.data.loader.gpu_decode import GpuDecoder, load_nvjpeg
 from paceline.data.transforms.image_header import read_header
-from paceline.distributed.device.accelerators import synchronise
-from paceline.tools.bench.input_contenders import bare_decode, draw_unlabelled, ours, records_of
+from paceline.distributed.device.accelerators import synchronize
+from paceline.tools.bench.input_contenders import bare_decode, draw_unlabeled, open_file_records, paceline_loader
 from paceline.tools.bench.process_tree import cpu_seconds
-from paceline.tools.bench.timing import seconds_of
+from paceline.tools.bench.timing import measure_seconds
 
 # Input channels, output channels, kernel side, stride, side of the input: the convolutions of ResNet-50 at 224 pixels that take
 # most of its time, and the largest of SSD's and of Mask R-CNN's.
@@ -76,8 +76,8 @@ def beside(item: Item, separate: Callable[[], Tensor], together: Callable[[], Te
     return {
         "off": float((got.float() - wanted).abs().max() / wanted.abs().max()),
         "channels_last": got.is_contiguous(memory_format=torch.channels_last),
-        "separate_ms": round(1000 * seconds_of(separate, 0.0, item.device, item.block)[0], 4),
-        "together_ms": round(1000 * seconds_of(together, 0.0, item.device, item.block)[0], 4),
+        "separate_ms": round(1000 * measure_seconds(separate, 0.0, item.device, item.block)[0], 4),
+        "together_ms": round(1000 * measure_seconds(together, 0.0, item.device, item.block)[0], 4),
     }
 
 
@@ -101,7 +101,7 @@ def convolutions(item: Item) -> None:
                 flop = 2 * y.numel() * w[0].numel()
                 found: dict[str, Any] = {}
                 for name, call, count in (("forward", forward, 1), ("backward", backward, 2)):
-                    wall, _ = seconds_of(call, 0.0, item.device, item.block)
+                    wall, _ = measure_seconds(call, 0.0, item.device, item.block)
                     found[f"{name}_ms"] = round(1000 * wall, 4)
                     found[f"{name}_tflop_per_second"] = round(count * flop / wall / 1e12, 1)
                     found[f"{name}_kernels"] = kernels_of(call, item.device)
@@ -143,7 +143,7 @@ def decode(item: Item) -> None:
 
             here = decode_jpeg(some[0], mode=ImageReadMode.RGB)
             apart = (call()[0].cpu().float() - here.float()).abs()
-            wall, cpu = seconds_of(call, 2.0, item.device)
+            wall, cpu = measure_seconds(call, 2.0, item.device)
             return {
                 "images_per_second": round(len(some) / wall, 1),
                 "cpu_seconds_an_image": cpu / len(some),
@@ -162,10 +162,10 @@ def whole_input(item: Item) -> None:
     assert item.photos is not None
     for name in ("imagenette224", "coco_mini"):
         paths = sorted((item.photos / name).rglob("*.jpg"))
-        records = records_of(paths)
+        records = open_file_records(paths)
         counts = [1, 2] if item.tiny else [2**power for power in range((2 * cores).bit_length()) if 2**power <= 2 * cores]
         menu: dict[str, Callable[[], Any]] = {
-            f"our loader, {count} workers": partial(ours, records, size, count, "simplejpeg") for count in counts
+            f"our loader, {count} workers": partial(paceline_loader, records, size, count, "simplejpeg") for count in counts
         }
         menu[f"torchvision's loader, {cores} workers"] = partial(photo_loader, paths, size, cores, "tensor")
         menu[f"bare decoding, {cores} threads"] = partial(bare_decode, paths, cores)
@@ -191,14 +191,14 @@ def whole_input(item: Item) -> None:
 @contextmanager
 def on_the_device(item: Item, paths: list[Path], size: int) -> Iterator[Callable[[], int]]:
     """Random crops of 64 images, decoded and resized on the device, headers and draws included."""
-    renderer, data = DeviceRenderer(item.device, nvjpeg_on(item.device)), [path.read_bytes() for path in paths]
-    settings, numbers = PhotoInput(size=size, decoder="nvjpeg"), itertools.count()
+    renderer, data = GpuDecoder(item.device, load_nvjpeg(item.device)), [path.read_bytes() for path in paths]
+    settings, numbers = ImageInput(size=size, decoder="nvjpeg"), itertools.count()
 
     def take() -> int:
         some = [next(numbers) % len(data) for _ in range(4 if item.tiny else 64)]
-        draws = [draw_unlabelled(settings, 0, place, read_header(data[place], "it"), "it") for place in some]
+        draws = [draw_unlabeled(settings, 0, place, read_header(data[place], "it"), "it") for place in some]
         renderer([data[place] for place in some], draws, (size, size))
-        synchronise(item.device)
+        synchronize(item.device)
         return len(some)
 
     yield take

@@ -15,18 +15,18 @@ from against_cpu import mask_bench
 from item import Item, insist, run
 
 from paceline.config.system import Precision
-from paceline.distributed.device.accelerators import synchronise
-from paceline.distributed.device.compiler import allow_forms
+from paceline.distributed.device.accelerators import synchronize
+from paceline.distributed.device.compiler import set_recompile_limit
 from paceline.distributed.device.setup import make_exact
-from paceline.tools.bench.harness import OURS, Menu, possible
-from paceline.tools.bench.peers import peers
+from paceline.tools.bench.harness import OURS, Menu, select_possible
+from paceline.tools.bench.peers import find_peers
 from paceline.tools.bench.step import StepBench, run_step_bench
 from paceline.tools.bench.step_resnet import ResNetBench
 from paceline.tools.bench.step_ssd import SSDBench
 
 TINY: dict[str, Any] = {"rounds": 1, "seconds": 0.0, "matrix": 64, "block": 2}
 SLOWEST = 10.0  # a peer that is this many times slower than ours is measured before the rounds only
-MOST_OFF = 0.02  # of a trial's first loss, relative to the form that it changes: rounding to bf16 and fp16
+MAX_OFF = 0.02  # of a trial's first loss, relative to the form that it changes: rounding to bf16 and fp16
 FUSED, GRAPH = trials.FUSED, trials.GRAPH
 # What all-NETWORK measures: paceline's forms (the first is required) and the peers.
 FORMS = {
@@ -108,7 +108,7 @@ def with_trials(item: Item, bench: StepBench, network: str, *, alone: bool = Fal
 
 def measured(item: Item, bench: StepBench, network: str) -> None:
     """Measure each contender. Fails if a trial's first loss is not that of the form which it changes."""
-    allow_forms(len(bench.only))
+    set_recompile_limit(len(bench.only))
     facts = run_step_bench(bench, item.device, lambda known: item.tell(**known))
     (scene,) = facts["step"].values()
     losses, found = scene["first_losses"], {}
@@ -117,7 +117,7 @@ def measured(item: Item, bench: StepBench, network: str) -> None:
         plain = trial.plain if trial.plain in losses else f"{OURS}{FUSED}" if network == "ssd" else OURS
         if item.values and trial.name in losses and plain in losses:
             off = abs(losses[trial.name] / losses[plain] - 1)
-            found[trial.name] = {"first_loss_off": off, "agrees": off <= MOST_OFF or item.simulated}
+            found[trial.name] = {"first_loss_off": off, "agrees": off <= MAX_OFF or item.simulated}
     item.tell(what="trials", found=found)
     insist(found)
 
@@ -141,13 +141,13 @@ def search(item: Item) -> None:
 def menu_of(item: Item, network: str) -> Menu:
     """The contenders of a network by name."""
     make_exact(False, varied=network == "maskrcnn")
-    allow_forms(16)
+    set_recompile_limit(16)
     bench = with_trials(item, BENCHES[network](item), network)
     *_, (_, scene) = bench.scenes(item.device)
     menu = bench.ours(bench.precisions[0], scene, item.device)
-    if theirs := peers(bench.task):
+    if theirs := find_peers(bench.task):
         menu |= theirs.contenders(bench, bench.precisions[0], scene, item.device)
-    return possible(menu, item.device, compile=True, only=bench.only)
+    return select_possible(menu, item.device, compile=True, only=bench.only)
 
 
 def profiles(item: Item) -> None:
@@ -163,10 +163,10 @@ def profiles(item: Item) -> None:
                 take = menu[name].make().step
                 for _ in range(1 if item.tiny else 5):
                     take()
-                synchronise(item.device)
+                synchronize(item.device)
                 with torch.profiler.profile(activities=activities, acc_events=True) as seen:
                     take()
-                    synchronise(item.device)
+                    synchronize(item.device)
                 return {"contender": name, **kept(item, seen, f"{network}-{form}")}
 
             item.attempt(f"{network} {form}", work)

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from paceline.config.system import Kernels, Precision
 from paceline.models.layers.common import Conv2d
-from paceline.tools.bench.harness import Contender, Menu
-from paceline.tools.bench.step import StepBench, our_step
+from paceline.tools.bench.harness import Case, Menu
+from paceline.tools.bench.step import StepBench, make_step
 
 Bench = TypeVar("Bench", bound=StepBench)
 
@@ -140,6 +140,6 @@ def contenders(trials: tuple[Trial, ...], bench: StepBench, precision: Precision
         if trial.name.endswith(FUSED):
             used = replace(used, heads="fused")
         graph, number = trial.graph and device.type == "cuda", precision if device.type == "cpu" else trial.precision
-        make = partial(our_step, used, number, scene, device, compile=trial.compile, graph=graph, kernels=trial.kernels)
-        found[trial.name] = Contender(make, compiled=trial.compiled, graph=graph)
+        make = partial(make_step, used, number, scene, device, compile=trial.compile, graph=graph, kernels=trial.kernels)
+        found[trial.name] = Case(make, compiled=trial.compiled, graph=graph)
     return found

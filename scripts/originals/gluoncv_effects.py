@@ -19,12 +19,12 @@ import torch
 from pycocotools import mask as coco
 
 from paceline.config.recipes.maskrcnn import gluoncv
-from paceline.data.loader.aspect_buckets import bucket_of, buckets, resized
-from paceline.data.rle import bitmap
+from paceline.data.loader.aspect_buckets import choose_bucket, make_buckets, resized_size
+from paceline.data.rle import decode_mask
 from paceline.models.metrics.coco import Detections, GroundTruth, score_boxes
-from paceline.models.ops.anchors import pyramid_anchors
+from paceline.models.ops.anchors import make_pyramid_anchors
 from paceline.models.ops.boxes import pairwise_iou
-from paceline.models.ops.matching import inside_photo
+from paceline.models.ops.matching import is_inside_image
 from paceline.models.ops.paste_masks import PasteLaw, paste_to_rle
 from paceline.models.ops.torchvision_kernels import roi_align
 
@@ -35,12 +35,12 @@ TIE = float(np.spacing(np.float32(1)))
 
 def inputs(photos: Sequence[dict[str, Any]]) -> np.ndarray:
     """(N, 2) heights and widths of the photos in the input."""
-    return np.array([resized(photo["height"], photo["width"], SHORT, LONG, PHOTO.sides) for photo in photos])
+    return np.array([resized_size(photo["height"], photo["width"], SHORT, LONG, PHOTO.sides) for photo in photos])
 
 
 def cut_sides(photos: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The size that cutting gives, beside rounding."""
-    cut = np.array([resized(photo["height"], photo["width"], SHORT, LONG, "cut") for photo in photos])
+    cut = np.array([resized_size(photo["height"], photo["width"], SHORT, LONG, "cut") for photo in photos])
     return {"share_of_photos": float((cut != inputs(photos)).any(axis=1).mean())}
 
 
@@ -50,11 +50,11 @@ def best_anchors_within_rounding(photos: Sequence[dict[str, Any]]) -> dict[str, 
     for photo, (height, width) in zip(photos[:60], inputs(photos).tolist()):
         grids = [(-(-height // stride), -(-width // stride)) for stride in (4, 8, 16, 32, 64)]
         anchors = torch.cat(
-            pyramid_anchors(
+            make_pyramid_anchors(
                 grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
             )
         )
-        anchors = anchors[inside_photo(anchors, torch.tensor([[height, width]]))[0]]
+        anchors = anchors[is_inside_image(anchors, torch.tensor([[height, width]]))[0]]
         scale = torch.tensor([width / photo["width"], height / photo["height"]] * 2)
         boxes = torch.tensor([[x, y, x + w, y + h] for x, y, w, h in (o["bbox"] for o in photo["objects"])]) * scale
         overlap = pairwise_iou(boxes, anchors)
@@ -101,9 +101,9 @@ def padding(photos: Sequence[dict[str, Any]], random: np.random.RandomState) -> 
         for pair in np.array_split(part, max(1, len(part) // 2)):
             whole = sizes[pair].max(axis=0)
             there += [1 - size.prod() / whole.prod() for size in sizes[pair]]
-    shapes = buckets(SHORT, LONG, PHOTO.multiple)
+    shapes = make_buckets(SHORT, LONG, PHOTO.multiple)
     for h, w in sizes.tolist():
-        here.append(1 - h * w / np.prod(bucket_of(h, w, shapes)))
+        here.append(1 - h * w / np.prod(choose_bucket(h, w, shapes)))
     return {"there": float(np.mean(there)), "here": float(np.mean(here))}
 
 
@@ -125,7 +125,7 @@ def pasted(photos: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
             target = roi_align(whole, region, 28, scale=1.0, sampling_ratio=MODEL.mask.sampling_ratio, aligned=False)[0]
             area = "small" if entry["area"] < 32**2 else "medium" if entry["area"] < 96**2 else "large"
             for law in laws:
-                back = bitmap(paste_to_rle(target, box, *stored, law=law)[0], *stored)
+                back = decode_mask(paste_to_rle(target, box, *stored, law=law)[0], *stored)
                 found[law][area].append(float((back & truth).sum() / max(1, (back | truth).sum())))
     return {law: {area: float(np.mean(values)) for area, values in by.items()} for law, by in found.items()}
 

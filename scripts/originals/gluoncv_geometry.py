@@ -174,10 +174,10 @@ def decoding(random: np.random.RandomState) -> dict[str, np.ndarray]:
 def mask_targets(random: np.random.RandomState) -> dict[str, np.ndarray]:
     """-> outlines (M, P, 2) in a photo, regions, each region's object, and the targets (N, S, S) of its mask."""
     height, width, points, side = 120, 150, 12, 28
-    centres = random.uniform([30, 30], [width - 30, height - 30], size=(5, 1, 2))
+    centers = random.uniform([30, 30], [width - 30, height - 30], size=(5, 1, 2))
     angle = np.sort(random.uniform(0, 2 * np.pi, size=(5, points)), axis=1)[..., None]
     radius = random.uniform(8, [[[16]], [[30]], [[45]], [[55]], [[90]]], size=(5, points, 1))
-    outlines = centres + radius * np.concatenate((np.cos(angle), np.sin(angle)), axis=2)
+    outlines = centers + radius * np.concatenate((np.cos(angle), np.sin(angle)), axis=2)
     outlines = np.clip(outlines, 0, [width, height]).astype(np.float32)
     bitmaps = np.stack([to_mask([outline], (width, height)) for outline in outlines])
     matches = np.concatenate((np.arange(5), random.randint(0, 5, size=11)))

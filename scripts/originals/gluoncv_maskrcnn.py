@@ -27,7 +27,7 @@ import mxnet as mx  # noqa: E402
 from gluoncv_geometry import anchor_targets, anchors, decoding, mask_targets, pooling, region_samples  # noqa: E402
 from gluoncv_metrics import metrics  # noqa: E402
 from gluoncv_network import detections, first_weights, training  # noqa: E402
-from gluoncv_optimiser import schedule, steps  # noqa: E402
+from gluoncv_optimizer import schedule, steps  # noqa: E402
 from gluoncv_pixels import pasting, resizing  # noqa: E402
 
 PARTS = {

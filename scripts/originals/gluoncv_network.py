@@ -170,8 +170,8 @@ def first_weights(random: np.random.RandomState) -> dict[str, np.ndarray]:
         if "resnet" in name or "anchor" in name:
             continue
         values = parameter.data().asnumpy().astype(np.float64)
-        centred = values - values.mean()
-        kurtosis = (centred**4).mean() / values.var() ** 2 if values.any() else 0.0
+        centerd = values - values.mean()
+        kurtosis = (centerd**4).mean() / values.var() ** 2 if values.any() else 0.0
         names.append(name)
         rows.append([values.size, values.mean(), values.std(), values.min(), values.max(), kurtosis])
     return {"names": np.array(names), "rows": np.array(rows)}

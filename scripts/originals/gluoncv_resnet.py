@@ -40,7 +40,7 @@ AT_ONCE = 54  # tensors of a call: MXNET_OPTIMIZER_AGGREGATION_SIZE of the submi
 class Settings:
     """One run; see scripts/certificates/resnet50_systems.py, which writes it."""
 
-    optimiser: str  # sgd or lars
+    optimizer: str  # sgd or lars
     calls: (
         str  # lars: tensors of an optimiser's call: all in one, trainer (gluon.Trainer's fours) or updater (see `groups`)
     )
@@ -93,7 +93,7 @@ def network(settings: Settings, weights: dict[str, np.ndarray]) -> ResNetV1b:
 
 def scheduler(settings: Settings) -> mx.lr_scheduler.LRScheduler:
     ramp = {"base_lr": settings.lr, "warmup_steps": settings.warmup}
-    if settings.optimiser == "lars":
+    if settings.optimizer == "lars":
         return mx.lr_scheduler.PolyScheduler(settings.horizon, pwr=2, final_lr=settings.end_lr, **ramp)
     return mx.lr_scheduler.MultiFactorScheduler(list(settings.boundaries), factor=settings.factor, **ramp)
 
@@ -105,7 +105,7 @@ def losses_of(settings: Settings, logits: mx.nd.NDArray, labels: mx.nd.NDArray) 
     other K - 1 classes have a / (K - 1) each, and which computes the gradient alone.
     """
     classes, a = settings.classes, settings.smoothing
-    if settings.optimiser == "sgd":
+    if settings.optimizer == "sgd":
         wanted = labels.one_hot(classes, on_value=1 - a + a / classes, off_value=a / classes, dtype=settings.dtype)
         losses = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)(logits, wanted)
         return losses, losses
@@ -170,7 +170,7 @@ class OwnCalls:
 def trainer_of(settings: Settings, net: ResNetV1b) -> gluon.Trainer | OwnCalls:
     rates = scheduler(settings)
     options = {"learning_rate": settings.lr, "lr_scheduler": rates, "momentum": settings.momentum, "wd": settings.wd}
-    if settings.optimiser == "sgd":
+    if settings.optimizer == "sgd":
         return gluon.Trainer(net.collect_params(), "sgd", options, kvstore=None)
     if settings.submission:
         theirs = submission(settings.submission)
@@ -186,7 +186,7 @@ def trainer_of(settings: Settings, net: ResNetV1b) -> gluon.Trainer | OwnCalls:
 def train(settings: Settings, weights: dict, images: np.ndarray, labels: np.ndarray) -> dict[str, np.ndarray]:
     net = network(settings, weights)
     trainer = trainer_of(settings, net)
-    optimiser = trainer._optimizer
+    optimizer = trainer._optimizer
     mean, std = (np.array(values, np.float64).reshape(1, 3, 1, 1) for values in (settings.mean, settings.std))
     losses, used = [], []
     for step, (pixels, classes) in enumerate(zip(images, labels)):
@@ -198,8 +198,8 @@ def train(settings: Settings, weights: dict, images: np.ndarray, labels: np.ndar
         head.backward()
         trainer.step(len(pixels))
         losses.append(float(each.mean().asscalar()))
-        used.append(optimiser.lr_scheduler(optimiser.num_update))
-        print(f"original {settings.optimiser} {settings.dtype} {step} {used[-1]:.6g} {losses[-1]:.9g}", flush=True)
+        used.append(optimizer.lr_scheduler(optimizer.num_update))
+        print(f"original {settings.optimizer} {settings.dtype} {step} {used[-1]:.6g} {losses[-1]:.9g}", flush=True)
     return {"losses": np.array(losses), "rates": np.array(used), **last(net)}
 
 

@@ -86,14 +86,14 @@ def rates(ref) -> Arrays:
         ("lr_nvidia_96", 0.12, (12_000, 16_000), {"warmup_factor": 1.92e-4, "warmup_iters": 625, "warmup_method": "mlperf_linear"}),
     ):  # fmt: skip
         weight, bias = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
-        optimiser = torch.optim.SGD([{"params": [weight], "lr": base}, {"params": [bias], "lr": 2 * base}], base)
-        scheduler = ref.scheduler(optimiser, milestones, 0.1, **ramp)
+        optimizer = torch.optim.SGD([{"params": [weight], "lr": base}, {"params": [bias], "lr": 2 * base}], base)
+        scheduler = ref.scheduler(optimizer, milestones, 0.1, **ramp)
         near = {step for boundary in milestones for step in range(boundary - 5, boundary + 6)}
         found = {}
         for iteration in sorted({*range(700), *near}):
             scheduler.last_epoch = iteration  # after so many calls of `step`; the loop calls it once more first
             scheduler.step()
-            found[iteration] = [group["lr"] for group in optimiser.param_groups]
+            found[iteration] = [group["lr"] for group in optimizer.param_groups]
         out[f"{name}_iterations"], out[name] = np.array(list(found)), np.array(list(found.values()))
     return out
 

@@ -24,10 +24,10 @@ from mlperf_maskrcnn import anchors_of, import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, STRIDES
 
 from paceline.config.recipes import RECIPES
-from paceline.data.loader.aspect_buckets import resized
-from paceline.models.ops.anchors import BEYOND_LAST, Rounding, pyramid_anchors
+from paceline.data.loader.aspect_buckets import resized_size
+from paceline.models.ops.anchors import BEYOND_LAST, Rounding, make_pyramid_anchors
 from paceline.models.ops.boxes import BoxCoder
-from paceline.models.ops.matching import inside_photo, match_anchors
+from paceline.models.ops.matching import is_inside_image, match_anchors
 
 
 def grids_of(height: int, width: int) -> list[tuple[int, int]]:
@@ -58,7 +58,7 @@ def first_stage(ref, photos, rounding: Rounding) -> dict[str, float]:
     sums, apart = dict.fromkeys(names, 0), []
     for image, found in photos:
         size = (image["width"], image["height"])
-        height, width = resized(size[1], size[0], 800, 1333)
+        height, width = resized_size(size[1], size[0], 800, 1333)
         xywh = torch.tensor([entry["bbox"] for entry in found])
         target = ref.BoxList(xywh, size, mode="xywh").convert("xyxy").clip_to_image(remove_empty=True)
         if not len(target):
@@ -72,13 +72,15 @@ def first_stage(ref, photos, rounding: Rounding) -> dict[str, float]:
             [width / size[0], height / size[1]] * 2
         )
         mine = torch.cat(
-            pyramid_anchors(grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rounding)
+            make_pyramid_anchors(
+                grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rounding
+            )
         )
         slots, kind = match_anchors(
             boxes[None], torch.ones(1, len(boxes), dtype=torch.int64), mine, positive_iou=rpn.positive_iou,
             negative_iou=rpn.negative_iou, best_anchor=rpn.best_anchor, eligible=None,
         )  # fmt: skip
-        kind = kind[0].masked_fill(~inside_photo(mine, torch.tensor([[height, width]]), BEYOND_LAST[rounding])[0], -1)
+        kind = kind[0].masked_fill(~is_inside_image(mine, torch.tensor([[height, width]]), BEYOND_LAST[rounding])[0], -1)
         both = (kind == 1) & (theirs == 1)
         matched = evaluator.match_targets_to_anchors(anchors, target).get_field("matched_idxs")
         sums["anchors"] += int(((theirs >= 0) | (kind >= 0)).sum())
@@ -108,7 +110,7 @@ def flipped_polygons(ref, photos) -> float:
         drawn = [entry for entry in found if isinstance(entry["segmentation"], list) and min(entry["bbox"][2:]) > 1]
         if not drawn:
             continue
-        height, width = resized(size[1], size[0], 800, 1333)
+        height, width = resized_size(size[1], size[0], 800, 1333)
         masks = ref.SegmentationMask([entry["segmentation"] for entry in drawn], size).resize((width, height)).transpose(0)
         xywh = torch.tensor([entry["bbox"] for entry in drawn])
         boxes = torch.cat((xywh[:, :2], xywh[:, :2] + xywh[:, 2:]), 1) * torch.tensor(
@@ -142,7 +144,7 @@ def main() -> None:
     print(f"polygons share of points   {flipped_polygons(ref, photos):.4f}")
     resize = ref.transforms.Resize((800,), 1333)
     sizes = [(image["height"], image["width"]) for image in data["images"]]
-    off = [resize.get_size((width, height)) != resized(height, width, 800, 1333) for height, width in sizes]
+    off = [resize.get_size((width, height)) != resized_size(height, width, 800, 1333) for height, width in sizes]
     print(f"size     photos off by one  {sum(off)} of {len(off)}")
     sides = [
         min(entry["bbox"][2:]) * 800 / min(image["height"], image["width"]) for image, found in photos for entry in found

@@ -24,9 +24,9 @@ import torch
 from mlperf_maskrcnn import import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, stream
 
-from paceline.data.loader.aspect_buckets import resized
-from paceline.data.transforms.crop import Window
-from paceline.models.maskrcnn.mask_targets import canvases_of
+from paceline.data.loader.aspect_buckets import resized_size
+from paceline.data.transforms.crop import CropWindow
+from paceline.models.maskrcnn.mask_targets import make_canvases
 from paceline.models.ops.roi_align import mask_targets
 
 LARGE = 112
@@ -58,8 +58,8 @@ def compare(ref, coco: Path, canvases: list[int], most: int) -> dict[int, np.nda
         ]
         if not found:
             continue
-        height, width = resized(image["height"], image["width"], 800, 1333)
-        window = Window(0, 0, image["height"], image["width"], height, width)
+        height, width = resized_size(image["height"], image["width"], 800, 1333)
+        window = CropWindow(0, 0, image["height"], image["width"], height, width)
         size = (image["width"], image["height"])
         theirs = ref.SegmentationMask([entry["segmentation"] for entry in found], size).resize((width, height))
         boxes = np.array([entry["bbox"] for entry in found])
@@ -77,7 +77,7 @@ def compare(ref, coco: Path, canvases: list[int], most: int) -> dict[int, np.nda
         longest = (moved[:, 2:] - moved[:, :2]).max(axis=1)[of]
         soft, binary = {}, {}
         for side in [WHOLE, *canvases]:
-            drawn, frames = canvases_of(
+            drawn, frames = make_canvases(
                 Masks([entry["segmentation"] for entry in found]), np.arange(len(found)), boxes,
                 photo=(image["height"], image["width"]), window=window, flip=False, side=side,
             )  # fmt: skip

@@ -173,10 +173,10 @@ def train(model: nn.Module, photos: list[Any], given: argparse.Namespace) -> int
         part = [p for p in model.parameters() if p.requires_grad and (id(p) in body) == inside]
         groups.append({"params": [p for p in part if p.ndim > 1], "lr": rate, "peak": rate})
         groups.append({"params": [p for p in part if p.ndim == 1], "lr": rate, "peak": rate, "weight_decay": 0.0})
-    if given.optimiser == "adamw":
-        optimiser: Any = torch.optim.AdamW(groups, weight_decay=0.05)
+    if given.optimizer == "adamw":
+        optimizer: Any = torch.optim.AdamW(groups, weight_decay=0.05)
     else:
-        optimiser = torch.optim.SGD(groups, lr=given.lr, momentum=0.9, weight_decay=4e-5)
+        optimizer = torch.optim.SGD(groups, lr=given.lr, momentum=0.9, weight_decay=4e-5)
     model.train()
     start, seen, order, told = time.process_time(), 0, [], 0.0
     length = given.cpu_seconds - SCORING - start
@@ -186,11 +186,11 @@ def train(model: nn.Module, photos: list[Any], given: argparse.Namespace) -> int
         images, targets = zip(*(prepare(*photos[k]) for k in order[: given.batch]))
         del order[: given.batch]
         loss = torch.stack(list(model(list(images), list(targets)).values())).sum()
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = group["peak"] * min(share / WARMUP, (1 + math.cos(math.pi * share)) / 2)
-        optimiser.step()
+        optimizer.step()
         seen += given.batch
         if not math.isfinite(value := loss.item()):
             raise SystemExit(f"loss {value} after {seen} photos")

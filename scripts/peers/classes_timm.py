@@ -55,12 +55,12 @@ def by_look(photos: list[Path], model: torch.nn.Module) -> set[Path]:
     with torch.inference_mode():
         features = torch.cat([model(view(Image.open(photo).convert("RGB"))[None]) for photo in photos])  # (n, 1280)
     features = torch.nn.functional.normalize(features)
-    centres = features[torch.linspace(0, len(photos) - 1, GROUPS).long()]
+    centers = features[torch.linspace(0, len(photos) - 1, GROUPS).long()]
     nearest = torch.zeros(len(photos))
     for _ in range(20):
-        nearest = torch.cdist(features, centres).argmin(1)
-        centres = torch.stack(
-            [features[nearest == k].mean(0) if (nearest == k).any() else centres[k] for k in range(GROUPS)]
+        nearest = torch.cdist(features, centers).argmin(1)
+        centers = torch.stack(
+            [features[nearest == k].mean(0) if (nearest == k).any() else centers[k] for k in range(GROUPS)]
         )
     held: set[Path] = set()
     for k in sorted(range(GROUPS), key=lambda k: int((nearest == k).sum())):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import paceline
-from paceline._utils import atomic_write
-from paceline._utils.atomic_write import folder_part, sweep, whole, write_whole
+import paceline._utils.atomic_write as module
+from paceline._utils.atomic_write import atomic_write, atomic_writer, new_folder_part, remove_stale_parts
 
 PACKAGE = Path(paceline.__file__).parent
 # Who puts something in place that is no single file written at once: folders, links, and files that grow until they are whole.
@@ -30,7 +30,7 @@ OWN = {
 def test_the_file_holds_all_pieces_and_nothing_else_is_left(tmp_path, content, sync):
     file = tmp_path / "a"
     file.write_text("much longer than what comes")
-    write_whole(file, content, sync=sync)
+    atomic_write(file, content, sync=sync)
     assert file.read_bytes() == ("tür\n".encode() if content else b"")
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
@@ -42,22 +42,22 @@ def test_an_error_half_way_leaves_the_old_file_and_no_part(tmp_path, error):
         raise error
 
     file = tmp_path / "a"
-    write_whole(file, "old")
+    atomic_write(file, "old")
     with pytest.raises(type(error)):
-        write_whole(file, pieces())
+        atomic_write(file, pieces())
     assert file.read_text() == "old" and list(tmp_path.iterdir()) == [file]
 
 
 def test_what_cannot_take_its_place_leaves_no_part(tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(IsADirectoryError):
-        write_whole(tmp_path / "a", "x")
+        atomic_write(tmp_path / "a", "x")
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 
 def test_two_writers_at_once_do_not_meet(tmp_path):
     file = tmp_path / "a"
-    with whole(file) as first, whole(file) as second:
+    with atomic_writer(file) as first, atomic_writer(file) as second:
         first.write_text("first")
         second.write_text("second")
         assert not file.exists()
@@ -72,7 +72,7 @@ def test_synced_bytes_are_on_the_disk_before_the_name_and_the_name_before_anythi
 
     for name in ("fsync", "replace"):
         monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
-    write_whole(tmp_path / "a", "x", sync=True)
+    atomic_write(tmp_path / "a", "x", sync=True)
     assert done == ["fsync", "replace", "fsync"]  # the folder last, or the name may be lost
 
 
@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_be_synced_has_the_file_all_the_same(tmp_path, monk
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "open", opened)
-    write_whole(tmp_path / "a", "x", sync=True)
+    atomic_write(tmp_path / "a", "x", sync=True)
     assert (tmp_path / "a").read_text() == "x" and list(tmp_path.iterdir()) == [tmp_path / "a"]
 
 
@@ -92,22 +92,22 @@ def test_what_a_kill_left_is_swept_and_nothing_else(tmp_path):
     (tmp_path / ".folder.0f0f0f0f.part").mkdir()
     (tmp_path / ".link.0f0f0f0f.part").symlink_to("run.json")
     theirs += [".folder.0f0f0f0f.part", ".link.0f0f0f0f.part"]
-    sweep(tmp_path, {"b"})
+    remove_stale_parts(tmp_path, {"b"})
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted([*theirs, ".run.json.0f0f0f0f.part"])
-    sweep(tmp_path)
-    sweep(tmp_path / "missing")
+    remove_stale_parts(tmp_path)
+    remove_stale_parts(tmp_path / "missing")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(theirs)
 
 
 @pytest.mark.parametrize("sweeper", ["done", "at work"])
-@pytest.mark.parametrize("kind", [whole, folder_part])
+@pytest.mark.parametrize("kind", [atomic_writer, new_folder_part])
 def test_a_writer_makes_another_part_if_one_is_swept_before_its_lock(tmp_path, monkeypatch, kind, sweeper):
     opened = []
 
-    def late(descriptor, *, own=atomic_write.flock):
-        monkeypatch.setattr(atomic_write, "flock", own)
+    def late(descriptor, *, own=module.flock):
+        monkeypatch.setattr(module, "flock", own)
         if sweeper == "done":
-            sweep(tmp_path)
+            remove_stale_parts(tmp_path)
             with kind(tmp_path / "a") as other:
                 assert other.exists()
         else:
@@ -116,7 +116,7 @@ def test_a_writer_makes_another_part_if_one_is_swept_before_its_lock(tmp_path, m
             own(opened[1])
         own(descriptor)
 
-    monkeypatch.setattr(atomic_write, "flock", late)
+    monkeypatch.setattr(module, "flock", late)
     with kind(tmp_path / "a") as part:
         assert part.exists() and part not in opened
     if opened:
@@ -124,17 +124,17 @@ def test_a_writer_makes_another_part_if_one_is_swept_before_its_lock(tmp_path, m
 
 
 def test_the_part_of_a_living_writer_is_not_swept_and_that_of_a_killed_one_is(tmp_path):
-    with whole(tmp_path / "a") as part:
+    with atomic_writer(tmp_path / "a") as part:
         part.write_text("x")
-        sweep(tmp_path)
+        remove_stale_parts(tmp_path)
         assert part.exists()
     code = (
-        "import os, sys; from pathlib import Path; from paceline._utils.atomic_write import whole\n"
-        "with whole(Path(sys.argv[1])) as part: part.write_text('half'); os.kill(os.getpid(), 9)"
+        "import os, sys; from pathlib import Path; from paceline._utils.atomic_write import atomic_writer\n"
+        "with atomic_writer(Path(sys.argv[1])) as part: part.write_text('half'); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code, tmp_path / "b"], check=False).returncode == -9
     assert len(list(tmp_path.iterdir())) == 2
-    sweep(tmp_path)
+    remove_stale_parts(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a"]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline._utils.cache import cache_folder, remembered
-from paceline._utils.errors import UserError
+from paceline._utils.cache import cache_folder, cached_answer
+from paceline._utils.errors import PacelineError
 
 
 def test_the_variable_names_the_cache_folder(monkeypatch, tmp_path):
@@ -37,7 +37,7 @@ def test_a_user_without_a_home_is_told_of_the_variable(monkeypatch):
 
     monkeypatch.delenv("PACELINE_CACHE")
     monkeypatch.setattr(Path, "expanduser", no_home)
-    with pytest.raises(UserError, match="PACELINE_CACHE"):
+    with pytest.raises(PacelineError, match="PACELINE_CACHE"):
         cache_folder()
 
 
@@ -63,23 +63,25 @@ def cache(monkeypatch, tmp_path) -> Path:
 
 def test_the_same_question_is_worked_out_once_and_another_one_anew(cache):
     work = Counting()
-    assert remembered("kind", {"a": 1, "b": [2]}, work) == remembered("kind", {"b": [2], "a": 1}, work) == {"answer": 41}
-    assert remembered("kind", {"a": 1, "b": [3]}, work) == {"answer": 42}
-    assert remembered("other", {"a": 1, "b": [2]}, work) == {"answer": 43}
+    assert (
+        cached_answer("kind", {"a": 1, "b": [2]}, work) == cached_answer("kind", {"b": [2], "a": 1}, work) == {"answer": 41}
+    )
+    assert cached_answer("kind", {"a": 1, "b": [3]}, work) == {"answer": 42}
+    assert cached_answer("other", {"a": 1, "b": [2]}, work) == {"answer": 43}
     assert len(list(cache.rglob("*.json"))) == 3 and not list(cache.rglob("*.part"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[1]", b'{"answer": {"answer": 7}}', b"\xff\xfe"])
 def test_a_damaged_answer_is_worked_out_again_and_replaced(cache, damage):
     work = Counting()
-    remembered("kind", {}, work)
+    cached_answer("kind", {}, work)
     (file,) = cache.rglob("*.json")
     file.write_bytes(damage)
-    assert remembered("kind", {}, work) == remembered("kind", {}, work) == {"answer": 42}
+    assert cached_answer("kind", {}, work) == cached_answer("kind", {}, work) == {"answer": 42}
 
 
 def test_without_a_cache_that_can_be_written_answers_are_worked_out_anew(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file" / "cache"))
     work = Counting()
-    assert [remembered("kind", {}, work)["answer"] for _ in range(2)] == [41, 42]
+    assert [cached_answer("kind", {}, work)["answer"] for _ in range(2)] == [41, 42]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline._utils.listing import glob_paths, in_system_folder, is_system_name, listed, scan, walk
+from paceline._utils.listing import glob_paths, in_system_folder, is_system_name, list_matching, scan_folder, walk_visible
 
 SYSTEM = [
     "._01.jpg", ".DS_Store", ".ipynb_checkpoints", "__MACOSX", "@eaDir", "#recycle", "@Recycle", "lost+found",
@@ -34,17 +34,17 @@ def test_every_way_of_listing_leaves_system_entries_out(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     for name in ("c.jpg", "b/d.jpg"):
         (tmp_path / name).touch()
-    entries, hidden = scan(os.fspath(tmp_path))
+    entries, hidden = scan_folder(os.fspath(tmp_path))
     assert [entry.name for entry in entries] == ["b", "c.jpg"] and hidden == len(os.listdir(tmp_path)) - 2
-    assert listed(tmp_path) == [tmp_path / "b", tmp_path / "c.jpg"]
-    assert listed(tmp_path, "*.png", "*.jpg") == [tmp_path / "c.jpg"]
-    assert list(walk(tmp_path)) == [(str(tmp_path), ["b"], ["c.jpg"]), (str(tmp_path / "b"), [], ["d.jpg"])]
+    assert list_matching(tmp_path) == [tmp_path / "b", tmp_path / "c.jpg"]
+    assert list_matching(tmp_path, "*.png", "*.jpg") == [tmp_path / "c.jpg"]
+    assert list(walk_visible(tmp_path)) == [(str(tmp_path), ["b"], ["c.jpg"]), (str(tmp_path / "b"), [], ["d.jpg"])]
     assert glob_paths(f"{tmp_path}/*/*.jpg") == [str(tmp_path / "b/d.jpg")]
     assert glob_paths(f"{tmp_path}/**/*.jpg", recursive=True) == [str(tmp_path / "b/d.jpg"), str(tmp_path / "c.jpg")]
     assert glob_paths(f"{tmp_path}/@eaDir/*.jpg") == [str(tmp_path / "@eaDir/a.jpg")]  # named, so meant
 
 
 def test_a_folder_that_cannot_be_listed_holds_nothing(tmp_path: Path) -> None:
-    assert listed(tmp_path / "gone") == [] and list(walk(tmp_path / "gone")) == []
+    assert list_matching(tmp_path / "gone") == [] and list(walk_visible(tmp_path / "gone")) == []
     with pytest.raises(FileNotFoundError):
-        scan(str(tmp_path / "gone"))
+        scan_folder(str(tmp_path / "gone"))

@@ -11,7 +11,7 @@ import pytest
 from messages import raises
 
 from paceline._utils import platform as posix
-from paceline._utils.atomic_write import folder_part, held, sweep, write_whole
+from paceline._utils.atomic_write import atomic_write, locked_folder, new_folder_part, remove_stale_parts
 from paceline._utils.journal import lock
 from paceline._utils.safe_read import open_plain, read_entry
 
@@ -61,35 +61,35 @@ def test_reading_and_writing_by_position_leave_nothing_between(system, tmp_path)
 def test_windows_has_no_shared_locks_no_limits_and_one_user(system, monkeypatch, tmp_path):
     if system == "here":
         monkeypatch.delattr(os, "geteuid")
-        assert posix.own_user() == 0
+        assert posix.get_user_id() == 0
         return
     with pytest.raises(OSError) as refused:
         lock(tmp_path / "lock", shared=True)
     assert refused.value.errno == errno.ENOLCK
-    assert posix.soft_limit("RLIMIT_AS") is None
+    assert posix.get_soft_limit("RLIMIT_AS") is None
     posix.allow_open_files(10**6)
 
 
 def test_files_are_written_whole_where_no_file_can_be_held(monkeypatch, tmp_path):
-    from paceline._utils import atomic_write as whole
+    import paceline._utils.atomic_write as writing
     from paceline._utils import safe_read as plain_file
 
-    monkeypatch.setattr(whole, "HOLDS", False)
+    monkeypatch.setattr(writing, "HOLDS", False)
     left = tmp_path / ".file.01234567.part"
     left.write_bytes(b"another process may be writing it: nobody can tell")
-    with whole.whole(tmp_path / "file") as part:
+    with writing.atomic_writer(tmp_path / "file") as part:
         part.unlink()  # as Windows allows for no file that is open
         part.symlink_to("nowhere")
     assert os.readlink(tmp_path / "file") == "nowhere"
-    with pytest.raises(ValueError), whole.whole(tmp_path / "file"):
+    with pytest.raises(ValueError), writing.atomic_writer(tmp_path / "file"):
         raise ValueError
-    sweep(tmp_path)
+    remove_stale_parts(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [left.name, "file"]
-    write_whole(tmp_path / "file", "text", sync=True)
-    with folder_part(tmp_path / "folder") as filled, held(filled) as alone:
+    atomic_write(tmp_path / "file", "text", sync=True)
+    with new_folder_part(tmp_path / "folder") as filled, locked_folder(filled) as alone:
         (filled / "one").touch()
         assert alone is False
-    with pytest.raises(FileNotFoundError), held(tmp_path / "none"):
+    with pytest.raises(FileNotFoundError), locked_folder(tmp_path / "none"):
         pass
     monkeypatch.setattr(plain_file, "O_NOFOLLOW", 0)
     (tmp_path / "link").symlink_to("file")

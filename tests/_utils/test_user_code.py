@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline._utils.user_code import same_workload
+from paceline._utils.user_code import is_same_workload
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from paceline._utils.user_code import same_workload
     ],
 )
 def test_one_of_the_menu_and_one_of_a_file_are_two_workloads_whatever_they_are_called(name, other, same):
-    assert same_workload(name, other) is same_workload(other, name) is same
+    assert is_same_workload(name, other) is is_same_workload(other, name) is same

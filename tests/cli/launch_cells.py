@@ -7,25 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli.flags import Asked
-from paceline.launch.config import check_where, job_of
-from paceline.launch.runner import check_combination, files_of
+from paceline.cli.flags import ParsedArgs
+from paceline.launch.config import check_launch_config, make_job
+from paceline.launch.runner import check_combination, make_files
 
 
-def check_cell(asked: Asked, patch: pytest.MonkeyPatch) -> None:
-    """Raises UserError where this launch is refused, on a machine that has every program; in an empty working directory.
+def check_cell(asked: ParsedArgs, patch: pytest.MonkeyPatch) -> None:
+    """Raises PacelineError where this launch is refused, on a machine that has every program; in an empty working directory.
 
     A file of hosts that it names is there, with as many as it wants.
     """
     where = asked.controls
-    check_where(where)
+    check_launch_config(where)
     if where.hostfile:
         Path(where.hostfile).write_text("".join(f"node{number} slots=16\n" for number in range(where.nodes)))
     patch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     folder = Path.cwd() / "run"
     words = ("train", asked.name, "--out", str(folder))
-    job = job_of(
+    job = make_job(
         words, folder, name=asked.name, where=where, system_name=asked.system_name, system=asked.system, minutes=60
     )
     check_combination(job)
-    assert files_of(job)
+    assert make_files(job)

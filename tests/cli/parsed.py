@@ -26,7 +26,7 @@ def parse(command: str, patch: pytest.MonkeyPatch, look: Callable[[Any], object]
     look  at what a recipe's flags ask `launch` for, before the verb would begin
     """
     words = shlex.split(command)
-    verb = front_door.verb(words[0])
+    verb = front_door.find_command(words[0])
     for path in [path for path in PACKAGE.glob("cli/**/*.py") if path.name != "flags.py"]:  # which modules import from
         module = importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
         for name in ("parse", "parse_recipe"):

@@ -16,7 +16,7 @@ from paceline.cli.main import main
 from paceline.data.index.box_split import open_boxes
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest, find_manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 Words = Callable[[Path, Path], list[object]]
 NEW = ("prepare", "folder", "--data", "my photos")
@@ -178,26 +178,29 @@ PREPARING = {
         (0,),
     ),
     "a set that has changed": Situation(
-        (("cli/commands/data.py", "run", "prepare_again"), ("data/index/manifest.py", "prepare_again", "prepare_command")),
+        (
+            ("cli/commands/data.py", "run", "repeat_command"),
+            ("data/index/manifest.py", "repeat_command", "prepare_command"),
+        ),
         _after(_changed, "data", "info", "my photos"),
         2,
         (0,),
     ),
     "a set to pack that has changed": Situation(
-        (("data/pack/plan.py", "prepared_source", "prepare_again"),),
+        (("data/pack/plan.py", "prepare_source", "repeat_command"),),
         _after(_changed, "pack", "my photos", "--to", "webdataset", "--out", "packed"),
         2,
         (0,),
     ),
     "a set whose index has a hole": Situation((), _after(_without_array, "data", "info", "my photos"), 2, (0,)),
     "a set of boxes that has changed": Situation(
-        (("data/index/manifest.py", "prepare_again", "box_command"),),
+        (("data/index/manifest.py", "repeat_command", "box_command"),),
         _after(_changed_boxes, "data", "info", "my boxes"),
         2,
         (0,),
     ),
     "a set of named files that has changed": Situation(
-        (("data/prepare/auto_prepare.py", "ensure_prepared", "prepare_again"),),
+        (("data/prepare/auto_prepare.py", "prepare_if_needed", "repeat_command"),),
         _after(_changed_named_boxes, "train", "ssd-custom", "--data", "my set", "--weights", "none"),
         2,
         (0,),
@@ -221,13 +224,13 @@ PREPARING = {
         (0,),
     ),
     "containers without photos to score": Situation(
-        (("data/prepare/auto_prepare.py", "ensure_prepared", "prepare_again"),),
+        (("data/prepare/auto_prepare.py", "prepare_if_needed", "repeat_command"),),
         _after(_half_zips, "train", "resnet50-tiny", "--data", "my set"),
         2,
         (0,),
     ),
     "a photo to stage that has other bytes": Situation(
-        (("training/data_cache.py", "staged_photos", "prepare_again"),),
+        (("training/data_cache.py", "open_staged_copy", "repeat_command"),),
         _after(_swapped, *TO_STAGE, "--stage", "staged"),
         2,
         (0,),
@@ -241,15 +244,15 @@ RAISED: dict[str, tuple[tuple[tuple[str, str, str], ...], Callable[[Path, Path],
         lambda here, data: Manifest.load(_photos(here, data)),
     ),
     "an index that lost an array after the check": (
-        (("data/index/index.py", "remedy", "prepare_again"),),
+        (("data/index/index.py", "suggested_command", "repeat_command"),),
         lambda here, data: open_split(_without_array(here, data), "train"),
     ),
     "an index of boxes that another version wrote": (
-        (("data/index/box_split.py", "open_boxes", "prepare_again"),),
+        (("data/index/box_split.py", "open_boxes", "repeat_command"),),
         lambda here, data: open_boxes(_lacking_boxes(here, data), "train"),
     ),
     "a set that is too large to be verified unasked": (
         (("data/prepare/auto_prepare.py", "_class_photos", "prepare_command"),),
-        lambda here, data: ensure_prepared(_photos(here, data), small=9),
+        lambda here, data: prepare_if_needed(_photos(here, data), small=9),
     ),
 }

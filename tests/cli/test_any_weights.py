@@ -25,10 +25,10 @@ from torchvision.transforms.functional import center_crop, normalize, to_tensor
 import paceline
 from paceline._utils.errors import CheckpointError
 from paceline.config.recipes import RECIPES
-from paceline.models.registry import workload_of
+from paceline.models.registry import get_workload
 from paceline.models.weights.classes import COCO_80, COCO_90, category_ids
-from paceline.models.weights.formats.torchvision import lacks
-from paceline.models.weights.identify import answering
+from paceline.models.weights.formats.torchvision import describe_missing
+from paceline.models.weights.identify import identify_network
 from paceline.models.weights.weight_file import open_weights
 from paceline.training.factory import weights_file
 
@@ -113,10 +113,10 @@ def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path,
 @pytest.mark.parametrize("made", ["maskrcnn-tiny", "maskrcnn-custom-cpu", "fasterrcnn-custom-cpu"])
 def test_a_file_with_a_mask_head_is_of_no_network_without_one(made, tmp_path):
     recipe = RECIPES[made]()
-    network = workload_of(recipe.task).network.build(recipe, 3)
-    workload_of(recipe.task).network.initialise(recipe, network, torch.Generator().manual_seed(1))
+    network = get_workload(recipe.task).network.build(recipe, 3)
+    get_workload(recipe.task).network.initialize(recipe, network, torch.Generator().manual_seed(1))
     torch.save(network.state_dict(), tmp_path / "w.pth")
-    fit = answering(open_weights(tmp_path / "w.pth"), {})
+    fit = identify_network(open_weights(tmp_path / "w.pth"), {})
     assert fit.called.split()[0] == made and fit.recipe.model.masks == recipe.model.masks and not fit.lacking
 
 
@@ -234,7 +234,7 @@ def test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_writte
 def test_torchvisions_detectors_are_named_by_their_tensors(network, words):
     with torch.device("meta"):
         names = getattr(DETECTION, network)(weights=None, weights_backbone=None).state_dict()
-    assert words in lacks(names) if words else not lacks(names)
+    assert words in describe_missing(names) if words else not describe_missing(names)
 
 
 def test_flags_of_runs_are_refused_for_weights_and_those_of_weights_for_runs(resnet_run, photo, tmp_path, capsys):

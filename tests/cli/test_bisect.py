@@ -17,11 +17,11 @@ from shared_runs import MASKRCNN, SSD
 from tiny_runs import TINY, command, forge, refused, without_report
 
 from paceline.cli.main import main
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.tools.compare.bisect import _photos
-from paceline.tools.compare.bisect_text import recorded_lines, replayed_lines
-from paceline.tools.compare.replay import flip
-from paceline.tools.compare.step_trace import difference
+from paceline.tools.compare.bisect_text import format_recorded, format_replayed
+from paceline.tools.compare.replay import flip_bit
+from paceline.tools.compare.step_trace import compare_tensors
 from paceline.training.checkpoint.layout import step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot, save_checkpoint
@@ -74,7 +74,7 @@ def bisected(capsys, one: Path, other: Path, *more: object) -> dict[str, Any]:
 
 
 def text_of(found: dict[str, Any]) -> str:
-    lines = [*recorded_lines(found), *(replayed_lines(found) if "parted" in found else ())]
+    lines = [*format_recorded(found), *(format_replayed(found) if "parted" in found else ())]
     assert all(len(line) <= 80 or "/" in line for line in lines), lines
     return " ".join(" ".join(lines).split())
 
@@ -82,7 +82,7 @@ def text_of(found: dict[str, Any]) -> str:
 def test_a_bit_that_was_changed_in_a_checkpoint_is_named(one, train, capsys, workload, tmp_path, nightly):
     other, name = train(tmp_path / "other", steps=2), RUNS[workload][3]
     saved = load_checkpoint(other / "checkpoints" / step_name(2))
-    flip(saved.tensors["model"][name], (0, 0, 0, 0), 0)
+    flip_bit(saved.tensors["model"][name], (0, 0, 0, 0), 0)
     save_checkpoint(other / "checkpoints", 2, Snapshot(saved.tensors, saved.facts))
     if nightly:
         train(other)  # it goes on from there
@@ -110,7 +110,7 @@ def test_a_bit_that_flips_in_memory_is_found_between_two_records(one, train, cap
     def faulty(self: TrainStep, *batches: Any, **more: Any) -> dict[str, torch.Tensor]:
         if self.state.step == 1 and not taken:
             taken.append(True)
-            flip(self.state.model.get_parameter(name).detach(), (0, 0, 0, 0), 22)
+            flip_bit(self.state.model.get_parameter(name).detach(), (0, 0, 0, 0), 22)
         return whole(self, *batches, **more)
 
     with monkeypatch.context() as patch:
@@ -172,7 +172,7 @@ def test_a_repeated_batch_has_the_photos_of_the_first_step():
     data = SimpleNamespace(images_of_step=lambda step: [f"set/{step}.jpg"])
     task = SimpleNamespace(facts={"root": "set"}, data=data)
     for repeats, photo in ((False, "3.jpg"), (True, "0.jpg")):
-        side: Any = SimpleNamespace(task=task, controls=Controls(overfit_one_batch=repeats))
+        side: Any = SimpleNamespace(task=task, controls=RunOptions(overfit_one_batch=repeats))
         assert _photos(side, 3) == [photo]
 
 
@@ -198,16 +198,16 @@ def test_what_cannot_be_bisected_is_refused(resnet_run, ssd_run, capsys, tmp_pat
 
 def test_the_difference_of_two_tensors_by_hand():
     one = torch.tensor([[1.0, -2.0], [0.0, 4.0]])
-    assert difference(one, one.clone()) == {}
+    assert compare_tensors(one, one.clone()) == {}
     other = one.clone()
     other[0, 1], other[1, 1] = -2.0000002, 4.5
-    found = difference(one, other)
+    found = compare_tensors(one, other)
     assert (found["elements"], found["differing"], found["at"], found["values"]) == (4, 2, [1, 1], [4.0, 4.5])
     assert (found["largest"], found["relative"]) == (0.5, 0.125)
     assert (found["units"], found["most_units"]) == (2**20, 2**20)
-    assert difference(torch.tensor([4.0, 0.0]), torch.tensor([4.5, 1e-30]))["most_units"] > 2**27
-    assert difference(torch.tensor([0.0]), torch.tensor([-0.0]))["units"] == 0
-    assert difference(torch.tensor([-1e-45]), torch.tensor([1e-45]))["units"] == 2
-    assert difference(one, one[0])["shapes"] == [[2, 2], [2]] and difference(None, one)["shapes"][0] is None
-    assert difference(torch.tensor([1.0]), torch.tensor([float("nan")]))["largest"] is None
-    assert difference(torch.tensor([1]), torch.tensor([3]))["units"] is None
+    assert compare_tensors(torch.tensor([4.0, 0.0]), torch.tensor([4.5, 1e-30]))["most_units"] > 2**27
+    assert compare_tensors(torch.tensor([0.0]), torch.tensor([-0.0]))["units"] == 0
+    assert compare_tensors(torch.tensor([-1e-45]), torch.tensor([1e-45]))["units"] == 2
+    assert compare_tensors(one, one[0])["shapes"] == [[2, 2], [2]] and compare_tensors(None, one)["shapes"][0] is None
+    assert compare_tensors(torch.tensor([1.0]), torch.tensor([float("nan")]))["largest"] is None
+    assert compare_tensors(torch.tensor([1]), torch.tensor([3]))["units"] is None

@@ -19,7 +19,7 @@ from paceline.cli import main as front_door
 from paceline.cli.flags import _flags_of
 from paceline.cli.main import VERBS, main
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.training.checkpoint.read import load_checkpoint
 
@@ -45,7 +45,8 @@ after = (dict(os.environ), os.getcwd(), threading.active_count(), list(warnings.
 assert before == after
 heavy = {"torch", "torchvision", "tyro", "numpy", "rich", "PIL", "tensorboard"} & set(sys.modules)
 assert not heavy, heavy
-assert sorted(paceline.__all__) == ["DataError", "RecipeError", "UserError", "__version__", "load", "train"] and paceline.__version__
+assert sorted(paceline.__all__) == ["DataError", "PacelineError", "RecipeError", "__version__", "load", "train"]
+assert paceline.__version__
 try:
     paceline.trian
 except AttributeError as problem:
@@ -76,7 +77,7 @@ def test_help_shows_every_verb_and_every_verb_has_a_module(capsys):
     text = capsys.readouterr().out
     for verb in VERBS:
         assert f"\n  {verb} " in text
-        assert callable(front_door.verb(verb).run)
+        assert callable(front_door.find_command(verb).run)
     assert main([]) == 2
     assert capsys.readouterr().out == text
 
@@ -171,7 +172,7 @@ def test_a_message_comes_from_one_rank_of_a_node_only(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "neighbour"),
+    ("words", "neighbor"),
     [
         (["trian"], "paceline train"),
         (["evaluate"], "paceline eval"),
@@ -188,8 +189,8 @@ def test_a_message_comes_from_one_rank_of_a_node_only(capsys, monkeypatch):
         (["bench", "inputs"], "input"),
     ],
 )
-def test_an_unknown_name_is_refused_and_its_neighbour_named(capsys, words, neighbour):
-    refused(command(capsys, *words), neighbour)
+def test_an_unknown_name_is_refused_and_its_neighbour_named(capsys, words, neighbor):
+    refused(command(capsys, *words), neighbor)
 
 
 def test_a_name_far_from_all_others_gets_the_whole_menu(capsys):
@@ -197,7 +198,7 @@ def test_a_name_far_from_all_others_gets_the_whole_menu(capsys):
     refused(command(capsys, "zzz"), "paceline --help")
 
 
-FLAGS = (*_flags_of(RECIPES["resnet50-tiny"]()), *_flags_of(System(), "system."), *_flags_of(Controls()))
+FLAGS = (*_flags_of(RECIPES["resnet50-tiny"]()), *_flags_of(System(), "system."), *_flags_of(RunOptions()))
 
 
 def typos(flag: str) -> list[str]:
@@ -324,7 +325,7 @@ def test_show_json_is_one_object_with_recipe_system_plan_and_memory(capsys):
     assert facts["plan"]["steps_per_epoch"] == 401 and facts["plan"]["total_steps"] == 14_837
     assert facts["recipe"]["optim"]["lr"] == 11.0 and facts["system"]["per_node"] == 8
     assert facts["memory"]["parameters"] == 25_560_168
-    assert set(facts["plan"]) == {field.name for field in dataclasses.fields(paceline.config.plan.Plan)}  # type: ignore[attr-defined]
+    assert set(facts["plan"]) == {field.name for field in dataclasses.fields(paceline.config.plan.BatchPlan)}  # type: ignore[attr-defined]
 
 
 def test_show_of_a_run_plans_with_the_runs_own_recipe_data_and_ranks(photos, tmp_path, capsys, monkeypatch):
@@ -396,8 +397,8 @@ def test_naming_a_system_by_either_spelling_counts_as_given():
     from paceline.cli.flags import parse_recipe
 
     for words in (["--system", "h100x8"], ["--system=h100x8"], ["--system.prefetch", "4"]):
-        assert "system" in parse_recipe(["resnet50", *words], Controls(), verb="train").given
-    assert "system" not in parse_recipe(["resnet50", "--seed", "4"], Controls(), verb="train").given
+        assert "system" in parse_recipe(["resnet50", *words], RunOptions(), verb="train").given
+    assert "system" not in parse_recipe(["resnet50", "--seed", "4"], RunOptions(), verb="train").given
 
 
 # Noise ----------------------------------------------------------------------------------------------------------------

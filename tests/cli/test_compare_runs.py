@@ -16,8 +16,8 @@ from messages import check_line, check_text
 from tiny_runs import command, forge, refused, train
 
 from paceline.cli.commands import compare
-from paceline.cli.commands.compare import paired
-from paceline.models.metrics.bootstrap import accuracy_draws, difference
+from paceline.cli.commands.compare import paired_interval
+from paceline.models.metrics.bootstrap import paired_difference, resample_accuracy
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -80,7 +80,7 @@ def test_many_runs_draw_orders_and_agree_with_counting_all(monkeypatch):
     random = np.random.default_rng(0)
     one, other = random.normal(0, 1, 8).tolist(), random.normal(0.9, 1, 8).tolist()
     whole = compare.permutation_p(one, other)
-    monkeypatch.setattr(compare, "MOST_ORDERS", 5_000)
+    monkeypatch.setattr(compare, "MAX_ORDERS", 5_000)
     assert compare.permutation_p(one, other) == pytest.approx(whole, abs=0.02) and 0.001 < whole < 0.5
 
 
@@ -89,22 +89,22 @@ def test_the_paired_interval_is_that_of_the_drawn_photos_and_other_photos_have_n
     for run in (runs[0], runs[2]):
         images = json.loads(sorted((run / "predictions").glob("step-*.json"))[-1].read_text())["images"]
         right.append(np.array([image["top5"][0]["class"] == image["label"] for image in images]))
-    wanted = difference(*(accuracy_draws({"top1": some}) for some in right))["top1"]
-    assert paired([runs[0]], [runs[2]], "top1") == {"interval": list(wanted), "photos": 9}
+    wanted = paired_difference(*(resample_accuracy({"top1": some}) for some in right))["top1"]
+    assert paired_interval([runs[0]], [runs[2]], "top1") == {"interval": list(wanted), "photos": 9}
     other = shutil.copytree(runs[2], tmp_path / "other", symlinks=True)
     file = sorted((other / "predictions").glob("step-*.json"))[-1]
     record = json.loads(file.read_text())
     record["images"][0]["label"] += 1
     file.write_text(json.dumps(record))
-    assert paired([runs[0]], [other], "top1") == {"why": "they were scored on different photos or labels"}
+    assert paired_interval([runs[0]], [other], "top1") == {"why": "they were scored on different photos or labels"}
     shutil.rmtree(other / "predictions")
-    assert "why" in paired([runs[0]], [other], "top1") and "why" in paired([runs[0]], [], "top1")
+    assert "why" in paired_interval([runs[0]], [other], "top1") and "why" in paired_interval([runs[0]], [], "top1")
 
 
 @pytest.mark.parametrize("metric", ["box_ap50", "mask_ap"])
 def test_a_detector_beside_itself_differs_by_nothing(maskrcnn_run, metric):
-    found = paired([maskrcnn_run.folder], [maskrcnn_run.folder], metric)
+    found = paired_interval([maskrcnn_run.folder], [maskrcnn_run.folder], metric)
     assert found["interval"] == [0, 0]
-    assert paired([maskrcnn_run.folder], [maskrcnn_run.folder], "box_ap_small") == {
+    assert paired_interval([maskrcnn_run.folder], [maskrcnn_run.folder], "box_ap_small") == {
         "why": "photos are drawn for other metrics than box_ap_small"
     }

@@ -20,7 +20,7 @@ from paceline.data.formats import published_sets
 from paceline.data.formats.devkit import validation_labels
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.box_source import prepare_boxes
-from paceline.data.storage.credentials import open_place
+from paceline.data.storage.credentials import open_bucket
 
 BY_DAY = ("deflated zip",)
 
@@ -86,7 +86,7 @@ def test_objects_of_a_bucket_that_are_a_photo_each_are_the_folder(folder, wanted
     assert train(capsys, tmp_path / "set", tmp_path / "run", steps=4).code == 0
     assert tensor_files(tmp_path / "run") == wanted
     name = next((folder / "train").rglob("*.jpg")).relative_to(folder)
-    place = open_place("s3", s3_bucket.name, 10.0)  # signed: over what is there
+    place = open_bucket("s3", s3_bucket.name, 10.0)  # signed: over what is there
     obstore.put(place, f"set/{name}", b"other")
     said = train(capsys, tmp_path / "set", tmp_path / "other", steps=4)
     assert said.code == 2 and f"set/{name}: 5 bytes, " in said.err

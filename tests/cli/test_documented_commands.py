@@ -78,7 +78,7 @@ def test_the_recipes_of_the_recipe_page_train(name, class_photos, tmp_path, monk
 
 @pytest.mark.parametrize("command", ["eval RUN --checkpont best", "train resnet50-tinny", "prepare folder --dat X"])
 def test_a_mistyped_command_would_be_noticed(command, monkeypatch):
-    from paceline._utils.errors import UserError
+    from paceline._utils.errors import PacelineError
 
-    with pytest.raises(UserError):
+    with pytest.raises(PacelineError):
         parse(command, monkeypatch)

@@ -13,8 +13,8 @@ from PIL import Image
 from shared_runs import SharedRun
 from tiny_runs import CLASSES, TINY, command, make_photos, refused
 
-from paceline.cli.eval_table import MOST_CLASSES, table
-from paceline.models.task import Evaluation
+from paceline.cli.eval_table import MAX_CLASSES, format_evaluation
+from paceline.models.task import EvalResult
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -165,8 +165,8 @@ def test_the_table_has_boxes_and_masks_side_by_side_and_every_class():
         {"name": "cat" * 20, "objects": 1234, "ap": 0.5, "ap50": 0.75, "ar100": 0.6, "mask_ap": 0.25, "mask_ap50": 1.0}
     ]
     classes += [{"name": "dog", "objects": 0, "ap": -1, "ap50": -1, "ar100": -1, "mask_ap": -1, "mask_ap50": -1}]
-    found = Evaluation(dict(zip(names, (0.5, -1, 0.25, 0.125))), 7, {"kind": "instances", "per_class": classes})
-    lines = table(found)
+    found = EvalResult(dict(zip(names, (0.5, -1, 0.25, 0.125))), 7, {"kind": "instances", "per_class": classes})
+    lines = format_evaluation(found)
     assert max(map(len, lines)) <= 80
     assert lines[1].split() == ["AP", "50.0", "25.0"] and lines[2].split() == ["AP", "small", "n/a", "12.5"]
     assert lines[-2].split()[1:] == ["1,234", "50.0", "75.0", "60.0", "25.0", "100.0"]
@@ -175,11 +175,11 @@ def test_the_table_has_boxes_and_masks_side_by_side_and_every_class():
 
 def test_of_very_many_classes_the_worst_and_the_best_are_printed():
     classes = [
-        {"name": f"class {k}", "objects": 1, "ap": k / 1000, "ap50": 0.5, "ar100": 0.5} for k in range(MOST_CLASSES + 20)
+        {"name": f"class {k}", "objects": 1, "ap": k / 1000, "ap50": 0.5, "ar100": 0.5} for k in range(MAX_CLASSES + 20)
     ]
-    lines = table(Evaluation({"box_ap": 0.5}, 7, {"kind": "boxes", "per_class": classes}))
+    lines = format_evaluation(EvalResult({"box_ap": 0.5}, 7, {"kind": "boxes", "per_class": classes}))
     assert len(lines) < 30 and any("100 classes between" in line for line in lines)
-    assert "class 0 " in lines[4] and f"class {MOST_CLASSES + 19}" in lines[-1]
+    assert "class 0 " in lines[4] and f"class {MAX_CLASSES + 19}" in lines[-1]
 
 
 def test_photos_are_counted_by_class():
@@ -188,7 +188,7 @@ def test_photos_are_counted_by_class():
 
     images = [photo(0, 0, 1), photo(0, 1, 0), photo(0, 1, 2), photo(1, 1, 0)]
     described = {"kind": "classification", "classes": ["ant", "bee", "cat"], "images": images}
-    lines = table(Evaluation({"top1": 0.5}, 4, described))
+    lines = format_evaluation(EvalResult({"top1": 0.5}, 4, described))
     rows = [line.split() for line in lines[-3:]]
     assert rows == [["ant", "3", "33.3", "66.7"], ["bee", "1", "100.0", "100.0"], ["cat", "0", "n/a", "n/a"]]
 

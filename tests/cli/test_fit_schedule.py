@@ -13,7 +13,7 @@ from run_files import cut_after, events_of, facts_of, tensor_files
 from tiny_runs import TINY, command, refused
 
 from paceline.training import plan_run
-from paceline.training.memory_probe import Pace
+from paceline.training.memory_probe import Throughput
 
 pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 
@@ -49,12 +49,12 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     photos, tmp_path, capsys, monkeypatch
 ):
     run, budget = tmp_path / "run", ["--time-budget", "60s", "--save-every", 8]
-    measured, really = list[Pace](), plan_run.measure_pace
+    measured, really = list[Throughput](), plan_run.measure_pace
 
     def slowly(*given):
         """The machine's own pace would make the length of this test, and on a slow one no step would fit."""
         measured.append(really(*given))
-        return Pace(step=4.0, evaluation=0.1, first_step=0.1)
+        return Throughput(step=4.0, evaluation=0.1, first_step=0.1)
 
     monkeypatch.setattr(plan_run, "measure_pace", slowly)
     said = command(capsys, *words_for(photos, run, *budget))

@@ -15,7 +15,7 @@ from tiny_runs import TINY, command, forge, refused
 
 import paceline
 from paceline._utils import user_code as python_file
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 
 pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 CANARY = """
@@ -77,7 +77,7 @@ def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys,
         for said in (ended[0], ended[1], ended[7]):
             refused(said, "task")
     if number < 4:
-        with pytest.raises(UserError, match="task"):
+        with pytest.raises(PacelineError, match="task"):
             paceline.load(run)
         assert not (run / "RAN").exists()
 
@@ -119,7 +119,7 @@ def test_naming_one_file_trusts_no_other(run, evil, tmp_path, capsys):
         assert said.code == 0 and "top1" in said.out and not (run / "RAN").exists()
         (tmp_path / "RAN").unlink()
         python_file._made.clear()
-    refused(command(capsys, "eval", run, "--workload", f"{other}:recipe"), "paceline.models.workload.Workload")
+    refused(command(capsys, "eval", run, "--workload", f"{other}:recipe"), "paceline.models.workload.WorkloadSpec")
 
 
 def test_a_run_of_ones_own_file_goes_on_by_the_same_command(evil, photos, tmp_path, capsys):

@@ -8,7 +8,7 @@ import pytest
 from messages import check_text
 
 from paceline.cli import main as front_door
-from paceline.cli.commands.from_original import translated
+from paceline.cli.commands.from_original import translation_record
 
 C4140 = "SYSTEM=C4140 sbatch -N 1 -n 4 run.slurm"
 
@@ -21,7 +21,7 @@ def refused(capsys, *words: str) -> str:
 
 
 def command(text: str) -> str:
-    return translated(text)["command"]
+    return translation_record(text)["command"]
 
 
 def test_our_command_comes_first_then_what_carries_over_is_dead_differs_and_both_numbers(capsys):
@@ -52,7 +52,7 @@ def test_json_has_the_same_in_parts(capsys):
 def test_flags_are_read_as_argparse_reads_them():
     spelt = "python -u ssd_main.py --batch-size 56 --lr-warmup-epochs 5 --lr-decay-epochs 60 75 --dali-workers 3"
     short = "python -u ssd_main.py --batch=56 --lr-warmup-e=5 --lr-decay-epochs 60 75 -j3"
-    assert translated(spelt) == translated(short)
+    assert translation_record(spelt) == translation_record(short)
     assert "--schedule.boundaries 60 75" in command(short)
 
 
@@ -102,7 +102,7 @@ def test_a_configuration_that_is_neither_there_nor_published_is_named(capsys, tm
     )
     assert "config_common.sh: not found" in refused(capsys, str(config))
     (tmp_path / "config_common.sh").write_text("export MORE='--lr=3e-3 --epochs 20'  # tried\n")
-    found = translated(str(config))["facts"]["theirs"]
+    found = translation_record(str(config))["facts"]["theirs"]
     assert (found["global_batch"], found["epochs"], found["devices"]) == (256, 20, 4)
 
 
@@ -129,7 +129,7 @@ ARGS=(--lr 2.92e-3 \
 def test_a_script_is_read_to_the_program_that_it_calls(tmp_path):
     script = tmp_path / "run_and_time.sh"
     script.write_text(SCRIPT)
-    found = translated(str(script))
+    found = translation_record(str(script))
     theirs = found["facts"]["theirs"]
     assert (theirs["global_batch"], theirs["epochs"], theirs["weight_decay"]) == (256, 70, 1.6e-4)
     assert found["command"].startswith("mpirun -np 4 paceline train ")
@@ -141,12 +141,12 @@ def test_a_configuration_of_habanas_runner_is_a_line_of_flags(tmp_path):
     config.write_text(
         'model: "ssd"\n\nparameters:\n  dtype: "bf16"\n  batch_size: 128\n  epochs: 50\n  k: 0\n  hvd_workers: 8\n'
     )
-    assert translated(str(config))["facts"]["theirs"]["steps"] == 5_750
+    assert translation_record(str(config))["facts"]["theirs"]["steps"] == 5_750
 
 
 def test_nothing_of_a_line_is_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    translated("touch a; X=$(touch b) Y=`touch c`; ssd_main.py --batch-size 32 --results $(touch d) && touch e")
+    translation_record("touch a; X=$(touch b) Y=`touch c`; ssd_main.py --batch-size 32 --results $(touch d) && touch e")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -185,7 +185,7 @@ def test_work_beside_training_has_its_verb():
 
 
 def test_what_is_dead_says_why():
-    found = translated("mpirun -np 8 ssd_main.py --bulk-last-wgrad --gradient-predivide-factor 8")
+    found = translation_record("mpirun -np 8 ssd_main.py --bulk-last-wgrad --gradient-predivide-factor 8")
     dead = {row["theirs"]: row for row in found["dead"]}
     assert dead["--bulk-last-wgrad"]["kind"] == "dead" and "engine" in dead["--bulk-last-wgrad"]["why"]
     assert dead["--gradient-predivide-factor 8"]["why"]

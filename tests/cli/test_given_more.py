@@ -15,13 +15,13 @@ from run_files import events_of, facts_of, tensor_files, unfinished
 from tiny_runs import TINY, command, of_its_own, refused
 
 import paceline
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.main import main
 from paceline.config.mlperf import Submission
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls, RunRecord
+from paceline.config.run import RunOptions, RunRecord
 from paceline.config.system import System
 from paceline.training.logging.events import read_events
 from paceline.training.logging.mllog import PREFIX
@@ -190,7 +190,7 @@ def test_every_limit_that_would_end_it_at_once_is_named(asked, more, wanted):
         recipe={"epochs": 0.0, "images_seen": 160, "quality": {"targets": []}},
         plan={"steps_per_epoch": 2.25, "global_batch": 8, "total_steps": 20},
     )
-    ways = _ways(end, {"top1": 0.5}, saved, replace(recipe, **more), Controls(**asked), {"images_seen"})
+    ways = _ways(end, {"top1": 0.5}, saved, replace(recipe, **more), RunOptions(**asked), {"images_seen"})
     assert len(ways) == len(wanted) and all(text in way for way, text in zip(ways, wanted)), ways
 
 
@@ -214,7 +214,7 @@ def test_what_is_refused_leaves_no_folder_behind(photos, tmp_path, capsys, monke
     for more in ([], ["--out", "a/b/c"]):
         refused(command(capsys, "train", "resnet50-tiny", "--data", tmp_path / "none", *more), "folder")
         assert os.listdir(tmp_path) == []
-    with raises(UserError, "folder"):
+    with raises(PacelineError, "folder"):
         paceline.train("resnet50-tiny", data=str(tmp_path / "none"))
     assert os.listdir(tmp_path) == []
     (tmp_path / "runs").mkdir()

@@ -120,7 +120,7 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
     def full(path: Path, *_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("paceline.tools.report.run_report.write_whole", full)
+    monkeypatch.setattr("paceline.tools.report.run_report.atomic_write", full)
     words = ["train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY, *more.split()]
     said = command(capsys, *words)
     assert said.code == code and "Traceback" not in said.err, said
@@ -135,20 +135,20 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
 
 
 def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, run, capsys, monkeypatch):
-    from paceline.training.logging.event_logger import Recorder
+    from paceline.training.logging.event_logger import EventLogger
 
-    passed = Recorder.passed
+    passed = EventLogger.passed
 
     def passed_and_stopped(self, step, seconds):
         (run / "STOP").mkdir(exist_ok=True)
         passed(self, step, seconds)
 
-    monkeypatch.setattr(Recorder, "passed", passed_and_stopped)
+    monkeypatch.setattr(EventLogger, "passed", passed_and_stopped)
     said = command(capsys, *words_for(photos, run))
     assert said.code == 75 and "remove STOP first" in said.out, said
     refused(command(capsys, *words_for(photos, run)), "STOP", "folder")
     (run / "STOP").rmdir()
-    monkeypatch.setattr(Recorder, "passed", passed)
+    monkeypatch.setattr(EventLogger, "passed", passed)
     assert command(capsys, *words_for(photos, run)).code == 0
 
 
@@ -225,14 +225,14 @@ def test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by(
 def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on(
     photos, tmp_path, capsys, monkeypatch
 ):
-    from paceline.training.logging.event_logger import Recorder
+    from paceline.training.logging.event_logger import EventLogger
 
     without_report(monkeypatch)
     monkeypatch.chdir(tmp_path)
     words = ["train", "resnet50-tiny", "--data", photos, *TINY, "--steps", STEPS]
-    passed, at = Recorder.passed, tmp_path / "runs" / "resnet50-tiny-001"
+    passed, at = EventLogger.passed, tmp_path / "runs" / "resnet50-tiny-001"
     with monkeypatch.context() as patch:
-        patch.setattr(Recorder, "passed", lambda self, *facts: ((at / "STOP").touch(), passed(self, *facts)))
+        patch.setattr(EventLogger, "passed", lambda self, *facts: ((at / "STOP").touch(), passed(self, *facts)))
         said = command(capsys, *words)
     assert said.code == 75 and said.out.splitlines()[0] == "run: runs/resnet50-tiny-001", said
     again = said.out.partition("it goes on with:  paceline ")[2].splitlines()[0]

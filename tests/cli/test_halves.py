@@ -10,9 +10,9 @@ import pytest
 from messages import check_line
 from tiny_runs import command, refused, train
 
-from paceline.data.index.splits import half_in_words, in_half
-from paceline.models.metrics.bootstrap import intervals
-from paceline.models.metrics.stored import intervals_at_end, stored_draws
+from paceline.data.index.splits import format_half, select_half
+from paceline.models.metrics.bootstrap import confidence_intervals
+from paceline.models.metrics.stored import final_intervals, resample_stored
 from paceline.tools.report.run_report import write_report
 from paceline.training.logging.events import read_events
 
@@ -25,13 +25,13 @@ def files_of(path) -> list[str]:
 
 def test_a_half_is_the_name_s_alone():
     names = [b"val/a/%06d.jpg" % number for number in range(1000)]
-    test = in_half(names, "test")
-    assert 440 < test.sum() < 560 and (in_half(names, "tune") == ~test).all() and in_half(names, "").all()
-    moved = in_half([b"other/layout/" + name.rpartition(b"/")[2] for name in names[::-1]], "test")
+    test = select_half(names, "test")
+    assert 440 < test.sum() < 560 and (select_half(names, "tune") == ~test).all() and select_half(names, "").all()
+    moved = select_half([b"other/layout/" + name.rpartition(b"/")[2] for name in names[::-1]], "test")
     assert (moved[::-1] == test).all(), "neither folders nor order decide"
     # COCO's own names, whose SHA-256 begin with 1faf and b7b2: no later change moves photos from one half to the other.
-    assert in_half([b"val2017/000000000139.jpg", b"val2017/000000000632.jpg"], "test").tolist() == [False, True]
-    assert not len(in_half([], "test")) and half_in_words("tune") == "half tune" and half_in_words(None) == ""
+    assert select_half([b"val2017/000000000139.jpg", b"val2017/000000000632.jpg"], "test").tolist() == [False, True]
+    assert not len(select_half([], "test")) and format_half("tune") == "half tune" and format_half(None) == ""
 
 
 def test_the_halves_part_the_evaluated_images_and_are_named_everywhere(class_photos, tmp_path, capsys):
@@ -55,7 +55,7 @@ def test_the_halves_part_the_evaluated_images_and_are_named_everywhere(class_pho
     assert set(found["tune"]) and found["test"] and not set(found["tune"]) & set(found["test"])
     assert sorted(found["tune"] + found["test"]) == found["all"] and np.isclose(hits[0] + hits[1], hits[2])
     names = [name.encode() for name in found["all"]]
-    assert found["test"] == [name for name, test in zip(found["all"], in_half(names, "test")) if test]
+    assert found["test"] == [name for name, test in zip(found["all"], select_half(names, "test")) if test]
 
 
 def test_what_has_no_validation_images_is_refused(class_photos, tmp_path, capsys):
@@ -83,7 +83,9 @@ def test_many_photos_or_a_damaged_file_have_no_interval_at_the_end(ssd_run, tmp_
     (file,) = (ssd_run.folder / "predictions").glob("step-*.json")
     found = json.loads(file.read_text())
     written = tmp_path / "step.json"
-    assert intervals_at_end(file) == {name: ends for name, ends in intervals(stored_draws(found, "box")).items()}
+    assert final_intervals(file) == {
+        name: ends for name, ends in confidence_intervals(resample_stored(found, "box")).items()
+    }
     if damage != "missing":
         written.write_text(json.dumps({**found, "images": found["images"] * 200}) if damage == "many" else damage)
-    assert intervals_at_end(written) == {}
+    assert final_intervals(written) == {}

@@ -12,10 +12,10 @@ from tiny_runs import command, refused
 from paceline.cli import flags
 from paceline.cli.main import VERBS
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.models.weights.download import PUBLISHED
-from paceline.training.logging.live_line import LiveLine, Now
+from paceline.training.logging.live_line import LiveLine, RunStatus
 
 KINDS = {"prepare": "coco", "pack": "", "download": "", "list": "recipes", "weights": "get", "mlperf": "check", "image": "build",
          "bench": "input", "data": "info"}  # fmt: skip
@@ -51,9 +51,9 @@ def test_a_group_and_a_part_of_a_name_and_everything_are_shown_in_full(capsys):
     refused(command(capsys, "train", "ssd-tiny", "--help", "nothing"), "--help nothing", "schedule")
     text = command(capsys, "train", "ssd-tiny", "--help-all").out
     recipe = RECIPES["ssd-tiny"]()
-    known = {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(Controls())}
+    known = {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(RunOptions())}
     assert not [flag for flag in known if f"{flag} " not in text.replace("\n", " ") and "no-" not in flag]
-    assert "--tensorboard | --no-tensorboard" in text or "tensorboard" not in vars(Controls())
+    assert "--tensorboard | --no-tensorboard" in text or "tensorboard" not in vars(RunOptions())
 
 
 @pytest.mark.parametrize("width", ["40", "80", "120"])
@@ -91,7 +91,7 @@ def test_a_person_who_wants_no_colour_gets_none(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     out = io.StringIO()
-    live = LiveLine(out, Now(what="evaluating", total=10), redirect_stdout=False)
+    live = LiveLine(out, RunStatus(what="evaluating", total=10), redirect_stdout=False)
     live.print("a line", "bold red")
     live.close()
     assert not re.search(r"\x1b\[(?:\d+;)*(?:3|4|9)\d", out.getvalue())

@@ -31,14 +31,14 @@ def forked(words, result):
         os.wait()
         return
     before = set(sys.modules)
-    from paceline.training.logging.event_logger import Recorder
+    from paceline.training.logging.event_logger import EventLogger
 
     def tell(code):
         with open(result, "w") as file:
             json.dump([code, sorted(set(sys.modules) - before)], file)
         os._exit(0)
 
-    Recorder.train = lambda *_, **__: tell(0)  # at the first step
+    EventLogger.train = lambda *_, **__: tell(0)  # at the first step
     from paceline.cli.main import main
 
     tell(main(words))

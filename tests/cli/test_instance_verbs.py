@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tiny_runs import command
 
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.shapes.render import render_shapes
 from paceline.inference.drawing import boxes as samples
 
@@ -18,14 +18,14 @@ from paceline.inference.drawing import boxes as samples
 def pictures(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pictures") / "set"
     render_shapes("boxes", folder, train=8, val=2, side=96, processes=1)
-    ensure_prepared(folder, kind="boxes")  # its check page draws pictures too
+    prepare_if_needed(folder, kind="boxes")  # its check page draws pictures too
     return folder
 
 
 def test_masks_fill_their_boxes_whatever_crop_and_flip_did(pictures, tmp_path, capsys, monkeypatch):
     drawn = []
-    real = samples.marks_picture
-    monkeypatch.setattr(samples, "marks_picture", lambda *args, **more: drawn.append(args) or real(*args, **more))
+    real = samples.draw_annotations
+    monkeypatch.setattr(samples, "draw_annotations", lambda *args, **more: drawn.append(args) or real(*args, **more))
     out = tmp_path / "mosaic.png"
     flags = ["--data", pictures, "--out", out, "--images", 8, "--columns", 4, "--input.crop", 0.6]
     said = command(capsys, "preview", "maskrcnn-tiny", *flags)

@@ -13,7 +13,7 @@ from messages import check_line
 from run_files import cut_after, events_of, tensor_files
 from tiny_runs import TINY, Said, command, of_its_own, without_report
 
-from paceline._utils.journal import LineFile
+from paceline._utils.journal import LineWriter
 from paceline.cli.main import main
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.logging.events import MEASURED, read_events
@@ -39,7 +39,7 @@ def written() -> Written:
 @pytest.fixture(scope="module")
 def whole(class_photos, tmp_path_factory, written) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
-    append = LineFile.append
+    append = LineWriter.append
 
     def noted(self, line, **how):
         facts = json.loads(line.removeprefix(PREFIX))
@@ -49,7 +49,7 @@ def whole(class_photos, tmp_path_factory, written) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
-        patch.setattr(LineFile, "append", noted)
+        patch.setattr(LineWriter, "append", noted)
         assert main([str(word) for word in words_for(class_photos, run)]) == 0
     return run
 

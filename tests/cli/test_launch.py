@@ -17,11 +17,11 @@ from launch_cells import check_cell
 from messages import check_line, check_text
 from shared_runs import SSD
 
-from paceline.cli.commands.launch import LaunchFlags, _checked, _parsed, without
+from paceline.cli.commands.launch import LaunchFlags, _checked, _parsed, remove_flags
 from paceline.cli.main import main
 from paceline.cli.printing import Printer
-from paceline.config.published import pairings_of
-from paceline.launch.config import NETWORK_PREFIXES, Where
+from paceline.config.published import find_published
+from paceline.launch.config import NETWORK_PREFIXES, LaunchConfig
 from paceline.training.logging.events import EventLog
 from paceline.training.previous_run import FinishedError
 
@@ -71,7 +71,7 @@ def test_train_gets_every_word_that_is_not_the_launchs_own():
         "--slurm.no-requeue --walltime 2h --loss-groups 1 2 --dry-run --trials 5 --out runs/x --no-exact --slurm.extra a b "
         "--hostfile hosts --image x --port 5 --container none --between 'sync; true' --json"
     )
-    kept = without(shlex.split(words), LaunchFlags(), Where, ("trials", "dry_run", "out"))
+    kept = remove_flags(shlex.split(words), LaunchFlags(), LaunchConfig, ("trials", "dry_run", "out"))
     assert " ".join(kept) == "ssd-tiny --system cpu --steps 4 --quantities 3 --loss-groups 1 2 --no-exact --json"
 
 
@@ -290,7 +290,7 @@ def test_a_command_beside_a_published_one_is_ours(command, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     asked, _ = _parsed(Printer(), shlex.split(command)[1:])
     check_cell(asked, monkeypatch)
-    published = pairings_of(asked.system_name, recipe_name=asked.name)
+    published = find_published(asked.system_name, recipe_name=asked.name)
     assert asked.controls.nodes in {pairing.nodes for pairing in published}, "published for other numbers of nodes"
 
 

@@ -23,7 +23,7 @@ from paceline.config.resnet import Decoder
 from paceline.data.shapes.outlines import CLASSES
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.models.registry import WORKLOADS
-from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.event_logger import EventLogger
 
 # list -----------------------------------------------------------------------------------------------------------------
 
@@ -131,13 +131,13 @@ def test_runs_shows_the_steps_done_of_the_recipes_whatever_ended_the_run(class_p
         "killed": [],
     }
     words = ["train", "resnet50-tiny", "--data", class_photos, *TINY, "--images-seen", 48, "--quality.targets"]
-    passed = Recorder.passed
+    passed = EventLogger.passed
     stop = tmp_path / "runs" / "stopped" / "STOP"
     for name, more in ends.items():
         run = tmp_path / "runs" / name
         with monkeypatch.context() as patch:
             if name == "stopped":
-                patch.setattr(Recorder, "passed", lambda self, *facts: (stop.touch(), passed(self, *facts)))
+                patch.setattr(EventLogger, "passed", lambda self, *facts: (stop.touch(), passed(self, *facts)))
             assert command(capsys, *words, "--out", run, *more).code == (75 if name == "stopped" else 0)
     assert command(capsys, *words, "--out", tmp_path / "runs/lengthened", "--steps", 3).code == 0
     unfinished(tmp_path / "runs/killed")

@@ -18,7 +18,7 @@ from by_night import ONE_MORE
 from launch_cells import check_cell
 from parsed import parse
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli import launch_checks
 from paceline.cli import main as front_door
 
@@ -237,7 +237,7 @@ def refusal(parses, command: str) -> str:
     """Why a command does not parse; "" where it does."""
     try:
         parses(command)
-    except (UserError, SystemExit) as problem:
+    except (PacelineError, SystemExit) as problem:
         return str(problem) or "refused"
     return ""
 
@@ -276,7 +276,7 @@ def test_the_overview_names_every_page():
     ],
 )
 def test_a_cell_that_the_real_command_refuses_would_be_noticed(command, parses):
-    with pytest.raises((UserError, SystemExit)):
+    with pytest.raises((PacelineError, SystemExit)):
         parses(command)
 
 

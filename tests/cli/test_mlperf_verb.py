@@ -13,7 +13,7 @@ import pytest
 from messages import check_text
 from tiny_runs import command, refused, train, without_report
 
-from paceline.models.mllog_keys import optimiser_facts
+from paceline.models.mllog_keys import optimizer_log_entries
 from paceline.training.logging.events import read_events
 from paceline.training.logging.mllog import PREFIX, MLLog
 
@@ -43,7 +43,7 @@ def resnet_log(
     who = dict(org="somebody", division="closed", status="onprem", platform=platform)
     log.submission(benchmark, **who, accelerators=accelerators)
     log.run_facts({"seed": seed, "model_bn_span": 8, "global_batch_size": 64, "gradient_accumulation_steps": 1})
-    log.run_facts(optimiser_facts("lars", **LARS))
+    log.run_facts(optimizer_log_entries("lars", **LARS))
     log.init_stop()
     log.run_start(train_samples=1000, eval_samples=100)
     for first, count, score in ((1, 2, 0.5), (3, 2, accuracy)):
@@ -117,9 +117,9 @@ def compliance(monkeypatch) -> None:
     from paceline.tools.mlperf import compliance as checkers
 
     def said(file, ruleset):
-        return checkers.Verdict("compliance", str(file), '"value": 0.75,' not in file.read_text(), "said")
+        return checkers.ComplianceResult("compliance", str(file), '"value": 0.75,' not in file.read_text(), "said")
 
-    monkeypatch.setattr(checkers, "compliance", said)
+    monkeypatch.setattr(checkers, "check_compliance", said)
     monkeypatch.setattr(checkers, "known_rulesets", lambda: ["4.0.0"])
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 from shared_runs import SharedRun
 from tiny_runs import command, refused
 
-from paceline._utils.atomic_write import check_output, replaceable, write_output
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import check_user_file, is_replaceable, write_user_file
+from paceline._utils.errors import PacelineError
 
 REFUSED = "exists and does not say that paceline wrote it"
 
@@ -71,13 +71,13 @@ def test_every_verb_refuses_a_file_of_the_users_before_it_begins(words, capsys, 
 
 def test_a_link_of_the_users_is_neither_followed_nor_replaced(tmp_path):
     ours, link = tmp_path / "ours", tmp_path / "link"
-    write_output(ours, '{"paceline": "answer"}')
+    write_user_file(ours, '{"paceline": "answer"}')
     link.symlink_to(ours)
     for out in (link, tmp_path):
-        with pytest.raises(UserError):
-            write_output(out, '{"paceline": "answer"}')
+        with pytest.raises(PacelineError):
+            write_user_file(out, '{"paceline": "answer"}')
     link.unlink()
     link.symlink_to("nowhere")
-    with pytest.raises(UserError, match=REFUSED):
-        check_output(link)
-    assert replaceable(ours) and replaceable(tmp_path / "new") and link.is_symlink() and not Path("nowhere").exists()
+    with pytest.raises(PacelineError, match=REFUSED):
+        check_user_file(link)
+    assert is_replaceable(ours) and is_replaceable(tmp_path / "new") and link.is_symlink() and not Path("nowhere").exists()

@@ -39,7 +39,7 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     preview = ["preview", f"{page}:recipe", "--out", tmp_path / "a.png", "--data", class_photos]
     assert command(capsys, *preview).code == 0
     refused(command(capsys, *train[:4], *SMALL, "--model.depth", 2, "--input.mixup", 0.2, "--out", tmp_path / "b"), "mix")
-    with pytest.raises(paceline.UserError, match=r"paceline.load\(.*workload="):
+    with pytest.raises(paceline.PacelineError, match=r"paceline.load\(.*workload="):
         paceline.load(run)
     assert paceline.load(run, checkpoint="last", workload=f"{page}:MINE").finds_objects is False
     file, photos = tmp_path / "mine.safetensors", class_photos / "val" / "ant"

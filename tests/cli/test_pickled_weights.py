@@ -21,13 +21,13 @@ from tiny_runs import TINY, command, refused, train
 import paceline
 from paceline._utils.errors import CheckpointError
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
-from paceline.config.ssd import SSDModel, grids
-from paceline.models.backbones.base import Form, initialise
-from paceline.models.backbones.factory import make_trunk
+from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones.base import BackboneSpec, init_weights
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
-from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
-from paceline.models.ops.anchors import boxes_a_cell
-from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
+from paceline.models.ops.anchors import count_boxes_per_cell
+from paceline.models.ssd.model import SSD, init_ssd
 from paceline.models.weights import download
 from paceline.models.weights.classes import Labels
 from paceline.models.weights.load import load_weights
@@ -41,22 +41,22 @@ READER = "paceline.models.weights.formats.array_pickle"
 
 def resnet(seed: int, classes: int = 3, depth: int = 50, **built: str) -> ResNet:
     model = ResNet(depth, classes, width=4, **built)  # type: ignore[arg-type]
-    initialise(model, "torchvision", torch.Generator().manual_seed(seed))
+    init_weights(model, "torchvision", torch.Generator().manual_seed(seed))
     return model
 
 
 def mask_rcnn(seed: int, classes: int = 3, **built: str) -> MaskRCNN:
     settings = MaskRCNNModel(depth=50, width=4, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=1), **built)  # type: ignore[arg-type]
     model = MaskRCNN(settings, classes)
-    initialise_mask_rcnn(model, torch.Generator().manual_seed(seed))
+    init_mask_rcnn(model, torch.Generator().manual_seed(seed))
     return model
 
 
 def ssd(seed: int) -> SSD:
-    cells = grids(96)
-    trunk = make_trunk(SSDModel(depth=34, width=4), Form(stride=8))
-    model = SSD(trunk, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8)
-    initialise_ssd(model, torch.Generator().manual_seed(seed))
+    cells = grid_sizes(96)
+    trunk = build_backbone(SSDModel(depth=34, width=4), BackboneSpec(stride=8))
+    model = SSD(trunk, 3, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=8)
+    init_ssd(model, torch.Generator().manual_seed(seed))
     return model
 
 
@@ -169,15 +169,15 @@ import paceline
 from paceline.cli.main import main
 from paceline._utils.errors import CheckpointError
 from paceline.models.backbones.resnet import ResNet
-from paceline.models.weights.load import load_own, load_weights
+from paceline.models.weights.load import load_same_network, load_weights
 file = {str(file)!r}
 assert main([*{tiny!r}, "--weights", file]) == 2
 assert main(["eval", file, "--recipe", "resnet50-tiny", "--data", {str(photos)!r}]) == 2
-for load in (lambda: load_weights(ResNet(50, 3, width=4), file), lambda: load_own(ResNet(50, 3, width=4), Path(file), None),
+for load in (lambda: load_weights(ResNet(50, 3, width=4), file), lambda: load_same_network(ResNet(50, 3, width=4), Path(file), None),
              lambda: paceline.train("resnet50-tiny", data={str(photos)!r}, out={str(tmp_path / "py")!r}, weights=file, steps=1)):
     try:
         load()
-    except paceline.UserError as refusal:
+    except paceline.PacelineError as refusal:
         print(refusal, file=sys.stderr)
 assert {READER!r} not in sys.modules
 assert main(["weights", "check", file]) in (0, 1)

@@ -16,7 +16,7 @@ from tiny_runs import command, refused
 
 from paceline.cli.printing import Printer
 from paceline.inference import load
-from paceline.inference.results import Found
+from paceline.inference.results import DetectionResult
 from paceline.training.logging.events import EventLog, read_events
 
 
@@ -105,7 +105,7 @@ def test_a_prediction_that_is_broken_off_looks_unfinished_and_the_next_one_repla
 def test_filters_choose_what_is_printed_and_drawn_and_the_files_have_all(ssd_run, tmp_path, capsys):
     photo, out = sorted((ssd_run.data / "val2017").iterdir())[0], tmp_path / "out"
     result = load(ssd_run.folder).predict(photo)
-    assert isinstance(result, Found) and len(set(result.names)) > 1
+    assert isinstance(result, DetectionResult) and len(set(result.names)) > 1
     chosen = result.names[1]
     words = ["--score-above", 0, "--classes", chosen, "--max-objects", 2]
     said = command(capsys, "predict", ssd_run.folder, photo, "--out", out, *words)
@@ -127,7 +127,7 @@ def test_without_a_score_it_shows_from_the_runs_best_f1_on_and_says_so(ssd_run, 
     shutil.copytree(ssd_run.folder, run, symlinks=True)
     photo = sorted((ssd_run.data / "val2017").iterdir())[0]
     result = load(run).predict(photo)
-    assert isinstance(result, Found)
+    assert isinstance(result, DetectionResult)
     threshold = result.scores[1]
     events = read_events(run / "events.jsonl")
 
@@ -177,12 +177,12 @@ def test_a_run_without_a_best_checkpoint_answers_with_its_last_and_says_so(resne
 
 def test_a_photo_that_cannot_be_drawn_keeps_its_answer_and_is_listed(resnet_run, tmp_path, capsys, monkeypatch):
     from paceline._utils.errors import DataError
-    from paceline.inference.results import Answer
+    from paceline.inference.results import ClassificationResult
 
     def fails(*_: object, **__: object) -> None:
         raise DataError("a.jpg: gone meanwhile")
 
-    monkeypatch.setattr(Answer, "draw", fails)
+    monkeypatch.setattr(ClassificationResult, "draw", fails)
     photo, out = next((resnet_run.data / "val" / "ant").iterdir()), tmp_path / "out"
     said = command(capsys, "predict", resnet_run.folder, photo, "--out", out)
     assert said.code == 1 and "no picture: a.jpg: gone meanwhile" in said.out

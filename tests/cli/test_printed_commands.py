@@ -28,7 +28,15 @@ from paceline.cli.main import VERBS
 
 PACKAGE = Path(paceline.__file__).parent
 # Calls that make a command, by their names.
-MAKERS = ("command", "to_go_on", "conversion", "prepare_again", "prepare_command", "box_command", "container_command")
+MAKERS = (
+    "format_command",
+    "resume_command",
+    "conversion_command",
+    "repeat_command",
+    "prepare_command",
+    "box_command",
+    "container_command",
+)
 PRINTED = re.compile(r"\bpaceline (?:--[a-z]+ )?(" + "|".join(VERBS) + r"|\{\w+\})(?![\w'])")
 # Words that stand for something of the reader's.
 TO_FILL_IN = re.compile(r"(?<![\w{/.-])[A-Z][A-Z_]{2,}(?![\w}])|\.\.\.|a\|b|\|")
@@ -64,7 +72,7 @@ def edited(here: Path, data: Path) -> list[object]:
 SITUATIONS = {
     **PREPARING,
     "a speed that is not known": Situation(
-        (("tools/estimate/summary.py", "not_known", "train"), ("tools/estimate/summary.py", "not_known", "show")),
+        (("tools/estimate/summary.py", "unknown_rows", "train"), ("tools/estimate/summary.py", "unknown_rows", "show")),
         lambda here, data: ["show", recipe_file(here, data), "--system", "cpu"],
         0,
         (0, 0),
@@ -76,7 +84,7 @@ SITUATIONS = {
         (0, 0),
     ),
     "a run of another recipe": Situation(
-        (("_utils/commands.py", "to_go_on", "train"), ("training/previous_run.py", "how_to_go_on", "to_go_on")),
+        (("_utils/commands.py", "resume_command", "train"), ("training/previous_run.py", "how_to_go_on", "resume_command")),
         lambda here, data: ["train", "ssd-tiny", "--out", unfinished(here, data)],
         2,
         (0,),
@@ -96,9 +104,9 @@ ELSEWHERE = {
     (
         "oracle/test_detectron2_pixels.py",
         "test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_each_of_them_gives_its_outputs",
-    ): (("models/weights/weight_file.py", "open_weights", "conversion"),),
+    ): (("models/weights/weight_file.py", "open_weights", "conversion_command"),),
     ("cli/test_going_on.py", "test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_command_goes_on"): (
-        ("training/eval_history.py", "how_to_resume", "to_go_on"),
+        ("training/eval_history.py", "how_to_resume", "resume_command"),
     ),
     ("cli/test_going_on.py", "test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended"): (
         ("api.py", "report_run", "report"),
@@ -114,12 +122,12 @@ ELSEWHERE = {
         ("cli/commands/download.py", "_training", "train"),
     ),
     ("cli/test_pickled_weights.py", "test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training"): (
-        ("cli/commands/weights_check.py", "run_check", "conversion"),
-        ("models/weights/formats/detect.py", "kind_of", "conversion"),
-        ("models/weights/formats/detect.py", "conversion", "weights"),
+        ("cli/commands/weights_check.py", "run_check", "conversion_command"),
+        ("models/weights/formats/detect.py", "detect_format", "conversion_command"),
+        ("models/weights/formats/detect.py", "conversion_command", "weights"),
     ),
     ("models/test_weights.py", "test_a_dict_under_another_name_is_named"): (
-        ("models/weights/formats/detect.py", "_named", "conversion"),
+        ("models/weights/formats/detect.py", "_named", "conversion_command"),
     ),
     ("cli/test_any_weights.py", "test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_written"): (
         ("models/weights/identify.py", "_refusal", "weights"),
@@ -129,13 +137,13 @@ ELSEWHERE = {
         ("cli/commands/launch.py", "run", "launch"),
     ),
     ("data/test_lint.py", "test_train_lint_ends_where_a_result_would_be_spoilt"): (
-        ("data/checks/lint.py", "refuse_spoilt", "data"),
+        ("data/checks/lint.py", "require_usable", "data"),
     ),
     ("data/test_exports.py", "test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it"): (
         ("data/containers/label_exports.py", "unpack_first", "prepare"),
     ),
     ("data/test_named_files.py", "test_a_classifier_on_it_gets_the_command_of_a_detector"): (
-        ("data/prepare/auto_prepare.py", "ensure_prepared", "train"),
+        ("data/prepare/auto_prepare.py", "prepare_if_needed", "train"),
     ),
     ("data/test_named_files.py", "test_each_kind_of_data_for_the_other_kind_of_recipe_gets_the_command_of_its_own"): (
         ("data/prepare/auto_prepare.py", "_annotated_photos", "train"),
@@ -156,7 +164,7 @@ ELSEWHERE = {
 }
 MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
 REASONS = {
-    ("models/object_task.py", "_limits", "prepare_again"): "prepares annotations that were corrected first",
+    ("models/object_task.py", "_limits", "repeat_command"): "prepares annotations that were corrected first",
     (
         "cli/commands/from_original.py",
         "run",
@@ -167,32 +175,36 @@ REASONS = {
     ("data/formats/published_sets.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
     ("cli/commands/data.py", "run", "prepare"): "--help, in a sentence",
     ("cli/commands/doctor.py", "run", "train"): "README's first command",
-    ("cli/main.py", "overview", "train"): "README's first command",
+    ("cli/main.py", "format_overview", "train"): "README's first command",
     ("cli/help.py", "print_help", "{}"): "the usage of a verb; tests/cli/test_help.py asks each for it",
     ("cli/help.py", "_screen", "{}"): "--help of a verb; tests/cli/test_help.py asks each for it",
     ("cli/commands/image.py", "_build", "image"): "wants a container engine",
     ("cli/commands/report.py", "run", "report"): "an example of a folder's name",
-    ("training/run_arguments.py", "naming", "--workload"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    (
+        "training/run_arguments.py",
+        "format_workload_command",
+        "--workload",
+    ): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("tools/compare/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
-    ("models/weights/identify.py", "of_its_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
+    ("models/weights/identify.py", "recipe_of_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/commands/weights.py", "_get", "weights"): "wants published weights",
-    ("cli/commands/weights.py", "_get", "conversion"): "wants published weights",
+    ("cli/commands/weights.py", "_get", "conversion_command"): "wants published weights",
     ("cli/commands/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
     ("models/weights/identify.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("launch/doctor/here.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("training/logging/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
-    ("tools/qualify/judgement.py", "judge", "doctor"): "who found it, before a colon",
+    ("tools/qualify/judgement.py", "judge_ranks", "doctor"): "who found it, before a colon",
     ("tools/qualify/judgement.py", "_input", "pack"): "names a verb, in a sentence",
     ("tools/qualify/judgement.py", "_input", "bench"): "a kind of measurement, in a sentence",
     ("tools/mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("models/weights/formats/detect.py", "_torch", "weights"): "names a verb, in a sentence",
     (
         "training/small_data.py",
-        "refuse_few",
+        "check_image_count",
         "train",
     ): "wants pretrained weights; tests/training/test_small_data.py holds it",
     ("cli/commands/show.py", "_opened", "train"): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
-    ("training/data_cache.py", "staged_photos", "data"): "tests/data/test_staged_copy.py damages such a copy",
+    ("training/data_cache.py", "open_staged_copy", "data"): "tests/data/test_staged_copy.py damages such a copy",
 }
 
 
@@ -237,7 +249,7 @@ def places() -> dict[tuple[str, str, str], str]:
                 words = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
                 maker = node.func.id if isinstance(node.func, ast.Name) else ""
                 if not any(TO_FILL_IN.search(word) for word in words):
-                    found[name, function, words[0] if maker == "command" and words else maker] = ast.unparse(node)
+                    found[name, function, words[0] if maker == "format_command" and words else maker] = ast.unparse(node)
                 continue
             text = spelled(node)
             for call in PRINTED.finditer(text):

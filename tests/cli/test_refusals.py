@@ -17,13 +17,13 @@ from run_files import tensor_files
 from safetensors.torch import save_file
 from tiny_runs import TINY, command, make_photos, of_its_own, refused, train
 
-from paceline._utils.safe_read import SEAL, sealed
+from paceline._utils.safe_read import SEAL, with_checksum
 from paceline.cli.main import main
 from paceline.config.recipe import Recipe
-from paceline.config.resnet import PhotoInput, ResNetModel
+from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.models.registry import WORKLOADS
 from paceline.models.resnet.task import ClassificationData
-from paceline.models.weights.formats.torchvision import export
+from paceline.models.weights.formats.torchvision import to_plain_tensors
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -227,7 +227,7 @@ def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
     facts = json.loads((finished / "run.json").read_text())
     facts["recipe"]["optim"]["beta2"] = 0.9
     del facts[SEAL]
-    file.write_text(json.dumps(sealed(facts)))
+    file.write_text(json.dumps(with_checksum(facts)))
     refused(command(capsys, "train", file), "beta2", "another version")
 
 
@@ -236,9 +236,9 @@ def test_a_run_json_that_is_none_is_named(finished, tmp_path, capsys):
 
 def test_weights_of_a_resnet34_are_refused_in_safetensors_too(photos, tmp_path, capsys):
     model = WORKLOADS["classification"].network.build(
-        Recipe("classification", ResNetModel(depth=34, width=8), PhotoInput()), 3
+        Recipe("classification", ResNetModel(depth=34, width=8), ImageInput()), 3
     )
-    save_file(export(model.network.state_dict()), tmp_path / "resnet34.safetensors")
+    save_file(to_plain_tensors(model.network.state_dict()), tmp_path / "resnet34.safetensors")
     words = ["--weights", tmp_path / "resnet34.safetensors", "--model.depth", 18]
     refused(train(capsys, photos, tmp_path / "run", *words), "resnet34", "another model", "layer1.2")
     assert not (tmp_path / "run").exists()

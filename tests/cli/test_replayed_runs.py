@@ -18,7 +18,7 @@ from tiny_runs import TINY, Said, command, without_report
 import paceline.training.loop
 from paceline.models.ops import dispatch
 from paceline.training.logging.events import MEASURED
-from paceline.training.optim.step_scalars import StepNumbers
+from paceline.training.optim.step_scalars import StepScalars
 from paceline.training.step import TrainStep
 
 LOOP = paceline.training.loop
@@ -59,16 +59,16 @@ def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_p
     without_report(monkeypatch)
 
     def eager(state: Any, plan: Any, system: Any, device: torch.device, group: Any) -> TrainStep:
-        numbers = StepNumbers(state.optimiser.optim, device, tensors=True)
+        numbers = StepScalars(state.optimizer.optim, device, tensors=True)
         return TrainStep(state, plan, system, device, group, numbers=numbers)
 
     def replayed(state: Any, plan: Any, system: Any, device: torch.device, group: Any) -> TrainStep:
-        numbers = StepNumbers(state.optimiser.optim, device, tensors=True)
+        numbers = StepScalars(state.optimizer.optim, device, tensors=True)
         tapes.append(Recorder())
         steps_of_runs.append(TrainStep(state, plan, system, device, group, numbers=numbers, capture=tapes[-1]))
         return steps_of_runs[-1]
 
-    with dispatch.fixed():
+    with dispatch.static_shapes():
         monkeypatch.setattr(LOOP, "TrainStep", eager)
         trained(recipe, data, tmp_path / "eager", capsys, "--steps", steps)
         monkeypatch.setattr(LOOP, "TrainStep", replayed)

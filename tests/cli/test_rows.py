@@ -11,7 +11,7 @@ from run_files import facts_of
 from tiny_runs import TINY_CHANGES, command, refused
 
 import paceline
-from paceline.cli.commands.show import machine_flags, on_its_machine
+from paceline.cli.commands.show import machine_flags, with_machine_flags
 from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import LIKE, ROWS
 from paceline.distributed.device.systems import SYSTEMS
@@ -34,9 +34,9 @@ def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
     text = command(capsys, "show", "resnet50@krai-2xa5000-408").out
     assert "v3.0 Krai 7920T_2xA5000_mxnet22.04, on 2 x RTX-A5000" in text and "2 ranks on 1 node" in text
     assert "published row" not in text  # of another chip
-    words, _ = on_its_machine(["maskrcnn@xfusion-8xl40-88"])
+    words, _ = with_machine_flags(["maskrcnn@xfusion-8xl40-88"])
     assert words[1:5] == ["--system", "a100x8", "--nodes", "1"]
-    _, (about, *_) = on_its_machine(["maskrcnn@gluoncv-26-epochs-8"])
+    _, (about, *_) = with_machine_flags(["maskrcnn@gluoncv-26-epochs-8"])
     assert "so ours: the machine" in about
 
 
@@ -46,9 +46,9 @@ def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
     assert "8 ranks on 1 node" in text and check_text(text, "408 images", "1 forward")
     assert text.startswith(f"{name}: ") and check_text(text.splitlines()[0], "--system", "4 x H100-SXM5-80GB", "not")
     for words in (["--system", "cpu"], ["--system=cpu", "--nodes", "2"]):
-        assert on_its_machine([name, *words])[0] == [name, *words] and len(on_its_machine([name, *words])[1]) == 1
+        assert with_machine_flags([name, *words])[0] == [name, *words] and len(with_machine_flags([name, *words])[1]) == 1
     for given in ([name, "--help"], [name, "--system", "cpu", "-h"], ["resnet50-tiny"], []):
-        assert on_its_machine(given) == (given, [])
+        assert with_machine_flags(given) == (given, [])
     assert machine_flags(ROWS["ssd@dell-dgx1-1024"])["--system"] == "dgx1"
 
 
@@ -66,7 +66,7 @@ def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
 )
 def test_another_flag_of_the_machine_changes_that_alone(words, gone):
     row = ROWS["resnet50@dell-4xh100-3264"]
-    taken, (about, there) = on_its_machine([row.name, *words])
+    taken, (about, there) = with_machine_flags([row.name, *words])
     kept = [word for name, value in machine_flags(row).items() if name not in gone for word in (name, value)]
     assert taken == [row.name, *words, *kept] and row.source in about
     assert there.endswith(f": {' '.join(kept)}") and ("your --" in there) == bool(gone)
@@ -95,5 +95,5 @@ def test_a_row_is_trained_like_a_recipe(tmp_path):
         synthetic=True, quiet=True,
     )  # fmt: skip
     assert ended.step == 1 and facts_of(tmp_path / "run")["name"] == "resnet50@krai-2xa5000-408"
-    with raises(paceline.UserError, "row", "'resnet50@none'"):
+    with raises(paceline.PacelineError, "row", "'resnet50@none'"):
         paceline.train("resnet50@none")

@@ -41,15 +41,15 @@ def test_patience_ends_a_run_at_the_evaluation_that_uses_it_up(class_photos, tmp
 @contextlib.contextmanager
 def seen_deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[bool]]:
     """Whether forwards in it ran under deterministic kernels; the switch is put back, which a process of its own never needs."""
-    from paceline.models.resnet.module import Classifier
+    from paceline.models.resnet.module import ClassifierWithLoss
 
     seen: set[bool] = set()
-    forward = Classifier.forward
+    forward = ClassifierWithLoss.forward
     was = torch.are_deterministic_algorithms_enabled()
     with monkeypatch.context() as patch:
         patch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # and gone with the patch
         patch.setattr(
-            Classifier,
+            ClassifierWithLoss,
             "forward",
             lambda self, batch: seen.add(torch.are_deterministic_algorithms_enabled()) or forward(self, batch),
         )

@@ -11,7 +11,7 @@ import pytest
 from messages import check_text
 from tiny_runs import command
 
-from paceline._utils.text import laid_out
+from paceline._utils.text import format_definitions
 from paceline.config.plan import make_plan
 from paceline.config.published import RESULTS, system_for
 from paceline.config.recipe import DATA_IMAGES
@@ -19,7 +19,7 @@ from paceline.config.recipes import RECIPES
 from paceline.config.run import RunRecord
 from paceline.distributed.device.step_rates import RATES
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.tools.estimate.summary import estimate_of, not_known, speed_for, speed_of_run
+from paceline.tools.estimate.summary import choose_speed, estimate_rows, measure_run_speed, unknown_rows
 from paceline.training.logging.events import EventLog
 
 EIGHT_NODES = ("resnet50-mlperf-3200-8x8", "dgx-h100", 8)  # published
@@ -51,10 +51,10 @@ def told(
         val_images=val,
         eval_ranks=evaluating,
     )
-    speed = speed_for(recipe, name, system_name, system, plan, rate=rate, run=None)
+    speed = choose_speed(recipe, name, system_name, system, plan, rate=rate, run=None)
     parameters = PARAMETERS[recipe.task]
-    lines, facts = estimate_of(name, recipe.task, system_name, system, plan, parameters, speed, gbit)
-    return "\n".join(laid_out(lines, 400)), facts
+    lines, facts = estimate_rows(name, recipe.task, system_name, system, plan, parameters, speed, gbit)
+    return "\n".join(format_definitions(lines, 400)), facts
 
 
 def test_a_published_system_is_estimated_with_basis_and_known_error():
@@ -139,12 +139,12 @@ def test_a_row_of_the_system_alone_stands_in_where_its_chip_has_no_fit():
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
 def test_published_speeds_are_those_of_half_precision(precision):
     assert told(*EIGHT_NODES)[1] and told(*EIGHT_NODES, precision=precision, loss_scale=0.0) == ("", None)
-    assert check_text(laid_out(not_known("resnet50", precision), 400), "speed", precision)
+    assert check_text(format_definitions(unknown_rows("resnet50", precision), 400), "speed", precision)
 
 
 def test_where_nothing_is_known_it_says_how_to_know():
     assert told("ssd-mlperf-1024", "mi300x8") == ("", None)
-    text = "\n".join(laid_out(not_known("ssd-mlperf-1024", "bf16"), 400))
+    text = "\n".join(format_definitions(unknown_rows("ssd-mlperf-1024", "bf16"), 400))
     assert "estimate   none" in text and "--rate IMG/S" in text
     assert f"paceline train ssd-mlperf-1024 --synthetic --steps 100 --out probe\n{'':11}paceline show probe" in text
 
@@ -167,11 +167,11 @@ def test_a_probe_on_made_up_batches_says_so_and_its_first_interval_does_not_coun
         log.write("train", step=step, epoch=0.1, seconds=1.0, **pace)
     plan = {"world": 4, "nodes": 1, "images_per_rank": 25}
     facts = RunRecord(plan=plan, controls={"synthetic": True})
-    speed = speed_of_run(tmp_path, facts, RECIPES["ssd-tiny"](), "")
+    speed = measure_run_speed(tmp_path, facts, RECIPES["ssd-tiny"](), "")
     assert speed is not None and 25 / speed.seconds(25) == pytest.approx(250)
     assert "3 intervals on 4 ranks" in speed.basis and "made-up" in speed.basis
     (tmp_path / "events.jsonl").unlink()
-    assert speed_of_run(tmp_path, facts, RECIPES["ssd-tiny"](), "") is None
+    assert measure_run_speed(tmp_path, facts, RECIPES["ssd-tiny"](), "") is None
 
 
 @pytest.mark.nightly("full-sized recipes")

@@ -12,8 +12,8 @@ from paceline.cli.commands.launch import LaunchFlags
 from paceline.cli.commands.show import ShowFlags
 from paceline.cli.flags import parse_recipe
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
-from paceline.config.system import env_pairs
+from paceline.config.run import RunOptions
+from paceline.config.system import parse_env
 from paceline.distributed.device.systems import SYSTEMS
 
 
@@ -49,11 +49,11 @@ def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
 
 
 def variables_of(words: str, controls) -> dict[str, str]:
-    return env_pairs(parse_recipe(words.split(), controls, verb="x").system)
+    return parse_env(parse_recipe(words.split(), controls, verb="x").system)
 
 
 def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
-    machine = env_pairs(SYSTEMS["p3dn"]())
+    machine = parse_env(SYSTEMS["p3dn"]())
     given = "--system.env NCCL_NSOCKS_PERTHREAD=4 NCCL_DEBUG=WARN"
     pairs = variables_of(f"maskrcnn-gluoncv-192 --system p3dn --nodes 24 {given}", ShowFlags())
     assert pairs == machine | {"NCCL_NSOCKS_PERTHREAD": "4", "NCCL_DEBUG": "WARN"}
@@ -68,7 +68,7 @@ def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
         ("--nodes 448", LaunchFlags(), True),
         ("--nodes 224", LaunchFlags(), False),
         ("", ShowFlags(), False),
-        ("", Controls(), False),
+        ("", RunOptions(), False),
     ],
 )
 def test_variables_published_for_one_number_of_nodes_come_there_alone_and_give_way_to_the_command_line(
@@ -85,7 +85,7 @@ def test_a_run_that_is_launched_again_gets_them_too_and_keeps_its_own():
     system = replace(SYSTEMS["dgx-h100"](), env=("NCCL_COLLNET_ENABLE=0",))
     base = (name, RECIPES[name](), "dgx-h100", system)
     asked = parse_recipe(["--nodes", "448"], LaunchFlags(), verb="launch", base=base)
-    assert env_pairs(asked.system) == {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "0"}
+    assert parse_env(asked.system) == {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "0"}
 
 
 def test_a_name_given_twice_by_hand_is_still_refused(capsys):

@@ -12,12 +12,12 @@ from shared_runs import SSD
 from tiny_runs import TINY, command, refused
 
 from paceline._utils.names import flatten
-from paceline._utils.text import laid_out
-from paceline.cli.recipe_text import base_recipe, cells, every_cell
-from paceline.config.recipe import differing, override
-from paceline.config.recipes import RECIPES, base_of
+from paceline._utils.text import format_definitions
+from paceline.cli.recipe_text import base_recipe, differing_cells, list_cells
+from paceline.config.recipe import differing_fields, override
+from paceline.config.recipes import RECIPES, find_base
 from paceline.config.recipes.published_rows import ROWS
-from paceline.models.weights.download import PUBLISHED, fitting
+from paceline.models.weights.download import PUBLISHED, pretrained_for
 
 FEW = ("--train-images", "900", "--val-images", "9")
 HEADS = ["recipe", "batch", "length", "rate", "size", "target", "plan", "system", "memory"]
@@ -46,22 +46,24 @@ def test_what_is_wanted_first_comes_first_and_the_rest_only_differs(capsys, monk
 
 def test_a_recipe_s_base_follows_from_its_name_and_every_value_that_it_has_otherwise_is_marked():
     known = {"ssd-custom-cpu": "ssd-custom", "resnet50-mlperf-3200-4x8": "resnet50-mlperf-3200", "fasterrcnn": "maskrcnn"}
-    assert {name: base_of(name, RECIPES[name]().task) for name in known} == known
-    assert base_of("ssd@dell-dgx1-1024", "ssd") == "ssd" and base_of("./my-own.py:net", "classification") == ""
+    assert {name: find_base(name, RECIPES[name]().task) for name in known} == known
+    assert find_base("ssd@dell-dgx1-1024", "ssd") == "ssd" and find_base("./my-own.py:net", "classification") == ""
     for name, make in RECIPES.items():
         recipe = make()
         other_name, other = base_recipe(name, recipe)
-        assert other_name == base_of(name, recipe.task) or (
+        assert other_name == find_base(name, recipe.task) or (
             other_name == "the defaults" and name in ("resnet50", "ssd", "maskrcnn")
         )
-        changed = {field for field in differing(recipe, other) if field != "pretrained"}
-        assert len(cells(recipe, other)) == len(changed)
-        marked = [label for _, label, _ in every_cell(recipe, other) if label.startswith("* ")]
-        assert len(marked) == len(changed) and len(every_cell(recipe, other)) == len(flatten(recipe)) - 1
+        changed = {field for field in differing_fields(recipe, other) if field != "pretrained"}
+        assert len(differing_cells(recipe, other)) == len(changed)
+        marked = [label for _, label, _ in list_cells(recipe, other) if label.startswith("* ")]
+        assert len(marked) == len(changed) and len(list_cells(recipe, other)) == len(flatten(recipe)) - 1
 
 
 def test_units_ranges_and_numbers_are_a_person_s():
-    found = {(group, name): texts for group, name, texts in cells(RECIPES["ssd-custom-cpu"](), RECIPES["ssd-custom"]())}
+    found = {
+        (group, name): texts for group, name, texts in differing_cells(RECIPES["ssd-custom-cpu"](), RECIPES["ssd-custom"]())
+    }
     assert found["input", "size"] == ["416 px", "300 px"] and found["input", "crop-side"] == ["0.6 to 1", "0.3 to 1"]
     assert found["schedule", "warmup"] == ["0.05 of the run", "1 epoch"] and found["model", "extras-norm"] == ["yes", "no"]
     assert found["recipe", "global-batch"] == ["8 images", "32 images"]
@@ -70,8 +72,8 @@ def test_units_ranges_and_numbers_are_a_person_s():
 
 def test_items_are_broken_where_they_alone_are_too_long():
     rows = [("head", ["one two", "three four five", "six"]), "a command that is pasted and so never broken"]
-    assert laid_out(rows, 26) == ["head       one two", " " * 11 + "three four five", " " * 11 + "six", rows[1]]
-    assert laid_out([("a", ["one two three four"])], 22) == ["a          one two", f"{'':11}three four"]
+    assert format_definitions(rows, 26) == ["head       one two", " " * 11 + "three four five", " " * 11 + "six", rows[1]]
+    assert format_definitions([("a", ["one two three four"])], 22) == ["a          one two", f"{'':11}three four"]
 
 
 def test_a_run_and_a_recipe_are_compared_in_words_and_in_json(capsys, ssd_run):
@@ -100,11 +102,11 @@ def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, t
 
 def test_weights_of_another_trunk_are_named_by_show_and_by_train(capsys, class_photos):
     for name, make in {**RECIPES, **{name: row.make for name, row in ROWS.items()}}.items():
-        assert fitting(make()) == make().pretrained, name
+        assert pretrained_for(make()) == make().pretrained, name
     made = RECIPES["ssd-custom-cpu"]()
     for trunk, wanted in (("timm/tf_efficientnet_lite0", "efficientnet-lite0"), ("timm/resnet26d", "timm/resnet26d")):
-        assert fitting(override(made, {"model.trunk": trunk})) == wanted
-    assert fitting(override(RECIPES["resnet50-custom"](), {"model.depth": 200})) == "FILE"
+        assert pretrained_for(override(made, {"model.trunk": trunk})) == wanted
+    assert pretrained_for(override(RECIPES["resnet50-custom"](), {"model.depth": 200})) == "FILE"
     words = ["resnet50-custom", "--model.depth", "34"]
     text = " ".join(command(capsys, "show", *words, *FEW).out.split())
     assert f"train wants --weights resnet34 ({PUBLISHED['resnet34'].about}); resnet50" in text

@@ -156,7 +156,7 @@ def test_the_runs_own_links_and_what_a_kill_leaves_of_them_are_fine(run, tmp_pat
     check_entries(tmp_path / "link")
     (steps / "last").unlink()
     (steps / "last").symlink_to(tmp_path / "other" / "checkpoints" / "step-000001")
-    with pytest.raises(paceline.UserError, match=f"checkpoints/last: this is {ELSEWHERE}"):
+    with pytest.raises(paceline.PacelineError, match=f"checkpoints/last: this is {ELSEWHERE}"):
         check_entries(run)
 
 

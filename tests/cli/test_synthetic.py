@@ -15,11 +15,11 @@ from tiny_runs import TINY, command, forge, refused, without_report
 from paceline.cli.flags import parse_recipe
 from paceline.config.plan import make_plan
 from paceline.config.recipes.ssd import tiny
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.loader import Loader
-from paceline.models.dummy_data import synthetic_task
+from paceline.models.dummy_data import make_synthetic_task
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank
 from paceline.models.weights.classes import Labels
@@ -96,7 +96,7 @@ def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_p
 
 
 def test_batches_are_made_once_and_fill_every_forward():
-    task = synthetic_task(WORKLOADS["ssd"], replace(tiny(), global_batch=6, bn_span=3))
+    task = make_synthetic_task(WORKLOADS["ssd"], replace(tiny(), global_batch=6, bn_span=3))
     images = task.data.train_images, task.data.val_images
     plan = make_plan(task.recipe, System(), world=1, most=3, train_images=images[0], val_images=images[1])
     plan = replace(plan, stop_after=4)
@@ -115,8 +115,8 @@ def test_batches_are_made_once_and_fill_every_forward():
 
 @pytest.mark.parametrize("recipe", SMALL)
 def test_it_starts_from_a_file_s_weights_and_made_up_names_match_nobody_s(recipe, tmp_path):
-    asked = parse_recipe([recipe, *SMALL[recipe]], Controls(), verb="train").recipe
-    task, other = (synthetic_task(WORKLOADS[asked.task], replace(asked, seed=seed)) for seed in (1, 2))
+    asked = parse_recipe([recipe, *SMALL[recipe]], RunOptions(), verb="train").recipe
+    task, other = (make_synthetic_task(WORKLOADS[asked.task], replace(asked, seed=seed)) for seed in (1, 2))
     file, model = tmp_path / "first.pth", task.build(torch.device("cpu"))
     torch.save(other.build(torch.device("cpu")).state_dict(), file)
     said = task.load_weights(model, file).lines()

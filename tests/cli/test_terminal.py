@@ -69,7 +69,7 @@ def test_a_file_name_that_is_no_text_can_be_shown(tmp_path: Path, capsys) -> Non
 
 @pytest.mark.parametrize("needed", [0, 5 << 10, 5 << 20, 5 << 30])
 def test_room_that_is_missing_is_said_in_a_unit_that_shows_it(needed: int) -> None:
-    from paceline._utils.formatting import byte_size
+    from paceline._utils.formatting import format_bytes
 
-    assert byte_size(needed).split()[0] in ("0", "5", "5.0")
-    assert byte_size(needed).split()[1] == {0: "bytes", 5 << 10: "KiB", 5 << 20: "MiB", 5 << 30: "GiB"}[needed]
+    assert format_bytes(needed).split()[0] in ("0", "5", "5.0")
+    assert format_bytes(needed).split()[1] == {0: "bytes", 5 << 10: "KiB", 5 << 20: "MiB", 5 << 30: "GiB"}[needed]

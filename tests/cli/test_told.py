@@ -18,7 +18,7 @@ from paceline.cli import flags
 from paceline.cli.main import main
 from paceline.config.recipe import Recipe
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.training.logging.events import read_events
 
@@ -114,7 +114,7 @@ def test_every_flag_that_a_message_of_training_names_exists():
     }  # of `paceline predict` and `eval`, which find a network; of `show` and `launch`
     for name in RECIPES:
         recipe: Recipe = RECIPES[name]()
-        known |= {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(Controls())}
+        known |= {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(RunOptions())}
     parts = [flag.split(".") for flag in known]
     groups = {".".join(words[:count]) for words in parts for count in range(1, len(words))}
     checked, wrong = 0, []

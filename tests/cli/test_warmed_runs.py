@@ -16,11 +16,11 @@ import paceline.training.memory_probe as trial_steps
 import paceline.training.trainer as trainer
 from paceline._utils.errors import RecipeError
 from paceline.models.datamodule import DataModule
-from paceline.models.resnet.module import Classifier
+from paceline.models.resnet.module import ClassifierWithLoss
 from paceline.tools.report.run_report import write_report
-from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import read_events
-from paceline.training.logging.monitors import Interval
+from paceline.training.logging.monitors import LogInterval
 from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -98,7 +98,7 @@ def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(
     words = ["train", "maskrcnn-tiny", "--data", data, *MASKRCNN.split(), "--steps", "12"]
     assert command(capsys, *words, "--out", tmp_path / "plain").code == 0
     prepared, brought, said = [], set(), []
-    alone, took, doing = TrainStep.warm_up, Interval.took, Recorder.doing
+    alone, took, doing = TrainStep.warm_up, LogInterval.took, EventLogger.doing
 
     def spy_warm_up(self, batches):
         prepared.append(tuple(batches[0].images.shape[2:]))
@@ -114,9 +114,9 @@ def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(
         doing(self, what, of)
 
     monkeypatch.setattr(TrainStep, "warm_up", spy_warm_up)
-    monkeypatch.setattr(Interval, "took", spy_took)
-    monkeypatch.setattr(Recorder, "doing", spy_doing)
-    monkeypatch.setattr(trial_steps, "each_shape_counts", lambda *_: True)
+    monkeypatch.setattr(LogInterval, "took", spy_took)
+    monkeypatch.setattr(EventLogger, "doing", spy_doing)
+    monkeypatch.setattr(trial_steps, "is_shape_costly", lambda *_: True)
     assert command(capsys, *words, "--out", tmp_path / "warmed").code == 0
     assert set(prepared) == brought and len(prepared) == len(brought) > 2
     areas = [height * width for height, width in prepared]
@@ -161,14 +161,14 @@ def test_past_the_limit_nothing_goes_on_uncompiled(capsys, tmp_path, compiled, m
 
 def room_for(monkeypatch, images):
     """As if this were an accelerator with memory for so many images."""
-    whole = Classifier.forward
+    whole = ClassifierWithLoss.forward
 
     def forward(self, batch):
         if len(batch) > images and batch.images.device.type != "meta":
             out_of_memory()
         return whole(self, batch)
 
-    monkeypatch.setattr(Classifier, "forward", forward)
+    monkeypatch.setattr(ClassifierWithLoss, "forward", forward)
     monkeypatch.setattr(trainer, "worth_trying", lambda device: True)
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from tiny_runs import command, refused
 
 from paceline.config.recipes import RECIPES
-from paceline.models.registry import workload_of
+from paceline.models.registry import get_workload
 
 NO_WEIGHTS = {
     "page.pth": (b"\n<!DOCTYPE html><html>404</html>", "a web page"),
@@ -45,7 +45,7 @@ def test_lightnings_checkpoint_fits_as_the_network_in_it_does(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["ssd-tiny", "maskrcnn-tiny"])
 def test_weights_of_a_small_network_fit_its_recipe_and_no_other_network_is_told_of(name, tmp_path, capsys):
     recipe = RECIPES[name]()
-    network = workload_of(recipe.task).network.build(recipe, 6)
+    network = get_workload(recipe.task).network.build(recipe, 6)
     state = {entry: torch.zeros(tensor.shape, dtype=tensor.dtype) for entry, tensor in network.state_dict().items()}
     save_file(state, tmp_path / "w.safetensors")
     said = command(capsys, "weights", "check", tmp_path / "w.safetensors")
@@ -54,7 +54,7 @@ def test_weights_of_a_small_network_fit_its_recipe_and_no_other_network_is_told_
 
 def test_weights_that_fit_one_network_are_not_told_which_others_refuse_them(tmp_path, capsys):
     recipe = RECIPES["maskrcnn"]()
-    network = workload_of(recipe.task).network.build(recipe, 80)
+    network = get_workload(recipe.task).network.build(recipe, 80)
     save_file(
         {name: torch.zeros(tensor.shape) for name, tensor in network.state_dict().items()}, tmp_path / "m.safetensors"
     )

@@ -18,13 +18,13 @@ from weight_bytes import params, tf_checkpoint
 from paceline.cli import printing
 from paceline.cli.main import main
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
-from paceline.config.ssd import SSDModel, grids
-from paceline.models.backbones.base import Form, initialise
-from paceline.models.backbones.factory import make_trunk
+from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones.base import BackboneSpec, init_weights
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
-from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
-from paceline.models.ops.anchors import boxes_a_cell
-from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
+from paceline.models.ops.anchors import count_boxes_per_cell
+from paceline.models.ssd.model import SSD, init_ssd
 from paceline.models.weights import download
 from paceline.models.weights.download import PUBLISHED
 
@@ -36,22 +36,22 @@ def saved(model: torch.nn.Module, file: Path) -> Path:
 
 @pytest.fixture
 def ours(tmp_path):
-    cells = grids(96)
-    trunk = make_trunk(SSDModel(depth=10, width=4), Form(stride=8))
-    model = SSD(trunk, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8)
-    initialise_ssd(model, torch.Generator().manual_seed(0))
+    cells = grid_sizes(96)
+    trunk = build_backbone(SSDModel(depth=10, width=4), BackboneSpec(stride=8))
+    model = SSD(trunk, 3, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=8)
+    init_ssd(model, torch.Generator().manual_seed(0))
     return saved(model, tmp_path / "ours.safetensors")
 
 
 def resnet(depth: int, classes: int, width: int = 4, **more) -> ResNet:
     model = ResNet(depth, classes, width=width, **more)
-    initialise(model, "torchvision", torch.Generator().manual_seed(depth))
+    init_weights(model, "torchvision", torch.Generator().manual_seed(depth))
     return model
 
 
 def mask_rcnn(width: int = 4, **more) -> MaskRCNN:
     model = MaskRCNN(MaskRCNNModel(width=width, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2), **more), 3)
-    initialise_mask_rcnn(model, torch.Generator().manual_seed(1))
+    init_mask_rcnn(model, torch.Generator().manual_seed(1))
     return model
 
 

@@ -15,7 +15,7 @@ import published_resnet50 as resnet50
 import published_ssd as ssd
 from published_cells import Table, joined, ours, sheet
 
-from paceline.config.recipes.published_rows import ROWS, Row
+from paceline.config.recipes.published_rows import ROWS, PublishedRecipe
 
 LOGGED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("logged.json").read_text())
 BENCHMARKS = {"resnet50": "resnet", "ssd": "ssd", "maskrcnn": "maskrcnn"}
@@ -142,7 +142,7 @@ EPOCHS = {
 }
 
 
-def logged(name: str, row: Row) -> Table:
+def logged(name: str, row: PublishedRecipe) -> Table:
     """The table of a row with a log."""
     log, workload = LOGS[name], name.partition("@")[0]
     if workload == "resnet50":

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.cli.flags import parse_recipe
-from paceline.config.auto import Asked, Found, applied, choose, evaluations, total_steps
+from paceline.config.auto import AutoContext, DatasetStats, apply_choices, choose_fields, count_evaluations, count_steps
 from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import System
-from paceline.models.registry import workload_of
+from paceline.models.registry import get_workload
 
 OWN = [name for name in RECIPES if name.endswith(("-custom", "-custom-cpu", "-tiny"))]
-FACES = Found(525, 267, (477, 173, 57), 2467, 0.03, 0.037, 0.2)
+FACES = DatasetStats(525, 267, (477, 173, 57), 2467, 0.03, 0.037, 0.2)
 
 
-def chosen(name: str, found: Found, *hands: str, **more: Any) -> dict[str, Any]:
-    return {choice.field: choice.value for choice in choose(RECIPES[name](), found, Asked(hands, **more))}
+def chosen(name: str, found: DatasetStats, *hands: str, **more: Any) -> dict[str, Any]:
+    return {choice.field: choice.value for choice in choose_fields(RECIPES[name](), found, AutoContext(hands, **more))}
 
 
 @pytest.mark.parametrize(
@@ -30,34 +30,34 @@ def chosen(name: str, found: Found, *hands: str, **more: Any) -> dict[str, Any]:
     [
         # 0.03 x 416 = 12.5 pixels; 0.015 would want 533, and a CPU has 448.
         ("ssd-custom-cpu", FACES, "input.size", None),
-        ("ssd-custom-cpu", Found(525, 267, (), 2467, 0.015), "input.size", 448),
-        ("ssd-tiny", Found(525, 170, (), 2467, 0.015), "input.size", 352),  # twice the photos' own
-        ("ssd-custom-cpu", Found(525, 267, (), 2467, 0.05), "input.size", None),
-        ("ssd-custom-cpu", Found(525, 267, (), 2467, 0.05), "model.scales", None),
-        ("ssd-custom-cpu", Found(525, 480, (), 3939, 0.145, 0.15, 0.174), "model.scales", None),  # never larger ones
+        ("ssd-custom-cpu", DatasetStats(525, 267, (), 2467, 0.015), "input.size", 448),
+        ("ssd-tiny", DatasetStats(525, 170, (), 2467, 0.015), "input.size", 352),  # twice the photos' own
+        ("ssd-custom-cpu", DatasetStats(525, 267, (), 2467, 0.05), "input.size", None),
+        ("ssd-custom-cpu", DatasetStats(525, 267, (), 2467, 0.05), "model.scales", None),
+        ("ssd-custom-cpu", DatasetStats(525, 480, (), 3939, 0.145, 0.15, 0.174), "model.scales", None),  # never larger ones
         # Level by level: the objects' sizes, and no less than 1.4 cells of 56, 28, 14, 7, 5 and 3 along a side.
-        ("ssd-custom-cpu", Found(525, 480, (), 3939, 0.015, 0.015, 0.2), "model.scales",
+        ("ssd-custom-cpu", DatasetStats(525, 480, (), 3939, 0.015, 0.015, 0.2), "model.scales",
          (0.015, 0.05, 0.1, 0.2, 0.28, 0.467, 1.05)),
-        ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.029, 0.029), "input.short", None),
-        ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.019, 0.019), "input.short", (448, 544)),
-        ("maskrcnn-custom-cpu", Found(220, 576, (), 7012, 0.019, 0.019), "input.long", 736),
+        ("maskrcnn-custom-cpu", DatasetStats(220, 576, (), 7012, 0.029, 0.029), "input.short", None),
+        ("maskrcnn-custom-cpu", DatasetStats(220, 576, (), 7012, 0.019, 0.019), "input.short", (448, 544)),
+        ("maskrcnn-custom-cpu", DatasetStats(220, 576, (), 7012, 0.019, 0.019), "input.long", 736),
         # 0.019 x 384 = 7.3 pixels: anchors of 8 to 224 for photos that may not become larger.
-        ("maskrcnn-custom-cpu", Found(220, 128, (), 7012, 0.019, 0.019), "model.rpn.sizes", (8.0, 18.0, 42.0, 97.0, 224.0)),
+        ("maskrcnn-custom-cpu", DatasetStats(220, 128, (), 7012, 0.019, 0.019), "model.rpn.sizes", (8.0, 18.0, 42.0, 97.0, 224.0)),
         ("fasterrcnn-custom-cpu", FACES, "model.rpn.sizes", None),
-        ("resnet50-custom-cpu", Found(786, 348, (16, 60)), "input.size", None),
+        ("resnet50-custom-cpu", DatasetStats(786, 348, (16, 60)), "input.size", None),
         ("ssd-custom-cpu", FACES, "sampler", None),  # of no measured worth
-        ("resnet50-custom-cpu", Found(786, 90, (16, 60)), "input.size", 96),
-        ("resnet50-custom-cpu", Found(9000, 348, ()), "input.size", None),
-        ("resnet50-tiny", Found(786, 348, ()), "input.size", None),
+        ("resnet50-custom-cpu", DatasetStats(786, 90, (16, 60)), "input.size", 96),
+        ("resnet50-custom-cpu", DatasetStats(9000, 348, ()), "input.size", None),
+        ("resnet50-tiny", DatasetStats(786, 348, ()), "input.size", None),
         ("ssd-custom-cpu", FACES, "epochs", None),
-        ("ssd-custom-cpu", Found(200, 267, (), 900, 0.05), "epochs", 60.0),
-        ("ssd-custom-cpu", Found(8000, 267, (), 900, 0.05), "epochs", 4.0),
-        ("ssd-custom-cpu", Found(16, 267, (), 60, 0.05), "global_batch", None),
-        ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "global_batch", 2),
-        ("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "optim.lr", 0.000125),
-        ("resnet50-custom", Found(786, 348, ()), "quality.every", 0.125),
-        ("resnet50-custom", Found(786, 348, ()), "patience", 5),
-        ("ssd-custom", Found(1_000_000, 500, (), 9, 0.1), "schedule.warmup", 0.05),
+        ("ssd-custom-cpu", DatasetStats(200, 267, (), 900, 0.05), "epochs", 60.0),
+        ("ssd-custom-cpu", DatasetStats(8000, 267, (), 900, 0.05), "epochs", 4.0),
+        ("ssd-custom-cpu", DatasetStats(16, 267, (), 60, 0.05), "global_batch", None),
+        ("ssd-custom-cpu", DatasetStats(12, 267, (), 60, 0.05), "global_batch", 2),
+        ("ssd-custom-cpu", DatasetStats(12, 267, (), 60, 0.05), "optim.lr", 0.000125),
+        ("resnet50-custom", DatasetStats(786, 348, ()), "quality.every", 0.125),
+        ("resnet50-custom", DatasetStats(786, 348, ()), "patience", 5),
+        ("ssd-custom", DatasetStats(1_000_000, 500, (), 9, 0.1), "schedule.warmup", 0.05),
     ],
 )  # fmt: skip
 def test_the_table(name, found, field, value):
@@ -66,13 +66,13 @@ def test_the_table(name, found, field, value):
 
 def test_what_is_set_by_hand_stays_and_the_rest_follows_from_it():
     assert "input.size" not in chosen("ssd-custom-cpu", FACES, "input.size")
-    assert "global_batch" not in chosen("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "global_batch")
-    assert "optim.lr" not in chosen("ssd-custom-cpu", Found(12, 267, (), 60, 0.05), "optim.lr")
+    assert "global_batch" not in chosen("ssd-custom-cpu", DatasetStats(12, 267, (), 60, 0.05), "global_batch")
+    assert "optim.lr" not in chosen("ssd-custom-cpu", DatasetStats(12, 267, (), 60, 0.05), "optim.lr")
     for length in ("epochs", "images_seen", "steps", "fit_schedule"):
-        assert "epochs" not in chosen("ssd-custom-cpu", Found(200, 267, (), 900, 0.05), length)
+        assert "epochs" not in chosen("ssd-custom-cpu", DatasetStats(200, 267, (), 900, 0.05), length)
     for hand in ("quality.every", "eval_every", "quality"):
-        assert not {"quality.unit", "patience"} & chosen("resnet50-custom", Found(786, 348, ()), hand).keys()
-    assert chosen("resnet50-custom", Found(786, 348, ()), "patience").keys() == {
+        assert not {"quality.unit", "patience"} & chosen("resnet50-custom", DatasetStats(786, 348, ()), hand).keys()
+    assert chosen("resnet50-custom", DatasetStats(786, 348, ()), "patience").keys() == {
         "quality.unit",
         "quality.first",
         "quality.every",
@@ -81,7 +81,7 @@ def test_what_is_set_by_hand_stays_and_the_rest_follows_from_it():
 
 shares = st.floats(0.0005, 1.5)
 founds = st.builds(
-    lambda photos, side, counts, objects, small, of_side, more: Found(
+    lambda photos, side, counts, objects, small, of_side, more: DatasetStats(
         photos, side, tuple(min(photos, count) for count in counts), objects, small, of_side, min(1.5, small * more)
     ),
     st.integers(1, 2_000_000), st.floats(1, 20_000), st.lists(st.integers(0, 10**6), max_size=9),
@@ -93,28 +93,30 @@ founds = st.builds(
 @given(st.sampled_from(OWN), founds, st.booleans(), st.sampled_from([1, 2, 4, 8]))
 def test_the_plan_is_never_refused_and_evaluates_five_to_ten_times_where_it_has_the_steps(name, found, cpu, ranks):
     recipe = RECIPES[name]()
-    choices = choose(recipe, found, Asked((), cpu, ranks))
-    after = applied(recipe, choices)
-    workload_of(recipe.task).network.check(after)
+    choices = choose_fields(recipe, found, AutoContext((), cpu, ranks))
+    after = apply_choices(recipe, choices)
+    get_workload(recipe.task).network.check(after)
     plan = make_plan(after, System(), world=ranks, most=after.global_batch, train_images=found.photos, val_images=9)
-    assert plan.total_steps == total_steps(after, found.photos) and after.global_batch >= ranks
+    assert plan.total_steps == count_steps(after, found.photos) and after.global_batch >= ranks
     assert after.global_batch <= max(found.photos, 2 * ranks)
     assert len(plan.eval_steps) <= 11 and (len(plan.eval_steps) >= 5 or plan.total_steps < 100)
-    assert abs(evaluations(after, found.photos) - len(plan.eval_steps)) <= 1
+    assert abs(count_evaluations(after, found.photos) - len(plan.eval_steps)) <= 1
     assert all(choice.why and "\n" not in choice.why for choice in choices)
-    assert not choose(after, found, Asked({choice.field for choice in choices}, cpu, ranks))  # nothing is left to choose
+    assert not choose_fields(
+        after, found, AutoContext({choice.field for choice in choices}, cpu, ranks)
+    )  # nothing is left to choose
 
 
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("ssd-custom-cpu", Found(12, 267, (3, 17), 60, 0.01, 0.01, 0.2)),
-        ("maskrcnn-custom", Found(2_000_000, 128, (), 7012, 0.01, 0.01)),
-        ("resnet50-custom-cpu", Found(50, 90, (2, 48))),
+        ("ssd-custom-cpu", DatasetStats(12, 267, (3, 17), 60, 0.01, 0.01, 0.2)),
+        ("maskrcnn-custom", DatasetStats(2_000_000, 128, (), 7012, 0.01, 0.01)),
+        ("resnet50-custom-cpu", DatasetStats(50, 90, (2, 48))),
     ],
 )
 def test_the_flags_say_the_same_as_the_choice(name, found):
-    choices = choose(RECIPES[name](), found, Asked(()))
-    asked = parse_recipe([name, *shlex.split(" ".join(choice.flag for choice in choices))], Controls(), verb="train")
-    assert asked.recipe == applied(RECIPES[name](), choices) and len(choices) > 5
+    choices = choose_fields(RECIPES[name](), found, AutoContext(()))
+    asked = parse_recipe([name, *shlex.split(" ".join(choice.flag for choice in choices))], RunOptions(), verb="train")
+    assert asked.recipe == apply_choices(RECIPES[name](), choices) and len(choices) > 5
     assert asked.controls.patience == {choice.field: choice.value for choice in choices}["patience"]

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import paceline
-from paceline._utils.commands import EXTRAS, to_install
+from paceline._utils.commands import EXTRAS, install_command
 
 ROOT = Path(paceline.__file__).parents[1]
 
@@ -32,4 +32,4 @@ def test_nobody_is_told_to_install_a_package_of_our_name():
     sources = [path for path in (ROOT / "paceline").rglob("*.py")]
     found = [f"{path}: {match[0]}" for path in pages + sources for match in advice.finditer(path.read_text())]
     assert not found, "\n".join(found)
-    assert to_install("mlflow") == "pip install 'mlflow-skinny>=2.20' 'sqlalchemy>=2,<3' 'alembic>=1.14'"
+    assert install_command("mlflow") == "pip install 'mlflow-skinny>=2.20' 'sqlalchemy>=2,<3' 'alembic>=1.14'"

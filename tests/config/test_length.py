@@ -11,7 +11,14 @@ from paceline._utils.errors import RecipeError
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Quality, Recipe
 from paceline.config.recipes import RECIPES
-from paceline.config.run_length import FITTED, MOST_WARMUP, fit_schedule, length_in_steps, schedule_in_words, steps_in_time
+from paceline.config.run_length import (
+    FITTED,
+    MAX_WARMUP,
+    count_recipe_steps,
+    count_steps_in_time,
+    fit_schedule,
+    format_schedule_progress,
+)
 from paceline.config.system import System
 
 
@@ -33,11 +40,11 @@ def test_a_fitted_schedule_is_the_recipes_own_drawn_smaller(name, share):
     small = planned(fitted)
     r = steps / plan.total_steps
     assert small.total_steps == steps and (fitted.epochs > 0) == (recipe.epochs > 0)
-    assert length_in_steps(asdict(fitted), asdict(plan)) == steps
+    assert count_recipe_steps(asdict(fitted), asdict(plan)) == steps
     assert small.schedule_steps == pytest.approx(plan.schedule_steps * r)
     assert small.boundaries == pytest.approx([boundary * r for boundary in plan.boundaries])
     if recipe.schedule.unit == "steps":
-        assert small.warmup_steps == pytest.approx(min(plan.warmup_steps, max(plan.warmup_steps * r, MOST_WARMUP * steps)))
+        assert small.warmup_steps == pytest.approx(min(plan.warmup_steps, max(plan.warmup_steps * r, MAX_WARMUP * steps)))
     else:
         assert small.warmup_steps == pytest.approx(plan.warmup_steps * r)
         # The oracle: at the same share of the run the same learning rate, but for the steps' own width.
@@ -55,9 +62,9 @@ def test_a_fitted_schedule_is_the_recipes_own_drawn_smaller(name, share):
 
 @pytest.mark.parametrize(("epochs", "steps"), [(0.01, 1), (0.1, 1), (0.2, 2)])
 def test_a_run_of_less_than_a_step_takes_one(epochs, steps):
-    assert length_in_steps({"epochs": epochs, "images_seen": 0}, {"steps_per_epoch": 10.0}) == steps
+    assert count_recipe_steps({"epochs": epochs, "images_seen": 0}, {"steps_per_epoch": 10.0}) == steps
     seen = {"epochs": 0.0, "images_seen": round(epochs * 320)}
-    assert length_in_steps(seen, {"steps_per_epoch": 10.0, "global_batch": 32}) == steps
+    assert count_recipe_steps(seen, {"steps_per_epoch": 10.0, "global_batch": 32}) == steps
 
 
 def test_a_recipe_that_is_no_longer_stays_as_it_is():
@@ -96,13 +103,13 @@ def test_the_steps_that_fit_are_the_most_whose_time_is_not_above_the_budget(eval
         count = steps / every + 1 if every else evaluations
         return steps * 0.5 + count * 4.0
 
-    steps = steps_in_time(300, step_seconds=0.5, eval_seconds=4.0, evaluations=evaluations, eval_every=every)
+    steps = count_steps_in_time(300, step_seconds=0.5, eval_seconds=4.0, evaluations=evaluations, eval_every=every)
     assert needed(steps) <= 300 < needed(steps + 1)
 
 
 def test_a_time_without_room_for_a_step_is_refused_with_what_it_would_take():
     with raises(RecipeError, "--fit-schedule", "20 evaluations", "4 s", "60 s") as error:
-        steps_in_time(60, step_seconds=0.5, eval_seconds=4.0, evaluations=20)
+        count_steps_in_time(60, step_seconds=0.5, eval_seconds=4.0, evaluations=20)
     assert "--eval-every" in str(error.value)
 
 
@@ -110,12 +117,12 @@ def test_how_far_the_learning_rate_had_come_is_said_in_words():
     recipe = RECIPES["resnet50-tiny"]()
     plan = planned(recipe)
     for share, wanted in ((0.05, "still warming up"), (1.0, "0 % of its peak")):
-        assert wanted in schedule_in_words(recipe, plan, round(share * plan.total_steps))
+        assert wanted in format_schedule_progress(recipe, plan, round(share * plan.total_steps))
     steps = RECIPES["maskrcnn"]()
-    check_text(schedule_in_words(steps, planned(steps), 1_000), "not begun")
-    check_text(schedule_in_words(steps, planned(steps), 60_001), "10 %", "peak")
+    check_text(format_schedule_progress(steps, planned(steps), 1_000), "not begun")
+    check_text(format_schedule_progress(steps, planned(steps), 60_001), "10 %", "peak")
     constant = replace(recipe, schedule=replace(recipe.schedule, kind="constant", warmup=0.0))
-    assert schedule_in_words(constant, planned(constant), 5) == ""
+    assert format_schedule_progress(constant, planned(constant), 5) == ""
 
 
 def test_a_fall_that_has_just_begun_is_said_in_plain_digits():
@@ -124,4 +131,4 @@ def test_a_fall_that_has_just_begun_is_said_in_plain_digits():
     after = round(plan.warmup_steps)
     for share, wanted in ((0.001, "99.9 %"), (0.05, "99.4 %")):
         step = after + round(share * (plan.total_steps - after))
-        check_text(schedule_in_words(recipe, plan, step), wanted)
+        check_text(format_schedule_progress(recipe, plan, step), wanted)

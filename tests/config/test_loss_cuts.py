@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from messages import check_text, raises
 
 from paceline._utils.errors import RecipeError
-from paceline.config.loss_normalization import cut_losses, recipe_loss_group
+from paceline.config.loss_normalization import recipe_loss_group, split_loss_groups
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.config.plan import make_plan, split_batch
 from paceline.config.recipe import Recipe
-from paceline.config.resnet import PhotoInput, ResNetModel
+from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.config.system import System
 from paceline.data.loader.sampler import stream_positions
 
@@ -46,7 +46,7 @@ def test_a_group_that_is_reached_holds_neighbouring_images_of_the_stream(world, 
         # Without joined statistics every group that divides a rank's share is reached, and so is the whole batch.
         assert "--bn-span" in str(refusal) or span > 1 or (share % group and group != batch)
         return
-    cut = cut_losses(group, images=images, forwards=forwards, world=world, bn_join=bn_join)
+    cut = split_loss_groups(group, images=images, forwards=forwards, world=world, bn_join=bn_join)
     assert cut is not None and images <= most
     assert images * cut.forwards * cut.join == group * cut.groups and min(cut.groups, cut.forwards * cut.join) == 1
     if cut.join == world > 1:
@@ -128,7 +128,7 @@ def test_a_refused_group_names_the_nearest_that_are_not_refused(world, span):
 
 
 def test_tasks_without_loss_groups_have_none():
-    recipe = Recipe(task="classification", model=ResNetModel(), input=PhotoInput(), epochs=1)
+    recipe = Recipe(task="classification", model=ResNetModel(), input=ImageInput(), epochs=1)
     assert recipe_loss_group(recipe) == 0
     plan = make_plan(recipe, System(), world=2, most=64, train_images=512, val_images=1)
     assert (plan.loss_group, plan.loss_groups, plan.loss_forwards, plan.loss_join) == (0, 1, 1, 1)

@@ -12,7 +12,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import check_recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.models.registry import workload_of
+from paceline.models.registry import get_workload
 
 PHOTO = {"flip": 1.5, "std": (1.0, 0.0, 1.0), "mean": (0.0, float("nan"), 0.0)}
 OF_A_CLASS = {"vflip": -0.1, "rot90": 1.1, "erase": 1.5, "mixup": -0.2, "cutmix": float("inf")}
@@ -26,16 +26,16 @@ COLOURS = {"brightness": 1.1, "contrast": -0.1, "saturation": 2.0, "hue": 0.6}
 )
 def test_a_photo_s_field_out_of_range_is_refused_by_its_flag(recipe, name, value) -> None:
     made = RECIPES[recipe]()
-    workload_of(made.task).network.check(made)
+    get_workload(made.task).network.check(made)
     changed = replace(made, input=replace(made.input, **{name: value}))
-    for refusing in (workload_of(made.task).network.check, check_recipe):
+    for refusing in (get_workload(made.task).network.check, check_recipe):
         with pytest.raises(RecipeError, match=f"^--input.{name} "):
             refusing(changed)
 
 
 def test_photos_are_mixed_in_pairs_so_an_odd_batch_or_forward_is_refused():
     made = RECIPES["resnet50-tiny"]()
-    workload = workload_of(made.task)
+    workload = get_workload(made.task)
     mixed = replace(made, input=replace(made.input, cutmix=1.0), global_batch=6, bn_span=3)
     with pytest.raises(RecipeError, match=r"^--global-batch 7: .* mix pairs"):
         workload.network.check(replace(mixed, global_batch=7))

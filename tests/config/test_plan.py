@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from messages import raises
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import ema_at, first_weights_share, lr_at, make_plan, shorten, split_batch, training_ranks
+from paceline.config.plan import count_training_ranks, ema_at, ema_initial_share, limit_steps, lr_at, make_plan, split_batch
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.recipes import RECIPES
 from paceline.distributed.device.systems import SYSTEMS, h100x8
@@ -159,7 +159,7 @@ def test_exact_epochs_are_fractions_and_any_batch_fits_any_data_set() -> None:
 
 def test_steps_and_eval_every_shorten_the_run_but_not_the_schedule() -> None:
     plan = imagenet_plan("resnet50", 8)
-    short = shorten(plan, steps=25, eval_every=10)
+    short = limit_steps(plan, steps=25, eval_every=10)
     assert short.eval_steps == (10, 20, 25) and short.stop_after == 25
     assert (short.schedule_steps, short.total_steps) == (plan.schedule_steps, plan.total_steps)
 
@@ -177,7 +177,7 @@ def test_a_run_long_enough_to_forget_its_first_weights_keeps_one_decay() -> None
 def test_the_first_weights_are_forgotten_at_the_end_of_a_run_of_any_length(steps: int, ema: float) -> None:
     recipe = replace(RECIPES["resnet50-tiny"](), ema=ema)
     plan = make_plan(recipe, SYSTEMS["cpu"](), world=1, most=512, train_images=1000, val_images=100)
-    plan = shorten(plan, steps=steps)
+    plan = limit_steps(plan, steps=steps)
     left = 1.0
     for step in range(plan.stop_after):
         decay = ema_at(recipe, plan, step)
@@ -185,9 +185,7 @@ def test_the_first_weights_are_forgotten_at_the_end_of_a_run_of_any_length(steps
         left *= decay
     # One or two steps cannot do better than the rule's first decays, 1/10 and 2/11.
     assert left <= 0.01 or (steps < 3 and left <= 0.1)
-    assert (first_weights_share(recipe, plan) <= 0.01) == (
-        left == pytest.approx(ema**plan.stop_after, rel=1e-9, abs=1e-300)
-    )
+    assert (ema_initial_share(recipe, plan) <= 0.01) == (left == pytest.approx(ema**plan.stop_after, rel=1e-9, abs=1e-300))
 
 
 def test_exact_evaluation_points_replace_the_cadence() -> None:
@@ -243,5 +241,5 @@ def test_a_refusal_says_how_many_of_the_ranks_train() -> None:
 )
 def test_somebody_has_to_train(ranks: int, eval_ranks: int, said: str) -> None:
     with raises(RecipeError, said):
-        training_ranks(ranks, eval_ranks)
-    assert (training_ranks(4, 0), training_ranks(4, 3), training_ranks(1, 0)) == (4, 1, 1)
+        count_training_ranks(ranks, eval_ranks)
+    assert (count_training_ranks(4, 0), count_training_ranks(4, 3), count_training_ranks(1, 0)) == (4, 1, 1)

@@ -16,12 +16,12 @@ from paceline.config.plan import make_plan, split_batch
 from paceline.config.published import (
     PAIRINGS,
     RESULTS,
-    as_published,
     check_nodes,
-    pairings_of,
+    find_published,
     published_for,
+    published_results,
+    published_settings,
     recipe_for_nodes,
-    results_of,
     system_for,
 )
 from paceline.config.recipe import DATA_IMAGES
@@ -182,7 +182,7 @@ def test_a_published_pairing_is_planned_field_by_field_as_published(row):
     recipe = RECIPES[row.recipe]()
     (found,) = [
         pairing
-        for pairing in pairings_of(row.system, recipe.task, row.recipe)
+        for pairing in find_published(row.system, recipe.task, row.recipe)
         if (pairing.nodes, pairing.accelerators) == (row.nodes, row.accelerators)
     ]
     assert (found.images_per_forward, found.global_batch) == (row.images, row.batch)
@@ -219,7 +219,7 @@ def test_no_pairing_stands_in_the_code_that_was_not_typed_here():
 
 
 def test_the_largest_run_has_its_own_variables_and_network():
-    (largest,) = pairings_of("dgx-h100", recipe_name="resnet50-mlperf-57344")
+    (largest,) = find_published("dgx-h100", recipe_name="resnet50-mlperf-57344")
     assert "NCCL_COLLNET_ENABLE=1" in largest.env  # R 6
     assert system_for("resnet50-mlperf-57344", "dgx-h100", SYSTEMS["dgx-h100"]()).env == ()  # its nodes are not known there
     assert published_for("resnet50-mlperf-57344", "dgx-h100", 448) is largest
@@ -272,7 +272,7 @@ def test_published_results_are_those_of_the_sheets(workload, typed):
     found = {
         (row.system, row.nodes, row.accelerators, row.global_batch, row.epochs, row.minutes, row.rate)
         for system in MACHINES
-        for row in results_of(workload, system)
+        for row in published_results(workload, system)
     }
     assert typed <= found
     assert all(row[0] in {"dgx-h100", "dgx-a100"} and workload == "classification" for row in found - typed)
@@ -287,7 +287,7 @@ def test_minutes_rate_and_epochs_of_a_published_result_fit_each_other(row):
     assert 0.97 * training < row.minutes < (1.2 if row.accelerators <= 16 else 1.7) * training
     if row.recipe:
         assert RECIPES[row.recipe]().global_batch == row.global_batch
-        assert pairings_of(row.system, row.workload, row.recipe)
+        assert find_published(row.system, row.workload, row.recipe)
 
 
 # What a user changes by hand -------------------------------------------------------------------------------------------
@@ -375,10 +375,10 @@ def test_what_of_a_system_is_as_published_is_said_and_what_was_changed_is_not():
     machine = SYSTEMS["c4140"]()
     system = system_for("ssd-mlperf-512", "c4140", machine)
     wanted = "forwards of up to 128, fp16, loss scale 128, binding off: as published on 1 node"
-    assert as_published("ssd-mlperf-512", "c4140", system) == wanted
+    assert published_settings("ssd-mlperf-512", "c4140", system) == wanted
     own = replace(system, images_per_forward=64, precision="bf16", loss_scale=0.0)
-    assert check_text(as_published("ssd-mlperf-512", "c4140", own), "binding off", "1 node")
-    assert as_published("ssd-tiny", "c4140", machine) == ""
+    assert check_text(published_settings("ssd-mlperf-512", "c4140", own), "binding off", "1 node")
+    assert published_settings("ssd-tiny", "c4140", machine) == ""
 
 
 @pytest.mark.nightly("six whole commands")

@@ -21,10 +21,10 @@ import paceline.cli
 import paceline.config
 from paceline._utils.errors import RecipeError
 from paceline.cli.main import main
-from paceline.config.plan import make_plan, shorten
+from paceline.config.plan import limit_steps, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe, check_recipe
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls, Run, fill, read_run
+from paceline.config.run import RunOptions, RunSpec, from_json, read_run
 from paceline.config.system import System, check_system
 from paceline.distributed.device.systems import SYSTEMS, a100x8, h100x8, h200x8, v100x8
 from paceline.models.registry import WORKLOADS
@@ -47,17 +47,17 @@ def test_every_recipe_loads_and_does_not_contradict_itself(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_run_json_gives_back_an_equal_recipe_system_and_controls(name, tmp_path):
     recipe, system = RECIPES[name](), h100x8()
-    controls = Controls(data="photos", steps=7, exact=True, time_budget="2h")
+    controls = RunOptions(data="photos", steps=7, exact=True, time_budget="2h")
     plan = make_plan(recipe, System(), world=1, most=recipe.bn_span, train_images=50_000, val_images=10)
     (tmp_path / "run.json").write_text(
-        Run(name, recipe, "h100x8", system, shorten(plan, steps=7), controls).record().to_json()
+        RunSpec(name, recipe, "h100x8", system, limit_steps(plan, steps=7), controls).record().to_json()
     )
     facts = read_run(tmp_path)
     model, treatment = WORKLOADS[recipe.task].model, WORKLOADS[recipe.task].input
     blank = Recipe(task="", model=model, input=treatment)
-    assert fill(blank, facts.recipe, "recipe") == recipe
-    assert fill(System(), facts.system, "system") == system
-    assert fill(Controls(), facts.controls, "controls") == controls
+    assert from_json(blank, facts.recipe, "recipe") == recipe
+    assert from_json(System(), facts.system, "system") == system
+    assert from_json(RunOptions(), facts.controls, "controls") == controls
     assert facts.plan["stop_after"] == 7 and facts.world == 1
 
 
@@ -68,14 +68,14 @@ def test_own_photos_are_turned_as_their_cameras_noted_and_published_data_are_rea
     facts = json.loads(json.dumps(dataclasses.asdict(recipe)))
     del facts["input"]["exif"]  # a run.json of a version that knew no such key
     model, data_treatment = WORKLOADS[recipe.task].model, WORKLOADS[recipe.task].input
-    assert fill(Recipe(recipe.task, model, data_treatment), facts, "recipe").input.exif == "ignore"
+    assert from_json(Recipe(recipe.task, model, data_treatment), facts, "recipe").input.exif == "ignore"
 
 
 def test_a_key_that_this_version_does_not_know_is_refused_by_its_name():
     facts = json.loads(json.dumps(dataclasses.asdict(RECIPES["resnet50"]())))
     facts["optim"]["beta2"] = 0.5
     with pytest.raises(RecipeError, match=r"recipe\.optim: unknown key 'beta2'"):
-        fill(RECIPES["resnet50"](), facts, "recipe")
+        from_json(RECIPES["resnet50"](), facts, "recipe")
 
 
 def shared_fields(node: Any, above: str = "") -> Iterator[str]:
@@ -169,8 +169,10 @@ def fields_in(file: Path) -> Iterator[tuple[str, str, str, int]]:
 
 
 # What no command line shows: bookkeeping of a parsed command, whose fields speak for themselves.
-NOT_FLAGS = {("Asked", "recipe"), ("Asked", "system"), ("Asked", "system_name"), ("Run", "recipe"), ("Run", "system")}
-NOT_FLAGS |= {("Run", "plan"), ("Run", "controls")}
+NOT_FLAGS = {("ParsedArgs", name) for name in ("recipe", "system", "system_name")} | {
+    ("RunSpec", name) for name in ("recipe", "system")
+}
+NOT_FLAGS |= {("RunSpec", "plan"), ("RunSpec", "controls")}
 
 
 @pytest.mark.parametrize("file", dataclass_sources(), ids=lambda file: f"{file.parent.name}/{file.name}")
@@ -226,16 +228,16 @@ def test_help_shows_each_fields_own_text_and_no_neighbours(name, monkeypatch):
     shown = help_by_flag(said.getvalue())
     wanted = dict(own_texts(RECIPES[name]()))
     del wanted["--pretrained"]  # --weights says it
-    wanted |= dict(own_texts(Controls()))
+    wanted |= dict(own_texts(RunOptions()))
     wanted |= dict(own_texts(System(), "system."))
     assert len(wanted) > 60
     assert "--pretrained" not in shown
     for flag, text in wanted.items():
         assert flag in shown, f"{flag} is not offered"
         assert text in shown[flag], f"{flag}: {shown[flag]!r}"
-        for other, neighbour in wanted.items():
-            if other != flag and len(neighbour) > 25 and neighbour != text and neighbour not in text:
-                assert neighbour not in shown[flag], f"{flag} shows the text of {other}"
+        for other, neighbor in wanted.items():
+            if other != flag and len(neighbor) > 25 and neighbor != text and neighbor not in text:
+                assert neighbor not in shown[flag], f"{flag} shows the text of {other}"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from paceline.config.reference_rates import PUBLISHED, RECORDED, published_for, recorded_for, usual_rates
+from paceline.config.reference_rates import PUBLISHED, RECORDED, find_recorded_rate, find_reference_rate, usual_rates
 
 # Lines of the fact sheet "Performance anchors", sections A1 to A4, as they stand there: columns are system, accelerators, global
 # batch, epochs, minutes, images/s of one accelerator (of training alone, where it is known).
@@ -101,7 +101,7 @@ def test_each_row_says_where_it_is_from(row):
     ],
 )
 def test_a_device_is_judged_by_the_row_of_its_kind(workload, device, count, rate):
-    row = published_for(workload, device, count)
+    row = find_reference_rate(workload, device, count)
     assert (row.rate if row else None) == rate
 
 
@@ -110,5 +110,5 @@ def test_the_usual_rate_of_an_accelerator_is_that_of_its_first_row():
 
 
 def test_a_cpu_that_is_not_recorded_is_judged_by_the_first_that_is():
-    assert recorded_for("no such CPU") is RECORDED[0] is recorded_for(RECORDED[0].cpu)
+    assert find_recorded_rate("no such CPU") is RECORDED[0] is find_recorded_rate(RECORDED[0].cpu)
     assert {name.split("/")[0] for name in RECORDED[0].cpu_seconds} == {"classification", "ssd", "maskrcnn", "scores"}

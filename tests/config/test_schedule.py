@@ -48,24 +48,24 @@ def test_poly2_of_every_mlperf_preset_at_its_corners_and_between(preset):
 
 def test_cosine_without_warm_up_is_torchs():
     weight = torch.nn.Parameter(torch.zeros(1))
-    optimiser = torch.optim.SGD([weight], lr=0.4)
-    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=50, eta_min=0.01)
+    optimizer = torch.optim.SGD([weight], lr=0.4)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50, eta_min=0.01)
     for step in range(51):
         ours = learning_rate(step, kind="cosine", peak=0.4, total_steps=50, end_lr=0.01)
-        assert ours == pytest.approx(optimiser.param_groups[0]["lr"], abs=1e-9)
-        optimiser.step()
+        assert ours == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9)
+        optimizer.step()
         theirs.step()
     assert learning_rate(51, kind="cosine", peak=0.4, total_steps=50, end_lr=0.01) == 0.01
 
 
 def test_steps_are_torchs_milestones():
     weight = torch.nn.Parameter(torch.zeros(1))
-    optimiser = torch.optim.SGD([weight], lr=0.4)
-    theirs = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones=[3, 7], gamma=0.1)
+    optimizer = torch.optim.SGD([weight], lr=0.4)
+    theirs = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[3, 7], gamma=0.1)
     for step in range(10):
         ours = learning_rate(step, kind="steps", peak=0.4, total_steps=10, boundaries=(3, 7), factor=0.1)
-        assert ours == pytest.approx(optimiser.param_groups[0]["lr"])
-        optimiser.step()
+        assert ours == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
         theirs.step()
 
 

@@ -20,7 +20,7 @@ import published_ssd as ssd
 import pytest
 from published_cells import differences, leaves
 
-from paceline.config.constraints import hints_of
+from paceline.config.constraints import get_hints
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.recipes import RECIPES
@@ -72,7 +72,7 @@ def test_a_row_is_its_table_field_by_field(name):
 
 def mutants(node: Any, kind: type) -> Iterator[tuple[str, Any]]:
     """A dataclass once for each other value of each leaf field within it: (the field's dotted name, the changed dataclass)."""
-    hints = hints_of(kind)
+    hints = get_hints(kind)
     for entry in fields(node):
         value = getattr(node, entry.name)
         if is_dataclass(value):

@@ -10,11 +10,11 @@ from messages import raises
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule, check_recipe
-from paceline.config.resnet import PhotoInput, ResNetModel
+from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.config.system import System
 
 RECIPE = Recipe(
-    task="classification", model=ResNetModel(), input=PhotoInput(), global_batch=64, images_seen=640 * 64, bn_span=64
+    task="classification", model=ResNetModel(), input=ImageInput(), global_batch=64, images_seen=640 * 64, bn_span=64
 )
 
 

@@ -11,7 +11,7 @@ from loopback_site import Site, serving, small_blocks
 from photo_folders import make_photos
 
 import paceline.data.prepare.verify_images as verify_images
-from paceline.data.prepare.verify_image import Facts
+from paceline.data.prepare.verify_image import ImageInfo
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def verified(monkeypatch) -> list[str]:
     names: list[str] = []
     real = verify_images.verify
 
-    def counting(path: bytes) -> Facts:
+    def counting(path: bytes) -> ImageInfo:
         names.append(os.fsdecode(os.path.basename(path)))
         return real(path)
 

@@ -14,14 +14,14 @@ from torchvision.models.detection.transform import _resize_image_and_masks
 
 from paceline.config.maskrcnn import InstanceInput
 from paceline.data.loader.aspect_buckets import (
-    MOST,
+    MAX,
     aspect_groups,
-    bucket_of,
-    buckets,
+    choose_bucket,
+    choose_short_side,
+    make_buckets,
     padded_shape,
-    resized,
-    resized_all,
-    short_of_step,
+    resized_size,
+    resized_sizes,
 )
 
 # Others may share the machine: no deadline.
@@ -34,24 +34,24 @@ SIDE = st.integers(1, 3000)
 def test_sizes_are_torchvisions(height, width, case):
     short, long = case
     if max(height, width) > min(height, width) * long:  # torch refuses a side of 0, which is 1 here
-        assert min(resized(height, width, short, long)) == 1
+        assert min(resized_size(height, width, short, long)) == 1
         return
     found = _resize_image_and_masks(torch.zeros(1, height, width), short, long)[0].shape[1:]
-    assert resized(height, width, short, long) == tuple(found)
+    assert resized_size(height, width, short, long) == tuple(found)
 
 
 @pytest.mark.parametrize("photo", [(480, 640), (427, 640), (640, 426), (500, 333), (612, 612), (201, 799), (375, 500)])
 def test_the_published_sizes_are_torchvisions(photo):
     for short in (640, 800):
         found = _resize_image_and_masks(torch.zeros(1, *photo), short, 1333)[0].shape[1:]
-        assert resized(*photo, short, 1333) == tuple(found)
+        assert resized_size(*photo, short, 1333) == tuple(found)
 
 
 @FEW
 @given(st.lists(st.tuples(SIDE, SIDE), min_size=1, max_size=20), st.sampled_from([(800, 1333), (192, 320), (576, 576)]))
 def test_all_at_once_is_one_by_one(photos, case):
-    found = resized_all(*np.array(photos).T, *case)
-    assert [tuple(row) for row in found.tolist()] == [resized(h, w, *case) for h, w in photos]
+    found = resized_sizes(*np.array(photos).T, *case)
+    assert [tuple(row) for row in found.tolist()] == [resized_size(h, w, *case) for h, w in photos]
 
 
 @FEW
@@ -63,29 +63,29 @@ def test_all_at_once_is_one_by_one(photos, case):
 )
 def test_a_ladder_is_short_and_holds_every_batch_in_the_smallest_shape_that_can(short, stretch, multiple, photos):
     long = int(short * stretch)
-    shapes = buckets(short, long, multiple)
-    assert 1 <= len(shapes) == len(set(shapes)) <= MOST
+    shapes = make_buckets(short, long, multiple)
+    assert 1 <= len(shapes) == len(set(shapes)) <= MAX
     assert all(side % multiple == 0 for shape in shapes for side in shape)
     assert {shape[::-1] for shape in shapes} == set(shapes)
-    sizes = [resized(h, w, short, long) for h, w in photos]
+    sizes = [resized_size(h, w, short, long) for h, w in photos]
     needs = tuple(max(side) for side in zip(*sizes))
-    found = bucket_of(*needs, shapes)
+    found = choose_bucket(*needs, shapes)
     assert found[0] >= needs[0] and found[1] >= needs[1]
     assert all(found[0] * found[1] <= h * w for h, w in shapes if h >= needs[0] and w >= needs[1])
 
 
 def test_the_published_ladder_never_changes():
-    assert buckets(800, 1333, 32) == (
+    assert make_buckets(800, 1333, 32) == (
         (800, 800), (832, 832), (800, 1088), (1088, 800), (800, 1216), (1216, 800), (800, 1344), (1344, 800),
         (1088, 1088), (1344, 1344),
     )  # fmt: skip
-    assert buckets(192, 320, 32)[0] == (192, 192) and len(buckets(192, 320, 32)) == 10
-    assert buckets(576, 576, 32) == ((576, 576),)
+    assert make_buckets(192, 320, 32)[0] == (192, 192) and len(make_buckets(192, 320, 32)) == 10
+    assert make_buckets(576, 576, 32) == ((576, 576),)
 
 
 def test_what_no_shape_holds_is_refused_with_the_sizes():
     with pytest.raises(ValueError, match="900 x 10 pixels"):
-        bucket_of(900, 10, ((800, 800),))
+        choose_bucket(900, 10, ((800, 800),))
 
 
 @pytest.mark.parametrize(("short", "long"), [(800, 1333), (640, 1333), (192, 320)])
@@ -93,7 +93,7 @@ def test_photos_of_coco_are_padded_by_less_than_a_tenth(shared_data, short, long
     record = json.loads((shared_data / "coco_mini" / "annotations" / "instances_train2017.json").read_text())
     photos = np.array([(image["height"], image["width"]) for image in record["images"]])
     photo = InstanceInput(short=(short,), long=long)
-    sizes = resized_all(*photos.T, short, long)
+    sizes = resized_sizes(*photos.T, short, long)
     shapes = np.array([padded_shape(h, w, photo, short) for h, w in sizes.tolist()])
     assert 1 - sizes.prod(axis=1).sum() / shapes.prod(axis=1).sum() < 0.1
 
@@ -113,7 +113,7 @@ def test_groups_go_from_tall_to_wide_and_neighbours_on_the_axis_never_need_the_l
     assert sorted(set(groups.tolist())) == list(range(groups.max() + 1))
     for group in range(groups.max()):
         assert (widths / heights)[groups == group].max() <= (widths / heights)[groups == group + 1].min() * 1.01
-    sizes = resized_all(heights, widths, 800, 1333)
+    sizes = resized_sizes(heights, widths, 800, 1333)
     for group in range(groups.max() + 1):
         mine = sizes[groups == group]
         shapes = {padded_shape(*size, photo, 800) for size in mine.tolist()}
@@ -122,8 +122,8 @@ def test_groups_go_from_tall_to_wide_and_neighbours_on_the_axis_never_need_the_l
 
 def test_the_short_side_of_a_step_depends_on_seed_and_step_and_takes_every_choice():
     choices = (640, 672, 704)
-    taken = [short_of_step(3, step, choices) for step in range(300)]
-    assert taken == [short_of_step(3, step, choices) for step in range(300)]
-    assert taken != [short_of_step(4, step, choices) for step in range(300)]
+    taken = [choose_short_side(3, step, choices) for step in range(300)]
+    assert taken == [choose_short_side(3, step, choices) for step in range(300)]
+    assert taken != [choose_short_side(4, step, choices) for step in range(300)]
     assert min(taken.count(choice) for choice in choices) > 60
-    assert {short_of_step(0, step, (800,)) for step in range(5)} == {800}
+    assert {choose_short_side(0, step, (800,)) for step in range(5)} == {800}

@@ -11,16 +11,16 @@ import torch
 from PIL import Image
 from stand_ins import InMemory
 
-from paceline.config.resnet import PhotoInput
+from paceline.config.resnet import ImageInput
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
-from paceline.data.transforms.augment import apply_augmentation, draw_augmentation, one_thread
+from paceline.data.transforms.augment import apply_augmentation, one_thread, sample_augmentation
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import draw_training_photo, render
+from paceline.data.transforms.sample import decode_and_transform, sample_training_spec
 
 SIDE = 40
-ALL = PhotoInput(size=SIDE, area=(0.5, 1.0), vflip=0.5, augment="rand", erase=0.5)
+ALL = ImageInput(size=SIDE, area=(0.5, 1.0), vflip=0.5, augment="rand", erase=0.5)
 
 
 def _jpeg(key: int) -> bytes:
@@ -33,7 +33,7 @@ def _jpeg(key: int) -> bytes:
 PHOTOS = [_jpeg(key) for key in range(6)]
 
 
-def _batches(settings: PhotoInput, *, threads: int, first: int = 0, ranks: int = 1) -> dict[tuple[int, int], torch.Tensor]:
+def _batches(settings: ImageInput, *, threads: int, first: int = 0, ranks: int = 1) -> dict[tuple[int, int], torch.Tensor]:
     """(step, number in its batch) -> the pixels, of steps `first` to 4 with 8 samples each, loaded as so many ranks would."""
     found = {}
     for rank in range(ranks):
@@ -44,7 +44,7 @@ def _batches(settings: PhotoInput, *, threads: int, first: int = 0, ranks: int =
             return [(epochs[mine], indices[mine])]
 
         def draw(epoch, index, header, name):
-            return draw_training_photo(header, name, 0, SampleRandom(1, epoch, index), settings)
+            return sample_training_spec(header, name, 0, SampleRng(1, epoch, index), settings)
 
         with Loader(
             records=InMemory(PHOTOS), draw=draw, schedule=schedule, threads=threads, first_step=first, last_step=4,
@@ -72,31 +72,29 @@ def test_pixels_depend_on_seed_epoch_and_photo_alone(kind):
 
 def test_what_is_off_draws_nothing_and_what_is_on_leaves_crop_and_flip():
     header = read_header(PHOTOS[0], "it")
-    random = SampleRandom(1, 2, 3)
-    assert draw_augmentation(random, PhotoInput()) is None and random.bits() == SampleRandom(1, 2, 3).bits()
+    random = SampleRng(1, 2, 3)
+    assert sample_augmentation(random, ImageInput()) is None and random.bits() == SampleRng(1, 2, 3).bits()
     for key in range(20):
-        plain = draw_training_photo(
-            header, "it", 0, SampleRandom(0, 0, key), replace(ALL, vflip=0, augment="none", erase=0)
-        )
-        changed = draw_training_photo(header, "it", 0, SampleRandom(0, 0, key), ALL)
+        plain = sample_training_spec(header, "it", 0, SampleRng(0, 0, key), replace(ALL, vflip=0, augment="none", erase=0))
+        changed = sample_training_spec(header, "it", 0, SampleRng(0, 0, key), ALL)
         assert plain.augmentation is None and changed.augmentation is not None
         assert plain == changed._replace(augmentation=None)
 
 
 def test_a_vertical_flip_turns_the_picture_upside_down():
-    header, settings = read_header(PHOTOS[0], "it"), PhotoInput(size=SIDE)
+    header, settings = read_header(PHOTOS[0], "it"), ImageInput(size=SIDE)
     pixels = [np.empty((SIDE, SIDE, 3), np.uint8) for _ in range(2)]
     for out, vflip in zip(pixels, (0.0, 1.0)):
-        random = SampleRandom(0, 0, 5)
-        render(PHOTOS[0], draw_training_photo(header, "it", 0, random, replace(settings, vflip=vflip)), out)
+        random = SampleRng(0, 0, 5)
+        decode_and_transform(PHOTOS[0], sample_training_spec(header, "it", 0, random, replace(settings, vflip=vflip)), out)
     np.testing.assert_array_equal(pixels[1], pixels[0][::-1])
-    turned = [draw_augmentation(SampleRandom(0, 0, key), replace(settings, vflip=0.25)) for key in range(2000)]
+    turned = [sample_augmentation(SampleRng(0, 0, key), replace(settings, vflip=0.25)) for key in range(2000)]
     assert abs(sum(found is not None and found.upside_down for found in turned) - 500) < 100
 
 
 def test_an_erased_rectangle_is_the_mean_and_the_rest_stays():
-    settings = PhotoInput(size=SIDE, erase=0.25)
-    drawn = [draw_augmentation(SampleRandom(0, 0, key), settings) for key in range(2000)]
+    settings = ImageInput(size=SIDE, erase=0.25)
+    drawn = [sample_augmentation(SampleRng(0, 0, key), settings) for key in range(2000)]
     erased = [found for found in drawn if found is not None and found.erased is not None]
     assert abs(len(erased) - 500) < 100
     for found in erased[:50]:

@@ -9,10 +9,10 @@ import pytest
 from coco_sets import HEIGHT, WIDTH, box, document, make_set, write_json
 
 from paceline._utils.reporter import Lines
-from paceline.cli.printing import described
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.cli.printing import format_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.box_source import prepare_boxes
-from paceline.tools.report.prepare_notes import findings
+from paceline.tools.report.prepare_notes import prepare_lines
 
 Form = Callable[[float, float, float, float], list[float]]
 FORMS: dict[str, Form] = {
@@ -40,14 +40,14 @@ def boxes_in(form: Form | None, root, good: int = 0):
 @pytest.mark.parametrize("good", [0, 5])
 def test_most_boxes_in_another_form_are_named_with_a_guess(tmp_path, form, good):
     root, said = boxes_in(FORMS[form], tmp_path / "set", good), []
-    ensure_prepared(root, kind="boxes", reporter=Lines(said.append, described))
-    for lines in (said, list(findings(prepare_boxes(root)))):
+    prepare_if_needed(root, kind="boxes", reporter=Lines(said.append, format_prepared))
+    for lines in (said, list(prepare_lines(prepare_boxes(root)))):
         guesses = [line for line in lines if "look like" in line]
         assert len(guesses) == 1 and guesses[0].startswith("warning: ") and form in guesses[0]
 
 
 def test_good_boxes_are_not_guessed_at(tmp_path, shared_data):
-    assert not any("look like" in line for line in findings(prepare_boxes(boxes_in(None, tmp_path / "set"))))
+    assert not any("look like" in line for line in prepare_lines(prepare_boxes(boxes_in(None, tmp_path / "set"))))
     for name in ("bccd3", "coco_mini"):
         manifest = prepare_boxes(shared_data / name, out=tmp_path / name)
-        assert not any("look like" in line or "warning: Masks" in line for line in findings(manifest))
+        assert not any("look like" in line or "warning: Masks" in line for line in prepare_lines(manifest))

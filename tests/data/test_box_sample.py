@@ -23,11 +23,11 @@ from paceline._utils.errors import DataError
 from paceline.config.ssd import BoxInput
 from paceline.data.batch import detection_batch
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.crop import Window
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.image_header import Header, read_header
-from paceline.data.transforms.sample import Draw, render
-from paceline.models.ssd.transforms import LEAST_SIDE, boxes_in, draw_evaluation_sample, draw_training_sample, inside
+from paceline.data.transforms.sample import SampleSpec, decode_and_transform
+from paceline.models.ssd.transforms import MIN_SIDE, clip_boxes_to_crop, clip_to_edges, evaluation_box_spec, sample_box_spec
 
 PLAIN = BoxInput(jitter="none")
 NOTHING = (np.zeros((0, 4)), np.zeros(0, np.int32))
@@ -53,16 +53,16 @@ def _training(photo, key: int = 0, settings: BoxInput = PLAIN, epoch: int = 0):
     out = np.empty((settings.size, settings.size, 3), np.uint8)
     data, boxes, classes = photo
     header = read_header(data, "photo")
-    draw = draw_training_sample(header, "photo", boxes, classes, SampleRandom(0, epoch, key), settings)
-    render(data, draw, out)
+    draw = sample_box_spec(header, "photo", boxes, classes, SampleRng(0, epoch, key), settings)
+    decode_and_transform(data, draw, out)
     return out, draw.label
 
 
 def _evaluated(data: bytes, settings: BoxInput) -> np.ndarray:
     out = np.empty((300, 300, 3), np.uint8)
-    draw = draw_evaluation_sample(read_header(data, "photo"), "photo", settings)
-    assert draw.label.boxes.shape == (0, 4) and draw.colour is None and not draw.flip
-    render(data, draw, out)
+    draw = evaluation_box_spec(read_header(data, "photo"), "photo", settings)
+    assert draw.label.boxes.shape == (0, 4) and draw.color is None and not draw.flip
+    decode_and_transform(data, draw, out)
     return out
 
 
@@ -125,20 +125,20 @@ _SHARE = st.floats(-0.2, 1.2)
     st.booleans(),
 )
 def test_boxes_that_stay_lie_inside_have_two_sides_and_finite_logarithms(shares, region, flip):
-    ltrb = inside(np.array(shares, np.float64).reshape(-1, 4) * 100, 100, 100)
-    window = Window(*region, 300, 300)
-    fractions, keep = boxes_in(window, ltrb, np.ones(len(shares), bool), flip)
+    ltrb = clip_to_edges(np.array(shares, np.float64).reshape(-1, 4) * 100, 100, 100)
+    window = CropWindow(*region, 300, 300)
+    fractions, keep = clip_boxes_to_crop(window, ltrb, np.ones(len(shares), bool), flip)
     stay = fractions[keep].astype(np.float32)
     assert ((stay >= 0) & (stay <= 1)).all()
     sides = stay[:, 2:] - stay[:, :2]
-    assert (sides > LEAST_SIDE / 2).all() and np.isfinite(np.log(sides)).all()
+    assert (sides > MIN_SIDE / 2).all() and np.isfinite(np.log(sides)).all()
     for box, fraction in zip(ltrb[keep], fractions[keep]):  # and they are the same places of the photo
         left, right = (1 - fraction[2], 1 - fraction[0]) if flip else (fraction[0], fraction[2])
         assert window.left + left * window.width == pytest.approx(max(box[0], window.left), abs=1e-9)
         assert window.left + right * window.width == pytest.approx(min(box[2], window.left + window.width), abs=1e-9)
         assert window.top + fraction[1] * window.height == pytest.approx(max(box[1], window.top), abs=1e-9)
-    again, kept = boxes_in(Window(0, 0, 1, 1, 1, 1), fractions, keep, flip=True)
-    twice, kept_twice = boxes_in(Window(0, 0, 1, 1, 1, 1), again, kept, flip=True)
+    again, kept = clip_boxes_to_crop(CropWindow(0, 0, 1, 1, 1, 1), fractions, keep, flip=True)
+    twice, kept_twice = clip_boxes_to_crop(CropWindow(0, 0, 1, 1, 1, 1), again, kept, flip=True)
     np.testing.assert_allclose(twice, fractions, atol=1e-12)
     assert not (kept & ~keep).any() and kept_twice.shape == keep.shape
 
@@ -194,9 +194,9 @@ def test_samples_are_the_same_with_any_number_of_threads_and_differ_between_epoc
     settings = BoxInput(size=96, jitter=kind)
 
     def samples(threads: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        def draw(epoch: int, index: int, header: Header, name: str) -> Draw:
+        def draw(epoch: int, index: int, header: Header, name: str) -> SampleSpec:
             _, boxes, classes = photos[index]
-            return draw_training_sample(header, name, boxes, classes, SampleRandom(4, epoch, index), settings)
+            return sample_box_spec(header, name, boxes, classes, SampleRng(4, epoch, index), settings)
 
         with Loader(
             records=InMemory([data for data, _, _ in photos]),
@@ -227,10 +227,10 @@ def test_a_sample_made_in_a_thread_starts_no_other_threads(tmp_path):
 import os, sys, threading
 import numpy as np, torch
 from paceline.config.ssd import BoxInput
-from paceline.models.ssd.transforms import draw_training_sample
-from paceline.data.transforms.sample import render
+from paceline.models.ssd.transforms import sample_box_spec
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.data.transforms.image_header import read_header
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 torch.set_num_threads(4)
 data, out = open(sys.argv[1], "rb").read(), np.empty((300, 300, 3), np.uint8)
 boxes, classes = np.array([(100.0, 100, 400, 400)]), np.array([1])
@@ -240,8 +240,8 @@ def work():
         for kind in ("hsv", "matrix"):
             for key in range(4):
                 settings = BoxInput(resize=law, jitter=kind)
-                header, random = read_header(data, "it"), SampleRandom(0, 0, key)
-                render(data, draw_training_sample(header, "it", boxes, classes, random, settings), out)
+                header, random = read_header(data, "it"), SampleRng(0, 0, key)
+                decode_and_transform(data, sample_box_spec(header, "it", boxes, classes, random, settings), out)
     counts.append(len(os.listdir("/proc/self/task")))
 thread = threading.Thread(target=work); thread.start(); thread.join()
 assert counts[1] == counts[0] + 1, counts
@@ -257,7 +257,7 @@ def test_a_broken_photo_is_named():
 
 
 def test_real_photos_give_objects_in_most_crops(shared_data, seed):
-    """Every crop keeps an object unless all that stay are thinner than LEAST_SIDE."""
+    """Every crop keeps an object unless all that stay are thinner than MIN_SIDE."""
     import json
 
     told = json.loads((shared_data / "coco_mini/annotations/instances_train2017.json").read_text())
@@ -275,4 +275,4 @@ def test_real_photos_give_objects_in_most_crops(shared_data, seed):
 
 def test_boxes_are_cut_at_their_own_side_of_the_border():
     boxes = np.array([[5, 6, 100, 100], [50, 60, 5, 5], [-4, -3, 10, 20]])
-    assert inside(boxes, height=20, width=30).tolist() == [[5, 6, 30, 20], [30, 20, 30, 20], [0, 0, 6, 17]]
+    assert clip_to_edges(boxes, height=20, width=30).tolist() == [[5, 6, 30, 20], [30, 20, 30, 20], [0, 0, 6, 17]]

@@ -15,9 +15,9 @@ from pycocotools.coco import COCO
 from tiny_runs import make_photos
 
 from paceline._utils.errors import DataError
-from paceline.data.index.box_split import BOX_ARRAYS, BoxSplit, class_table, classes_of, open_boxes
+from paceline.data.index.box_split import BOX_ARRAYS, BoxSplit, make_class_table, map_category_ids, open_boxes
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.box_source import prepare_boxes
 from paceline.data.prepare.class_source import prepare_folder
 from paceline.models.metrics.coco import GroundTruth
@@ -26,7 +26,7 @@ from paceline.models.metrics.coco import GroundTruth
 @pytest.mark.parametrize("name", ["coco_mini", "facemask3", "bccd3"])
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_every_number_of_a_real_set_is_the_json_s(shared_data, name, split):
-    manifest = Manifest.load(ensure_prepared(shared_data / name, kind="boxes"))
+    manifest = Manifest.load(prepare_if_needed(shared_data / name, kind="boxes"))
     found = open_boxes(manifest, split)
     record = json.loads((shared_data / name / "annotations" / f"instances_{split}2017.json").read_text())
     objects: dict[int, list] = {image["id"]: [] for image in record["images"]}
@@ -51,7 +51,7 @@ def test_every_number_of_a_real_set_is_the_json_s(shared_data, name, split):
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_masks_of_a_real_set_decode_to_what_pycocotools_makes_of_the_json(shared_data, capsys):
     root = shared_data / "coco_mini"
-    found = open_boxes(Manifest.load(ensure_prepared(root, kind="boxes")), "val")
+    found = open_boxes(Manifest.load(prepare_if_needed(root, kind="boxes")), "val")
     official = COCO(str(root / "annotations" / "instances_val2017.json"))
     capsys.readouterr()
     crowds = np.flatnonzero(found.crowd)
@@ -105,9 +105,9 @@ def test_the_truth_is_what_the_scorer_takes(tmp_path):
 @given(st.sets(st.integers(-(2**40), 2**40), min_size=1, max_size=30), st.data())
 def test_ids_to_classes_and_back_for_any_ids(ids, data):
     names = {category: f"name {category}" for category in data.draw(st.permutations(sorted(ids)))}
-    table, order = class_table(names)
+    table, order = make_class_table(names)
     asked = np.array(data.draw(st.lists(st.integers(-(2**40), 2**40) | st.sampled_from(sorted(ids)))), np.int64)
-    classes = classes_of(table, asked)
+    classes = map_category_ids(table, asked)
     for category, k in zip(asked.tolist(), classes.tolist()):
         assert (order[k - 1] == names[category]) if category in names else k == 0
     known = classes > 0

@@ -12,14 +12,14 @@ from messages import check_text
 from packed_sets import CONTAINERS, pack_both
 from tiny_runs import command, make_photos
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import Lines
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.staleness import check_fresh
-from paceline.data.pack.plan import prepared_source
+from paceline.data.index.staleness import find_stale_file
+from paceline.data.pack.plan import prepare_source
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.eval_split import HeldOut, ensure_held_out
+from paceline.data.prepare.eval_split import EvalSplit, prepare_eval_split
 
 pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")
 
@@ -56,7 +56,7 @@ def test_a_bucket_gives_the_records_that_a_disk_gives(photos, bucket, container,
     assert said.code == 0, said.err
     local, remote = Manifest.load(tmp_path / "local"), Manifest.load(tmp_path / "remote")
     assert remote.content_hash == local.content_hash
-    assert check_fresh(remote) is None
+    assert find_stale_file(remote) is None
     for split in local.splits:
         ours, theirs = open_split(remote, split), open_split(local, split)
         assert ours.records.read_many(range(len(ours))) == [theirs.read(i) for i in range(len(theirs))]
@@ -68,14 +68,14 @@ def test_a_bucket_that_is_shut_is_told_from_files_that_changed(photos, bucket, t
     manifest = Manifest.load(tmp_path / "out")
     train = next(key for key in bucket.files if "train" in key)
     was, bucket.files[train] = bucket.files[train], bucket.files[train] + bytes(512)
-    assert re.search(r"s3:/.*: [\d,]+ bytes, [\d,]+ when it was prepared", check_fresh(manifest) or "")
+    assert re.search(r"s3:/.*: [\d,]+ bytes, [\d,]+ when it was prepared", find_stale_file(manifest) or "")
     bucket.files[train] = was.replace(b"JFIF", b"FJIF")
-    check_text(check_fresh(manifest) or "", "s3://bucket/train.tar", "train/a/0.jpg", "bytes")
+    check_text(find_stale_file(manifest) or "", "s3://bucket/train.tar", "train/a/0.jpg", "bytes")
     del bucket.files[train]
-    check_text(check_fresh(manifest) or "", "s3://bucket/train.tar", "404")
+    check_text(find_stale_file(manifest) or "", "s3://bucket/train.tar", "404")
     bucket.always = 403
-    with pytest.raises(UserError, match=r"no permission \(403\)"):
-        check_fresh(manifest)
+    with pytest.raises(PacelineError, match=r"no permission \(403\)"):
+        find_stale_file(manifest)
     said = command(capsys, "prepare", *words, "--out", tmp_path / "again")
     assert said.code == 2 and said.err.count("\n") == 1 and "no permission (403)" in said.err
     assert not (tmp_path / "again").exists()
@@ -88,8 +88,8 @@ def test_packing_and_scoring_name_the_bucket_that_an_index_names_before_they_ask
     words = upload(bucket, tmp_path / "packed", words)
     assert command(capsys, "prepare", *words, "--out", tmp_path / "set").code == 0
     for use in (
-        prepared_source,
-        lambda folder, reporter: ensure_held_out(HeldOut(data=folder), "class-folder", reporter=reporter),
+        prepare_source,
+        lambda folder, reporter: prepare_eval_split(EvalSplit(data=folder), "class-folder", reporter=reporter),
     ):
         asked, said = len(bucket.requests), []
 

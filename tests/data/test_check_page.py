@@ -11,10 +11,11 @@ from messages import check_text
 from PIL import Image
 
 from paceline.data.checks.suspicious_boxes import KINDS, find_suspicious
-from paceline.data.index.index import Index, index_over, whole_files
-from paceline.data.index.records import digest_of
+from paceline.data.index.index import Index, file_per_record_arrays
+from paceline.data.index.index import make_index as open_arrays
+from paceline.data.index.records import record_digest
 from paceline.data.prepare.box_source import prepare_boxes
-from paceline.tools.report.check.box_page import box_page
+from paceline.tools.report.check.box_page import make_box_page
 from paceline.tools.report.check.tiles import make_tile
 from paceline.tools.report.check.write import write_check_page
 
@@ -33,7 +34,7 @@ def make_index(root: Path, split: str, images: list[list[Row]], *, seed: int = 0
         Image.fromarray(noise).resize((SIZE[1], SIZE[0])).save(path, "JPEG")
         names.append(f"{split}/{i}.jpg".encode())
         lengths.append(path.stat().st_size)
-        digests.append(digest_of(path.read_bytes()))
+        digests.append(record_digest(path.read_bytes()))
     rows = [row for image in images for row in image]
     boxes = np.array([box for box, _, _ in rows], np.float64).reshape(len(rows), 4)
     extra = {
@@ -47,10 +48,10 @@ def make_index(root: Path, split: str, images: list[list[Row]], *, seed: int = 0
     }
     number = len(images)
     sides = (np.full(number, SIZE[0]), np.full(number, SIZE[1]))
-    arrays = whole_files(
+    arrays = file_per_record_arrays(
         names, lengths=np.array(lengths), labels=np.zeros(number), heights=sides[0], widths=sides[1], extra=extra
     )
-    return index_over(arrays, root, split)
+    return open_arrays(arrays, root, split)
 
 
 def suspected(index) -> set[str]:
@@ -130,7 +131,7 @@ def test_a_hundred_thousand_alike_boxes_on_one_image_are_counted_and_a_few_drawn
     assert found.count > 3_000_000 and not found.all_met and len(found.worst) == 1_000
     tile = make_tile(index, 0, CLASSES, side=100, caption="many")
     assert len(tile.boxes) == 150 and tile.caption == "many; 150 of 100,000 objects drawn"
-    assert "at least 3," in box_page(tmp_path, CLASSES, {"train": index}).html
+    assert "at least 3," in make_box_page(tmp_path, CLASSES, {"train": index}).html
 
 
 @pytest.mark.parametrize("box", [[20, 30, 4, 3], [20, 30, 200, 100], [-900, 30, 40, 40], [290, -10, 60, 60], [5, 5, 0, 0]])
@@ -157,7 +158,7 @@ def test_the_pixels_under_a_box_are_the_photos(tmp_path: Path) -> None:
     picture.paste((250, 20, 20), (120, 80, 140, 100))
     picture.save(tmp_path / "train/0.jpg", "JPEG", quality=95, subsampling=0)
     index.lengths[0] = (tmp_path / "train/0.jpg").stat().st_size
-    index.extra["digests"][0] = digest_of((tmp_path / "train/0.jpg").read_bytes())
+    index.extra["digests"][0] = record_digest((tmp_path / "train/0.jpg").read_bytes())
     for focus in ((), (0,)):
         tile = make_tile(index, 0, CLASSES, side=300, focus=focus)
         red = np.asarray(picture_in(tile.photo))[..., 0] > 128
@@ -174,7 +175,7 @@ def test_the_pixels_under_a_box_are_the_photos(tmp_path: Path) -> None:
 def test_a_clean_set_is_said_to_be_clean_and_shows_all_its_photos(tmp_path: Path) -> None:
     rows: list[Row] = [GOOD, ([120, 60, 40, 30], 2, 0), ([180, 60, 40, 30], 3, 0)]
     splits = {"train": make_index(tmp_path, "train", [rows] * 3), "val": make_index(tmp_path, "val", [rows] * 2, seed=1)}
-    page = read_page(box_page(tmp_path, CLASSES, splits).html)
+    page = read_page(make_box_page(tmp_path, CLASSES, splits).html)
     assert "Nothing suspicious" in page.words and check_text(page.words, "area")
     assert len(page.pictures) == 5 and len(page.all("div", class_="box")) == 15
     assert all(picture_in(picture) for picture in page.pictures)
@@ -188,7 +189,7 @@ def test_a_dirty_set_is_told_with_counts_notices_and_a_picture_of_each_kind(tmp_
         "train": make_index(tmp_path, "train", train),
         "val": make_index(tmp_path, "val", [[GOOD], [([50, 50, 40, 40], 3, 0), ([0, 0, 99, 99], 1, 1)]]),
     }
-    page = read_page(box_page(tmp_path, CLASSES, splits).html)
+    page = read_page(make_box_page(tmp_path, CLASSES, splits).html)
     assert "before training" in page.words
     check_text(page.words, "val", "train", "byte: 2")
     check_text(page.words, "1 of 3", "train", "cow")
@@ -204,14 +205,14 @@ def test_a_photo_that_is_gone_or_changed_leaves_a_gap_and_the_page_stays(tmp_pat
     index = make_index(tmp_path, "train", [[GOOD], [GOOD], [GOOD]])
     (tmp_path / "train/0.jpg").unlink()
     (tmp_path / "train/1.jpg").write_bytes(b"x" * int(index.lengths[1]))
-    page = read_page(box_page(tmp_path, CLASSES, {"train": index}).html)
+    page = read_page(make_box_page(tmp_path, CLASSES, {"train": index}).html)
     assert page.words.count("not found") == 2 and len(page.pictures) == 1
 
 
 @pytest.mark.parametrize("images", [[], [[]], [[], []]])
 def test_splits_without_objects_or_images_have_a_page(tmp_path: Path, images: list[list[Row]]) -> None:
     splits = {"train": make_index(tmp_path, "train", images), "val": make_index(tmp_path, "val", images, seed=1)}
-    page = read_page(box_page(tmp_path, CLASSES, splits).html)
+    page = read_page(make_box_page(tmp_path, CLASSES, splits).html)
     check_text(page.words, "3 of 3", "cat, <b>dog</b>, cow")
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import check_text
 
-from paceline.data.loader.class_balancing import SHIFT_STREAM, draws_in_words, sampled_order, sampling_rates
-from paceline.data.loader.sample_rng import SampleRandom, hash_keys
+from paceline.data.loader.class_balancing import SHIFT_STREAM, format_sampling, sampled_order, sampling_rates
+from paceline.data.loader.sample_rng import SampleRng, hash_keys
 from paceline.data.loader.sampler import AGAIN, batch_indices, grouped_order, permutation
 
 FEW = examples(40)
@@ -32,7 +32,7 @@ def _slow(rates: list[Fraction], kinds: np.ndarray, seed: int, epoch: int) -> li
     """The obvious loop, in exact numbers."""
     n = len(rates)
     keys = hash_keys(seed, epoch, np.arange(1 << 61, (1 << 61) + n)).tolist()
-    shift = Fraction(2 * SampleRandom(seed, epoch, 0, SHIFT_STREAM).integer(0, 1 << 20) + 1, 1 << 21)
+    shift = Fraction(2 * SampleRng(seed, epoch, 0, SHIFT_STREAM).integer(0, 1 << 20) + 1, 1 << 21)
     draws, position = [], shift
     for photo in sorted(range(n), key=lambda photo: (kinds[photo], keys[photo])):
         times = int(position + rates[photo]) - int(position)
@@ -125,8 +125,8 @@ def test_grouped_draws_of_an_epoch_are_the_sampler_s_and_lie_in_groups():
 
 def test_the_line_tells_the_rarest_and_the_most_common():
     photos, names = np.arange(N), ["apple", "pear", "fig", "none", "lemon"]
-    said = draws_in_words(_balanced(CLASSES), photos, CLASSES, names)
+    said = format_sampling(_balanced(CLASSES), photos, CLASSES, names)
     assert check_text(said, "fig 3 -> 29, apple 16 -> 29, lemon 36 -> 29, pear 62 -> 29")
     many = np.repeat(np.arange(9), np.arange(1, 10))
-    said = draws_in_words(_balanced(many), np.arange(45), many, list("abcdefghi"))
+    said = format_sampling(_balanced(many), np.arange(45), many, list("abcdefghi"))
     assert said.endswith("a 1 -> 5, b 2 -> 5, c 3 -> 5, ... (3 classes) ..., g 7 -> 5, h 8 -> 5, i 9 -> 5")

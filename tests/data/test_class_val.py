@@ -22,11 +22,11 @@ from paceline._utils.reporter import Lines
 from paceline.cli.main import main
 from paceline.data.index.box_split import open_boxes
 from paceline.data.index.index import open_split
-from paceline.data.index.manifest import Manifest, cache_place, prepare_again
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.index.manifest import Manifest, cached_manifest_folder, repeat_command
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.box_source import BoxRequest, prepare_boxes
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.val_split import ValSplit, stratified, units_of
+from paceline.data.prepare.val_split import ValSplit, group_units, stratified_split
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 def test_without_groups_each_class_has_its_share_to_within_a_photo(sizes, fraction, seed):
     labels = np.repeat(np.arange(len(sizes)), sizes)
     names = [f"{label}/{number}.jpg" for number, label in enumerate(labels)]
-    in_val = stratified(units_of(names, ValSplit(fraction, seed)), labels, fraction)
+    in_val = stratified_split(group_units(names, ValSplit(fraction, seed)), labels, fraction)
     for label, size in enumerate(sizes):
         found = int(in_val[labels == label].sum())
         assert abs(found - fraction * size) <= 1
@@ -73,8 +73,8 @@ def test_groups_are_never_split_and_classes_of_several_are_on_both_sides(sizes, 
         for number, (label, group) in enumerate(zip(labels, of))
     ]
     digests = np.array([data.draw(st.sampled_from([number, 0, 1])) for number in range(2, 2 + len(labels))], np.uint64)
-    units = units_of(names, ValSplit(fraction, 0, r"/(\w*g\d+)_"), digests if across else None)
-    in_val = stratified(units, labels, fraction)
+    units = group_units(names, ValSplit(fraction, 0, r"/(\w*g\d+)_"), digests if across else None)
+    in_val = stratified_split(units, labels, fraction)
     group_of = np.array([name.split("/")[1].split("_")[0] for name in names])
     for group in set(group_of):
         assert len(set(in_val[group_of == group])) == 1
@@ -92,7 +92,7 @@ def test_groups_are_never_split_and_classes_of_several_are_on_both_sides(sizes, 
 @given(st.permutations([f"{label}/{number}.jpg" for label in "ab" for number in range(9)]))
 def test_the_order_in_which_photos_are_found_does_not_matter(names):
     labels = np.array([ord(name[0]) - ord("a") for name in names])
-    in_val = stratified(units_of(names, ValSplit(0.3, 1)), labels, 0.3)
+    in_val = stratified_split(group_units(names, ValSplit(0.3, 1)), labels, 0.3)
     assert {name for name, val in zip(names, in_val) if val} == {
         "a/2.jpg", "a/4.jpg", "a/6.jpg", "b/0.jpg", "b/1.jpg", "b/2.jpg",
     }  # fmt: skip
@@ -103,10 +103,10 @@ def test_a_folder_of_classes_alone_is_split_and_stays_untouched(photos, capsys):
     flags = ["--val-fraction", "0.3", "--val-seed", "3", "--val-group", "(litter.)"]
     assert main(["prepare", "folder", str(photos), *flags]) == 0
     assert sorted(photos.rglob("*")) == before, "each folder in it is a class: nothing is added"
-    manifest = Manifest.load(ensure_prepared(photos, reporter=Lines(pytest.fail)))
-    assert manifest.folder == cache_place(photos)
+    manifest = Manifest.load(prepare_if_needed(photos, reporter=Lines(pytest.fail)))
+    assert manifest.folder == cached_manifest_folder(photos)
     assert manifest.request == {"val_fraction": 0.3, "val_seed": 3, "val_group": "(litter.)"}
-    assert prepare_again(manifest).endswith("/pets --val-fraction 0.3 --val-seed 3 --val-group '(litter.)'")
+    assert repeat_command(manifest).endswith("/pets --val-fraction 0.3 --val-seed 3 --val-group '(litter.)'")
     files = files_of(manifest)
     assert files["train"] | files["val"] == {str(path.relative_to(photos)) for path in before if path.is_file()}
     assert not files["train"] & files["val"]
@@ -125,13 +125,13 @@ def test_training_finds_the_split_and_notices_new_photos(photos, tmp_path, capsy
     capsys.readouterr()
     paint(photos / "cat" / "new.jpg")
     said: list[str] = []
-    manifest = Manifest.load(ensure_prepared(photos, reporter=Lines(said.append)))
+    manifest = Manifest.load(prepare_if_needed(photos, reporter=Lines(said.append)))
     assert "cat/new.jpg is new" in said[0]
     assert manifest.request and manifest.request["val_fraction"] == 0.3
     assert sum(split.images for split in manifest.splits.values()) == 17
     os.remove(photos / "dog" / "litter0_0.jpg")
     said.clear()
-    assert ensure_prepared(photos, reporter=Lines(said.append)) and "litter0_0.jpg is gone" in said[0]
+    assert prepare_if_needed(photos, reporter=Lines(said.append)) and "litter0_0.jpg is gone" in said[0]
 
 
 def test_a_train_folder_without_val_is_split_where_it_lies(photos, tmp_path):
@@ -139,9 +139,9 @@ def test_a_train_folder_without_val_is_split_where_it_lies(photos, tmp_path):
     shutil.copytree(photos, root / "train")
     manifest = prepare_folder(root, val=ValSplit(0.2))
     assert manifest.folder == root and manifest.splits["val"].folder == "train"
-    assert ensure_prepared(root, reporter=Lines(pytest.fail)) == root
+    assert prepare_if_needed(root, reporter=Lines(pytest.fail)) == root
     moved = root.rename(tmp_path / "moved")
-    assert ensure_prepared(moved, reporter=Lines(pytest.fail)) == moved
+    assert prepare_if_needed(moved, reporter=Lines(pytest.fail)) == moved
     assert open_split(Manifest.load(moved), "val").read(0)
 
 
@@ -170,7 +170,7 @@ def test_what_cannot_be_split_so_is_refused(photos, tmp_path):
     for split in ("train", "val"):
         shutil.copytree(photos, root / split)
     refused("validation ... in val/", root=root, val=ValSplit(0.2))
-    ensure_prepared(root)
+    prepare_if_needed(root)
 
 
 def test_photos_of_boxes_are_grouped_too(tmp_path):

@@ -16,9 +16,9 @@ from paceline._utils.errors import DataError
 from paceline.data.formats.coco_files import load_json
 from paceline.data.index.box_split import open_boxes
 from paceline.data.index.manifest import find_manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.box_source import BoxRequest, prepare_boxes
-from paceline.tools.report.prepare_notes import findings
+from paceline.tools.report.prepare_notes import prepare_lines
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ FLAWS = {
 def test_a_flaw_of_the_json_is_named_with_file_and_entry(root, flaw):
     change, reason = FLAWS[flaw]
     edit(root, change)
-    for prepare in (prepare_boxes, lambda root: ensure_prepared(root, kind="boxes")):
+    for prepare in (prepare_boxes, lambda root: prepare_if_needed(root, kind="boxes")):
         with pytest.raises(DataError, match=reason) as caught:
             prepare(root)
         assert "train2017" in str(caught.value)
@@ -141,7 +141,7 @@ def test_a_class_that_train_names_and_never_shows_is_a_warning(root):
     edit(root, lambda record: record["categories"].append({"id": 9, "name": "emu"}))
     edit(root, lambda record: record["categories"].append({"id": 9, "name": "emu"}), "val")
     edit(root, lambda record: record["annotations"].append(box(1, 9, 1, 1, 5, 5, id=7)), "val")
-    lines = list(findings(prepare_boxes(root)))
+    lines = list(prepare_lines(prepare_boxes(root)))
     check_line(lines, "warning", "1 of 3", "train", "emu")
 
 

@@ -16,9 +16,9 @@ from photo_folders import make_photos, paint
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import Lines
 from paceline.data.index.box_split import open_boxes
-from paceline.data.index.manifest import BoxCounts, Manifest, cache_place, prepare_again
-from paceline.data.index.staleness import check_fresh
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.index.manifest import BoxCounts, Manifest, cached_manifest_folder, repeat_command
+from paceline.data.index.staleness import find_stale_file
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.box_source import BoxRequest, prepare_boxes
 from paceline.data.prepare.class_source import prepare_folder
 
@@ -123,7 +123,7 @@ def no_year(root: Path) -> None:
 def test_other_layouts_are_found_by_themselves(root, layout):
     layout(root)
     manifest = prepare_boxes(root)
-    assert [split.images for split in manifest.splits.values()] == [3, 2] and check_fresh(manifest) is None
+    assert [split.images for split in manifest.splits.values()] == [3, 2] and find_stale_file(manifest) is None
     assert open_boxes(manifest, "train").index.read(0)
 
 
@@ -145,27 +145,27 @@ def test_files_named_one_by_one_go_to_the_cache_and_are_trained_on_from_there(ro
         "coco", str(root / "train2017"), str(json_file(root, "train")), str(root / "val2017"), str(json_file(root, "val"))
     )
     manifest = prepare_boxes(None, request)
-    assert cache_place(root) in manifest.folder.parents and not (root / "manifest.json").exists()
-    assert ensure_prepared(manifest.folder, kind="boxes", reporter=Lines(pytest.fail)) == manifest.folder
-    assert f"--images {root / 'train2017'} --annotations" in prepare_again(manifest)
+    assert cached_manifest_folder(root) in manifest.folder.parents and not (root / "manifest.json").exists()
+    assert prepare_if_needed(manifest.folder, kind="boxes", reporter=Lines(pytest.fail)) == manifest.folder
+    assert f"--images {root / 'train2017'} --annotations" in repeat_command(manifest)
     edit(root, lambda record: record["annotations"].pop())
     with raises(DataError, "instances_train2017.json", "annotations changed", "--val-annotations"):
-        ensure_prepared(manifest.folder, kind="boxes", reporter=Lines(pytest.fail))
+        prepare_if_needed(manifest.folder, kind="boxes", reporter=Lines(pytest.fail))
 
 
 def test_a_set_is_prepared_once_into_the_cache_and_again_when_its_annotations_change(root):
     said: list[str] = []
-    place = ensure_prepared(root, kind="boxes", reporter=Lines(said.append))
-    assert place == cache_place(root) and "5 images" in said[0]
+    place = prepare_if_needed(root, kind="boxes", reporter=Lines(said.append))
+    assert place == cached_manifest_folder(root) and "5 images" in said[0]
     assert (
-        ensure_prepared(root, kind="boxes", reporter=Lines(pytest.fail))
+        prepare_if_needed(root, kind="boxes", reporter=Lines(pytest.fail))
         == place
-        == ensure_prepared(place, kind="boxes", reporter=Lines(pytest.fail))
+        == prepare_if_needed(place, kind="boxes", reporter=Lines(pytest.fail))
     )
     before = Manifest.load(place)
     edit(root, lambda record: record["annotations"][0]["bbox"].__setitem__(0, 2))
     said.clear()
-    assert ensure_prepared(root, kind="boxes", reporter=Lines(said.append)) == place and "annotations changed" in said[0]
+    assert prepare_if_needed(root, kind="boxes", reporter=Lines(said.append)) == place and "annotations changed" in said[0]
     after = Manifest.load(place)
     assert after.content_hash != before.content_hash
     assert after.splits["val"].content_hash == before.splits["val"].content_hash
@@ -181,9 +181,9 @@ def test_the_hash_speaks_of_every_annotation(root, field):
 
 def test_a_large_set_is_not_prepared_without_being_asked(root):
     with raises(DataError, "5 images", "manifest", f"paceline prepare coco --data {root}"):
-        ensure_prepared(root, kind="boxes", reporter=Lines(pytest.fail), small=4)
+        prepare_if_needed(root, kind="boxes", reporter=Lines(pytest.fail), small=4)
     prepare_boxes(root)
-    assert ensure_prepared(root, kind="boxes", reporter=Lines(pytest.fail), small=4) == root
+    assert prepare_if_needed(root, kind="boxes", reporter=Lines(pytest.fail), small=4) == root
 
 
 def test_a_copy_with_new_times_is_fresh_and_a_changed_image_is_not(root, tmp_path):
@@ -191,22 +191,22 @@ def test_a_copy_with_new_times_is_fresh_and_a_changed_image_is_not(root, tmp_pat
     shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
     os.utime(json_file(tmp_path / "copy", "train"), ns=(1, 1))
     manifest = Manifest.load(tmp_path / "copy")
-    assert check_fresh(manifest) is None
+    assert find_stale_file(manifest) is None
     with open(tmp_path / "copy" / "train2017" / "2.jpg", "ab") as file:
         file.write(b"x")
-    assert "2.jpg: " in str(check_fresh(manifest))
+    assert "2.jpg: " in str(find_stale_file(manifest))
     os.remove(json_file(tmp_path / "copy", "val"))
     os.remove(tmp_path / "copy" / "train2017" / "2.jpg")
-    assert check_fresh(manifest) is not None
+    assert find_stale_file(manifest) is not None
 
 
 def test_an_image_that_was_missing_and_came_back_makes_the_manifest_stale(root):
     data = (root / "train2017" / "2.jpg").read_bytes()
     os.remove(root / "train2017" / "2.jpg")
-    place = ensure_prepared(root, kind="boxes", on_missing="skip")
-    assert ensure_prepared(root, kind="boxes", reporter=Lines(pytest.fail)) == place
+    place = prepare_if_needed(root, kind="boxes", on_missing="skip")
+    assert prepare_if_needed(root, kind="boxes", reporter=Lines(pytest.fail)) == place
     (root / "train2017" / "2.jpg").write_bytes(data)
-    ensure_prepared(root, kind="boxes")
+    prepare_if_needed(root, kind="boxes")
     assert Manifest.load(place).splits["train"].images == 3
 
 
@@ -245,23 +245,23 @@ def test_a_share_for_val_is_recorded_and_kept_when_the_set_grows(root):
     shutil.rmtree(root / "val2017")
     edit(root, grow)
     request = BoxRequest(val_fraction=0.3, val_seed=5)
-    manifest = prepare_boxes(root, request, out=cache_place(root))
+    manifest = prepare_boxes(root, request, out=cached_manifest_folder(root))
     in_val = set(open_boxes(manifest, "val").image_ids)
     check_text(manifest.notes, f"{len(in_val)} of 43", "val", "--val-seed 6")
     assert 3 < len(in_val) < 25 and not in_val & set(open_boxes(manifest, "train").image_ids)
     assert Manifest.load(manifest.folder).request == {**dataclasses.asdict(request), "layout": "coco"}
     edit(root, lambda record: record["annotations"].pop())
-    assert set(open_boxes(Manifest.load(ensure_prepared(root, kind="boxes")), "val").image_ids) == in_val
+    assert set(open_boxes(Manifest.load(prepare_if_needed(root, kind="boxes")), "val").image_ids) == in_val
 
 
 def test_each_kind_passes_over_a_manifest_of_the_other(root, tmp_path):
     photos = make_photos(tmp_path / "photos")
     prepare_folder(photos)
     with raises(DataError, "boxes", "paceline train resnet50-tiny --data"):
-        ensure_prepared(photos, kind="boxes", reporter=Lines(pytest.fail))
+        prepare_if_needed(photos, kind="boxes", reporter=Lines(pytest.fail))
     prepare_boxes(root)
     with raises(DataError, "class folders", "paceline train ssd-custom --data"):
-        ensure_prepared(root, reporter=Lines(pytest.fail))
+        prepare_if_needed(root, reporter=Lines(pytest.fail))
 
 
 def test_objects_are_read_the_same_whatever_their_order_in_the_file(root):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pycocotools import mask as official
 
 from paceline.data.formats.segmentations import decompress
-from paceline.data.prepare.box_arrays import mask_arrays, starts_of
+from paceline.data.prepare.box_arrays import cumulative_starts, mask_arrays
 
 
 def blame(row: int, reason: str) -> ValueError:
@@ -76,7 +76,7 @@ def test_polygons_that_enclose_nothing_are_left_out_and_counted():
 def test_no_objects_give_empty_arrays():
     found, *left_out = arrays([])
     assert left_out == [0, 0] and found["object_polygons"].tolist() == [0] == found["polygon_starts"].tolist()
-    assert starts_of(np.zeros(0, np.int64)).tolist() == [0]
+    assert cumulative_starts(np.zeros(0, np.int64)).tolist() == [0]
 
 
 BROKEN = {

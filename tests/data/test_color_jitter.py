@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.config.ssd import BoxInput
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.color_jitter import apply_colour, apply_matrix, colour_matrix, draw_colour, turn_hue
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.color_jitter import (
+    adjust_hue,
+    apply_color_jitter,
+    apply_color_matrix,
+    color_matrix,
+    sample_color_jitter,
+)
 
 NOISE = np.random.default_rng(3).integers(0, 256, (40, 56, 3), dtype=np.uint8)
 KINDS = ("hsv", "matrix", "dali", "tensorflow")
@@ -21,9 +27,9 @@ STILL = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.0, "hue": 0.0}
 
 def _jittered(pixels: np.ndarray, key: int, **fields) -> np.ndarray:
     out = pixels.copy()
-    colour = draw_colour(SampleRandom(0, 0, key), BoxInput(**fields))
-    assert colour is not None
-    apply_colour(out, colour)
+    color = sample_color_jitter(SampleRng(0, 0, key), BoxInput(**fields))
+    assert color is not None
+    apply_color_jitter(out, color)
     return out
 
 
@@ -34,8 +40,8 @@ def test_ranges_of_zero_leave_every_pixel_as_it_is(kind, form):
 
 
 def test_none_changes_nothing_and_draws_nothing():
-    random, untouched = SampleRandom(0, 0, 0), SampleRandom(0, 0, 0)
-    assert draw_colour(random, BoxInput(jitter="none")) is None
+    random, untouched = SampleRng(0, 0, 0), SampleRng(0, 0, 0)
+    assert sample_color_jitter(random, BoxInput(jitter="none")) is None
     assert random.bits() == untouched.bits()
 
 
@@ -51,8 +57,8 @@ def test_none_changes_nothing_and_draws_nothing():
     ],
 )
 def test_so_many_numbers_are_drawn(kind, form, draws):
-    random, counted = SampleRandom(0, 0, 9), SampleRandom(0, 0, 9)
-    draw_colour(random, BoxInput(jitter=kind, brightness_form=form))
+    random, counted = SampleRng(0, 0, 9), SampleRng(0, 0, 9)
+    sample_color_jitter(random, BoxInput(jitter=kind, brightness_form=form))
     for _ in range(draws):
         counted.bits()
     assert random.bits() == counted.bits()
@@ -60,9 +66,9 @@ def test_so_many_numbers_are_drawn(kind, form, draws):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_grey_picture_stays_grey_and_noise_changes(kind):
-    grey = np.repeat(NOISE[:, :, :1], 3, axis=2)
+    gray = np.repeat(NOISE[:, :, :1], 3, axis=2)
     for key in range(10):
-        out = _jittered(grey, key, jitter=kind).astype(int)
+        out = _jittered(gray, key, jitter=kind).astype(int)
         assert np.ptp(out, axis=2).max() <= 1
         assert not np.array_equal(_jittered(NOISE, key, jitter=kind), NOISE)
 
@@ -100,20 +106,20 @@ def test_contrast_is_around_the_pictures_grey_or_around_mid_grey():
 )  # fmt: skip
 def test_the_matrix_is_applied_to_every_pixel_rounded_and_cut(factor, shift, contrast, saturation, turns, seed):
     pixels = np.random.default_rng(seed).integers(0, 256, (5, 7, 3), dtype=np.uint8)
-    matrix = colour_matrix(factor, shift, contrast, saturation, turns)
+    matrix = color_matrix(factor, shift, contrast, saturation, turns)
     exact = np.clip(pixels.astype(np.float64) @ matrix[:, :3].T + matrix[:, 3], 0, 255)
-    apply_matrix(pixels, matrix)
+    apply_color_matrix(pixels, matrix)
     assert np.abs(pixels - exact).max() <= 0.5 + 1e-3
 
 
 def test_the_matrix_turns_red_towards_yellow_and_keeps_luminance():
-    grey = np.array([0.299, 0.587, 0.114])
+    gray = np.array([0.299, 0.587, 0.114])
     for turns in (-0.05, 0.05):
-        turned = colour_matrix(1.0, 0.0, 1.0, 1.0, turns)[:, :3] @ (200.0, 100.0, 100.0)
+        turned = color_matrix(1.0, 0.0, 1.0, 1.0, turns)[:, :3] @ (200.0, 100.0, 100.0)
         assert (turned[1] > turned[2]) == (turns > 0)
-        assert turned @ grey == pytest.approx(grey @ (200.0, 100.0, 100.0))
-    faded = colour_matrix(1.0, 0.0, 1.0, 0.0, 0.0)[:, :3] @ (200.0, 100.0, 50.0)
-    np.testing.assert_allclose(faded, grey @ (200.0, 100.0, 50.0))
+        assert turned @ gray == pytest.approx(gray @ (200.0, 100.0, 100.0))
+    faded = color_matrix(1.0, 0.0, 1.0, 0.0, 0.0)[:, :3] @ (200.0, 100.0, 50.0)
+    np.testing.assert_allclose(faded, gray @ (200.0, 100.0, 50.0))
 
 
 @pytest.mark.parametrize("turns", [-0.5, -0.31, -1 / 6, -0.05, 0.0, 0.02, 0.05, 1 / 6, 0.2, 0.5])
@@ -121,7 +127,7 @@ def test_turning_the_hue_agrees_with_the_standard_librarys_hsv(turns):
     corners = np.array([(r, g, b) for r in (0, 90, 255) for g in (0, 90, 255) for b in (0, 90, 255)], np.float32)
     colours = np.concatenate([corners, NOISE.reshape(-1, 3)[:500].astype(np.float32)])
     planes = colours.T.reshape(3, 1, -1).copy()
-    turn_hue(planes, turns, np.empty((7, 1, len(colours)), np.float32))
+    adjust_hue(planes, turns, np.empty((7, 1, len(colours)), np.float32))
     for before, after in zip(colours.tolist(), planes.reshape(3, -1).T):
         hue, saturation, value = colorsys.rgb_to_hsv(*(level / 255 for level in before))
         expected = colorsys.hsv_to_rgb((hue + turns) % 1.0, saturation, value)
@@ -148,4 +154,4 @@ def test_threads_do_not_disturb_each_others_colours():
 
 
 def test_a_shift_of_brightness_is_added_after_the_factor():
-    assert colour_matrix(2.0, 10.0, 1.0, 1.0, 0.0) @ (100, 100, 100, 1) == pytest.approx([210, 210, 210])
+    assert color_matrix(2.0, 10.0, 1.0, 1.0, 0.0) @ (100, 100, 100, 1) == pytest.approx([210, 210, 210])

@@ -18,7 +18,7 @@ from tiny_runs import command, make_photos
 
 from paceline.data.containers import split_files
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.staleness import check_fresh
+from paceline.data.index.staleness import find_stale_file
 from paceline.data.prepare.class_source import prepare_folder
 
 COMPRESS = {
@@ -63,7 +63,7 @@ def test_a_compressed_container_is_the_container(folder, kind, suffix, cache, tm
     assert said.code == 0, said.err
     assert f"unpacked into {cache}, " in said.out
     manifest = Manifest.load(tmp_path / "out")
-    assert manifest.content_hash == folder.content_hash and check_fresh(manifest) is None
+    assert manifest.content_hash == folder.content_hash and find_stale_file(manifest) is None
     there = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     assert len(there) == 2
     assert command(capsys, "prepare", *words, "--out", tmp_path / "again").code == 0

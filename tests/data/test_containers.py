@@ -19,13 +19,13 @@ from packed_sets import ARCHIVES, CONTAINERS, pack_both, photos_of, with_magic
 from tiny_runs import command, make_photos
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.recordio import Packed, write_recordio
+from paceline.data.containers.recordio import RecordIOContent, write_recordio
 from paceline.data.containers.tf_example import example_bytes
 from paceline.data.containers.tfrecord import write_tfrecord
 from paceline.data.index.box_split import open_boxes
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.staleness import check_fresh
+from paceline.data.index.staleness import find_stale_file
 from paceline.data.prepare import verify_images
 from paceline.data.prepare.class_source import prepare_folder
 
@@ -52,7 +52,7 @@ def test_the_records_of_a_container_are_the_folders(folder, container, backwards
     manifest = prepared(
         capsys, tmp_path / "out", *pack_both(folder.root_path, container, tmp_path / "packed", backwards=backwards)
     )
-    assert manifest.classes == folder.classes and check_fresh(manifest) is None
+    assert manifest.classes == folder.classes and find_stale_file(manifest) is None
     if not backwards or container in ARCHIVES:  # archives are read in the order of class folders
         assert manifest.content_hash == folder.content_hash
     for split in ("train", "val"):
@@ -131,9 +131,9 @@ def test_zips_with_annotations_hold_what_the_unpacked_set_does(tmp_path, capsys)
     plain = Manifest.load(root)
     assert manifest.content_hash == plain.content_hash
     assert (manifest.classes, manifest.category_ids) == (plain.classes, plain.category_ids)
-    assert check_fresh(manifest) is None
+    assert find_stale_file(manifest) is None
     (place / "annotations_trainval2017.zip").write_bytes(b"other")
-    check_text(str(check_fresh(manifest)), "annotations_trainval2017.zip", "annotations", "changed")
+    check_text(str(find_stale_file(manifest)), "annotations_trainval2017.zip", "annotations", "changed")
 
 
 def test_boxes_come_out_of_tfrecord_and_recordio_as_they_went_in(tmp_path, capsys):
@@ -164,7 +164,7 @@ def test_boxes_come_out_of_tfrecord_and_recordio_as_they_went_in(tmp_path, capsy
         )
         order = ("xmin", "ymin", "xmax", "ymax")
         label = [2.0, 5.0, *np.stack([np.array(classes), *(corners[name] for name in order)], 1).ravel()]
-        records.append(Packed(i, label, boxes.index.read(i)))
+        records.append(RecordIOContent(i, label, boxes.index.read(i)))
     with open(tmp_path / "t.tfrecord", "wb") as file:
         write_tfrecord(file, examples)
     with open(tmp_path / "t.rec", "wb") as file:
@@ -268,7 +268,7 @@ def test_flaws_are_one_line_each_and_nothing_is_written(folder, tmp_path, capsys
     packed_sets.webdataset(photos, place / "wds.tar")
     packed_sets.tar(photos, place / "plain.tar")
     with open(place / "half.rec", "wb") as file:
-        write_recordio(file, [Packed(0, 0.5, photos[0][3])])
+        write_recordio(file, [RecordIOContent(0, 0.5, photos[0][3])])
     with open(place / "zero.tfrecord", "wb") as file:
         write_tfrecord(file, [example_bytes({"image/encoded": [photos[0][3]], "image/class/label": [0]})])
     with zipfile.ZipFile(place / "up.zip", "w") as archive:
@@ -310,18 +310,18 @@ def test_files_that_changed_after_indexing_are_told(folder, tmp_path, capsys):
     file = Path(words[2])
     whole = file.read_bytes()
     file.write_bytes(whole + bytes(512))
-    assert "bytes" in str(check_fresh(manifest))
+    assert "bytes" in str(find_stale_file(manifest))
     data = bytearray(whole)
     for i in range(9):  # the same size, other photos
         at = int(open_split(manifest, "train").records.places.offsets[i])
         data[at + 300] ^= 1
     file.write_bytes(data)
-    assert "other bytes" in str(check_fresh(manifest))
+    assert "other bytes" in str(find_stale_file(manifest))
     said = command(capsys, "train", "resnet50-tiny", "--data", tmp_path / "out")
     assert said.code == 2 and "paceline prepare tar --train" in said.err
     file.write_bytes(whole)
     os.utime(file, (1, 1))
-    assert check_fresh(manifest) is None  # copied anew
+    assert find_stale_file(manifest) is None  # copied anew
 
 
 def test_containers_in_the_folder_of_their_index_move_with_it(folder, tmp_path, capsys):
@@ -329,7 +329,7 @@ def test_containers_in_the_folder_of_their_index_move_with_it(folder, tmp_path, 
     prepared(capsys, tmp_path / "here", *words)
     (tmp_path / "here").rename(tmp_path / "there")
     moved = Manifest.load(tmp_path / "there")
-    assert check_fresh(moved) is None and open_split(moved, "val").read(0)
+    assert find_stale_file(moved) is None and open_split(moved, "val").read(0)
 
 
 def test_data_info_says_what_is_there(folder, tmp_path, capsys):
@@ -433,13 +433,13 @@ def test_two_zips_that_call_different_photos_the_same_keep_them_apart(tmp_path, 
 
 
 def test_another_file_of_the_same_size_and_time_is_verified_anew(tmp_path, capsys):
-    for name, grey in (("x1", 10), ("x2", 200)):
-        pixels = {label: (b"P5 8 8 255\n" + bytes([grey + n]) * 64) for n, label in enumerate(("a", "b"))}
+    for name, gray in (("x1", 10), ("x2", 200)):
+        pixels = {label: (b"P5 8 8 255\n" + bytes([gray + n]) * 64) for n, label in enumerate(("a", "b"))}
         with open(tmp_path / f"{name}.tar", "wb") as file:
             packed_sets.write_tar(file, [(f"{label}/0.pgm".encode(), data) for label, data in pixels.items()])
         os.utime(tmp_path / f"{name}.tar", (1, 1))
         manifest = prepared(capsys, tmp_path / "out", "tar", "--train", f"{tmp_path}/{name}.tar")
-        assert check_fresh(manifest) is None
+        assert find_stale_file(manifest) is None
 
 
 def test_the_command_that_is_printed_prepares_the_same_again_from_anywhere(folder, tmp_path, capsys, monkeypatch):
@@ -461,7 +461,7 @@ def test_the_command_that_is_printed_prepares_the_same_again_from_anywhere(folde
     first = Manifest.load(place)
     place.rename(tmp_path / "moved")
     moved = Manifest.load(tmp_path / "moved")
-    assert check_fresh(moved) is None
+    assert find_stale_file(moved) is None
     monkeypatch.chdir("/")
     assert moved.again is not None and str(tmp_path / "moved" / "t.tfrecord") in moved.again
     assert command(capsys, *shlex.split(moved.again)[1:]).code == 0

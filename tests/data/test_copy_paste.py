@@ -14,11 +14,11 @@ from test_instance_sample import CANVAS, _paste, _scene
 from paceline.config.maskrcnn import InstanceInput
 from paceline.data.batch import InstanceObjects, instance_batch
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import render, with_others
-from paceline.models.maskrcnn.copy_paste import paste, uncovered
-from paceline.models.maskrcnn.transforms import draw_training_sample
+from paceline.data.transforms.sample import decode_and_transform, with_partners
+from paceline.models.maskrcnn.copy_paste import paste_objects, remove_covered
+from paceline.models.maskrcnn.transforms import sample_instance_spec
 
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -30,18 +30,18 @@ ROWS = np.arange(3)
 
 def _drawn(key: int, settings: InstanceInput = SETTINGS, over=OVER, under=UNDER):
     """-> the plain sample and the pasted one, as draws."""
-    header, random = read_header(under[0], "under"), SampleRandom(0, 0, key)
+    header, random = read_header(under[0], "under"), SampleRng(0, 0, key)
     rows = np.arange(len(under[1].boxes))
-    plain = draw_training_sample(header, "under", under[1], rows, random, 5, settings, 96, CANVAS, (160, 160))
-    drawn = paste(plain, 0, "over", over[1], np.arange(len(over[1].boxes)), random, settings, 96)
+    plain = sample_instance_spec(header, "under", under[1], rows, random, 5, settings, 96, CANVAS, (160, 160))
+    drawn = paste_objects(plain, 0, "over", over[1], np.arange(len(over[1].boxes)), random, settings, 96)
     if drawn.others:
-        drawn = with_others(drawn, lambda numbers: [over[0] for _ in numbers], "ignore")
+        drawn = with_partners(drawn, lambda numbers: [over[0] for _ in numbers], "ignore")
     return plain, drawn
 
 
 def _rendered(draw) -> np.ndarray:
     out = np.empty((160, 160, 3), np.uint8)
-    render(UNDER[0], draw, out)
+    decode_and_transform(UNDER[0], draw, out)
     return out
 
 
@@ -59,7 +59,7 @@ def test_pixels_masks_and_boxes_are_those_of_whole_bitmaps(more):
         cover, picture = np.zeros((160, 160), bool), np.zeros((160, 160, 3), np.uint8)
         assert other.mask is not None and other.mask.shape[0] <= h and other.mask.shape[1] <= w
         cover[: other.mask.shape[0], : other.mask.shape[1]] = other.mask
-        render(OVER[0], other.draw, picture)
+        decode_and_transform(OVER[0], other.draw, picture)
         np.testing.assert_array_equal(_rendered(drawn), np.where(cover[..., None], picture, _rendered(plain)))
 
         pasted = other.draw.label
@@ -124,11 +124,11 @@ def _objects(boxes: list[tuple[int, int, int, int]], size=(40, 50)) -> InstanceO
 def test_hidden_objects_go_and_boxes_shrink_to_what_is_left():
     cover = np.zeros((30, 30), bool)
     cover[:, 10:20] = True
-    found = uncovered(_objects([(12, 3, 19, 9), (5, 3, 15, 9), (8, 20, 20, 30), (30, 3, 40, 9)]), cover)
+    found = remove_covered(_objects([(12, 3, 19, 9), (5, 3, 15, 9), (8, 20, 20, 30), (30, 3, 40, 9)]), cover)
     assert found.boxes.tolist() == [[5, 3, 10, 9], [30, 3, 40, 9]]  # of the third 2/12 are left
     assert found.canvases[0, 1:7, 1:6].all() and found.canvases[0].sum() == 30 and found.canvases[1].sum() == 60
     assert found.size == (40, 50) and found.key == 7
-    assert uncovered(_objects([]), cover).boxes.shape == (0, 4)
+    assert remove_covered(_objects([]), cover).boxes.shape == (0, 4)
 
 
 def test_nothing_to_paste_and_nothing_to_paste_on():
@@ -144,9 +144,9 @@ def test_nothing_to_paste_and_nothing_to_paste_on():
 
 def _loaded(threads: int, first: int = 0) -> list[torch.Tensor]:
     def draw(epoch, index, header, name):
-        random = SampleRandom(1, epoch, index)
-        sample = draw_training_sample(header, name, UNDER[1], ROWS, random, 5, SETTINGS, 96, CANVAS, (160, 160))
-        return paste(sample, 1, "over", replace(OVER[1], heights=OVER[1].heights.repeat(2), widths=OVER[1].widths.repeat(2)),
+        random = SampleRng(1, epoch, index)
+        sample = sample_instance_spec(header, name, UNDER[1], ROWS, random, 5, SETTINGS, 96, CANVAS, (160, 160))
+        return paste_objects(sample, 1, "over", replace(OVER[1], heights=OVER[1].heights.repeat(2), widths=OVER[1].widths.repeat(2)),
                      ROWS, random, SETTINGS, 96)  # fmt: skip
 
     with Loader(

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from paceline._utils.errors import DataError, Shortage
-from paceline.data.workers.crew import WORTH_PROCESSES, Crew, in_order
-from paceline.data.workers.template import template
+from paceline._utils.errors import DataError, ResourceError
+from paceline.data.workers.crew import WORTH_PROCESSES, WorkerCrew, map_ordered
+from paceline.data.workers.template import start_template
 
 OWNER = os.getpid()
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="needs Linux's memfd")
@@ -40,7 +40,7 @@ def process_of(_: int) -> int:
 
 @pytest.mark.parametrize("processes", [True, False])
 def test_results_come_in_the_calls_order_and_an_error_in_its_place(processes: bool) -> None:
-    with Crew(partial(power, 3), 3, processes=processes) as crew:
+    with WorkerCrew(partial(power, 3), 3, processes=processes) as crew:
         results = crew.in_order(((exponent,) for exponent in range(20)), ahead=4)
         found = [next(results) for _ in range(13)]
         assert [value for value, _ in found] == [3**exponent for exponent in range(13)]
@@ -52,7 +52,7 @@ def test_results_come_in_the_calls_order_and_an_error_in_its_place(processes: bo
 
 
 def test_a_long_list_is_sent_to_processes_and_a_short_one_is_not() -> None:
-    ask = partial(in_order, work=process_of, size=2, ahead=8)
+    ask = partial(map_ordered, work=process_of, size=2, ahead=8)
     assert set(ask(list(range(WORTH_PROCESSES - 1)), processes=True)) == {os.getpid()}
     assert os.getpid() not in set(ask(list(range(WORTH_PROCESSES)), processes=True))
     assert set(ask(list(range(WORTH_PROCESSES)))) == {os.getpid()}
@@ -61,21 +61,21 @@ def test_a_long_list_is_sent_to_processes_and_a_short_one_is_not() -> None:
 
 
 def test_files_are_named_from_where_this_process_is(tmp_path: Path, monkeypatch) -> None:
-    with Crew(slowly, 2) as crew:  # the template is there, and stays where it began
+    with WorkerCrew(slowly, 2) as crew:  # the template is there, and stays where it began
         crew.submit(1).result()
     monkeypatch.chdir(tmp_path)
     Path("here").write_text("found")
-    assert set(in_order(["here"] * WORTH_PROCESSES, content_of, size=2, ahead=4, processes=True)) == {("found", False)}
+    assert set(map_ordered(["here"] * WORTH_PROCESSES, content_of, size=2, ahead=4, processes=True)) == {("found", False)}
 
 
 def test_what_cannot_be_pickled_is_called_by_threads() -> None:
-    with Crew(lambda number: (number, os.getpid()), 2) as crew:
+    with WorkerCrew(lambda number: (number, os.getpid()), 2) as crew:
         assert list(crew.in_order([(5,), (6,)], ahead=1)) == [(5, os.getpid()), (6, os.getpid())]
 
 
 def test_only_so_many_calls_are_begun_ahead_and_leaving_early_leaves_no_process() -> None:
     taken: list[int] = []
-    with Crew(slowly, 2) as crew:
+    with WorkerCrew(slowly, 2) as crew:
         results = crew.in_order(((taken.append(n) or n,) for n in range(1000)), ahead=5)
         assert next(results) == 0 and len(taken) <= 7
         children = children_of(crew)
@@ -85,19 +85,19 @@ def test_only_so_many_calls_are_begun_ahead_and_leaving_early_leaves_no_process(
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_killed_worker_is_named_to_whoever_waits(number: int) -> None:
-    with Crew(slowly, 2) as crew:
+    with WorkerCrew(slowly, 2) as crew:
         waiting = [crew.submit(call) for call in range(200)]
         waiting[0].result()
         os.kill(children_of(crew)[0], number)
-        with pytest.raises(Shortage, match=signal.Signals(number).name):
+        with pytest.raises(ResourceError, match=signal.Signals(number).name):
             for future in waiting:
                 future.result(timeout=20)
-        with pytest.raises(Shortage):  # calls after it too
+        with pytest.raises(ResourceError):  # calls after it too
             crew.submit(1)
 
 
-def children_of(crew: Crew) -> list[int]:
-    process, found = template().process, list[int]()
+def children_of(crew: WorkerCrew) -> list[int]:
+    process, found = start_template().process, list[int]()
     for _ in range(500):
         words = Path(f"/proc/{process}/task/{process}/children").read_text().split()
         found = [int(word) for word in words if not gone([int(word)], 0)]

@@ -15,13 +15,13 @@ from torchvision.transforms import functional as F
 from torchvision.transforms import v2
 
 from paceline._utils.errors import RecipeError
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.crop import Window, random_resized_crop, resize_and_centre_crop, resized_shape
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop, resized_shape
 
 SIDES = st.integers(1, 3000)
 
 
-class _Scripted(SampleRandom):
+class _Scripted(SampleRng):
     """Gives back prepared fractions, so that torchvision can be given the same ones."""
 
     __slots__ = ("fractions",)
@@ -64,7 +64,7 @@ def test_the_random_crop_is_torchvisions_from_the_same_fractions(height, width, 
 
 @given(height=SIDES, width=SIDES, index=st.integers(0, 10**6), size=st.integers(1, 300))
 def test_the_random_crop_lies_in_the_image_and_is_never_empty(height, width, index, size):
-    window = random_resized_crop(height, width, size, SampleRandom(0, 0, index))
+    window = random_resized_crop(height, width, size, SampleRng(0, 0, index))
     assert 0 <= window.top <= window.top + window.height <= height
     assert 0 <= window.left <= window.left + window.width <= width
     assert window.height > 0
@@ -73,7 +73,7 @@ def test_the_random_crop_lies_in_the_image_and_is_never_empty(height, width, ind
 
 
 def test_area_and_aspect_have_the_distribution_that_was_asked_for():
-    windows = [random_resized_crop(1000, 1000, 224, SampleRandom(0, 0, i), area=(0.2, 0.5)) for i in range(3000)]
+    windows = [random_resized_crop(1000, 1000, 224, SampleRng(0, 0, i), area=(0.2, 0.5)) for i in range(3000)]
     area = np.array([w.height * w.width / 1e6 for w in windows])
     aspect = np.array([math.log(w.width / w.height) for w in windows])
     assert area.min() > 0.199
@@ -86,7 +86,7 @@ def test_area_and_aspect_have_the_distribution_that_was_asked_for():
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 500), (500, 1)])
 def test_an_image_too_long_for_any_try_gives_its_largest_centred_crop(height, width):
-    window = random_resized_crop(height, width, 224, SampleRandom(0, 0, 1), area=(1.0, 1.0))
+    window = random_resized_crop(height, width, 224, SampleRng(0, 0, 1), area=(1.0, 1.0))
     short = min(height, width)
     assert min(window.height, window.width) == short
     assert max(window.height, window.width) == max(1, round(short * 4 / 3))
@@ -103,10 +103,8 @@ def test_after_ten_tries_that_do_not_fit_the_largest_centred_crop_is_taken():
 
 def test_a_crop_is_a_function_of_its_key():
     key = (1, 2, 3)
-    assert random_resized_crop(480, 640, 224, SampleRandom(*key)) == random_resized_crop(480, 640, 224, SampleRandom(*key))
-    assert random_resized_crop(480, 640, 224, SampleRandom(*key)) != random_resized_crop(
-        480, 640, 224, SampleRandom(1, 3, 3)
-    )
+    assert random_resized_crop(480, 640, 224, SampleRng(*key)) == random_resized_crop(480, 640, 224, SampleRng(*key))
+    assert random_resized_crop(480, 640, 224, SampleRng(*key)) != random_resized_crop(480, 640, 224, SampleRng(1, 3, 3))
 
 
 @given(height=st.integers(1, 700), width=st.integers(1, 700), short=st.integers(1, 40))
@@ -120,7 +118,7 @@ def test_the_resized_shape_is_torchvisions(height, width, short):
 
 @given(height=st.integers(8, 60), width=st.integers(8, 60), size=st.integers(1, 30), more=st.integers(0, 9))
 def test_the_centre_crop_is_torchvisions(height, width, size, more):
-    window = resize_and_centre_crop(height, width, size + more, size)
+    window = resize_and_center_crop(height, width, size + more, size)
     rows = torch.arange(window.resized_height)[:, None].expand(-1, window.resized_width)
     columns = torch.arange(window.resized_width).expand(window.resized_height, -1)
     cropped = F.center_crop(torch.stack([rows, columns]), [size, size])
@@ -129,9 +127,9 @@ def test_the_centre_crop_is_torchvisions(height, width, size, more):
 
 
 def test_resize_256_crop_224_of_a_640_by_480_photo():
-    assert resize_and_centre_crop(480, 640, 256, 224) == Window(0, 0, 480, 640, 256, 341, 16, 58)
+    assert resize_and_center_crop(480, 640, 256, 224) == CropWindow(0, 0, 480, 640, 256, 341, 16, 58)
 
 
 def test_a_crop_larger_than_the_resized_image_is_refused():
     with raises(RecipeError, "224 px"):
-        resize_and_centre_crop(480, 640, 200, 224)
+        resize_and_center_crop(480, 640, 200, 224)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.data.loader.sample_rng import PERMUTATION_STREAM, SampleRandom, _key, _mix, hash_keys
+from paceline.data.loader.sample_rng import PERMUTATION_STREAM, SampleRng, _key, _mix, hash_keys
 
 GOLDEN_BITS = [11229909735928593800, 15718615152696649684, 5412708125386905285]
 GOLDEN_UNIFORM = 0.8814579514998392
@@ -20,26 +20,26 @@ WORDS = st.integers(0, 2**64 - 1)
 
 def test_the_generator_is_splitmix64():
     # First outputs of the public reference code (splitmix64.c) for the seed 1234567.
-    random = SampleRandom(0, 0, 0)
+    random = SampleRng(0, 0, 0)
     random._state = 1234567
     expected = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     assert [random.bits() for _ in expected] == expected
 
 
 def test_golden_values_never_change():
-    random = SampleRandom(seed=1, epoch=2, index=3)
+    random = SampleRng(seed=1, epoch=2, index=3)
     assert [random.bits() for _ in range(3)] == GOLDEN_BITS
-    random = SampleRandom(seed=1, epoch=2, index=3, stream=4)
+    random = SampleRng(seed=1, epoch=2, index=3, stream=4)
     assert random.uniform() == GOLDEN_UNIFORM
     assert random.integer(-5, 1000) == GOLDEN_INTEGER
     assert hash_keys(7, 1, np.array([0, 1, 1_281_166])).tolist() == GOLDEN_KEYS
 
 
 def test_equal_keys_give_equal_numbers_and_any_other_key_gives_others():
-    first = SampleRandom(5, 6, 7).bits()
-    assert SampleRandom(5, 6, 7).bits() == first
+    first = SampleRng(5, 6, 7).bits()
+    assert SampleRng(5, 6, 7).bits() == first
     others = [(5, 6, 8), (5, 7, 7), (6, 6, 7), (6, 5, 7), (7, 6, 5)]
-    values = {SampleRandom(*key).bits() for key in others} | {SampleRandom(5, 6, 7, stream=1).bits(), first}
+    values = {SampleRng(*key).bits() for key in others} | {SampleRng(5, 6, 7, stream=1).bits(), first}
     assert len(values) == len(others) + 2
 
 
@@ -66,7 +66,7 @@ def _unmix(word: int) -> int:
 
 def test_uniform_fills_its_range_evenly_over_neighbouring_samples():
     # The first number of 20,000 consecutive indices: the use that a training run makes of it.
-    values = np.array([SampleRandom(0, 0, index).uniform(2.0, 4.0) for index in range(20_000)])
+    values = np.array([SampleRng(0, 0, index).uniform(2.0, 4.0) for index in range(20_000)])
     assert values.min() >= 2.0
     assert values.max() < 4.0
     counts, _ = np.histogram(values, bins=50, range=(2.0, 4.0))
@@ -79,33 +79,33 @@ def test_uniform_fills_its_range_evenly_over_neighbouring_samples():
 
 
 def _second_uniform(index: int) -> float:
-    random = SampleRandom(0, 0, index)
+    random = SampleRng(0, 0, index)
     random.uniform()
     return random.uniform()
 
 
 def test_each_bit_is_set_half_of_the_time():
-    words = np.array([SampleRandom(3, epoch, 1).bits() for epoch in range(4000)], dtype=np.uint64)
+    words = np.array([SampleRng(3, epoch, 1).bits() for epoch in range(4000)], dtype=np.uint64)
     for bit in range(64):
         share = ((words >> np.uint64(bit)) & np.uint64(1)).mean()
         assert abs(share - 0.5) < 5 * 0.5 / math.sqrt(4000), bit
 
 
 def test_integer_takes_every_value_and_none_outside():
-    seen = {SampleRandom(0, 0, index).integer(-2, 3) for index in range(500)}
+    seen = {SampleRng(0, 0, index).integer(-2, 3) for index in range(500)}
     assert seen == {-2, -1, 0, 1, 2}
     with pytest.raises(ValueError, match="no integer"):
-        SampleRandom(0, 0, 0).integer(3, 3)
+        SampleRng(0, 0, 0).integer(3, 3)
 
 
 def test_coin_falls_as_often_as_asked():
-    heads = sum(SampleRandom(1, 0, index).coin(0.3) for index in range(5000))
+    heads = sum(SampleRng(1, 0, index).coin(0.3) for index in range(5000))
     assert abs(heads / 5000 - 0.3) < 5 * math.sqrt(0.21 / 5000)
-    assert not any(SampleRandom(1, 0, index).coin(0.0) for index in range(100))
-    assert all(SampleRandom(1, 0, index).coin(1.0) for index in range(100))
+    assert not any(SampleRng(1, 0, index).coin(0.0) for index in range(100))
+    assert all(SampleRng(1, 0, index).coin(1.0) for index in range(100))
 
 
 def test_normal_has_mean_0_and_variance_1():
-    values = np.array([SampleRandom(2, 0, index).normal() for index in range(5000)])
+    values = np.array([SampleRng(2, 0, index).normal() for index in range(5000)])
     assert abs(values.mean()) < 5 / math.sqrt(5000)
     assert abs(values.var() - 1) < 5 * math.sqrt(2 / 5000)

@@ -24,9 +24,9 @@ from messages import check_text, raises
 from PIL import Image
 
 from paceline._utils.errors import DataError, RecipeError
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms import decode
-from paceline.data.transforms.crop import Window, random_resized_crop, resize_and_centre_crop
+from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop
 from paceline.data.transforms.decode import dct_scale, decode_alone, decode_crop, require_decoder
 from paceline.data.transforms.image_header import read_header
 
@@ -55,14 +55,14 @@ def _encode(picture: Image.Image, kind: str = "JPEG", **options) -> bytes:
     return file.getvalue()
 
 
-def _ours(data: bytes, window: Window, size: tuple[int, int], decoder: str, *, flip: bool = False) -> np.ndarray:
+def _ours(data: bytes, window: CropWindow, size: tuple[int, int], decoder: str, *, flip: bool = False) -> np.ndarray:
     out = np.full((*size, 3), 77, np.uint8)
     header = read_header(data, "it")
     decode_crop(data, header, window, out, flip=flip, decoder=decoder, name="it")  # pyright: ignore[reportArgumentType]
     return out
 
 
-def _reference(data: bytes, window: Window, size: tuple[int, int]) -> np.ndarray:
+def _reference(data: bytes, window: CropWindow, size: tuple[int, int]) -> np.ndarray:
     """What torchvision's ImageFolder, a crop, a PIL resize and a crop give."""
     picture = Image.open(io.BytesIO(data))
     picture.info.pop("transparency", None)
@@ -88,7 +88,7 @@ def test_full_scale_crops_of_photos_are_within_two_levels_of_pillow(photos, deco
     checked = 0
     for index, data in enumerate(photos(40)):
         header = read_header(data, "it")
-        window = random_resized_crop(header.height, header.width, 224, SampleRandom(seed, 0, index))
+        window = random_resized_crop(header.height, header.width, 224, SampleRng(seed, 0, index))
         if dct_scale(window) == 1:
             most, mean = _difference(_ours(data, window, (224, 224), decoder), _reference(data, window, (224, 224)))
             assert most <= 2
@@ -101,7 +101,7 @@ def test_dct_scaled_crops_of_photos_are_within_six_levels_on_average(photos, dec
     means, scales = [], set()
     for index, data in enumerate(photos(40)):
         header = read_header(data, "it")
-        window = random_resized_crop(header.height, header.width, 64, SampleRandom(seed, 0, index), area=(0.1, 1))
+        window = random_resized_crop(header.height, header.width, 64, SampleRng(seed, 0, index), area=(0.1, 1))
         scales.add(dct_scale(window))
         _, mean = _difference(_ours(data, window, (64, 64), decoder), _reference(data, window, (64, 64)))
         means.append(mean)
@@ -113,7 +113,7 @@ def test_dct_scaled_crops_of_photos_are_within_six_levels_on_average(photos, dec
 def test_evaluation_crops_of_photos_are_within_two_levels_of_pillow(photos, decoder):
     for data in photos(12):
         header = read_header(data, "it")
-        window = resize_and_centre_crop(header.height, header.width, 400, 380)
+        window = resize_and_center_crop(header.height, header.width, 400, 380)
         most, mean = _difference(_ours(data, window, (380, 380), decoder), _reference(data, window, (380, 380)))
         assert dct_scale(window) == 1
         assert most <= 2
@@ -124,7 +124,7 @@ def test_the_extra_gives_the_default_decoders_pixels_bit_for_bit(photos, seed):
     pytest.importorskip("nvidia.nvimgcodec", reason="the extra paceline[fast] is not installed")
     for index, data in enumerate(photos(40)):
         header = read_header(data, "it")
-        window = random_resized_crop(header.height, header.width, 160, SampleRandom(1 + seed, 0, index))
+        window = random_resized_crop(header.height, header.width, 160, SampleRng(1 + seed, 0, index))
         pair = [_ours(data, window, (160, 160), name, flip=True) for name in ("simplejpeg", "nvimgcodec")]
         np.testing.assert_array_equal(*pair)
 
@@ -132,7 +132,7 @@ def test_the_extra_gives_the_default_decoders_pixels_bit_for_bit(photos, seed):
 def test_dct_scaled_pixels_are_pillows_own_bit_for_bit(photos, seed):
     for index, data in enumerate(photos(20)):
         header = read_header(data, "it")
-        window = random_resized_crop(header.height, header.width, 32, SampleRandom(2 + seed, 0, index), area=(0.3, 1))
+        window = random_resized_crop(header.height, header.width, 32, SampleRng(2 + seed, 0, index), area=(0.3, 1))
         assert dct_scale(window) > 1
         pair = [_ours(data, window, (32, 32), name) for name in ("simplejpeg", "pillow")]
         np.testing.assert_array_equal(*pair)
@@ -150,19 +150,19 @@ def test_dct_scaled_pixels_are_pillows_own_bit_for_bit(photos, seed):
         ]
         + [{"quality": 90, "restart_marker_rows": 1}, {"quality": 90, "optimize": True}]
     ),
-    grey=st.booleans(),
+    gray=st.booleans(),
     data=st.data(),
 )
-def test_any_window_of_any_jpeg_equals_a_crop_of_the_full_decode(height, width, options, grey, data):
+def test_any_window_of_any_jpeg_equals_a_crop_of_the_full_decode(height, width, options, gray, data):
     """Stopping below the region changes nothing in it: the pixels are those of the whole picture, cropped."""
     picture = _picture(height, width)
-    jpeg = _encode(picture.convert("L") if grey else picture, **options)
+    jpeg = _encode(picture.convert("L") if gray else picture, **options)
     top = data.draw(st.integers(0, height - 1))
     left = data.draw(st.integers(0, width - 1))
     crop_height = data.draw(st.integers(1, height - top))
     crop_width = data.draw(st.integers(1, width - left))
     # The region at its own size: no resize, so equality is exact.
-    window = Window(top, left, crop_height, crop_width, crop_height, crop_width)
+    window = CropWindow(top, left, crop_height, crop_width, crop_height, crop_width)
     whole = np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"))
     wanted = whole[top : top + crop_height, left : left + crop_width]
     got = _ours(jpeg, window, (crop_height, crop_width), "simplejpeg")
@@ -181,8 +181,8 @@ def test_any_window_of_any_jpeg_equals_a_crop_of_the_full_decode(height, width, 
 )
 def test_any_size_to_any_size_is_close_to_the_reference(height, width, out_height, out_width, index, name):
     jpeg = _encode(_picture(height, width), quality=95)
-    crop = random_resized_crop(height, width, 8, SampleRandom(0, 0, index))
-    window = Window(*crop[:4], out_height, out_width)
+    crop = random_resized_crop(height, width, 8, SampleRng(0, 0, index))
+    window = CropWindow(*crop[:4], out_height, out_width)
     most, mean = _difference(
         _ours(jpeg, window, (out_height, out_width), name), _reference(jpeg, window, (out_height, out_width))
     )
@@ -216,7 +216,7 @@ def test_every_colour_type_comes_out_as_pillow_converts_it(kind, mode, decoder):
     else:
         picture = picture.convert(mode)
     data = _encode(picture, kind, **({"quality": 90} if kind == "JPEG" else {}))
-    window = Window(5, 7, 50, 60, 40, 48)
+    window = CropWindow(5, 7, 50, 60, 40, 48)
     most, _ = _difference(_ours(data, window, (40, 48), decoder), _reference(data, window, (40, 48)))
     assert most <= 2
     assert read_header(data, "it")[:2] == (60, 80)
@@ -225,7 +225,7 @@ def test_every_colour_type_comes_out_as_pillow_converts_it(kind, mode, decoder):
 def test_a_palette_with_transparency_gives_its_colours_without_a_warning(decoder):
     picture = _picture(20, 20).convert("P")
     data = _encode(picture, "PNG", transparency=bytes(range(256)))
-    window = Window(0, 0, 20, 20, 20, 20)
+    window = CropWindow(0, 0, 20, 20, 20, 20)
     np.testing.assert_array_equal(_ours(data, window, (20, 20), decoder), _reference(data, window, (20, 20)))
 
 
@@ -240,8 +240,8 @@ def test_the_header_is_read_without_decoding(photos):
 
 
 def test_header_of_odd_jpegs():
-    grey = read_header(_encode(_picture(8, 9).convert("L")), "it")
-    assert (grey.components, grey.plain_jpeg) == (1, True)
+    gray = read_header(_encode(_picture(8, 9).convert("L")), "it")
+    assert (gray.components, gray.plain_jpeg) == (1, True)
     cmyk = read_header(_encode(_picture(8, 9).convert("CMYK")), "it")
     assert (cmyk.components, cmyk.plain_jpeg) == (4, False)
     progressive = read_header(_encode(_picture(8, 9), progressive=True), "it")
@@ -274,7 +274,7 @@ def test_bytes_that_are_no_image_are_named(data, reason):
 def test_a_truncated_image_raises_whatever_part_of_it_is_wanted(kind, kept, rows, decoder):
     data = _encode(_picture(200, 200), kind)
     broken = data[: int(len(data) * kept)]
-    window = Window(0, 0, rows, 200, 16, 32)
+    window = CropWindow(0, 0, rows, 200, 16, 32)
     with pytest.raises(DataError, match=r"^it: .*decoded: .+\nReplace"):
         _ours(broken, window, (16, 32), decoder)
 
@@ -283,21 +283,21 @@ def test_a_photo_with_its_tail_missing_raises_at_every_scale(photos, decoder):
     data = photos(3)[1]
     header = read_header(data, "it")
     for size in (header.height // 1, header.height // 2, header.height // 9):
-        window = Window(0, 0, header.height, header.width, size, size)
+        window = CropWindow(0, 0, header.height, header.width, size, size)
         with pytest.raises(DataError, match="truncated"):
             _ours(data[:-500], window, (size, size), decoder)
 
 
 def test_bytes_after_the_end_of_the_image_do_no_harm(decoder):
     data = _encode(_picture(64, 64))
-    window = Window(0, 0, 64, 64, 60, 60)
+    window = CropWindow(0, 0, 64, 64, 60, 60)
     for variant in (data + b"\x00" * 30, data + b"appended by a camera"):
         assert _difference(_ours(variant, window, (60, 60), decoder), _reference(data, window, (60, 60)))[0] <= 2
 
 
 def test_stray_bytes_before_the_end_marker_do_no_harm(decoder):
     data = _encode(_picture(64, 64))
-    window = Window(0, 0, 64, 64, 60, 60)
+    window = CropWindow(0, 0, 64, 64, 60, 60)
     stray = data[:-2] + b"\x12\x34\x56" + data[-2:]
     np.testing.assert_array_equal(_ours(stray, window, (60, 60), decoder), _ours(data, window, (60, 60), decoder))
 
@@ -329,7 +329,7 @@ def test_decoding_in_a_thread_starts_no_other_threads(tmp_path):
     script = """
 import os, sys, threading
 import numpy as np, torch
-from paceline.data.transforms.crop import Window
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.decode import decode_crop
 from paceline.data.transforms.image_header import read_header
 torch.set_num_threads(4)
@@ -339,7 +339,7 @@ out = np.empty((300, 300, 3), np.uint8)
 def work():
     before = len(os.listdir("/proc/self/task"))
     for decoder in ("simplejpeg", "pillow"):
-        for window in (Window(10, 20, 590, 590, 300, 300), Window(0, 0, 700, 900, 320, 411, 10, 50)):
+        for window in (CropWindow(10, 20, 590, 590, 300, 300), CropWindow(0, 0, 700, 900, 320, 411, 10, 50)):
             for flip in (False, True):
                 decode_crop(data, header, window, out, flip=flip, decoder=decoder, name="it")
     print(len(os.listdir("/proc/self/task")) - before)
@@ -354,7 +354,7 @@ assert torch.get_num_threads() == 4
 
 def test_threads_do_not_disturb_each_others_pixels():
     jpegs = [_encode(_picture(100 + 7 * i, 120, seed=i)) for i in range(8)]
-    windows = [Window(3, 2, 90 + 7 * i, 100, 64, 64) for i in range(8)]
+    windows = [CropWindow(3, 2, 90 + 7 * i, 100, 64, 64) for i in range(8)]
     alone = [_ours(jpeg, window, (64, 64), "simplejpeg") for jpeg, window in zip(jpegs, windows)]
     wrong: list[int] = []
 
@@ -380,7 +380,7 @@ def test_what_is_measured_as_decoding_is_what_a_crop_decodes(decoder, monkeypatc
         monkeypatch.setattr(decode, name, lambda *what, name=name, real=real: asked.append((name, what)) or real(*what))
     data = _encode(_picture(90, 120))
     header, names = read_header(data, "it"), []
-    for window in (Window(10, 20, 60, 70, 60, 70), Window(0, 0, 90, 120, 40, 50)):
+    for window in (CropWindow(10, 20, 60, 70, 60, 70), CropWindow(0, 0, 90, 120, 40, 50)):
         asked.clear()
         out = np.empty((window.resized_height, window.resized_width, 3), np.uint8)
         decode_crop(data, header, window, out, flip=False, decoder=decoder, name="it")
@@ -402,6 +402,6 @@ def test_rows_below_the_region_are_not_decoded(monkeypatch):
 
     monkeypatch.setattr(simplejpeg, "decode_jpeg", watch)
     jpeg = _encode(_picture(400, 300))
-    _ours(jpeg, Window(20, 0, 80, 300, 60, 60), (60, 60), "simplejpeg")
-    _ours(jpeg, Window(0, 0, 400, 300, 60, 60), (60, 60), "simplejpeg")
+    _ours(jpeg, CropWindow(20, 0, 80, 300, 60, 60), (60, 60), "simplejpeg")
+    _ours(jpeg, CropWindow(0, 0, 400, 300, 60, 60), (60, 60), "simplejpeg")
     assert seen == [(102, 300, 3), (100, 75, 3)]

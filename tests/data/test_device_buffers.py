@@ -16,11 +16,11 @@ from stand_ins import made_up
 from torch.utils import _python_dispatch
 
 import paceline.data.loader.loader as loader_module
-from paceline.data.batch import ALIGNMENT, DetectionBatch, Objects, detection_batch, laid_out, room_for
-from paceline.data.loader.class_balancing import Repeated
-from paceline.data.loader.device_buffers import Landing, copy_stream
+from paceline.data.batch import ALIGNMENT, DetectionBatch, Objects, count_bytes, detection_batch, view_tensors
+from paceline.data.loader.class_balancing import RepeatBatch
+from paceline.data.loader.device_buffers import DeviceBuffer, copy_stream
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.slots import Forward
+from paceline.data.loader.slots import MicroBatch
 
 CPU = torch.device("cpu")
 SHAPE = (6, 8, 3)
@@ -28,10 +28,10 @@ SHAPES = ((6, 8), (8, 6), (2, 3), (5, 5))
 STEPS = 11
 
 
-def schedule(step: int) -> list[Forward]:
+def schedule(step: int) -> list[MicroBatch]:
     """Two forwards, of a shape that changes from step to step."""
     first = np.arange(3) + 100 * step
-    return [Forward(np.full(3, step), numbers, SHAPES[step % len(SHAPES)]) for numbers in (first, first + 10)]
+    return [MicroBatch(np.full(3, step), numbers, SHAPES[step % len(SHAPES)]) for numbers in (first, first + 10)]
 
 
 def paint(epoch: int, index: int, out: np.ndarray) -> None:
@@ -92,7 +92,7 @@ def stand_in(monkeypatch):
 
     def make(eager: Eager) -> LazyStreams:
         lazy = LazyStreams(eager)
-        monkeypatch.setattr(loader_module, "streams_of", lambda device: lazy)
+        monkeypatch.setattr(loader_module, "get_stream_module", lambda device: lazy)
         return lazy
 
     return make
@@ -110,7 +110,7 @@ def test_kernels_see_the_batches_of_their_own_step_however_late_they_run(expecte
     [("hand_over", "consumer"), ("wait_until_copied", "consumer"), ("wait_until_copied", "nobody"), ("give_back", "copies")],
 )  # fmt: skip
 def test_each_wait_of_the_protocol_is_needed(expected, stand_in, gap, eager, monkeypatch):
-    monkeypatch.setattr(Landing, gap, lambda self: None)
+    monkeypatch.setattr(DeviceBuffer, gap, lambda self: None)
     with pytest.raises(AssertionError):
         same(seen(stand_in(eager), a_loader()), expected)
 
@@ -152,7 +152,7 @@ def test_batches_that_were_rendered_on_the_device_land_as_well(expected, stand_i
 
 def test_one_batch_repeated_outlives_its_loader(expected, stand_in):
     streams = stand_in("copies")  # what is not launched is done at once
-    copied = Repeated.first_of(a_loader(), first_step=0, last_step=2)
+    copied = RepeatBatch.first_of(a_loader(), first_step=0, last_step=2)
     streams.finish()
     for batch, wanted in zip(copied._batches, expected[0], strict=True):
         assert all(torch.equal(tensor, wanted[name]) for name, tensor in batch.tensors().items())
@@ -169,7 +169,7 @@ def test_steps_allocate_nothing_where_the_largest_is_known_beforehand(stand_in):
         }
         assert [(each._memory.data_ptr(), each._pinned.data_ptr()) for each in landings] == first
     assert storages == {memory for memory, _ in first} and len(storages) == 3
-    assert all(each.room == room_for([t for b in largest for t in vars(b).values()]) for each in landings)
+    assert all(each.room == count_bytes([t for b in largest for t in vars(b).values()]) for each in landings)
     streams.finish()
 
 
@@ -198,8 +198,8 @@ def test_tensors_lie_in_a_flat_memory_as_they_lie_by_themselves(drawn):
     for shape, dtype, random in drawn:
         order = random.sample(range(len(shape)), len(shape))
         tensors.append(torch.randint(0, 2, shape).to(dtype).permute(order))
-    memory = torch.full((room_for(tensors),), 255, dtype=torch.uint8)
-    views = laid_out(tensors, memory)
+    memory = torch.full((count_bytes(tensors),), 255, dtype=torch.uint8)
+    views = view_tensors(tensors, memory)
     for view, tensor in zip(views, tensors):
         view.copy_(tensor)
     for view, tensor in zip(views, tensors, strict=True):
@@ -212,9 +212,9 @@ def test_tensors_lie_in_a_flat_memory_as_they_lie_by_themselves(drawn):
 def test_an_evaluation_that_has_nothing_in_a_step_lands_too(stand_in):
     """The loader is made in inference mode, whose tensors its threads could not write to; a step's first batches are empty."""
 
-    def evaluation(step: int) -> list[Forward]:
+    def evaluation(step: int) -> list[MicroBatch]:
         numbers = np.arange(3 * (step % 2)) + 10 * step
-        return [Forward(np.zeros_like(numbers), numbers)]
+        return [MicroBatch(np.zeros_like(numbers), numbers)]
 
     streams = stand_in("nobody")
     with torch.inference_mode():

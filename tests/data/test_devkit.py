@@ -159,7 +159,7 @@ def test_a_matlab_file_gives_its_values(compressed: bool) -> None:
 def test_a_bomb_in_a_matlab_file_is_refused(monkeypatch) -> None:
     from paceline.data.formats import devkit
 
-    monkeypatch.setattr(devkit, "MOST_BYTES", 1000)
+    monkeypatch.setattr(devkit, "MAX_BYTES", 1000)
     with pytest.raises(ValueError, match="more than 1,000 bytes"):
         struct_array(mat_file([{**ROWS[0], "words": "x" * 100_000}]), "synsets", FIELDS)
 

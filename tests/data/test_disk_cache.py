@@ -19,19 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline._utils.errors import DataError, RecipeError, UserError
-from paceline.config.system import System, check_system, store_cache_bytes
-from paceline.data.index.records import Places, RangeRecords
+from paceline._utils.errors import DataError, PacelineError, RecipeError
+from paceline.config.system import System, check_system, parse_store_cache_bytes
+from paceline.data.index.records import RangeRecords, RecordLocations
 from paceline.data.storage import disk_cache
-from paceline.data.storage.disk_cache import CachedStore, kept_on_disk
-from paceline.data.storage.memory_cache import CachedRecords, Shelf
-from paceline.data.storage.store import LocalFiles, Range, RangeError, Status, Store
+from paceline.data.storage.disk_cache import DiskCacheStore, with_disk_cache
+from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
+from paceline.data.storage.store import ByteRange, ByteStore, FileStatus, LocalFiles, RangeError
 
 NAME = b"s3://bucket/a.tar"
 MIB = 2**20
 
 
-class Memory(Store):
+class Memory(ByteStore):
     """A remote store that counts what it is asked."""
 
     is_remote = True
@@ -39,12 +39,12 @@ class Memory(Store):
 
     def __init__(self, files: dict[bytes, bytes]) -> None:
         self.files, self.tags = files, dict.fromkeys(files, "first")
-        self.reads: list[Range] = []
+        self.reads: list[ByteRange] = []
 
-    def status(self, name: bytes) -> Status:
-        return Status(len(self.files[name]), 0, self.tags[name])
+    def status(self, name: bytes) -> FileStatus:
+        return FileStatus(len(self.files[name]), 0, self.tags[name])
 
-    def read(self, wanted: Range) -> bytes:
+    def read(self, wanted: ByteRange) -> bytes:
         self.reads.append(wanted)
         return self.files[wanted.name][wanted.offset : wanted.offset + wanted.length]
 
@@ -71,15 +71,15 @@ def noise(number: int, seed: int = 0) -> bytes:
 
 def test_a_range_is_asked_for_once_by_whoever_asks(folder: Path) -> None:
     remote = Memory({NAME: noise(MIB), b"s3://bucket/b.tar": noise(MIB, 1)})
-    wanted = [Range(name, 1000 * i, 999) for i in range(20) for name in remote.files]
+    wanted = [ByteRange(name, 1000 * i, 999) for i in range(20) for name in remote.files]
     truth = [remote.files[one.name][one.offset : one.offset + one.length] for one in wanted]
     for _ in range(2):
-        store = CachedStore(remote, 100 * MIB)
+        store = DiskCacheStore(remote, 100 * MIB)
         assert store.read_many(wanted) == truth
         assert [store.read(one) for one in wanted] == truth
     assert sorted(remote.reads) == sorted(wanted)
     # Part of a range, or more than one, is another range.
-    assert store.read(Range(NAME, 0, 998)) == remote.files[NAME][:998]
+    assert store.read(ByteRange(NAME, 0, 998)) == remote.files[NAME][:998]
     assert len(remote.reads) == len(wanted) + 1
 
 
@@ -101,18 +101,18 @@ def test_whatever_happens_to_its_files_the_bytes_are_right(tmp_path_factory: pyt
     folder = Path(os.environ["PACELINE_CACHE"]) / "ranges"
     names = [b"s3://bucket/0", b"s3://bucket/1"]
     remote = Memory({name: noise(50_000, number) for number, name in enumerate(names)})
-    store = CachedStore(remote, MIB)
+    store = DiskCacheStore(remote, MIB)
     for what, first, second in steps:
         files = sorted(path for path in folder.iterdir() if path.name != "used")
         if what == "read":
-            wanted = Range(names[first % 2], first * 5_000, second)
+            wanted = ByteRange(names[first % 2], first * 5_000, second)
             assert store.read(wanted) == remote.files[wanted.name][wanted.offset : wanted.offset + wanted.length]
         elif what == "change":
             name = names[second]
             remote.files[name], remote.tags[name] = noise(50_000, len(remote.tags[name])), remote.tags[name] + "+"
-            store = CachedStore(remote, MIB)  # a change during a run is the remote store's to find
+            store = DiskCacheStore(remote, MIB)  # a change during a run is the remote store's to find
         elif what == "again":
-            store = CachedStore(remote, MIB)
+            store = DiskCacheStore(remote, MIB)
         elif second < len(files):
             data = bytearray(files[second].read_bytes())
             if what == "flip" and first < len(data):
@@ -126,8 +126,8 @@ def test_whatever_happens_to_its_files_the_bytes_are_right(tmp_path_factory: pyt
 
 def test_one_flipped_bit_is_fetched_again_and_mended(folder: Path) -> None:
     remote = Memory({NAME: noise(50_000)})
-    store = CachedStore(remote, MIB)
-    wanted = Range(NAME, 10_000, 20_000)
+    store = DiskCacheStore(remote, MIB)
+    wanted = ByteRange(NAME, 10_000, 20_000)
     store.read(wanted)
     (kept,) = folder.glob("*.bytes")
     data = bytearray(kept.read_bytes())
@@ -140,11 +140,11 @@ def test_one_flipped_bit_is_fetched_again_and_mended(folder: Path) -> None:
 
 def test_the_end_of_a_file_and_nothing_at_all(folder: Path) -> None:
     remote = Memory({NAME: b"0123456789"})
-    store = CachedStore(remote, MIB)
+    store = DiskCacheStore(remote, MIB)
     for _ in range(2):
-        assert store.read(Range(NAME, 8, 5)) == b"89"
-        assert store.read(Range(NAME, 20, 5)) == b""
-        assert store.read(Range(NAME, 3, 0)) == b""
+        assert store.read(ByteRange(NAME, 8, 5)) == b"89"
+        assert store.read(ByteRange(NAME, 20, 5)) == b""
+        assert store.read(ByteRange(NAME, 3, 0)) == b""
         assert store.read_many([]) == []
     with store.open(NAME) as stream:
         assert stream.read() == b"0123456789"
@@ -154,19 +154,19 @@ def test_the_end_of_a_file_and_nothing_at_all(folder: Path) -> None:
 def test_a_file_whose_contents_nothing_tells_apart_is_not_kept(folder: Path) -> None:
     remote = Memory({NAME: noise(5000)})
     remote.tags[NAME] = ""
-    store = CachedStore(remote, MIB)
-    assert store.read(Range(NAME, 0, 100)) == store.read(Range(NAME, 0, 100))
+    store = DiskCacheStore(remote, MIB)
+    assert store.read(ByteRange(NAME, 0, 100)) == store.read(ByteRange(NAME, 0, 100))
     assert len(remote.reads) == 2
 
 
 def test_a_row_of_slots_keeps_as_many_ranges_as_it_has(folder: Path) -> None:
     """Though the table ends with those that were written last."""
     remote = Memory({NAME: noise(200_000)})
-    store = CachedStore(remote, 10 * MIB)
-    store.read(Range(NAME, 0, 1))
-    rows: dict[int, list[Range]] = {}
+    store = DiskCacheStore(remote, 10 * MIB)
+    store.read(ByteRange(NAME, 0, 1))
+    rows: dict[int, list[ByteRange]] = {}
     for at in range(1, 60_000):
-        rows.setdefault(store._slots_at(Range(NAME, at, 7)), []).append(Range(NAME, at, 7))
+        rows.setdefault(store._slots_at(ByteRange(NAME, at, 7)), []).append(ByteRange(NAME, at, 7))
     last = rows[max(rows)][: disk_cache._ROW]
     assert len(last) == disk_cache._ROW
     for _ in range(2):
@@ -178,8 +178,8 @@ def test_a_row_of_slots_keeps_as_many_ranges_as_it_has(folder: Path) -> None:
 
 def test_the_budget_holds_and_what_was_kept_stays(folder: Path) -> None:
     remote = Memory({NAME: noise(8 * MIB)})
-    store = CachedStore(remote, 2 * MIB)
-    wanted = [Range(NAME, at, 30_000) for at in range(0, 8 * MIB - 30_000, 30_000)]
+    store = DiskCacheStore(remote, 2 * MIB)
+    wanted = [ByteRange(NAME, at, 30_000) for at in range(0, 8 * MIB - 30_000, 30_000)]
     for epoch in range(3):
         remote.reads.clear()
         order = random.Random(epoch).sample(wanted, len(wanted))
@@ -193,11 +193,11 @@ def test_the_budget_holds_and_what_was_kept_stays(folder: Path) -> None:
 def test_what_nobody_used_for_an_hour_makes_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_cache, "FULL_SECONDS", 0.0)
     remote = Memory({b"s3://bucket/%d" % number: noise(MIB, number) for number in range(3)})
-    store = CachedStore(remote, MIB * 6 // 5)
+    store = DiskCacheStore(remote, MIB * 6 // 5)
 
     def fill(number: int) -> None:
         for at in range(0, MIB, 50_000):
-            store.read(Range(b"s3://bucket/%d" % number, at, 50_000))
+            store.read(ByteRange(b"s3://bucket/%d" % number, at, 50_000))
 
     fill(0)
     old = {path.name for path in folder.iterdir()} - {"used"}
@@ -216,10 +216,10 @@ def test_what_nobody_used_for_an_hour_makes_room(folder: Path, monkeypatch: pyte
 
 def test_a_counter_that_lies_is_put_right(folder: Path) -> None:
     remote = Memory({NAME: noise(MIB)})
-    store = CachedStore(remote, MIB)
+    store = DiskCacheStore(remote, MIB)
     (folder / "used").write_bytes((10**15).to_bytes(8, "little"))
     for _ in range(2):
-        store.read(Range(NAME, 0, 1000))
+        store.read(ByteRange(NAME, 0, 1000))
     assert len(remote.reads) == 1
 
 
@@ -227,31 +227,31 @@ def test_where_it_cannot_write_it_says_so_and_photos_are_read_all_the_same(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remote = Memory({NAME: noise(MIB)})
-    store = CachedStore(remote, MIB)
+    store = DiskCacheStore(remote, MIB)
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(disk_cache, "_write", full)
     for at in range(5):
-        assert store.read(Range(NAME, at, 1000)) == remote.files[NAME][at : at + 1000]
+        assert store.read(ByteRange(NAME, at, 1000)) == remote.files[NAME][at : at + 1000]
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "No space left on device" in said
     (tmp_path / "a file").touch()
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "a file"))
-    with pytest.raises(UserError, match="PACELINE_CACHE"):
-        CachedStore(remote, MIB)
+    with pytest.raises(PacelineError, match="PACELINE_CACHE"):
+        DiskCacheStore(remote, MIB)
 
 
 PROGRAM = """
 import random, sys
-from paceline.data.storage.disk_cache import CachedStore
-from paceline.data.storage.object_store import store_of
-from paceline.data.storage.store import Range
+from paceline.data.storage.disk_cache import DiskCacheStore
+from paceline.data.storage.object_store import open_store
+from paceline.data.storage.store import ByteRange
 name, seed, size = sys.argv[1].encode(), int(sys.argv[2]), int(sys.argv[3])
-store = CachedStore(store_of(name), 2 * 2**20)
-wanted = [Range(name, at, 20_000) for at in range(0, size - 20_000, 20_000)]
+store = DiskCacheStore(open_store(name), 2 * 2**20)
+wanted = [ByteRange(name, at, 20_000) for at in range(0, size - 20_000, 20_000)]
 random.Random(seed).shuffle(wanted)
 truth = open(sys.argv[4], "rb").read()
 print("begun", flush=True)
@@ -289,7 +289,7 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote = Memory({NAME: noise(1000)})
-    places = Places(
+    places = RecordLocations(
         root=Path("/nowhere"),
         files=np.zeros(10, np.int32),
         offsets=np.arange(10, dtype=np.int64) * 100,
@@ -299,7 +299,7 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
         file_sizes=np.array([1000]),
         remedy="Prepare it again.",
     )
-    monkeypatch.setattr("paceline.data.index.records.store_of", lambda _: remote)
+    monkeypatch.setattr("paceline.data.index.records.open_store", lambda _: remote)
     records = RangeRecords(places)
     assert records.kept_on_disk(0) is records
     records.read(0)
@@ -311,21 +311,21 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
     assert len(remote.reads) == 2 + 10
     # A cache in memory hands on what it is told.
     other = RangeRecords(places)
-    CachedRecords(other, Shelf(-1, 10, MIB), 0).kept_on_disk(MIB)
+    CachedRecords(other, SharedMemoryCache(-1, 10, MIB), 0).kept_on_disk(MIB)
     assert other.read_many(range(10)) == records.read_many(range(10))
     assert len(remote.reads) == 2 + 10
     local = LocalFiles()
-    assert kept_on_disk(local, MIB) is local
+    assert with_disk_cache(local, MIB) is local
 
-    def fails(wanted: Sequence[Range]) -> list[bytes]:
+    def fails(wanted: Sequence[ByteRange]) -> list[bytes]:
         raise RangeError(OSError(5, "gone"), 1)
 
     remote.tags[NAME] = "second"
-    fresh = CachedStore(remote, MIB)
-    fresh.read(Range(NAME, 0, 5))
+    fresh = DiskCacheStore(remote, MIB)
+    fresh.read(ByteRange(NAME, 0, 5))
     monkeypatch.setattr(remote, "read_many", fails)
     with pytest.raises(RangeError) as caught:
-        fresh.read_many([Range(NAME, 0, 5), Range(NAME, 5, 5), Range(NAME, 6, 5)])
+        fresh.read_many([ByteRange(NAME, 0, 5), ByteRange(NAME, 5, 5), ByteRange(NAME, 6, 5)])
     assert caught.value.at == 2
     records._store = fresh
     with raises(DataError, "bytes 100", "gone"):
@@ -333,7 +333,7 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
 
 
 def test_its_size_is_given_with_a_unit() -> None:
-    assert [store_cache_bytes(text) for text in ("off", "200GiB", "1.5 TB")] == [0, 200 * 2**30, 3 * 2**39]
+    assert [parse_store_cache_bytes(text) for text in ("off", "200GiB", "1.5 TB")] == [0, 200 * 2**30, 3 * 2**39]
     for odd in ("auto", "200", "-1GiB", "0GiB", "many"):
         with raises(RecipeError, "--system.store-cache", "off", "40GiB"):
             check_system(System(store_cache=odd))

@@ -23,7 +23,7 @@ from paceline.data.download.data_sets import DATA_SETS, Archive
 from paceline.data.formats import published_sets
 from paceline.data.formats.published_sets import CocoCounts
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 COCO_2017, IMAGENET, VOC_2007 = (DATA_SETS[name].archives for name in ("coco2017", "imagenet", "voc2007"))
 
@@ -72,7 +72,7 @@ def test_one_command_ends_in_a_folder_to_train_on(coco: Site, tmp_path: Path, ca
     few = ["--global-batch", "2", "--bn-span", "2", "--optim.lr", "1e-3", "--epochs", "30"]
     assert main(["show", *words, *few]) == 0
     assert Manifest.load(folder).expect == "coco2017" and not archives_in(folder)
-    assert ensure_prepared(folder, kind="boxes", reporter=Lines(pytest.fail), small=0) == folder
+    assert prepare_if_needed(folder, kind="boxes", reporter=Lines(pytest.fail), small=0) == folder
     assert not [path for path in folder.iterdir() if path.name.startswith(".") or ".part" in path.name]
 
 

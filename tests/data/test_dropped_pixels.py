@@ -15,10 +15,10 @@ from PIL import Image
 from tiny_runs import command
 
 from paceline._utils.errors import DataError
-from paceline.data.prepare.verify_image import NotAnImage, verify_bytes
+from paceline.data.prepare.verify_image import InvalidImage, verify_bytes
 from paceline.data.transforms.image_header import PNG, read_header
-from paceline.data.transforms.image_io import ALPHA, BANDS, DEEP, PAGES, dropped_of, open_rgb
-from paceline.inference.writer import notes_on_pixels
+from paceline.data.transforms.image_io import ALPHA, BANDS, DEEP, PAGES, find_dropped_channels, open_rgb
+from paceline.inference.writer import note_dropped_pixels
 
 RGB = np.random.default_rng(0).integers(0, 255, (30, 40, 3), dtype=np.uint8)
 
@@ -87,8 +87,8 @@ CASES: dict[str, tuple[bytes, str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_dropped_of_a_picture(case):
     data, _, dropped = CASES[case]
-    assert dropped_of(data) == dropped
-    assert dropped_of(data[:20]) == ()
+    assert find_dropped_channels(data) == dropped
+    assert find_dropped_channels(data[:20]) == ()
 
 
 def test_prepare_counts_it_also_of_photos_that_it_knows_and_predict_prints_it(tmp_path, capsys):
@@ -110,9 +110,9 @@ def test_prepare_counts_it_also_of_photos_that_it_knows_and_predict_prints_it(tm
         assert said.code == 0, said
         for text in wanted.values():
             assert said.out.count(f"note: {text}") == 1, said.out
-    notes = notes_on_pixels(files)
+    notes = note_dropped_pixels(files)
     assert all(any(note.startswith(text) for note in notes) for text in wanted.values()) and len(notes) == 4
-    assert notes_on_pixels([files[0], tmp_path / "gone.png"]) == ()
+    assert note_dropped_pixels([files[0], tmp_path / "gone.png"]) == ()
 
 
 def box(brand: bytes, *others: bytes) -> bytes:
@@ -137,7 +137,7 @@ NAMED: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("case", NAMED)
 def test_a_format_that_is_not_read_is_named_with_what_to_do(case):
     data, name = NAMED[case]
-    with pytest.raises(NotAnImage, match=f"^{name} .*JPEG"):
+    with pytest.raises(InvalidImage, match=f"^{name} .*JPEG"):
         verify_bytes(data, b"photo.jpg", 0)
     if case != "gif":  # which predict reads
         reasons = f"photo.jpg: the image cannot be decoded: ({name} inside.*Convert it to JPEG|.*AVIF)"
@@ -171,7 +171,7 @@ def test_texts_and_profiles_of_any_size_do_not_keep_a_png_from_being_read(kind, 
     assert (facts.height, facts.width) == (30, 40)
     assert read_header(data, "a.png")[:2] == (30, 40)
     np.testing.assert_array_equal(np.asarray(open_rgb(data, "apply")), RGB)
-    assert dropped_of(data) == (ALPHA,)
+    assert find_dropped_channels(data) == (ALPHA,)
 
 
 def test_a_png_that_ends_within_a_text_is_damaged_or_read():
@@ -181,7 +181,7 @@ def test_a_png_that_ends_within_a_text_is_damaged_or_read():
     for end in range(0, len(data), 97):
         try:
             assert verify_bytes(data[:end], b"a.png", 0).width == 40
-        except NotAnImage:
+        except InvalidImage:
             assert end < len(data)
 
 

@@ -135,7 +135,7 @@ def test_a_set_that_an_older_version_prepared_serves_until_the_rotation_is_asked
     assert (open_boxes(manifest, "train").heights == HEIGHT).all()
     with raises(DataError, "train2017/2.jpg", "EXIF", "paceline prepare coco"):
         open_boxes(manifest, "train", "apply")
-    monkeypatch.setattr("paceline.data.prepare.pipeline.index_damage", lambda manifest: None)
+    monkeypatch.setattr("paceline.data.prepare.pipeline.find_index_damage", lambda manifest: None)
     verified.clear()
     again = prepare_boxes(root)
     assert verified == ["2.jpg"], "the others are known"

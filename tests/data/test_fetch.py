@@ -18,7 +18,7 @@ from loopback_site import Site, small_blocks
 from messages import check_lines, check_text
 
 from paceline._utils.errors import DataError
-from paceline._utils.formatting import byte_size
+from paceline._utils.formatting import format_bytes
 from paceline._utils.reporter import Lines
 from paceline.data.download import check, http, part
 from paceline.data.download import fetch as fetching
@@ -152,10 +152,10 @@ def test_bytes_that_rotted_on_the_disk_are_found_and_brought_again(there: Site, 
 
 def _begin(there: Site, folder: Path, first: int = 0, past: int = 20) -> None:
     """Leave some blocks of the file as an earlier attempt does."""
-    from paceline.data.download.part import Part, Version
+    from paceline.data.download.part import PartialFile, RemoteVersion
 
-    with Part(folder / "set.zip") as begun:
-        begun.begin(Version(f"{there.url}/set.zip", len(CONTENT), there.etag), same_content=False)
+    with PartialFile(folder / "set.zip") as begun:
+        begun.begin(RemoteVersion(f"{there.url}/set.zip", len(CONTENT), there.etag), same_content=False)
         descriptor = begun.writer()
         os.pwrite(descriptor, b"?" * len(CONTENT), 0)  # what the journal does not name is worth nothing
         os.pwrite(descriptor, CONTENT[first * 1000 : past * 1000], first * 1000)
@@ -263,8 +263,8 @@ def test_a_file_of_unpublished_size_is_bounded_and_the_bound_is_named(
     there: Site, tmp_path: Path, monkeypatch, length: bool, ranges: bool
 ) -> None:
     there.length, there.ranges = length, ranges
-    monkeypatch.setattr("paceline.data.download.fetch.MOST_UNPUBLISHED", len(CONTENT) - 1)
-    check_text(refusal(f"{there.url}/set.zip", tmp_path, sha256=SHA), byte_size(len(CONTENT) - 1))
+    monkeypatch.setattr("paceline.data.download.fetch.MAX_UNPUBLISHED", len(CONTENT) - 1)
+    check_text(refusal(f"{there.url}/set.zip", tmp_path, sha256=SHA), format_bytes(len(CONTENT) - 1))
     nothing_but(tmp_path)
     bring(f"{there.url}/set.zip", tmp_path, sha256=SHA, size=len(CONTENT))
 
@@ -359,9 +359,9 @@ def test_a_disk_that_fills_up_is_a_line(there: Site, tmp_path: Path, monkeypatch
 
 
 def test_a_second_process_is_refused(there: Site, tmp_path: Path) -> None:
-    from paceline.data.download.part import Part
+    from paceline.data.download.part import PartialFile
 
-    with Part(tmp_path / "set.zip"):
+    with PartialFile(tmp_path / "set.zip"):
         assert "another process" in refusal(f"{there.url}/set.zip", tmp_path)
 
 

@@ -31,7 +31,7 @@ def saved(kind: str, dtype: str = "<u2") -> Callable[[int], bytes]:
     return write
 
 
-def colour_png(most: int) -> bytes:
+def color_png(most: int) -> bytes:
     """Pillow writes none of 16 bits."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
@@ -50,7 +50,7 @@ DEEP = {
     "png": (saved("PNG"), "png"),
     "tiff": (saved("TIFF"), "tif"),
     "big-endian tiff": (saved("TIFF", ">u2"), "tif"),
-    "colour png": (colour_png, "png"),
+    "colour png": (color_png, "png"),
     "pgm": (pgm, "pgm"),
 }
 BYTES = {"jpg": saved("JPEG", "u1"), "8-bit png": saved("PNG", "u1"), "8-bit tiff": saved("TIFF", "u1")}

@@ -13,11 +13,11 @@ from photo_folders import make_photos, paint
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import Lines
 from paceline.cli.main import main
-from paceline.cli.printing import described
-from paceline.data.index.manifest import Kind, cache_place
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.cli.printing import format_prepared
+from paceline.data.index.manifest import Kind, cached_manifest_folder
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.eval_split import HeldOut, ensure_held_out
+from paceline.data.prepare.eval_split import EvalSplit, prepare_eval_split
 from paceline.data.prepare.val_split import ValSplit
 from paceline.inference.photo_paths import find_photos
 
@@ -43,8 +43,10 @@ def odd_classes(root: Path) -> Path:
 ])  # fmt: skip
 def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind: Kind, make, wanted):
     root, said = make(tmp_path / "set"), []
-    place = ensure_prepared(root, kind=kind, reporter=Lines(said.append, described))
-    assert place == cache_place(root) and str(place / "check.html") in said[-1] and (place / "check.html").is_file()
+    place = prepare_if_needed(root, kind=kind, reporter=Lines(said.append, format_prepared))
+    assert (
+        place == cached_manifest_folder(root) and str(place / "check.html") in said[-1] and (place / "check.html").is_file()
+    )
     for what in wanted:
         assert sum(what in line for line in said) == 1
     assert main(["prepare", "coco" if kind == "boxes" else "folder", str(root), "--out", str(tmp_path / "out")]) == 0
@@ -52,14 +54,14 @@ def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind:
     assert "paceline show " in after
     assert "".join(printed.split()) == "".join("".join(said[1:]).split())
     said.clear()
-    assert ensure_prepared(root, kind=kind, reporter=Lines(said.append, described)) == place and not said
+    assert prepare_if_needed(root, kind=kind, reporter=Lines(said.append, format_prepared)) == place and not said
 
 
 def test_an_evaluation_that_prepares_says_what_is_odd(tmp_path):
     root = odd_boxes(tmp_path / "set")
     edit(root, lambda record: record["annotations"][0].update(bbox=[30, 20, 30, 30]), "val")
     said: list[str] = []
-    place = ensure_held_out(HeldOut(data=str(root)), "boxes", reporter=Lines(said.append, described))
+    place = prepare_eval_split(EvalSplit(data=str(root)), "boxes", reporter=Lines(said.append, format_prepared))
     assert check_line(said, "boxes partly", "1") and (place / "check.html").is_file()
 
 
@@ -71,7 +73,7 @@ def test_files_left_out_by_their_suffix_are_counted_with_what_to_do(tmp_path):
     (root / "train" / "cat" / "notes.txt").write_text("x")
     wanted = "5 files: 4 .heic, 1 .txt; .heic is not read: convert these to JPEG, or name .jpg what is JPEG inside"
     said: list[str] = []
-    ensure_prepared(root, reporter=Lines(said.append, described))
+    prepare_if_needed(root, reporter=Lines(said.append, format_prepared))
     assert f"note: train: left out {wanted}" in said
     with pytest.raises(DataError) as refused:
         find_photos([root / "val"], apart_from=[root / "val" / "cat", root / "val" / "dog"])
@@ -79,7 +81,7 @@ def test_files_left_out_by_their_suffix_are_counted_with_what_to_do(tmp_path):
     assert find_photos([root]).skipped() == wanted
     (root / "train" / "dog" / "2.jpg").unlink()
     with raises(DataError, "train/dog", "2 files: 2 .heic", "JPEG"):
-        ensure_prepared(root, reporter=Lines(said.append, described))
+        prepare_if_needed(root, reporter=Lines(said.append, format_prepared))
 
 
 def test_pictures_that_no_label_file_could_name_are_counted(tmp_path):
@@ -87,7 +89,7 @@ def test_pictures_that_no_label_file_could_name_are_counted(tmp_path):
     for name in ("7.heic", "8.heic", "labels.txt", ".hidden.heic"):
         (root / "train2017" / name).write_text("x")
     said: list[str] = []
-    ensure_prepared(root, kind="boxes", reporter=Lines(said.append, described))
+    prepare_if_needed(root, kind="boxes", reporter=Lines(said.append, format_prepared))
     assert sum("2 files: 2 .heic" in line for line in said) == 1
 
 

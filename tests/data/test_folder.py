@@ -15,13 +15,13 @@ from PIL import Image
 
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import Lines
-from paceline.data.formats.class_folders import names_changed
+from paceline.data.formats.class_folders import class_names_changed
 from paceline.data.index.index import Index
-from paceline.data.index.manifest import Manifest, cache_place, find_manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.index.manifest import Manifest, cached_manifest_folder, find_manifest
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
 from paceline.data.prepare.verify_image import CMYK, GREYSCALE, MISNAMED, NOT_JPEG
-from paceline.data.transforms.exif import flags_of
+from paceline.data.transforms.exif import read_index_flags
 
 
 def test_the_index_has_imagefolders_files_in_imagefolders_order(photos):
@@ -54,7 +54,7 @@ def test_sizes_flags_and_counts_are_those_of_the_files(photos):
     rows = {
         Path(index.name(i)).name: (index.heights[i], index.widths[i], index.extra["flags"][i]) for i in range(len(index))
     }
-    assert rows["a.jpg"] == (30, 40, flags_of(6)), "the size as stored, and how it is turned"
+    assert rows["a.jpg"] == (30, 40, read_index_flags(6)), "the size as stored, and how it is turned"
     assert rows["b.jpg"] == (5, 9, GREYSCALE)
     assert rows["c.jpg"] == (1, 1, CMYK)
     assert rows["d.jpg"] == (6, 7, NOT_JPEG | MISNAMED)
@@ -88,12 +88,12 @@ def test_readable_class_names_are_taken_up(photos, file, text):
     named = prepare_folder(photos)
     assert named.class_names == ("house cat", "hound")
     (photos / file).unlink()
-    assert names_changed(named) is not None
+    assert class_names_changed(named) is not None
     said: list[str] = []
-    again = Manifest.load(ensure_prepared(photos, reporter=Lines(said.append)))
+    again = Manifest.load(prepare_if_needed(photos, reporter=Lines(said.append)))
     assert again.class_names is None and "class names" in said[0]
     splits = {name: replace(split, records="ranges") for name, split in named.splits.items()}
-    assert names_changed(replace(named, splits=splits)) is None  # a container brings no file of names
+    assert class_names_changed(replace(named, splits=splits)) is None  # a container brings no file of names
 
 
 def test_names_for_some_classes_only_are_not_used(photos):
@@ -114,7 +114,7 @@ def test_a_root_without_write_permission_is_left_alone(photos):
     try:
         manifest = prepare_folder(photos)
         assert sorted(os.listdir(photos)) == ["train", "val"]
-        assert manifest.folder == cache_place(photos) and manifest.root_path == photos
+        assert manifest.folder == cached_manifest_folder(photos) and manifest.root_path == photos
         assert Index.open(manifest.folder, "train").read(0)
     finally:
         photos.chmod(0o755)
@@ -124,7 +124,7 @@ def test_out_puts_it_elsewhere_and_that_folder_serves_as_data(photos, tmp_path):
     out = tmp_path / "out"
     prepare_folder(photos, out=out)
     assert sorted(os.listdir(photos)) == ["train", "val"] and find_manifest(out) == out / "manifest.json"
-    assert ensure_prepared(out, reporter=Lines(pytest.fail)) == out
+    assert prepare_if_needed(out, reporter=Lines(pytest.fail)) == out
 
 
 def test_a_manifest_of_another_tool_is_never_replaced(photos):
@@ -142,10 +142,10 @@ def test_an_output_folder_that_cannot_be_made_is_named(photos, tmp_path):
 
 def test_a_small_set_is_prepared_once_into_the_cache_and_said_so(photos, verified):
     lines: list[str] = []
-    folder = ensure_prepared(photos, reporter=Lines(lines.append))
-    assert folder == cache_place(photos) and sorted(os.listdir(photos)) == ["train", "val"]
+    folder = prepare_if_needed(photos, reporter=Lines(lines.append))
+    assert folder == cached_manifest_folder(photos) and sorted(os.listdir(photos)) == ["train", "val"]
     assert check_text(lines[0], "manifest", "10 images") and not any("\n" in line for line in lines)
-    assert ensure_prepared(photos, reporter=Lines(pytest.fail)) == folder and len(verified) == 10
+    assert prepare_if_needed(photos, reporter=Lines(pytest.fail)) == folder and len(verified) == 10
 
 
 def test_a_stale_small_set_is_prepared_again_beside_the_users_manifest(photos):
@@ -153,18 +153,18 @@ def test_a_stale_small_set_is_prepared_again_beside_the_users_manifest(photos):
     before = (photos / "manifest.json").read_bytes()
     paint(photos / "train" / "cat" / "new.jpg")
     lines: list[str] = []
-    assert ensure_prepared(photos, reporter=Lines(lines.append)) == cache_place(photos)
+    assert prepare_if_needed(photos, reporter=Lines(lines.append)) == cached_manifest_folder(photos)
     assert check_text(lines[0], "manifest", "new.jpg") and "new.jpg is new" in lines[0]
     assert (photos / "manifest.json").read_bytes() == before
-    assert ensure_prepared(photos, reporter=Lines(pytest.fail)) == cache_place(photos)
+    assert prepare_if_needed(photos, reporter=Lines(pytest.fail)) == cached_manifest_folder(photos)
 
 
 def test_a_stale_out_folder_is_prepared_again_only_once(photos, tmp_path):
     out = tmp_path / "out"
     prepare_folder(photos, out=out)
     paint(photos / "train" / "cat" / "new.jpg")
-    assert ensure_prepared(out) == cache_place(photos)
-    assert ensure_prepared(out, reporter=Lines(pytest.fail)) == cache_place(photos)
+    assert prepare_if_needed(out) == cached_manifest_folder(photos)
+    assert prepare_if_needed(out, reporter=Lines(pytest.fail)) == cached_manifest_folder(photos)
 
 
 def test_a_damaged_manifest_of_a_small_set_is_made_anew(photos):
@@ -172,7 +172,9 @@ def test_a_damaged_manifest_of_a_small_set_is_made_anew(photos):
     path = photos / "manifest.json"
     path.write_text(path.read_text()[:300])
     lines: list[str] = []
-    assert ensure_prepared(photos, reporter=Lines(lines.append)) == cache_place(photos) and "damaged" in lines[0]
+    assert (
+        prepare_if_needed(photos, reporter=Lines(lines.append)) == cached_manifest_folder(photos) and "damaged" in lines[0]
+    )
 
 
 def test_a_damaged_out_folder_says_so(photos, tmp_path):
@@ -180,15 +182,15 @@ def test_a_damaged_out_folder_says_so(photos, tmp_path):
     path = tmp_path / "out" / "manifest.json"
     path.write_text(path.read_text()[:300])
     with pytest.raises(DataError, match=r"out/manifest\.json: damaged"):
-        ensure_prepared(tmp_path / "out")
+        prepare_if_needed(tmp_path / "out")
 
 
 def test_a_large_set_is_refused_with_the_command_to_run(photos, verified):
     with raises(DataError, "10 images", "manifest", "paceline prepare folder --data"):
-        ensure_prepared(photos, small=9, reporter=Lines(pytest.fail))
+        prepare_if_needed(photos, small=9, reporter=Lines(pytest.fail))
     assert verified == []
     prepare_folder(photos)
-    assert ensure_prepared(photos, small=9, reporter=Lines(pytest.fail)) == photos
+    assert prepare_if_needed(photos, small=9, reporter=Lines(pytest.fail)) == photos
 
 
 def test_the_real_photos_are_all_readable(shared_data, tmp_path):

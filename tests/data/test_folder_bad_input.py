@@ -15,7 +15,7 @@ from paceline._utils.errors import DataError
 from paceline._utils.reporter import Lines
 from paceline.cli.main import main
 from paceline.data.index.manifest import Manifest, find_manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
 
 
@@ -130,7 +130,7 @@ LAYOUTS = [
 @pytest.mark.parametrize(("spoil", "message"), LAYOUTS, ids=[spoil.__name__ for spoil, _ in LAYOUTS])
 def test_a_wrong_layout_is_named_by_prepare_and_by_train(photos, spoil, message):
     spoil(photos)
-    for prepare in (prepare_folder, lambda root: ensure_prepared(root)):
+    for prepare in (prepare_folder, lambda root: prepare_if_needed(root)):
         with pytest.raises(DataError, match=message):
             prepare(photos)
     assert find_manifest(photos) is None
@@ -156,7 +156,7 @@ def test_the_command_in_the_error_makes_a_val(photos, spoil, capsys):
         prepare_folder(photos)
     assert main(shlex.split(str(error.value).splitlines()[-1])[1:]) == 0
     assert "train: 4 photos in 2 classes" in capsys.readouterr().out
-    manifest = Manifest.load(ensure_prepared(photos, reporter=Lines(pytest.fail)))
+    manifest = Manifest.load(prepare_if_needed(photos, reporter=Lines(pytest.fail)))
     assert [split.per_class for split in manifest.splits.values()] == [(2, 2), (1, 1)]
 
 
@@ -215,12 +215,12 @@ SPOILT = [
 def test_a_file_that_cannot_be_used_is_named_with_its_reason(photos, spoil, reason):
     spoil(photos / "train" / "dog" / "1.jpg")
     with pytest.raises(DataError, match=rf"train/dog/1\.jpg: ({reason})[\s\S]*--on-unreadable skip"):
-        ensure_prepared(photos)
+        prepare_if_needed(photos)
     assert find_manifest(photos) is None
     manifest = prepare_folder(photos, on_unreadable="skip")
     (entry,) = manifest.splits["train"].unreadable
     assert entry.path == "train/dog/1.jpg" and manifest.splits["train"].per_class == (3, 2)
-    assert ensure_prepared(photos, reporter=Lines(pytest.fail)) == photos
+    assert prepare_if_needed(photos, reporter=Lines(pytest.fail)) == photos
 
 
 def test_a_file_that_may_not_be_read_is_named(photos, monkeypatch):

@@ -14,13 +14,13 @@ from photo_folders import paint
 
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import Lines
-from paceline.cli.printing import described
+from paceline.cli.printing import format_prepared
 from paceline.data.index.index import Index
-from paceline.data.index.manifest import cache_place, find_manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.index.manifest import cached_manifest_folder, find_manifest
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.journal import PrepareJournal, journal_of, read_journal
-from paceline.data.prepare.verify_image import Facts
+from paceline.data.prepare.journal import PrepareJournal, open_prepare_journal, read_journal
+from paceline.data.prepare.verify_image import ImageInfo
 
 KILLED = """
 import os, signal, sys
@@ -39,10 +39,10 @@ def test_a_killed_prepare_leaves_no_manifest_and_the_next_one_goes_on(photos, ve
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     died = subprocess.run([sys.executable, "-c", KILLED, str(photos)], env=environment, timeout=60)
     assert died.returncode == -signal.SIGKILL and find_manifest(photos) is None
-    kept = {name for name, _ in read_journal(journal_of(photos))}
+    kept = {name for name, _ in read_journal(open_prepare_journal(photos))}
     assert len(kept) >= 64
     assert not list(photos.glob("*journal*"))
-    with open(journal_of(photos), "ab") as file:
+    with open(open_prepare_journal(photos), "ab") as file:
         file.write(b"v3 4711 17")  # what a kill may leave of a line
     progress = []
     manifest = prepare_folder(photos, progress=lambda done, total: progress.append((done, total)))
@@ -78,7 +78,7 @@ def test_after_a_refusal_only_the_mended_file_is_decoded(photos, verified):
 def test_a_torn_journal_line_is_dropped_and_the_next_one_kept(tmp_path, torn):
     path = tmp_path / "journal"
     odd = b"train/a b/\xff\n%.jpg"
-    facts = Facts(10, 1_700_000_000_000_000_000, 3, 4, 5, 2**64 - 1)
+    facts = ImageInfo(10, 1_700_000_000_000_000_000, 3, 4, 5, 2**64 - 1)
     for name in (b"first", odd):
         journal = PrepareJournal(path)
         journal.append([(name, facts)])
@@ -91,7 +91,7 @@ def test_a_torn_journal_line_is_dropped_and_the_next_one_kept(tmp_path, torn):
 
 
 def test_a_changed_bit_of_the_journal_makes_its_photo_be_verified_again(tmp_path):
-    path, facts = tmp_path / "journal", Facts(10, 1_700_000_000_000_000_000, 3, 4, 5, 2**64 - 1)
+    path, facts = tmp_path / "journal", ImageInfo(10, 1_700_000_000_000_000_000, 3, 4, 5, 2**64 - 1)
     journal = PrepareJournal(path)
     journal.append([(b"a/b.jpg", facts), (b"c.jpg", facts)])
     data, whole = path.read_bytes(), {(b"a/b.jpg", facts), (b"c.jpg", facts)}
@@ -108,7 +108,7 @@ def test_a_journal_that_a_folder_brings_is_not_believed(photos, verified):
         journal = PrepareJournal(photos / name)
         for path in sorted(photos.rglob("*.jpg")):
             status = path.stat()
-            facts = Facts(status.st_size, status.st_mtime_ns, 12, 16, 0, 7)
+            facts = ImageInfo(status.st_size, status.st_mtime_ns, 12, 16, 0, 7)
             journal.append([(os.fsencode(path.relative_to(photos)), facts)])
     before = (photos / "prepare.journal").read_bytes()
     prepare_folder(photos)
@@ -144,14 +144,14 @@ def test_two_prepares_at_once_both_end_with_a_valid_index(photos):
 
     def run() -> None:
         together.wait(10)
-        results.append(ensure_prepared(photos, reporter=Lines(str, described)))
+        results.append(prepare_if_needed(photos, reporter=Lines(str, format_prepared)))
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [cache_place(photos)] * 2
+    assert results == [cached_manifest_folder(photos)] * 2
     index = Index.open(results[0], "train")
     assert len(index) == 66 and all(index.read(i) for i in range(66))
     assert sorted(os.listdir(results[0])) == ["check.html", "index", "manifest.json"]

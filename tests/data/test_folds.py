@@ -15,21 +15,21 @@ from photo_folders import paint
 
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import Lines
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.data.index.box_split import open_boxes
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.box_source import prepare_boxes
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.folds import divide, with_fold
-from paceline.data.prepare.val_split import ValSplit, units_of
+from paceline.data.prepare.folds import assign_folds, with_fold
+from paceline.data.prepare.val_split import ValSplit, group_units
 
 
 def parts_of(names: list[str], labels: list[set[int]], folds: int, seed: int = 0, group: str = "") -> np.ndarray:
-    units = units_of(names, ValSplit(1 / folds, seed, group))
+    units = group_units(names, ValSplit(1 / folds, seed, group))
     pairs = np.array([(photo, label) for photo, own in enumerate(labels) for label in sorted(own)], np.int64)
     pairs = pairs.reshape(-1, 2)
-    return divide(units, pairs[:, 0], pairs[:, 1], 1 + max((max(own) for own in labels if own), default=0), folds)
+    return assign_folds(units, pairs[:, 0], pairs[:, 1], 1 + max((max(own) for own in labels if own), default=0), folds)
 
 
 @examples(150)
@@ -93,7 +93,7 @@ def pets(tmp_path) -> Manifest:
 
 
 def held_out(manifest: Manifest, fold: int, folds: int = 3, **more) -> np.ndarray:
-    chosen = with_fold(manifest, Controls(folds=folds, fold=fold, **more))
+    chosen = with_fold(manifest, RunOptions(folds=folds, fold=fold, **more))
     assert chosen.fold is not None
     return chosen.fold.held_out
 
@@ -106,7 +106,7 @@ def test_folds_of_a_prepared_set_are_a_partition_that_its_val_and_the_order_of_a
     np.testing.assert_array_equal(held_out(pets, 2), folds[1])
     assert not np.array_equal(held_out(pets, 2, fold_seed=1), folds[1])
     assert (folds[:, 0] == folds[:, 1]).all(), "photos of equal content share a fold"
-    chosen = with_fold(pets, Controls(folds=3, fold=1))
+    chosen = with_fold(pets, RunOptions(folds=3, fold=1))
     assert len(open_split(chosen, "val")) == 16 and len(open_split(pets, "val")) == 2
 
 
@@ -144,7 +144,7 @@ def test_boxes_are_dealt_out_by_their_classes_and_photos_without_objects_fill_up
     manifest = prepare_boxes(tmp_path)
     split = open_boxes(manifest, "train")
     said: list[str] = []
-    with_fold(manifest, Controls(folds=4, fold=4), Lines(said.append))
+    with_fold(manifest, RunOptions(folds=4, fold=4), Lines(said.append))
     assert check_lines(said, ("fold 4 of 4", "scores", "rare"))
     for fold in (1, 2, 3):
         mine = held_out(manifest, fold)

@@ -17,15 +17,15 @@ from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.data.loader import gpu_decode
-from paceline.data.loader.gpu_decode import DeviceRenderer, device_renderer, renderer_for
+from paceline.data.loader.gpu_decode import GpuDecoder, choose_gpu_decoder, get_gpu_decoder
 from paceline.data.transforms.decode import require_decoder
 
 CPU, SHAPE = torch.device("cpu"), (48, 64)
 
 
 @pytest.fixture
-def renderer() -> DeviceRenderer:
-    return DeviceRenderer(CPU, decoded_on_a_cpu(CPU))
+def renderer() -> GpuDecoder:
+    return GpuDecoder(CPU, decoded_on_a_cpu(CPU))
 
 
 def gap(found: torch.Tensor, expected: np.ndarray) -> int:
@@ -51,7 +51,7 @@ def test_what_a_device_does_not_decode_is_rendered_on_the_cpu_bit_for_bit(render
     """Other formats and colours, bytes behind the end; a photo that the device gives back."""
     data, draws = draws_of(odd_photos())
     np.testing.assert_array_equal(renderer(data, draws, SHAPE).permute(0, 2, 3, 1), rendered_alone(data, draws, SHAPE))
-    refusing = DeviceRenderer(CPU, lambda photos: [None] * len(photos))
+    refusing = GpuDecoder(CPU, lambda photos: [None] * len(photos))
     data, draws = draws_of([photo(90, 130, 0)])
     np.testing.assert_array_equal(refusing(data, draws, SHAPE).permute(0, 2, 3, 1), rendered_alone(data, draws, SHAPE))
     assert renderer.decodes() and not refusing.decodes()
@@ -61,11 +61,11 @@ def test_what_a_device_does_not_decode_is_rendered_on_the_cpu_bit_for_bit(render
 
 def test_no_more_pixels_are_decoded_at_once_than_the_bound(monkeypatch):
     groups, decode = [], decoded_on_a_cpu(CPU)
-    counting = DeviceRenderer(CPU, lambda photos: groups.append(photos) or decode(photos))
+    counting = GpuDecoder(CPU, lambda photos: groups.append(photos) or decode(photos))
     data, draws = draws_of([photo(90, 130, 0)])
     whole = counting(data, draws, SHAPE)
     assert len(groups) == 1
-    monkeypatch.setattr(gpu_decode, "MOST_PIXELS", 5 * 90 * 130)
+    monkeypatch.setattr(gpu_decode, "MAX_PIXELS", 5 * 90 * 130)
     assert torch.equal(counting(data, draws, SHAPE), whole)
     assert [len(group) for group in groups[1:]] == [5] * 6 + [2]
     assert counting([], [], SHAPE).shape == (0, 3, *SHAPE)
@@ -73,13 +73,13 @@ def test_no_more_pixels_are_decoded_at_once_than_the_bound(monkeypatch):
 
 def test_a_cpu_has_no_renderer_and_where_nothing_is_decoded_it_is_refused(monkeypatch):
     recipe = RECIPES["resnet50"]()
-    assert renderer_for(recipe.input, torch.device("cuda")) is None
-    assert renderer_for(with_decoder("resnet50").input, CPU) is None
+    assert choose_gpu_decoder(recipe.input, torch.device("cuda")) is None
+    assert choose_gpu_decoder(with_decoder("resnet50").input, CPU) is None
     for device in (torch.device("xpu"), torch.device("cuda", 0)):
-        device_renderer.cache_clear()
-        monkeypatch.setattr(gpu_decode, "nvjpeg_on", lambda device: lambda photos: [None])
+        get_gpu_decoder.cache_clear()
+        monkeypatch.setattr(gpu_decode, "load_nvjpeg", lambda device: lambda photos: [None])
         with raises(RecipeError, "nvjpeg", "nvJPEG", "--input.decoder simplejpeg"):
-            device_renderer(device)
+            get_gpu_decoder(device)
     require_decoder("nvjpeg")
 
 
@@ -89,11 +89,11 @@ def test_memory_that_runs_out_is_no_photo_that_cannot_be_decoded(monkeypatch):
     def short(*_, **__):
         raise torch.OutOfMemoryError("short")
 
-    decode = gpu_decode.nvjpeg_on(CPU)
+    decode = gpu_decode.load_nvjpeg(CPU)
     assert [None if one is None else one.shape for one in decode([photo(8, 8, 0), b"no"])] == [(3, 8, 8), None]
     monkeypatch.setattr(torchvision.io, "decode_jpeg", short)
     with pytest.raises(torch.OutOfMemoryError):
-        gpu_decode.nvjpeg_on(CPU)([photo(8, 8, 0)])
+        gpu_decode.load_nvjpeg(CPU)([photo(8, 8, 0)])
 
 
 def with_decoder(name: str, **more):

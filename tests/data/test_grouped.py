@@ -11,7 +11,7 @@ from messages import raises
 
 from paceline._utils.errors import RecipeError
 from paceline.data.loader.sample_rng import hash_keys
-from paceline.data.loader.sampler import batch_indices, group_batches, grouped_order, grouped_permutation, shapes_of_run
+from paceline.data.loader.sampler import batch_indices, group_batches, grouped_order, grouped_permutation, list_run_shapes
 
 # Others may share the machine: no deadline.
 FEW = examples(30)
@@ -125,20 +125,20 @@ def test_the_shapes_of_a_run_are_known_before_it(n, kinds, batch, steps):
     for step in range(steps):
         _, indices = _indices(groups, seed=2, step=step, global_batch=batch)
         taken.add(tuple(sizes[indices].max(axis=0).tolist()))
-    found = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=batch, steps=steps)
+    found = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=batch, steps=steps)
     assert taken <= set(found)
     areas = [h * w for h, w in found]
     assert areas == sorted(areas, reverse=True)
-    long = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=batch, steps=10 * n)
+    long = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=batch, steps=10 * n)
     if steps * batch >= 40 * n:
         assert set(long) == set(found)
 
 
 def test_a_single_odd_photo_is_found_by_the_memory_plan():
     groups, sizes = np.array([0] * 63 + [1]), np.array([(8, 8)] * 63 + [(4, 99)])
-    found = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=8, steps=1000)
+    found = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=8, steps=1000)
     assert found == ((8, 99), (8, 8))
-    alone = shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=1, steps=1000)
+    alone = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=1, steps=1000)
     assert alone == ((4, 99), (8, 8))
 
 
@@ -146,7 +146,7 @@ def test_the_step_between_two_epochs_is_in_the_memory_plan_with_the_photos_it_ta
     """Steps of 3 out of 8: the third takes the epoch's last two and one of the next epoch, all of the widest group."""
     groups = np.array([0, 0, 0, 0, 1, 1, 2, 2])
     sizes = np.array([(10 + group, 20 - 2 * group) for group in groups])
-    two, three = (shapes_of_run(groups, sizes, lambda h, w: (h, w), global_batch=3, steps=steps) for steps in (2, 3))
+    two, three = (list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=3, steps=steps) for steps in (2, 3))
     assert two == ((11, 20), (10, 20)) and three == ((11, 20), (10, 20), (12, 16))
     _, indices = _indices(groups, seed=0, step=2, global_batch=3)
     assert set(groups[indices].tolist()) == {2}

@@ -10,14 +10,14 @@ from orientation import encode, shown
 from PIL import Image
 
 from paceline._utils.errors import DataError
-from paceline.data.prepare.verify_image import NotAnImage, decode
-from paceline.data.transforms.crop import Window
+from paceline.data.prepare.verify_image import InvalidImage, decode
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.decode import decode_crop
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.image_io import UnknownRange, open_rgb, to_rgb
-from paceline.inference.photos import encoded
+from paceline.data.transforms.image_io import UnknownPixelRange, open_rgb, to_rgb
+from paceline.inference.photos import encode_photo
 
-GREY = np.linspace(0, 65535, 30 * 40).astype(np.uint16).reshape(30, 40)
+GRAY = np.linspace(0, 65535, 30 * 40).astype(np.uint16).reshape(30, 40)
 
 
 def _file(picture: Image.Image, kind: str, **options) -> bytes:
@@ -26,7 +26,7 @@ def _file(picture: Image.Image, kind: str, **options) -> bytes:
     return file.getvalue()
 
 
-def _png_of_16_bit_colour(pixels: np.ndarray) -> bytes:
+def _png_of_16_bit_color(pixels: np.ndarray) -> bytes:
     """(h, w, 3) uint16; Pillow writes none, so its own grey file is given another header and other pixels."""
     import struct
     import zlib
@@ -47,32 +47,32 @@ def _pgm(values: np.ndarray) -> bytes:
 def _ours(data: bytes, decoder: str) -> np.ndarray:
     header = read_header(data, "it")
     out = np.empty((header.height, header.width, 3), np.uint8)
-    window = Window(0, 0, header.height, header.width, header.height, header.width)
+    window = CropWindow(0, 0, header.height, header.width, header.height, header.width)
     decode_crop(data, header, window, out, flip=False, decoder=decoder, name="it")  # pyright: ignore[reportArgumentType]
     return out
 
 
 FILES = {
-    "png": _file(Image.fromarray(GREY), "PNG"),
-    "tiff": _file(Image.fromarray(GREY), "TIFF"),
-    "tiff, big-endian": _file(Image.fromarray(GREY.astype(">u2")), "TIFF"),
-    "pgm": _pgm(GREY),
-    "png in colour": _png_of_16_bit_colour(np.stack([GREY] * 3, axis=2)),
+    "png": _file(Image.fromarray(GRAY), "PNG"),
+    "tiff": _file(Image.fromarray(GRAY), "TIFF"),
+    "tiff, big-endian": _file(Image.fromarray(GRAY.astype(">u2")), "TIFF"),
+    "pgm": _pgm(GRAY),
+    "png in colour": _png_of_16_bit_color(np.stack([GRAY] * 3, axis=2)),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("decoder", ["simplejpeg", "pillow"])
 def test_every_kind_of_16_bit_file_keeps_the_upper_eight_bits(name, decoder):
-    wanted = np.stack([GREY >> 8] * 3, axis=2)
+    wanted = np.stack([GRAY >> 8] * 3, axis=2)
     np.testing.assert_array_equal(_ours(FILES[name], decoder), wanted)
     np.testing.assert_array_equal(np.asarray(open_rgb(FILES[name], "ignore")), wanted)
     assert decode(FILES[name])[1:3] == (30, 40)
 
 
 def test_a_16_bit_picture_given_in_python_is_read_the_same():
-    data, name = encoded(Image.fromarray(GREY))
-    np.testing.assert_array_equal(np.asarray(open_rgb(data, "ignore"))[..., 0], GREY >> 8)
+    data, name = encode_photo(Image.fromarray(GRAY))
+    np.testing.assert_array_equal(np.asarray(open_rgb(data, "ignore"))[..., 0], GRAY >> 8)
     assert name == "the given photo"
 
 
@@ -86,9 +86,9 @@ def test_a_16_bit_picture_given_in_python_is_read_the_same():
 )
 def test_values_without_a_known_white_are_refused_by_preparing_and_by_reading(values, reason):
     data = _file(Image.fromarray(values), "TIFF")
-    with pytest.raises(UnknownRange, match=reason):
+    with pytest.raises(UnknownPixelRange, match=reason):
         to_rgb(Image.fromarray(values))
-    with pytest.raises(NotAnImage, match=f"^{reason}|^its values .*{reason}"):
+    with pytest.raises(InvalidImage, match=f"^{reason}|^its values .*{reason}"):
         decode(data)
     with pytest.raises(DataError, match=f"^it: .*decoded: its values .*{reason[-9:]}"):
         _ours(data, "simplejpeg")

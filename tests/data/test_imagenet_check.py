@@ -14,9 +14,9 @@ from paceline._utils.errors import DataError
 from paceline._utils.reporter import Lines
 from paceline.cli.main import main
 from paceline.data.formats import published_sets
-from paceline.data.formats.class_folders import Listing, SplitListing
+from paceline.data.formats.class_folders import ClassFolderListing, SplitListing
 from paceline.data.formats.published_sets import ImagenetCounts, check_imagenet, official_wnids
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
 
 ROOT = Path("/data/imagenet")
@@ -34,59 +34,59 @@ def small_counts(monkeypatch):
     monkeypatch.setattr(published_sets, "VAL_LABELS_SHA256", hashlib.sha256(labels.encode()).hexdigest())
 
 
-def listing() -> Listing:
+def listing() -> ClassFolderListing:
     train = [[b"%b_%d.JPEG" % (wnid.encode(), i) for i in range(2 + k % 2)] for k, wnid in enumerate(WNIDS)]
     val = [[b"ILSVRC2012_val_%08d.JPEG" % (2 * k + i + 1) for i in range(2)] for k in range(1000)]
     splits = {
         name: SplitListing(ROOT / name, list(WNIDS), names, [0] * 1000, 0)
         for name, names in (("train", train), ("val", val))
     }
-    return Listing(ROOT, splits)
+    return ClassFolderListing(ROOT, splits)
 
 
-def missing_class(found: Listing) -> None:
+def missing_class(found: ClassFolderListing) -> None:
     for name in ("classes", "names"):
         del getattr(found.splits["val"], name)[7]
 
 
-def missing_in_both(found: Listing) -> None:
+def missing_in_both(found: ClassFolderListing) -> None:
     for split in found.splits.values():
         del split.classes[3:5], split.names[3:5]
 
 
-def extra_class(found: Listing) -> None:
+def extra_class(found: ClassFolderListing) -> None:
     found.splits["train"].classes.append("n99999999")
     found.splits["train"].names.append([b"n99999999_1.JPEG"])
 
 
-def doubled(found: Listing) -> None:
+def doubled(found: ClassFolderListing) -> None:
     names = found.splits["train"].names
     names[:] = [[*group, *(b"copy of " + name for name in group)] for group in names]
 
 
-def one_class_doubled(found: Listing) -> None:
+def one_class_doubled(found: ClassFolderListing) -> None:
     found.splits["val"].names[2] *= 2
 
 
-def incomplete_class(found: Listing) -> None:
+def incomplete_class(found: ClassFolderListing) -> None:
     del found.splits["train"].names[5][1:]
 
 
-def wrong_total(found: Listing) -> None:
+def wrong_total(found: ClassFolderListing) -> None:
     del found.splits["train"].names[1][2:]
 
 
-def numbered_classes(found: Listing) -> None:
+def numbered_classes(found: ClassFolderListing) -> None:
     for split in found.splits.values():
         split.classes[:] = sorted(str(k) for k in range(1000))
 
 
-def shuffled_train(found: Listing) -> None:
+def shuffled_train(found: ClassFolderListing) -> None:
     names = found.splits["train"].names
     names[0], names[2] = names[2], names[0]
 
 
-def shuffled_val(found: Listing) -> None:
+def shuffled_val(found: ClassFolderListing) -> None:
     names = found.splits["val"].names
     names[0], names[2] = names[2], names[0]
 
@@ -141,7 +141,7 @@ def test_a_large_imagenet_is_refused_with_its_own_command(tmp_path):
             (tmp_path / split / label).mkdir(parents=True)
             (tmp_path / split / label / "0.JPEG").write_bytes(b"?")
     with raises(DataError, "2,000 images", "manifest", "paceline prepare imagenet --data"):
-        ensure_prepared(tmp_path, small=1999, reporter=Lines(pytest.fail))
+        prepare_if_needed(tmp_path, small=1999, reporter=Lines(pytest.fail))
 
 
 def test_a_flat_val_is_explained_and_the_command_in_the_error_sorts_it(tmp_path, monkeypatch, capsys):

@@ -18,13 +18,13 @@ from paceline.data.index.index import (
     KEEP_OLD_INDEX_SECONDS,
     Index,
     delete_old_indexes,
-    describe,
-    name_arrays,
-    whole_files,
+    describe_arrays,
+    file_per_record_arrays,
+    pack_names,
     write_index,
 )
 from paceline.data.index.manifest import Manifest, Split
-from paceline.data.index.staleness import check_fresh
+from paceline.data.index.staleness import find_stale_file
 from paceline.data.storage.store import OpenFiles
 
 EMPTY = {"content_hash": "", "unreadable": (), "rotated": 0, "greyscale": 0, "cmyk": 0, "not_jpeg": 0, "misnamed": 0}
@@ -34,7 +34,7 @@ def save(folder: Path, arrays: dict[str, np.ndarray], kind: str = "files") -> Ma
     """A manifest with one split, train, over `arrays`."""
     images = len(arrays["labels"])
     numbers = {"folder": "train", "images": images, "bytes": 0, "per_class": (images,), "ignored": 0}
-    split = Split(**numbers, **EMPTY, directory_mtimes=(0,), arrays=describe(arrays), records=kind)
+    split = Split(**numbers, **EMPTY, directory_mtimes=(0,), arrays=describe_arrays(arrays), records=kind)
     index = write_index(folder, {"train": arrays})
     manifest = Manifest("class-folder", "any", ".", ("a",), None, index, {"train": split}, "test", folder.absolute())
     manifest.save()
@@ -45,7 +45,9 @@ def records(lengths: list[int], **extra: np.ndarray) -> dict[str, np.ndarray]:
     number = len(lengths)
     names = [b"train/a/%d.jpg" % i for i in range(number)]
     ones = np.ones(number)
-    return whole_files(names, lengths=np.array(lengths), labels=0 * ones, heights=ones, widths=2 * ones, extra=extra)
+    return file_per_record_arrays(
+        names, lengths=np.array(lengths), labels=0 * ones, heights=ones, widths=2 * ones, extra=extra
+    )
 
 
 @pytest.fixture
@@ -86,18 +88,18 @@ def test_records_in_containers_are_read_by_position(tmp_path):
         "offsets": np.array([0, 3, 2, 10], np.int64),
         "lengths": np.array([3, 4, 4, 0], np.int64),
         **{name: np.zeros(4, np.int32) for name in ("labels", "heights", "widths")},
-        **name_arrays([b"one.bin", os.fsencode(elsewhere / "two.bin")]),
+        **pack_names([b"one.bin", os.fsencode(elsewhere / "two.bin")]),
         "file_sizes": np.array([10, 6], np.int64),
     }
     manifest = save(tmp_path, arrays, "ranges")
-    assert check_fresh(manifest) is None
+    assert find_stale_file(manifest) is None
     index = Index.open(tmp_path, "train")
     assert [index.read(i) for i in range(4)] == [b"012", b"3456", b"cdef", b""]
     assert index.name(1) == f"{tmp_path / 'one.bin'} (bytes 3 on)"
     (tmp_path / "one.bin").write_bytes(b"01234")
     with raises(DataError, "one.bin", "2 bytes", "4"):
         index.read(1)
-    stale = check_fresh(manifest)
+    stale = find_stale_file(manifest)
     check_text(str(stale), tmp_path / "one.bin", "5 bytes", "10")
 
 
@@ -109,7 +111,7 @@ def test_one_record_a_container_is_a_range_and_no_whole_file(tmp_path):
         (tmp_path / "train" / "a" / f"{i}.jpg").write_bytes(content)
     manifest = save(tmp_path, arrays, "ranges")
     index = Index.open(tmp_path, "train")
-    assert [index.read(i) for i in range(2)] == [b"01", b"23"] and check_fresh(manifest) is None
+    assert [index.read(i) for i in range(2)] == [b"01", b"23"] and find_stale_file(manifest) is None
 
 
 def test_a_manifest_says_what_its_records_are_only_where_they_are_no_files(photos):
@@ -290,5 +292,5 @@ def test_names_that_are_not_utf8_survive(tmp_path):
     (tmp_path / "train" / "a").mkdir(parents=True)
     Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name))).write_bytes(b"ok")
     ones = np.ones(1)
-    save(tmp_path, whole_files([name], lengths=2 * ones, labels=0 * ones, heights=ones, widths=ones, extra={}))
+    save(tmp_path, file_per_record_arrays([name], lengths=2 * ones, labels=0 * ones, heights=ones, widths=ones, extra={}))
     assert Index.open(tmp_path, "train").read(0) == b"ok"

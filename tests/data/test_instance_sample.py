@@ -18,17 +18,17 @@ from paceline._utils.errors import DataError
 from paceline.config.maskrcnn import InstanceInput
 from paceline.data.batch import InstanceObjects
 from paceline.data.index.box_split import BoxSplit
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.crop import Window
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import render
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.maskrcnn.transforms import (
-    LEAST_LEFT,
-    boxes_in,
+    MIN_LEFT,
+    clip_boxes_to_input,
     crop_window,
-    draw_evaluation_sample,
-    draw_training_sample,
+    evaluation_instance_spec,
     image_key,
+    sample_instance_spec,
 )
 
 # Others may share the machine: no deadline.
@@ -85,15 +85,15 @@ def _read(scene: tuple[bytes, BoxSplit], settings: InstanceInput = PLAIN, key: i
 
 
 def _sample(data: bytes, split: BoxSplit, rows: np.ndarray, key: int, settings: InstanceInput, out: np.ndarray):
-    header, random, shape = read_header(data, "photo"), SampleRandom(0, 0, key), out.shape[:2]
-    draw = draw_training_sample(header, "photo", split, rows, random, 5, settings, 96, CANVAS, shape)  # type: ignore[arg-type]
-    render(data, draw, out)
+    header, random, shape = read_header(data, "photo"), SampleRng(0, 0, key), out.shape[:2]
+    draw = sample_instance_spec(header, "photo", split, rows, random, 5, settings, 96, CANVAS, shape)  # type: ignore[arg-type]
+    decode_and_transform(data, draw, out)
     return draw.label
 
 
 def _evaluated(data: bytes, settings: InstanceInput, out: np.ndarray, name: str = "photo") -> InstanceObjects:
-    draw = draw_evaluation_sample(read_header(data, name), name, settings, 96, out.shape[:2])  # type: ignore[arg-type]
-    render(data, draw, out)
+    draw = evaluation_instance_spec(read_header(data, name), name, settings, 96, out.shape[:2])  # type: ignore[arg-type]
+    decode_and_transform(data, draw, out)
     return draw.label
 
 
@@ -168,7 +168,7 @@ def test_a_photo_in_a_larger_input_is_the_photo_by_itself(height, width, law, ki
     st.integers(0, 99),
 )  # fmt: skip
 def test_a_crop_keeps_its_share_lies_in_the_photo_and_fits_the_whole_photos_input(height, width, h, w, least, key):
-    window = crop_window(height, width, h, w, SampleRandom(0, 0, key), least)
+    window = crop_window(height, width, h, w, SampleRng(0, 0, key), least)
     assert window.top >= 0 and window.left >= 0
     assert window.top + window.height <= height and window.left + window.width <= width
     assert window.height >= int(least * height) and window.width >= int(least * width)
@@ -177,13 +177,13 @@ def test_a_crop_keeps_its_share_lies_in_the_photo_and_fits_the_whole_photos_inpu
 
 
 def test_an_object_that_the_crop_leaves_too_little_of_is_dropped():
-    window = Window(0, 10, 100, 100, 200, 200)
+    window = CropWindow(0, 10, 100, 100, 200, 200)
     ltrb = np.array([(0, 0, 13, 40), (0, 0, 14, 40), (9.6, 0, 10.4, 40), (50, 50, 50.4, 90), (20, 20, 40, 60)])
-    boxes, keep = boxes_in(window, ltrb, flip=False)
-    assert LEAST_LEFT == 0.25  # of the first 3/13 are left, of the second 4/14
+    boxes, keep = clip_boxes_to_input(window, ltrb, flip=False)
+    assert MIN_LEFT == 0.25  # of the first 3/13 are left, of the second 4/14
     assert keep.tolist() == [False, True, False, False, True]
     assert boxes[4].tolist() == [20, 40, 60, 120] and boxes[1].tolist() == [0, 0, 8, 80]
-    assert boxes_in(window, ltrb, flip=True)[0][4].tolist() == [140, 40, 180, 120]
+    assert clip_boxes_to_input(window, ltrb, flip=True)[0][4].tolist() == [140, 40, 180, 120]
 
 
 def test_only_the_wanted_objects_come_and_none_is_an_empty_sample():
@@ -218,7 +218,7 @@ def test_geometry_does_not_depend_on_how_colours_are_treated_nor_on_the_padding(
 def test_the_key_is_the_samples_and_of_the_epoch():
     keys = {image_key(seed, epoch, index) for seed in (0, 1) for epoch in (0, 1) for index in range(50)}
     assert len(keys) == 200 and all(0 <= key < 2**32 for key in keys)
-    assert image_key(0, 0, 0) != SampleRandom(0, 0, 0).bits() >> 32
+    assert image_key(0, 0, 0) != SampleRng(0, 0, 0).bits() >> 32
 
 
 def test_a_photo_that_grew_since_the_data_was_prepared_is_named():

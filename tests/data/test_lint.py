@@ -18,7 +18,7 @@ from tiny_runs import TINY, command, refused
 
 from paceline._utils.errors import DataError
 from paceline.data.checks import near_duplicates
-from paceline.data.checks.label_errors import label_errors
+from paceline.data.checks.label_errors import find_label_errors
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -128,7 +128,7 @@ CAT, NEAR, FAR, BESIDE = [10.0, 10, 40, 40], [12.0, 10, 40, 40], [200.0, 200, 40
     ],
 )
 def test_objects_that_answers_contradict(truth, shown, crowd, kinds):
-    assert [(one.kind, one.object) for one in label_errors(boxes(image(truth, shown, crowd)))] == kinds
+    assert [(one.kind, one.object) for one in find_label_errors(boxes(image(truth, shown, crowd)))] == kinds
 
 
 def test_photos_that_answers_contradict_by_confident_learning():
@@ -136,12 +136,12 @@ def test_photos_that_answers_contradict_by_confident_learning():
         return {"file": "a.jpg", "label": label, "top5": [{"class": k, "score": score} for k, score in enumerate(scores)]}
 
     images = [one(0, 0.9, 0.1), one(0, 0.7, 0.3), one(1, 0.2, 0.8), one(1, 0.85, 0.15), one(0, 0.4, 0.6)]
-    found = label_errors({"kind": "classification", "classes": ["ant", "bee"], "images": images})
+    found = find_label_errors({"kind": "classification", "classes": ["ant", "bee"], "images": images})
     # ant's photos have 0.667 on average, bee's 0.475: both photos that are above their other class's are named, the surest first.
     assert [one.note for one in found] == ["labelled bee, found ant at 0.85", "labelled ant, found bee at 0.60"]
     images[4] = one(0, 0.53, 0.47)
-    assert len(label_errors({"kind": "classification", "classes": ["ant", "bee"], "images": images})) == 1
-    assert label_errors({"kind": "classification", "classes": ["ant"], "images": []}) == []
+    assert len(find_label_errors({"kind": "classification", "classes": ["ant", "bee"], "images": images})) == 1
+    assert find_label_errors({"kind": "classification", "classes": ["ant"], "images": []}) == []
 
 
 def test_a_runs_answers_are_taken_from_its_folder_or_from_eval_s_file(ssd_run, resnet_run, capsys, tmp_path):
@@ -330,13 +330,13 @@ def test_a_truncated_photo_is_named_and_one_that_changed_ends_the_look(folders, 
 
 
 def test_no_photo_and_one_have_no_copies():
-    assert near_duplicates.near_copies({}) == ([], [], [])
+    assert near_duplicates.find_near_duplicates({}) == ([], [], [])
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path, capsys, monkeypatch, folders):
     refused(command(capsys, "data", "lint"), "paceline data lint DIR")
     refused(command(capsys, "data", "lint", tmp_path / "gone"), "folder")
     refused(command(capsys, "data", "lint", folders, "--runs", tmp_path), "predictions")
-    monkeypatch.setattr("paceline.data.checks.near_duplicates.MOST_PHOTOS", 3)
-    monkeypatch.setattr("paceline.data.checks.lint.MOST_PHOTOS", 3)
+    monkeypatch.setattr("paceline.data.checks.near_duplicates.MAX_PHOTOS", 3)
+    monkeypatch.setattr("paceline.data.checks.lint.MAX_PHOTOS", 3)
     assert check_lines(found(capsys, folders)[1]["near"]["found"], ("3 photos",))

@@ -18,14 +18,14 @@ import paceline.data.loader.loader as loader_module
 import paceline.data.loader.watchdog as overdue
 from paceline._utils.errors import DataError
 from paceline.data.batch import Batch
-from paceline.data.loader.class_balancing import Repeated
+from paceline.data.loader.class_balancing import RepeatBatch
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.loader.sampler import batch_indices, shard
-from paceline.data.loader.slots import Forward
-from paceline.data.loader.watchdog import Watch
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.loader.sampler import batch_indices, evaluation_shard
+from paceline.data.loader.slots import MicroBatch
+from paceline.data.loader.watchdog import ReadWatchdog
 from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import Draw
+from paceline.data.transforms.sample import SampleSpec
 
 CPU = torch.device("cpu")
 SHAPE = (5, 7, 3)
@@ -33,7 +33,7 @@ SHAPE = (5, 7, 3)
 
 def _noise(epoch: int, index: int, out: np.ndarray) -> None:
     """Pixels from the sample's key; slower for some samples, so that threads finish out of order."""
-    random = SampleRandom(11, epoch, index)
+    random = SampleRng(11, epoch, index)
     if index % 5 == 0:
         time.sleep(0.001)
     out[...] = np.frombuffer(random.bits().to_bytes(8, "little") * 14, np.uint8)[: out.size].reshape(out.shape)
@@ -234,7 +234,7 @@ def test_starting_late_asks_for_no_earlier_step():
 def test_an_evaluation_sees_every_image_once_whatever_the_cut(n, world, batch, threads, prefetch):
     seen: list[int] = []
     for rank in range(world):
-        mine = shard(n, rank, world)
+        mine = evaluation_shard(n, rank, world)
 
         def schedule(step, mine=mine):
             part = np.array(mine[step * batch : (step + 1) * batch], dtype=np.int64)
@@ -415,23 +415,23 @@ def test_one_step_repeated_has_the_same_batches_at_every_step_and_reads_once():
     loader = Loader(
         **made_up(read), schedule=schedule, last_step=1, threads=2, image_shape=(2, 2, 3), device=torch.device("cpu")
     )
-    with Repeated.first_of(loader, first_step=5, last_step=8) as repeated:
+    with RepeatBatch.first_of(loader, first_step=5, last_step=8) as repeated:
         taken = [(step, batches[0].labels.tolist(), batches[0].images[:, 0, 0, 0].tolist()) for step, batches in repeated]
     assert taken == [(step, [3, 4], [3, 4]) for step in (5, 6, 7)]
     assert sorted(reads) == [3, 4]
 
 
-def _shaped(step: int) -> list[Forward]:
+def _shaped(step: int) -> list[MicroBatch]:
     """Two forwards of shapes that change from step to step, the second drawn by another function."""
 
-    def forward(place: int, shape: tuple[int, int], draw=None) -> Forward:
+    def forward(place: int, shape: tuple[int, int], draw=None) -> MicroBatch:
         indices = np.arange(3) + 10 * step + 3 * place
-        return Forward(np.full(3, step), indices, shape, draw)
+        return MicroBatch(np.full(3, step), indices, shape, draw)
 
     return [forward(0, [(5, 7), (7, 5), (2, 3)][step % 3]), forward(1, [(1, 1), (6, 5), (4, 8)][step % 3], _later)]
 
 
-def _later(epoch: int, index: int, header: Header, name: str) -> Draw:
+def _later(epoch: int, index: int, header: Header, name: str) -> SampleSpec:
     return drawn(epoch + 100, index, header, name, 7)
 
 
@@ -469,8 +469,8 @@ def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(
     monkeypatch.setattr(loader_module, "JOIN_SECONDS", 0.05)
     for name, seconds in (("SAY_SECONDS", 0.02), ("FAIL_SECONDS", 0.3)):
         monkeypatch.setattr(overdue, name, seconds)
-    go_on, others, end = threading.Event(), threading.Semaphore(0), Watch.end
-    monkeypatch.setattr(Watch, "end", lambda self, thread: (end(self, thread), others.release()))
+    go_on, others, end = threading.Event(), threading.Semaphore(0), ReadWatchdog.end
+    monkeypatch.setattr(ReadWatchdog, "end", lambda self, thread: (end(self, thread), others.release()))
 
     class Hanging(InMemory):
         def read(self, i: int) -> bytes:

@@ -18,13 +18,13 @@ import torch
 from stand_ins import InMemory, drawn, tiny_photo
 
 import paceline.data.loader.watchdog as overdue
-from paceline._utils.errors import DataError, Shortage
+from paceline._utils.errors import DataError, ResourceError
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
-from paceline.data.loader.slots import Forward
+from paceline.data.loader.slots import MicroBatch
 from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import Draw
+from paceline.data.transforms.sample import SampleSpec
 from paceline.data.workers import template as template_module
 
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ class Task:
     def __init__(self, fault: str = "") -> None:
         self.labels, self.fault = np.arange(100), fault
 
-    def draw(self, shape: tuple[int, int], epoch: int, index: int, header: Header, name: str) -> Draw:
+    def draw(self, shape: tuple[int, int], epoch: int, index: int, header: Header, name: str) -> SampleSpec:
         if self.fault and index == 17:
             if self.fault == "broken":
                 raise DataError(f"{name}: broken.")
@@ -71,19 +71,19 @@ class Task:
         return drawn(epoch, index, header, name, int(self.labels[index]) % 10 + 100 * shape[0])
 
 
-def paint(_data: bytes, draw: Draw, out: np.ndarray) -> None:
-    random = SampleRandom(11, draw.window.top, draw.window.left)
+def paint(_data: bytes, draw: SampleSpec, out: np.ndarray) -> None:
+    random = SampleRng(11, draw.window.top, draw.window.left)
     out[...] = np.frombuffer(random.bits().to_bytes(8, "little") * 14, np.uint8)[: out.size].reshape(out.shape)
 
 
 def schedule_of(task: Task):
-    def schedule(step: int) -> list[Forward]:
+    def schedule(step: int) -> list[MicroBatch]:
         if step == 2:
-            return [Forward(np.zeros(0, np.int64), np.zeros(0, np.int64))]
+            return [MicroBatch(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         shape = SHAPES[step % 3]
         epochs, indices = batch_indices(23, seed=4, step=step, global_batch=12, forwards=2)
         draw = partial(task.draw, shape)
-        return [Forward(e, i, shape, draw) for e, i in zip(np.split(epochs, 2), np.split(indices, 2))]
+        return [MicroBatch(e, i, shape, draw) for e, i in zip(np.split(epochs, 2), np.split(indices, 2))]
 
     return schedule
 
@@ -184,7 +184,7 @@ def test_a_worker_that_is_killed_ends_the_loader_and_says_so(number: int) -> Non
         next(made)
         pids = workers()
         os.kill(pids[0], number)
-        with pytest.raises(Shortage, match=signal.Signals(number).name):
+        with pytest.raises(ResourceError, match=signal.Signals(number).name):
             for _ in made:
                 pass
     assert gone(pids)
@@ -197,7 +197,7 @@ def test_a_template_that_is_killed_takes_its_workers_along_and_is_started_again(
         pids, before = workers(), template_module._template
         assert before is not None
         os.kill(before.process, signal.SIGKILL)
-        with pytest.raises(Shortage):
+        with pytest.raises(ResourceError):
             for _ in made:
                 pass
     assert gone(pids) and equal(collected(loader()), expected)

@@ -14,8 +14,8 @@ from PIL import Image
 
 import paceline.data.index.staleness as freshness
 from paceline._utils.errors import DataError
-from paceline.data.index.manifest import Manifest, cache_place, class_order_hash, find_manifest, prepare_command
-from paceline.data.index.staleness import check_fresh
+from paceline.data.index.manifest import Manifest, cached_manifest_folder, class_order_hash, find_manifest, prepare_command
+from paceline.data.index.staleness import find_stale_file
 from paceline.data.prepare.class_source import prepare_folder
 
 
@@ -103,18 +103,18 @@ def test_a_manifest_is_found_in_the_root_then_in_the_cache(photos, tmp_path):
     assert find_manifest(photos) == photos / "manifest.json"
     (photos / "manifest.json").unlink()
     assert find_manifest(photos) is None
-    prepare_folder(photos, out=cache_place(photos))
-    assert find_manifest(photos) == cache_place(photos) / "manifest.json"
+    prepare_folder(photos, out=cached_manifest_folder(photos))
+    assert find_manifest(photos) == cached_manifest_folder(photos) / "manifest.json"
     link = tmp_path / "link"
     link.symlink_to(photos)
-    assert find_manifest(link) == cache_place(photos) / "manifest.json"
+    assert find_manifest(link) == cached_manifest_folder(photos) / "manifest.json"
 
 
 def test_a_place_in_the_cache_is_called_after_the_folder_and_told_apart_by_its_path(tmp_path):
-    one, other = (cache_place(tmp_path / above / "my photos") for above in ("a", "b"))
+    one, other = (cached_manifest_folder(tmp_path / above / "my photos") for above in ("a", "b"))
     assert one.parent == other.parent and one != other
     assert re.fullmatch(r"my_photos-[0-9a-f]{12}", one.name) and re.fullmatch(r"my_photos-[0-9a-f]{12}", other.name)
-    assert re.fullmatch(r"root-[0-9a-f]{12}", cache_place(Path("/")).name)
+    assert re.fullmatch(r"root-[0-9a-f]{12}", cached_manifest_folder(Path("/")).name)
 
 
 def test_a_manifest_of_another_tool_is_not_taken_for_ours(tmp_path):
@@ -172,9 +172,9 @@ CHANGES = [
 def test_a_set_that_changed_is_noticed_and_the_change_named(photos, monkeypatch, change, reason, every_file):
     monkeypatch.setattr(freshness, "CHECK_EVERY_FILE_UP_TO", 50_000 if every_file else 0)
     manifest = Manifest.load(photos)
-    assert check_fresh(manifest) is None
+    assert find_stale_file(manifest) is None
     change(photos)
-    found = check_fresh(manifest)
+    found = find_stale_file(manifest)
     assert found is not None and re.search(reason, found), found
 
 
@@ -182,7 +182,7 @@ def test_in_a_small_set_a_change_is_noticed_whatever_the_folders_time_says(photo
     manifest = Manifest.load(photos)
     add(photos)
     os.utime(photos / "train" / "cat", ns=(0, manifest.splits["train"].directory_mtimes[0]))
-    assert "new.jpg is new" in str(check_fresh(manifest))
+    assert "new.jpg is new" in str(find_stale_file(manifest))
 
 
 def test_a_large_set_with_new_folder_times_is_listed_again_and_still_fresh(photos, monkeypatch):
@@ -191,10 +191,10 @@ def test_a_large_set_with_new_folder_times_is_listed_again_and_still_fresh(photo
     listed = []
     real = freshness.list_folder
     monkeypatch.setattr(freshness, "list_folder", lambda folder: listed.append(folder.name) or real(folder))
-    assert check_fresh(manifest) is None and listed == ["train", "val"]
+    assert find_stale_file(manifest) is None and listed == ["train", "val"]
     listed.clear()
     os.utime(photos / "train" / "dog", ns=(1, 1))
-    assert check_fresh(manifest) is None and listed == ["train", "dog", "val"]
+    assert find_stale_file(manifest) is None and listed == ["train", "dog", "val"]
 
 
 def test_a_large_set_looks_at_evenly_spaced_files_only(photos, monkeypatch):
@@ -203,19 +203,19 @@ def test_a_large_set_looks_at_evenly_spaced_files_only(photos, monkeypatch):
     looked_at = []
     real = freshness._size
     monkeypatch.setattr(freshness, "_size", lambda path: looked_at.append(Path(path).name) or real(path))
-    assert check_fresh(Manifest.load(photos)) is None
+    assert find_stale_file(Manifest.load(photos)) is None
     assert looked_at == ["0.jpg", "2.jpg", "0.jpg", "1.jpg"]
 
 
 def test_a_moved_set_with_its_manifest_inside_stays_fresh(photos, tmp_path):
     photos.rename(tmp_path / "elsewhere")
-    assert check_fresh(Manifest.load(tmp_path / "elsewhere")) is None
+    assert find_stale_file(Manifest.load(tmp_path / "elsewhere")) is None
 
 
 def test_a_file_left_out_counts_as_known_until_it_changes(photos):
     bad = photos / "train" / "cat" / "bad.jpg"
     bad.write_bytes(b"text")
     manifest = prepare_folder(photos, on_unreadable="skip")
-    assert check_fresh(manifest) is None
+    assert find_stale_file(manifest) is None
     paint(bad)
-    check_text(str(check_fresh(manifest)), "bad.jpg", "unreadable", "changed")
+    check_text(str(find_stale_file(manifest)), "bad.jpg", "unreadable", "changed")

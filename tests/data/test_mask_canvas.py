@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
-from paceline.data.transforms.crop import Window
-from paceline.models.maskrcnn.mask_targets import canvases_of, nearest
+from paceline.data.transforms.crop import CropWindow
+from paceline.models.maskrcnn.mask_targets import make_canvases, nearest_indices
 
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -57,8 +57,8 @@ def _runs(bitmap: np.ndarray) -> np.ndarray:
     return np.diff(np.concatenate(([0], edges, [flat.size]))).astype(np.uint32)
 
 
-def _canvas(mask, window: Window, *, flip: bool = False, photo=(40, 50), box=(0, 0, 5, 5), side: int = SIDE):
-    canvases, frames = canvases_of(
+def _canvas(mask, window: CropWindow, *, flip: bool = False, photo=(40, 50), box=(0, 0, 5, 5), side: int = SIDE):
+    canvases, frames = make_canvases(
         _masks([mask]), np.array([0]), np.array([box], np.float64), photo=photo, window=window, flip=flip, side=side
     )
     assert canvases.shape == (1, side + 2, side + 2) and canvases.dtype == np.uint8 and frames.dtype == np.float32
@@ -72,7 +72,7 @@ def _cut_out(bitmap: np.ndarray, x: int, y: int, side: int = SIDE) -> np.ndarray
     return bitmap[rows][:, columns]
 
 
-def _rasterised(polygons: list[np.ndarray], window: Window, flip: bool) -> np.ndarray:
+def _rasterized(polygons: list[np.ndarray], window: CropWindow, flip: bool) -> np.ndarray:
     moved = []
     for polygon in polygons:
         x = (polygon[:, 0] - window.left) * (window.resized_width / window.width)
@@ -82,7 +82,7 @@ def _rasterised(polygons: list[np.ndarray], window: Window, flip: bool) -> np.nd
     return official.decode(official.merge(runs))
 
 
-def _resized(bitmap: np.ndarray, window: Window, flip: bool) -> np.ndarray:
+def _resized(bitmap: np.ndarray, window: CropWindow, flip: bool) -> np.ndarray:
     region = bitmap[window.top : window.top + window.height, window.left : window.left + window.width]
     size = (window.resized_height, window.resized_width)
     found = torch.nn.functional.interpolate(torch.from_numpy(region)[None, None].float(), size)[0, 0].byte().numpy()
@@ -115,14 +115,14 @@ _POLYGON = st.lists(st.tuples(_X, _Y), min_size=3, max_size=6).map(lambda p: np.
 def _windows(draw):
     top, left = draw(st.integers(0, 30)), draw(st.integers(0, 40))
     height, width = draw(st.integers(1, 40 - top)), draw(st.integers(1, 50 - left))
-    return Window(top, left, height, width, draw(st.integers(1, 60)), draw(st.integers(1, 60)))
+    return CropWindow(top, left, height, width, draw(st.integers(1, 60)), draw(st.integers(1, 60)))
 
 
 @FEW
 @given(st.lists(_POLYGON, min_size=1, max_size=2), _windows(), st.booleans())
 def test_polygons_are_cut_out_of_pycocotools_bitmap_of_the_input(polygons, window, flip):
     canvas, frame = _canvas(polygons, window, flip=flip)
-    _check(canvas, frame, _rasterised(polygons, window, flip))
+    _check(canvas, frame, _rasterized(polygons, window, flip))
 
 
 @FEW
@@ -145,7 +145,7 @@ def test_runs_are_cut_out_of_torchs_nearest_resize_of_the_photos_bitmap(blob, wi
 def test_runs_that_fit_keep_every_pixel(flip):
     bitmap = np.zeros((40, 50), np.uint8)
     bitmap[30:40, 41:50] = 1
-    window = Window(0, 0, 40, 50, 60, 75)
+    window = CropWindow(0, 0, 40, 50, 60, 75)
     canvas, frame = _canvas(_runs(bitmap), window, flip=flip)
     assert frame.tolist() == ([0, 45, 1, 1] if flip else [62, 45, 1, 1])
     _check(canvas, frame, _resized(bitmap, window, flip))
@@ -154,18 +154,18 @@ def test_runs_that_fit_keep_every_pixel(flip):
 def test_runs_that_go_on_from_the_foot_of_a_column_reach_the_last_row():
     bitmap = np.zeros((12, 50), np.uint8)
     bitmap[:, 20:23] = 1
-    canvas, frame = _canvas(_runs(bitmap), Window(0, 0, 12, 50, 12, 50), photo=(12, 50))
+    canvas, frame = _canvas(_runs(bitmap), CropWindow(0, 0, 12, 50, 12, 50), photo=(12, 50))
     assert frame.tolist() == [20, 0, 1, 1]
     _check(canvas, frame, bitmap)
     # The last row alone: with the row above it left out there would be no mask at all.
-    canvas, frame = _canvas(_runs(bitmap), Window(11, 0, 1, 50, 1, 50), photo=(12, 50))
+    canvas, frame = _canvas(_runs(bitmap), CropWindow(11, 0, 1, 50, 1, 50), photo=(12, 50))
     assert frame.tolist() == [20, 0, 1, 1] and canvas[1, 1:4].all()
 
 
 @pytest.mark.parametrize(("source", "target"), [(480, 800), (640, 1066), (427, 799), (500, 192), (7, 7), (1, 5), (9, 1)])
 def test_nearest_is_torchs(source, target):
     found = torch.nn.functional.interpolate(torch.arange(source).float()[None, None], target)[0, 0]
-    assert nearest(source, target).tolist() == found.long().tolist()
+    assert nearest_indices(source, target).tolist() == found.long().tolist()
 
 
 @FEW
@@ -180,7 +180,7 @@ def test_a_large_object_is_whole_on_its_coarser_canvas(box, kind):
     bitmap[y : y + high, x : x + wide] = 1
     corners = np.array([(x, y), (x + wide, y), (x + wide, y + high), (x, y + high)], np.float64)
     mask = {"polygon": [corners], "runs": _runs(bitmap), "box": []}[kind]
-    window = Window(0, 0, *photo, *photo)
+    window = CropWindow(0, 0, *photo, *photo)
     canvas, frame = _canvas(mask, window, photo=photo, box=(x, y, x + wide, y + high))
     assert frame.tolist() == pytest.approx([x, y, wide / SIDE, high / SIDE])
     assert canvas[1:-1, 1:-1].all()
@@ -195,14 +195,14 @@ def test_a_coarse_pixel_of_runs_takes_the_value_at_its_centre(turned):
     bitmap = np.zeros((20, 360), np.uint8)
     bitmap[2, [20, *range(30, 340, 20), 339]] = 1
     bitmap = bitmap.T if turned else bitmap
-    canvas, frame = _canvas(_runs(bitmap), Window(0, 0, *bitmap.shape, *bitmap.shape), photo=bitmap.shape)
+    canvas, frame = _canvas(_runs(bitmap), CropWindow(0, 0, *bitmap.shape, *bitmap.shape), photo=bitmap.shape)
     assert frame.tolist() == ([2, 20, 1, 20] if turned else [20, 2, 20, 1])
     assert (canvas[1:-1, 1] if turned else canvas[1, 1:-1]).all()
     assert canvas.sum() == SIDE
 
 
 def test_one_side_may_be_coarser_than_the_other():
-    window = Window(0, 0, 40, 50, 40, 50)
+    window = CropWindow(0, 0, 40, 50, 40, 50)
     canvas, frame = _canvas([np.array([(0, 5), (48, 5), (48, 9), (0, 9)], np.float64)], window)
     assert frame.tolist() == [0, 5, 3, 1]
     assert canvas[1:5, :17].all() and not canvas[5:].any() and not canvas[0].any() and not canvas[:, 17].any()
@@ -211,7 +211,7 @@ def test_one_side_may_be_coarser_than_the_other():
 def test_a_mask_without_a_pixel_is_an_empty_canvas_where_its_box_begins():
     line = np.array([(10, 10), (10.01, 30), (10, 20)], np.float64)
     for mask in ([line], np.array([2000], np.uint32)):
-        canvas, frame = _canvas(mask, Window(0, 0, 40, 50, 80, 100), box=(10, 10, 10.5, 30))
+        canvas, frame = _canvas(mask, CropWindow(0, 0, 40, 50, 80, 100), box=(10, 10, 10.5, 30))
         assert not canvas.any() and frame.tolist() == [20, 20, 1, 1]
 
 
@@ -223,19 +223,19 @@ def test_many_objects_at_once_are_the_same_as_one_by_one():
     for at in range(40):
         polygons = [random.uniform(-5, 45, (4, 2)) * random.uniform(0.2, 1) for _ in range(at % 3 + 1)]
         objects.append([] if at % 5 == 0 else _runs(bitmap) if at % 7 == 0 else polygons)
-    where = {"photo": (40, 50), "window": Window(2, 3, 35, 40, 50, 57), "flip": True, "side": SIDE}
+    where = {"photo": (40, 50), "window": CropWindow(2, 3, 35, 40, 50, 57), "flip": True, "side": SIDE}
     rows = np.arange(40)[::-1]
-    canvases, frames = canvases_of(_masks(objects), rows, boxes[rows], **where)
+    canvases, frames = make_canvases(_masks(objects), rows, boxes[rows], **where)
     assert len({frame[2] > 1 for frame in frames.tolist()}) == 2
     for place, row in enumerate(rows.tolist()):
-        one, frame = canvases_of(_masks([objects[row]]), np.array([0]), boxes[row : row + 1], **where)
+        one, frame = make_canvases(_masks([objects[row]]), np.array([0]), boxes[row : row + 1], **where)
         np.testing.assert_array_equal(one[0], canvases[place])
         np.testing.assert_array_equal(frame[0], frames[place])
 
 
 def test_no_objects_are_no_canvases():
-    canvases, frames = canvases_of(
-        _masks([]), np.zeros(0, np.int64), np.zeros((0, 4)), photo=(9, 9), window=Window(0, 0, 9, 9, 9, 9), flip=False,
+    canvases, frames = make_canvases(
+        _masks([]), np.zeros(0, np.int64), np.zeros((0, 4)), photo=(9, 9), window=CropWindow(0, 0, 9, 9, 9, 9), flip=False,
         side=SIDE,
     )  # fmt: skip
     assert canvases.shape == (0, SIDE + 2, SIDE + 2) and frames.shape == (0, 4)

@@ -17,10 +17,10 @@ from instance_sets import json_file, make_instances
 from messages import check_line, check_lines
 from pycocotools import mask as official
 
-from paceline.data.index.box_split import has_masks, open_boxes, truth_masks
-from paceline.data.prepare.box_arrays import mask_arrays, useless_masks, without
+from paceline.data.index.box_split import has_masks, open_boxes, read_object_masks
+from paceline.data.prepare.box_arrays import find_useless_masks, mask_arrays, remove_masks
 from paceline.data.prepare.box_source import prepare_boxes
-from paceline.tools.report.prepare_notes import findings
+from paceline.tools.report.prepare_notes import prepare_lines
 
 SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {
     "outside": lambda entry: [[number + 5000 for number in entry["segmentation"][0]]],
@@ -48,11 +48,11 @@ def test_masks_that_mark_nothing_are_counted_and_taken_as_none(tmp_path, kind, e
     root = make_instances(tmp_path / "set", train=8, val=2)
     spoilt = spoil(root, SPOILT[kind], every)
     manifest = prepare_boxes(root)
-    lines = [line for line in findings(manifest) if line.startswith("warning: Masks")]
+    lines = [line for line in prepare_lines(manifest) if line.startswith("warning: Masks")]
     assert check_lines(lines, ("masks", spoilt, "train", "box"))
     assert lines[0].removeprefix("warning: ") in (manifest.folder / "check.html").read_text()
     split = open_boxes(manifest, "train")
-    known = truth_masks(split, np.arange(len(split))).known
+    known = read_object_masks(split, np.arange(len(split))).known
     assert np.count_nonzero(~known & (split.crowd == 0)) == spoilt and known[split.crowd == 1].all()
 
 
@@ -66,16 +66,16 @@ def test_masks_of_another_object_and_missing_ones_are_counted(tmp_path):
         return [[width - 20, height - 20, width, height - 20, width, height]]
 
     moved = spoil(root, far, 2)
-    check_line(findings(prepare_boxes(root)), "masks", "box", moved, "train")
+    check_line(prepare_lines(prepare_boxes(root)), "masks", "box", moved, "train")
     root = make_instances(tmp_path / "other", train=8, val=2)
     lacking = spoil(root, lambda entry: [], 3)
-    said = list(findings(prepare_boxes(root)))
+    said = list(prepare_lines(prepare_boxes(root)))
     check_line(said, "note", "mask", lacking, "train")
 
 
 def test_good_masks_and_sets_of_boxes_are_not_noted(tmp_path):
     for root in (make_instances(tmp_path / "masks", train=8, val=4), make_set(tmp_path / "boxes")):
-        assert not [line for line in findings(prepare_boxes(root)) if "ask" in line and "of masks" in line]
+        assert not [line for line in prepare_lines(prepare_boxes(root)) if "ask" in line and "of masks" in line]
 
 
 def test_a_set_of_which_no_mask_marks_anything_is_one_of_boxes(tmp_path):
@@ -97,10 +97,10 @@ def test_masks_without_a_pixel_are_those_that_pycocotools_finds_empty(seed, reac
     sides = np.full(6, HEIGHT), np.full(6, WIDTH)
     masks, *_ = mask_arrays(given_masks, *sides, lambda row, reason: ValueError(reason))
     boxes = np.tile([0.0, 0.0, WIDTH, HEIGHT], (6, 1))
-    empty, beside = useless_masks(masks, boxes, *sides)
+    empty, beside = find_useless_masks(masks, boxes, *sides)
     drawn = [official.merge(official.frPyObjects(one, HEIGHT, WIDTH)) for one in given_masks]
     assert empty.tolist() == [official.area(one) == 0 for one in drawn] and not (beside & empty).any()
-    kept = without(masks, empty)
+    kept = remove_masks(masks, empty)
     again = mask_arrays(
         [None if no else one for no, one in zip(empty, given_masks)], *sides, lambda row, reason: ValueError()
     )

@@ -10,13 +10,19 @@ import threading
 import numpy as np
 import pytest
 
-from paceline.data.index.records import Places, Records
-from paceline.data.storage.memory_cache import CachedRecords, Shelf, bytes_of, file_of, new_file
+from paceline.data.index.records import RecordLocations, RecordReader
+from paceline.data.storage.memory_cache import (
+    CachedRecords,
+    SharedMemoryCache,
+    cache_file_size,
+    create_memory_file,
+    open_memory_file,
+)
 
 memfd = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory without a name are Linux's")
 
 
-class Counted(Records):
+class Counted(RecordReader):
     """Photo i is i + 1 times its number's byte; what is asked for is noted."""
 
     at_once = 4
@@ -24,7 +30,7 @@ class Counted(Records):
     def __init__(self, photos: int) -> None:
         zeros = np.zeros(photos, np.int64)
         lengths = np.arange(1, photos + 1)
-        super().__init__(Places(os.curdir, zeros, zeros, lengths, zeros, zeros, zeros, ""))  # type: ignore[arg-type]
+        super().__init__(RecordLocations(os.curdir, zeros, zeros, lengths, zeros, zeros, zeros, ""))  # type: ignore[arg-type]
         self.asked: list[list[int]] = []
 
     def name(self, i: int) -> str:
@@ -43,7 +49,7 @@ class Counted(Records):
 
 def test_a_photo_is_read_once_and_comes_back_as_it_was():
     records = Counted(20)
-    cached = CachedRecords(records, Shelf(-1, 20, 1000), 0)
+    cached = CachedRecords(records, SharedMemoryCache(-1, 20, 1000), 0)
     assert cached.read_many([3, 7, 3]) == [b"\x03" * 4, b"\x07" * 8, b"\x03" * 4]
     assert cached.read(7) == b"\x07" * 8 and cached.read_many([7, 9]) == [b"\x07" * 8, b"\x09" * 10]
     assert records.asked == [[3, 7], [9]]
@@ -52,7 +58,7 @@ def test_a_photo_is_read_once_and_comes_back_as_it_was():
 
 def test_splits_share_the_room_and_do_not_mix():
     first, second = Counted(4), Counted(4)
-    shelf = Shelf(-1, 8, 1000)
+    shelf = SharedMemoryCache(-1, 8, 1000)
     splits = CachedRecords(first, shelf, 0), CachedRecords(second, shelf, 4)
     assert splits[0].read(2) == splits[1].read(2) == b"\x02" * 3
     assert first.asked == second.asked == [[2]] and shelf.kept() == 2
@@ -60,7 +66,7 @@ def test_splits_share_the_room_and_do_not_mix():
 
 def test_what_no_longer_fits_is_read_again_and_nothing_is_thrown_out():
     records, room = Counted(10), 1 + 2 + 3 + 4
-    shelf = Shelf(-1, 10, room)
+    shelf = SharedMemoryCache(-1, 10, room)
     cached = CachedRecords(records, shelf, 0)
     everything = [bytes([i]) * (i + 1) for i in range(10)]
     assert [cached.read_many(range(10)) for _ in range(3)] == [everything] * 3
@@ -71,8 +77,8 @@ def test_what_no_longer_fits_is_read_again_and_nothing_is_thrown_out():
 @memfd
 def test_ranks_fill_their_own_parts_and_read_all():
     room = 60
-    file, _ = new_file(bytes_of(10, room))
-    shelves = [Shelf(file, 10, room, part=part, parts=3) for part in range(3)]
+    file, _ = create_memory_file(cache_file_size(10, room))
+    shelves = [SharedMemoryCache(file, 10, room, part=part, parts=3) for part in range(3)]
     os.close(file)
     ranks = [CachedRecords(Counted(10), shelf, 0) for shelf in shelves]
     for rank, photos in zip(ranks, ((0, 1, 2, 3, 4), (5, 6), (7, 8, 9))):
@@ -85,24 +91,24 @@ def test_ranks_fill_their_own_parts_and_read_all():
 
 @memfd
 def test_another_process_reads_what_this_one_kept():
-    file, name = new_file(bytes_of(3, 100))
-    CachedRecords(Counted(3), Shelf(file, 3, 100), 0).read(2)
+    file, name = create_memory_file(cache_file_size(3, 100))
+    CachedRecords(Counted(3), SharedMemoryCache(file, 3, 100), 0).read(2)
     program = (
         "import sys; from paceline.data.storage.memory_cache import *\n"
         "process, file, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]\n"
-        "print(Shelf(file_of(process, file, name), 3, 100).get(2, 3))"
+        "print(SharedMemoryCache(open_memory_file(process, file, name), 3, 100).get(2, 3))"
     )
     words = [sys.executable, "-c", program, str(os.getpid()), str(file)]
     other = subprocess.run([*words, name], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == str(b"\x02" * 3)
     for another in (name[:-1], name + "0", "paceline-photos"):
         with pytest.raises(OSError, match="another file"):
-            file_of(os.getpid(), file, another)
+            open_memory_file(os.getpid(), file, another)
     os.close(file)
 
 
 def test_many_threads_get_the_right_bytes_and_every_read_is_counted():
-    records, shelf = Counted(200), Shelf(-1, 200, 10_000)
+    records, shelf = Counted(200), SharedMemoryCache(-1, 200, 10_000)
     cached, wrong = CachedRecords(records, shelf, 0), []
 
     def read(seed: int) -> None:

@@ -13,23 +13,23 @@ from stand_ins import InMemory
 from test_augment import PHOTOS, SIDE
 from torchvision.transforms import v2
 
-from paceline.config.resnet import PhotoInput
+from paceline.config.resnet import ImageInput
 from paceline.data.batch import Batch, MixedBatch
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
-from paceline.data.transforms.augment import Mix, draw_mix
-from paceline.data.transforms.sample import draw_training_photo
+from paceline.data.transforms.augment import MixSpec, sample_mix
+from paceline.data.transforms.sample import sample_training_spec
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.mixup import mixed_images, partners_of, partners_share
-from paceline.models.resnet.module import Classifier
+from paceline.models.resnet.mixup import mix_images, mixed_fraction, swap_partners
+from paceline.models.resnet.module import ClassifierWithLoss
 
-BOTH = PhotoInput(size=SIDE, area=(0.5, 1.0), mixup=0.4, cutmix=1.0)
+BOTH = ImageInput(size=SIDE, area=(0.5, 1.0), mixup=0.4, cutmix=1.0)
 CLASSES = 5
 
 
-def _batches(settings: PhotoInput, *, threads=1, first=0, ranks=1, forwards=1, join=1, least=4) -> dict[int, list[Batch]]:
+def _batches(settings: ImageInput, *, threads=1, first=0, ranks=1, forwards=1, join=1, least=4) -> dict[int, list[Batch]]:
     """Step -> its batches by rank and forward, of steps `first` to `least` with 16 samples each."""
     found: dict[int, list[Batch]] = {}
     for rank in range(ranks):
@@ -40,7 +40,7 @@ def _batches(settings: PhotoInput, *, threads=1, first=0, ranks=1, forwards=1, j
             return list(zip(np.split(epochs, forwards), np.split(indices, forwards)))
 
         def draw(epoch, index, header, name):
-            return draw_training_photo(header, name, index % CLASSES, SampleRandom(1, epoch, index), settings)
+            return sample_training_spec(header, name, index % CLASSES, SampleRng(1, epoch, index), settings)
 
         with Loader(
             records=InMemory(PHOTOS), draw=draw, schedule=schedule, threads=threads, first_step=first, last_step=least,
@@ -54,10 +54,10 @@ def _batches(settings: PhotoInput, *, threads=1, first=0, ranks=1, forwards=1, j
 def _mixed(batch: Batch) -> list[tuple[int, float, int, bytes]]:
     """Of each image: its class, its partner's share and class, its pixels."""
     assert isinstance(batch, MixedBatch)
-    images = mixed_images(batch.images.double(), batch.boxes, batch.shares)
-    shares = partners_share(batch.boxes, batch.shares, SIDE**2).tolist()
+    images = mix_images(batch.images.double(), batch.boxes, batch.shares)
+    shares = mixed_fraction(batch.boxes, batch.shares, SIDE**2).tolist()
     pixels = [image.numpy().tobytes() for image in images]
-    return list(zip(batch.labels.tolist(), shares, partners_of(batch.labels).tolist(), pixels))
+    return list(zip(batch.labels.tolist(), shares, swap_partners(batch.labels).tolist(), pixels))
 
 
 def test_the_same_photos_are_mixed_with_each_other_however_a_step_is_cut():
@@ -72,32 +72,32 @@ def test_the_same_photos_are_mixed_with_each_other_however_a_step_is_cut():
 
 
 def test_what_is_off_draws_nothing_and_what_is_on_leaves_all_before_it():
-    random = SampleRandom(1, 2, 3)
-    assert draw_mix(random, PhotoInput()) is None and random.bits() == SampleRandom(1, 2, 3).bits()
+    random = SampleRng(1, 2, 3)
+    assert sample_mix(random, ImageInput()) is None and random.bits() == SampleRng(1, 2, 3).bits()
     (plain,), (mixed,) = _batches(replace(BOTH, mixup=0, cutmix=0))[0], _batches(BOTH)[0]
     assert type(plain) is Batch and torch.equal(plain.images, mixed.images) and torch.equal(plain.labels, mixed.labels)
 
 
-def _drawn(settings: PhotoInput, count: int) -> list[Mix]:
-    drawn = [draw_mix(SampleRandom(0, 0, key), settings) for key in range(count)]
+def _drawn(settings: ImageInput, count: int) -> list[MixSpec]:
+    drawn = [sample_mix(SampleRng(0, 0, key), settings) for key in range(count)]
     return [mix for mix in drawn if mix is not None]
 
 
 def test_shares_are_beta_and_rectangles_have_their_area_but_for_the_border():
     whole = (0, 0, 40, 40)
-    mixup = _drawn(PhotoInput(size=40, mixup=0.4), 4000)
+    mixup = _drawn(ImageInput(size=40, mixup=0.4), 4000)
     assert all(box == whole and 0 <= share <= 1 for box, share in mixup)
     shares = np.array([share for _, share in mixup])
     assert abs(shares.mean() - 0.5) < 0.02 and abs(shares.var() - 1 / (4 * (2 * 0.4 + 1))) < 0.01
-    for (left, top, right, bottom), share in _drawn(PhotoInput(size=40, cutmix=1.0), 500):
+    for (left, top, right, bottom), share in _drawn(ImageInput(size=40, cutmix=1.0), 500):
         assert 0 <= left <= right <= 40 and 0 <= top <= bottom <= 40 and share == 1
-    either = _drawn(PhotoInput(size=40, mixup=1.0, cutmix=1.0), 2000)
+    either = _drawn(ImageInput(size=40, mixup=1.0, cutmix=1.0), 2000)
     assert abs(sum(mix.box == whole for mix in either) - 1000) < 120
 
 
 @pytest.mark.parametrize("alpha", [1e-4, 0.2, 1.0, 3.0, 1e5])
 def test_beta_numbers_have_the_moments_of_their_distribution(alpha):
-    random = SampleRandom(3, 0, 0)
+    random = SampleRng(3, 0, 0)
     drawn = np.array([random.beta(alpha) for _ in range(20_000)])
     assert ((drawn >= 0) & (drawn <= 1)).all() and abs(drawn.mean() - 0.5) < 0.02
     variance = 1 / (4 * (2 * alpha + 1))
@@ -127,24 +127,26 @@ def test_a_pair_is_mixed_as_by_torchvision(monkeypatch):
 
 
 def _same(images, labels, boxes, shares, pixels, targets):
-    torch.testing.assert_close(mixed_images(images, boxes, shares), pixels, rtol=0, atol=1e-12)
-    weight = partners_share(boxes, shares, 600)[:, None]
+    torch.testing.assert_close(mix_images(images, boxes, shares), pixels, rtol=0, atol=1e-12)
+    weight = mixed_fraction(boxes, shares, 600)[:, None]
     one_hot = torch.eye(CLASSES, dtype=torch.float64)[labels]
-    torch.testing.assert_close(one_hot * (1 - weight) + partners_of(one_hot) * weight, targets.double(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(
+        one_hot * (1 - weight) + swap_partners(one_hot) * weight, targets.double(), rtol=0, atol=1e-7
+    )
 
 
 def test_cutmix_rectangles_are_torchvisions_for_the_same_numbers(monkeypatch):
     """Theirs draws its numbers from torch: they are given ours."""
-    settings, transform = PhotoInput(size=40, cutmix=1.0), v2.CutMix(num_classes=CLASSES)
+    settings, transform = ImageInput(size=40, cutmix=1.0), v2.CutMix(num_classes=CLASSES)
     for key in range(200):
-        random = SampleRandom(5, 0, key)
+        random = SampleRng(5, 0, key)
         share, x, y = random.beta(1.0), random.integer(0, 40), random.integer(0, 40)
         numbers = iter((x, y))
         monkeypatch.setattr(torch, "randint", lambda *_, numbers=numbers, **__: torch.tensor([next(numbers)]))
         given = type("Given", (), {"sample": lambda *_, share=share: torch.tensor([1 - share])})()
         monkeypatch.setattr(transform, "_dist", given)
         theirs = transform.make_params([torch.zeros(2, 3, 40, 40)])
-        mix = draw_mix(SampleRandom(5, 0, key), settings)
+        mix = sample_mix(SampleRng(5, 0, key), settings)
         assert mix is not None
         if abs(0.5 * math.sqrt(share) * 40 % 1 - 0.5) < 0.499:  # theirs is float32: a whole half side may round
             assert mix.box == tuple(map(int, theirs["box"])), key
@@ -157,18 +159,18 @@ def test_the_loss_is_the_cross_entropy_to_mixed_and_smoothed_labels_whatever_the
     trunk.add_classes(CLASSES)
     generator = torch.Generator().manual_seed(0)
     trunk.draw("torchvision", generator, zero_init_last_gamma=False)
-    model = Classifier(
+    model = ClassifierWithLoss(
         trunk, mean=BOTH.mean, std=BOTH.std, channels=3, smoothing=smoothing, convention="torch"
     ).double()  # fmt: skip
     model.eval()  # BatchNorm would see the cut, which bn_span is there for
-    monkey = model.normalise
+    monkey = model.normalize
     monkey.forward = lambda images: (images.double() - monkey.mean) * monkey.scale  # type: ignore[method-assign]
     (batch,) = _batches(BOTH)[0]
     assert isinstance(batch, MixedBatch)
-    images = mixed_images(monkey(batch.images), batch.boxes, batch.shares)
-    weight = partners_share(batch.boxes, batch.shares, SIDE**2).double()[:, None]
+    images = mix_images(monkey(batch.images), batch.boxes, batch.shares)
+    weight = mixed_fraction(batch.boxes, batch.shares, SIDE**2).double()[:, None]
     one_hot = torch.eye(CLASSES, dtype=torch.float64)[batch.labels]
-    targets = one_hot * (1 - weight) + partners_of(one_hot) * weight
+    targets = one_hot * (1 - weight) + swap_partners(one_hot) * weight
     logits = model.network.classify(images)
     expected = torch.nn.functional.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
     torch.testing.assert_close(model(batch)["loss"].double(), expected, rtol=1e-6, atol=0)
@@ -180,7 +182,7 @@ def test_the_loss_is_the_cross_entropy_to_mixed_and_smoothed_labels_whatever_the
 def test_images_keep_their_memory_format_and_a_made_up_batch_is_mixed():
     images = torch.rand(4, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     boxes, shares = torch.tensor([[0, 0, 8, 8]] * 4), torch.full((4,), 0.25)
-    assert mixed_images(images, boxes, shares).is_contiguous(memory_format=torch.channels_last)
+    assert mix_images(images, boxes, shares).is_contiguous(memory_format=torch.channels_last)
     from paceline.config.recipes import RECIPES
 
     recipe = RECIPES["resnet50-tiny"]()

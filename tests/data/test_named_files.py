@@ -16,7 +16,7 @@ from tiny_runs import make_photos
 from paceline._utils.errors import DataError
 from paceline.cli.main import main
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 
 @pytest.fixture
@@ -109,6 +109,6 @@ def test_data_of_the_other_kind_get_the_command_that_trains_on_them(
 def test_each_kind_of_data_for_the_other_kind_of_recipe_gets_the_command_of_its_own(tmp_path):
     folders, boxes = make_photos(tmp_path / "folders"), make_instances(tmp_path / "boxes", train=2, val=1)
     with raises(DataError, "boxes", "paceline train resnet50-tiny --data"):
-        ensure_prepared(folders, kind="boxes")
+        prepare_if_needed(folders, kind="boxes")
     with raises(DataError, "class folders", "paceline train ssd-custom --data"):
-        ensure_prepared(boxes, kind="class-folder")
+        prepare_if_needed(boxes, kind="class-folder")

@@ -20,13 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import check_text, raises
 
-from paceline._utils.errors import DataError, UserError
-from paceline.data.index.records import Places, RangeRecords
+from paceline._utils.errors import DataError, PacelineError
+from paceline.data.index.records import RangeRecords, RecordLocations
 from paceline.data.storage import credentials, object_store
-from paceline.data.storage.credentials import in_words
-from paceline.data.storage.disk_cache import kept_on_disk
-from paceline.data.storage.object_store import store_of
-from paceline.data.storage.store import LocalFiles, Range, RangeError, Store, StoreTrouble
+from paceline.data.storage.credentials import explain_store_error
+from paceline.data.storage.disk_cache import with_disk_cache
+from paceline.data.storage.object_store import open_store
+from paceline.data.storage.store import ByteRange, ByteStore, LocalFiles, RangeError, StoreError
 
 pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")
 
@@ -42,9 +42,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
         yield server
 
 
-def place(server: FaultyServer, scheme: str = "s3", key: str = "a.tar") -> tuple[Store, bytes]:
+def place(server: FaultyServer, scheme: str = "s3", key: str = "a.tar") -> tuple[ByteStore, bytes]:
     name = f"{server.url}/bucket/{key}" if scheme == "http" else f"{scheme}://bucket/{key}"
-    return store_of(name), name.encode()
+    return open_store(name), name.encode()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -53,7 +53,7 @@ def test_every_range_is_that_of_the_file(server: FaultyServer, scheme: str) -> N
 
     @given(st.integers(0, len(DATA) + 10), st.integers(0, len(DATA) + 10))
     def check(offset: int, length: int) -> None:
-        assert store.read(Range(name, offset, length)) == DATA[offset : offset + length]
+        assert store.read(ByteRange(name, offset, length)) == DATA[offset : offset + length]
 
     check()
     assert store.status(name).size == len(DATA)
@@ -66,7 +66,7 @@ def test_what_a_server_fails_at_for_a_while_is_asked_again_and_only_that(server:
     for faults in ([500, 503], ["cut", "reset"], ["half", "half"], [429, "cut"]):
         server.requests.clear()
         server.faults = list(faults)
-        assert store.read(Range(name, 10, 5000)) == DATA[10:5010]
+        assert store.read(ByteRange(name, 10, 5000)) == DATA[10:5010]
         assert len(server.requests) == len(faults) + 1, faults
 
 
@@ -86,11 +86,11 @@ def test_what_is_wrong_for_good_is_said_at_once(server: FaultyServer, scheme: st
     store, name = place(server, scheme)
     server.always = fault
     with raises(OSError, words) as caught:
-        store.read(Range(name, 0, 10))
+        store.read(ByteRange(name, 0, 10))
     assert len(server.requests) == 1
     assert caught.value.filename == name
     assert "\n" not in caught.value.strerror
-    assert isinstance(caught.value, FileNotFoundError if fault == 404 else StoreTrouble)
+    assert isinstance(caught.value, FileNotFoundError if fault == 404 else StoreError)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])
@@ -103,8 +103,8 @@ def test_patience_ends(
     monkeypatch.setenv("PACELINE_STORE_PATIENCE", "0.3")
     store, name = place(server, scheme)
     server.always = fault
-    with raises(StoreTrouble, words):
-        store.read(Range(name, 0, 1000))
+    with raises(StoreError, words):
+        store.read(ByteRange(name, 0, 1000))
     assert len(server.requests) > 1
 
 
@@ -112,19 +112,19 @@ def test_a_server_that_is_late_or_gone_is_given_up(server: FaultyServer, monkeyp
     monkeypatch.setenv("PACELINE_STORE_PATIENCE", "0.3")
     store, name = place(server)
     server.late_seconds = 5.0
-    with raises(StoreTrouble, "timed out"):
-        store.read(Range(name, 0, 10))
+    with raises(StoreError, "timed out"):
+        store.read(ByteRange(name, 0, 10))
     with FaultyServer() as other:
         gone, name = place(other, "http")
-    with pytest.raises(StoreTrouble, match=r"\(connection refused\): \d+ tries"):
-        gone.read(Range(name, 0, 10))
+    with pytest.raises(StoreError, match=r"\(connection refused\): \d+ tries"):
+        gone.read(ByteRange(name, 0, 10))
 
 
 def test_a_server_that_comes_back_is_waited_for(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.be_reached(monkeypatch, patience="30")
     with FaultyServer() as before:
         store, name = place(before, "http")
-    asked = object_store.Background(1, "test").submit(store.read, Range(name, 5, 50))
+    asked = object_store.BackgroundThreads(1, "test").submit(store.read, ByteRange(name, 5, 50))
     with pytest.raises(StillWaiting):
         asked.result(0.3)
     with FaultyServer(files={"/bucket/a.tar": DATA}, port=before.port):
@@ -134,25 +134,25 @@ def test_a_server_that_comes_back_is_waited_for(server: FaultyServer, monkeypatc
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_file_that_changes_while_it_is_used_is_an_error(server: FaultyServer, scheme: str) -> None:
     store, name = place(server, scheme)
-    store.read(Range(name, 0, 10))
+    store.read(ByteRange(name, 0, 10))
     server.files["/bucket/a.tar"] = DATA[:-1]
     with raises(OSError, "changed", "100,000 bytes", "99,999"):
-        store.read(Range(name, 0, 10))
+        store.read(ByteRange(name, 0, 10))
     server.files["/bucket/a.tar"] = DATA[::-1]
     if scheme == "http":  # servers that share a load may each have its own ETag: the time counts, which is the same here
-        assert store.read(Range(name, 0, 10)) == DATA[::-1][:10]
+        assert store.read(ByteRange(name, 0, 10)) == DATA[::-1][:10]
     else:
         with pytest.raises(OSError, match="changed"):
-            store.read(Range(name, 0, 10))
+            store.read(ByteRange(name, 0, 10))
     store.status(name)
-    assert store.read(Range(name, 0, 10)) == server.files["/bucket/a.tar"][:10]
+    assert store.read(ByteRange(name, 0, 10)) == server.files["/bucket/a.tar"][:10]
 
 
 def test_many_ranges_are_under_way_at_once_and_come_in_order(server: FaultyServer) -> None:
     server.files.update({f"/bucket/{number}.tar": DATA[number:] for number in range(3)})
     server.late_seconds = 0.05
     store, _ = place(server)
-    wanted = [Range(b"s3://bucket/%d.tar" % (number % 3), 7 * number, 100) for number in range(16)]
+    wanted = [ByteRange(b"s3://bucket/%d.tar" % (number % 3), 7 * number, 100) for number in range(16)]
     found = store.read_many(wanted)
     assert found == [DATA[number % 3 + 7 * number :][:100] for number in range(16)]
     assert server.most > 4
@@ -160,8 +160,8 @@ def test_many_ranges_are_under_way_at_once_and_come_in_order(server: FaultyServe
 
 def test_a_bucket_is_kept_on_disk_where_that_is_asked_for(server: FaultyServer) -> None:
     store, name = place(server)
-    kept = kept_on_disk(store, 1 << 20)
-    assert [kept.read(Range(name, 7, 70)) for _ in range(3)] == [DATA[7:77]] * 3
+    kept = with_disk_cache(store, 1 << 20)
+    assert [kept.read(ByteRange(name, 7, 70)) for _ in range(3)] == [DATA[7:77]] * 3
     assert len(server.requests) == 2, "the head, and the range once"
 
 
@@ -169,7 +169,7 @@ def records_of(names: list[bytes], number: int, length: int) -> RangeRecords:
     """Records of `length` bytes one after the other, the first half in the first file."""
     half = np.arange(number) * 2 // number
     return RangeRecords(
-        Places(
+        RecordLocations(
             root=Path("/nowhere"),
             files=half.astype(np.int32),
             offsets=np.arange(number, dtype=np.int64) * length,
@@ -194,7 +194,7 @@ def test_the_record_that_cannot_be_read_is_named(server: FaultyServer) -> None:
         records.read_many(range(3))
     with pytest.raises(RangeError) as caught:
         store, name = place(server)
-        store.read_many([Range(name, 0, 0), Range(name, 0, 0), Range(name, 0, 1)])
+        store.read_many([ByteRange(name, 0, 0), ByteRange(name, 0, 0), ByteRange(name, 0, 1)])
     assert caught.value.at == 2
 
 
@@ -256,11 +256,11 @@ def test_a_tar_in_a_bucket_is_walked_as_on_a_disk(s3_bucket, tmp_path: Path) -> 
             member.size = 1000 * number
             archive.addfile(member, io.BytesIO(bytes([number]) * member.size))
     (url,) = s3_bucket.upload(tmp_path)
-    store = store_of(url)
+    store = open_store(url)
     with store.open(url.encode()) as stream, tarfile.open(fileobj=stream) as archive:
         members = archive.getmembers()
     assert [member.name for member in members] == [f"{number}.jpg" for number in range(20)]
-    wanted = [Range(url.encode(), member.offset_data, member.size) for member in members]
+    wanted = [ByteRange(url.encode(), member.offset_data, member.size) for member in members]
     assert store.read_many(wanted) == [bytes([number]) * 1000 * number for number in range(20)]
 
 
@@ -279,13 +279,13 @@ def test_patterns_find_what_they_find_on_a_disk(s3_bucket, tmp_path: Path) -> No
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_bytes(name.encode())
     s3_bucket.upload(tmp_path)
-    store = store_of(s3_bucket.url())
+    store = open_store(s3_bucket.url())
     for pattern in PATTERNS:
         found = [name.decode().removeprefix(s3_bucket.url()) for name in store.find(s3_bucket.url(pattern))]
         wanted = [os.fsdecode(name) for name in LocalFiles().find(str(tmp_path / pattern))]
         assert found == [os.path.relpath(name, tmp_path) for name in wanted], pattern
     for name in store.find(s3_bucket.url("odd/*")):  # what was found can be read
-        assert store.read(Range(name, 0, 100)) == name.decode().removeprefix(s3_bucket.url()).encode()
+        assert store.read(ByteRange(name, 0, 100)) == name.decode().removeprefix(s3_bucket.url()).encode()
     with raises(OSError, "bucket"):
         store.find("s3://no-such-bucket/*.tar")
 
@@ -294,7 +294,7 @@ def test_a_web_server_has_no_patterns(server: FaultyServer) -> None:
     server.files["/bucket/a b.tar"] = DATA
     store, name = place(server, "http", key="a%20b.tar")
     assert store.find(name.decode()) == [name]
-    assert store.read(Range(name, 0, 9)) == DATA[:9]
+    assert store.read(ByteRange(name, 0, 9)) == DATA[:9]
     assert store.find(f"{server.url}/bucket/none.tar") == []
     with raises(OSError, "list"):
         store.find(f"{server.url}/bucket/*.tar")
@@ -306,28 +306,28 @@ def test_a_web_server_has_no_patterns(server: FaultyServer) -> None:
 def test_without_the_library_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(DataError, match=r"pip install 'obstore>=0.11'"):
-        store_of("s3://bucket/a.tar")
+        open_store("s3://bucket/a.tar")
 
 
 @pytest.mark.parametrize("given", ["-1", "281", "nan", "soon"])
 def test_patience_is_a_number_of_seconds(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
     monkeypatch.setenv("PACELINE_STORE_PATIENCE", given)
-    with pytest.raises(UserError, match="PACELINE_STORE_PATIENCE"):
-        store_of("s3://bucket/a.tar")
+    with pytest.raises(PacelineError, match="PACELINE_STORE_PATIENCE"):
+        open_store("s3://bucket/a.tar")
 
 
 def test_a_forked_process_says_so_where_it_would_hang(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     store, name = place(server)
-    store.read(Range(name, 0, 1))
+    store.read(ByteRange(name, 0, 1))
     monkeypatch.setattr(object_store, "_FIRST_PROCESS", os.getppid())
-    with pytest.raises(StoreTrouble, match="forked"):
-        store.read(Range(name, 0, 1))
+    with pytest.raises(StoreError, match="forked"):
+        store.read(ByteRange(name, 0, 1))
 
 
 def test_a_process_ends_while_its_requests_wait() -> None:
     program = (
-        "import time; from paceline._utils.parallel_copy import Background\n"
-        "Background(2, 'test').submit(time.sleep, 600); time.sleep(0.1)"
+        "import time; from paceline._utils.parallel_copy import BackgroundThreads\n"
+        "BackgroundThreads(2, 'test').submit(time.sleep, 600); time.sleep(0.1)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
@@ -335,13 +335,13 @@ def test_a_process_ends_while_its_requests_wait() -> None:
 def test_a_machine_without_a_role_is_said_to_have_no_credentials() -> None:
     """obstore's words where nothing answers for the credentials of a machine in a cloud; none is asked here."""
     told = "Generic S3 error: Error after 10 retries: http://169.254.169.254/latest/api/token: error sending request"
-    said = in_words(RuntimeError(told), b"s3://bucket/a.tar", 3.0)
-    assert isinstance(said, StoreTrouble) and said.errno == errno.EACCES
+    said = explain_store_error(RuntimeError(told), b"s3://bucket/a.tar", 3.0)
+    assert isinstance(said, StoreError) and said.errno == errno.EACCES
     assert check_text(str(said.strerror), "credentials", "role")
 
 
 def test_threads_are_no_more_than_allowed_and_hand_on_what_was_raised() -> None:
-    threads = object_store.Background(3, "test")
+    threads = object_store.BackgroundThreads(3, "test")
     import threading
 
     def fail() -> None:
@@ -406,21 +406,21 @@ def test_aws_credentials_are_found_where_its_tools_find_them(profiles: dict[str,
 
 def test_missing_aws_credentials_are_said_at_once(profiles: dict[str, str], tmp_path: Path) -> None:
     nothing = {**profiles, "AWS_CONFIG_FILE": "/no", "AWS_SHARED_CREDENTIALS_FILE": "/no"}
-    with pytest.raises(StoreTrouble, match="no credentials: set AWS_ACCESS_KEY_ID"):
+    with pytest.raises(StoreError, match="no credentials: set AWS_ACCESS_KEY_ID"):
         credentials.aws_settings(nothing)
-    with raises(StoreTrouble, "AWS_PROFILE=other", "profile"):
+    with raises(StoreError, "AWS_PROFILE=other", "profile"):
         credentials.aws_settings({**profiles, "AWS_PROFILE": "other"})
     (tmp_path / "credentials").write_text("no section")
-    with raises(StoreTrouble, "credentials"):
+    with raises(StoreError, "credentials"):
         credentials.aws_settings(profiles)
 
 
 def test_requests_are_signed_with_the_key_of_the_environment(server: FaultyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     store, name = place(server)
-    store.read(Range(name, 0, 1))
+    store.read(ByteRange(name, 0, 1))
     monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
     store, name = place(server)
-    store.read(Range(name, 0, 1))
+    store.read(ByteRange(name, 0, 1))
     first, second = server.authorizations
     assert "Credential=key-of-mine/" in first
     assert second == ""

@@ -15,15 +15,15 @@ from orientation import encode, note, noted, shown, stored
 from PIL import Image, ImageOps
 
 from paceline.config.maskrcnn import InstanceInput
-from paceline.config.resnet import PhotoInput
+from paceline.config.resnet import ImageInput
 from paceline.config.ssd import BoxInput
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.crop import Window, random_resized_crop, resize_and_centre_crop, source_of
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop, source_region
 from paceline.data.transforms.decode import dct_scale, decode_crop
-from paceline.data.transforms.exif import flags_of, orientation_of, orientations
+from paceline.data.transforms.exif import orientations, read_index_flags, read_orientation
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.resample import resample_torch
-from paceline.data.transforms.sample import draw_evaluation_photo, render
+from paceline.data.transforms.sample import decode_and_transform, evaluation_spec
 from paceline.models.maskrcnn import transforms as maskrcnn_transforms
 from paceline.models.ssd import transforms as ssd_transforms
 
@@ -47,7 +47,7 @@ def _picture(height: int, width: int) -> Image.Image:
     return Image.fromarray(pixels.astype(np.uint8))
 
 
-def _ours(data: bytes, window: Window, decoder: str, *, flip: bool = False, law: str = "bilinear-antialias"):
+def _ours(data: bytes, window: CropWindow, decoder: str, *, flip: bool = False, law: str = "bilinear-antialias"):
     out = np.full((window.resized_height - window.skip_top, window.resized_width - window.skip_left, 3), 77, np.uint8)
     decode_crop(data, read_header(data, "it", "apply"), window, out, flip=flip, decoder=decoder, name="it", law=law)  # pyright: ignore[reportArgumentType]
     return out
@@ -62,7 +62,7 @@ def _theirs(data: bytes) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
 def test_the_orientation_and_the_size_are_those_that_pillow_shows(kind, orientation):
     data = encode(_picture(20, 30), orientation, kind)
-    assert orientation_of(data) == orientation
+    assert read_orientation(data) == orientation
     assert read_header(data, "it", "apply")[:2] == _theirs(data).shape[:2]
     assert read_header(data, "it")[:2] == (20, 30), "as stored, where nobody asked for more"
 
@@ -74,7 +74,7 @@ def test_a_tiff_is_turned_by_pillow_and_not_twice(orientation):
     data = file.getvalue()
     with Image.open(io.BytesIO(data)) as image:
         wanted = np.asarray(image.convert("RGB"))
-    np.testing.assert_array_equal(_ours(data, Window(0, 0, *wanted.shape[:2], *wanted.shape[:2]), "simplejpeg"), wanted)
+    np.testing.assert_array_equal(_ours(data, CropWindow(0, 0, *wanted.shape[:2], *wanted.shape[:2]), "simplejpeg"), wanted)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
@@ -85,42 +85,43 @@ def test_both_byte_orders_and_a_long_for_a_short_are_read(order, kind):
     block = head + struct.pack(order + "HHHI", 1, 0x0112, kind, 1) + value
     for prefix in (b"\xff\xd8", b"\xff\xd8\xff\xff\xe0\x00\x04ab"):  # fill bytes, another segment first
         data = prefix + b"\xff\xe1" + (len(block) + 8).to_bytes(2, "big") + b"Exif\0\0" + block + b"\xff\xda"
-        assert orientation_of(data) == 6
+        assert read_orientation(data) == 6
 
 
 def test_only_the_first_exif_before_the_picture_counts():
     plain = encode(_picture(8, 8))
-    assert orientation_of(noted(noted(plain, 3), 6)) == 6
+    assert read_orientation(noted(noted(plain, 3), 6)) == 6
     thumbnail = noted(plain, 8)
-    assert orientation_of(plain[:-2] + thumbnail[2:]) == 1, "what follows the picture's beginning is no note on it"
+    assert read_orientation(plain[:-2] + thumbnail[2:]) == 1, "what follows the picture's beginning is no note on it"
 
 
 def test_damaged_notes_mean_upright_and_are_looked_for_in_the_first_parts_only():
     block = note(6).tobytes()
     jpeg = encode(_picture(8, 8), 6)
-    assert orientation_of(jpeg) == 6
+    assert read_orientation(jpeg) == 6
     at = jpeg.index(block[6:])
     for wrong in (0, 9, 77, 65535):
         assert (
-            orientation_of(
+            read_orientation(
                 jpeg[: at + 18] + struct.pack("<H", wrong)[:: 1 if block[6:8] == b"II" else -1] + jpeg[at + 20 :]
             )
             == 1
         )
     for repeats, found in ((10, 6), (200_000, 1)):
         size = struct.pack("<I", len(block) - 6)
-        assert orientation_of(jpeg[:2] + b"\xff\xe1\x00\x02" * repeats + jpeg[2:]) == found
+        assert read_orientation(jpeg[:2] + b"\xff\xe1\x00\x02" * repeats + jpeg[2:]) == found
         assert (
-            orientation_of(b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0abcdxxxx" * repeats + size[::-1] + b"eXIf" + block[6:]) == found
+            read_orientation(b"\x89PNG\r\n\x1a\n" + b"\0\0\0\0abcdxxxx" * repeats + size[::-1] + b"eXIf" + block[6:])
+            == found
         )
-        assert orientation_of(b"RIFF\0\0\0\0WEBP" + b"abcd\0\0\0\0" * repeats + b"EXIF" + size + block[6:]) == found
+        assert read_orientation(b"RIFF\0\0\0\0WEBP" + b"abcd\0\0\0\0" * repeats + b"EXIF" + size + block[6:]) == found
 
 
 def test_a_directory_that_promises_more_notes_than_it_has_means_upright():
     other = struct.pack("<HHII", 0x0100, 4, 1, 640)
     for rest in range(12):  # what is left of the last note
         block = b"II*\0" + struct.pack("<IH", 8, 3) + other + struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)[:rest]
-        assert orientation_of(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", len(block)) + b"eXIf" + block) == 1
+        assert read_orientation(b"\x89PNG\r\n\x1a\n" + struct.pack(">I", len(block)) + b"eXIf" + block) == 1
 
 
 @examples(300)
@@ -129,7 +130,7 @@ def test_any_damage_gives_some_orientation_and_no_error(kind, data):
     whole = bytearray(encode(_picture(6, 7), 6, kind))
     for _ in range(data.draw(st.integers(1, 6))):
         whole[data.draw(st.integers(0, min(len(whole), 200) - 1))] = data.draw(st.integers(0, 255))
-    assert orientation_of(bytes(whole[: data.draw(st.integers(0, len(whole)))])) in ALL
+    assert read_orientation(bytes(whole[: data.draw(st.integers(0, len(whole)))])) in ALL
 
 
 @examples(150)
@@ -152,7 +153,7 @@ def test_any_window_of_a_turned_photo_is_a_crop_of_what_pillow_shows(
     rows = data.draw(st.integers(1, whole.shape[0] - top))
     columns = data.draw(st.integers(1, whole.shape[1] - left))
     wanted = whole[top : top + rows, left : left + columns]
-    got = _ours(jpeg, Window(top, left, rows, columns, rows, columns), name, flip=flip)
+    got = _ours(jpeg, CropWindow(top, left, rows, columns, rows, columns), name, flip=flip)
     np.testing.assert_array_equal(got, wanted[:, ::-1] if flip else wanted)
 
 
@@ -168,7 +169,7 @@ def test_resized_windows_are_bit_for_bit_those_of_the_upright_picture(orientatio
     """At full scale: what is resized, flipped and cut is the same array as of an upright file."""
     data = encode(_picture(90, 120), orientation, kind)
     upright = Image.fromarray(_theirs(data))
-    window = random_resized_crop(upright.height, upright.width, 70, SampleRandom(0, 0, index))
+    window = random_resized_crop(upright.height, upright.width, 70, SampleRng(0, 0, index))
     window = window._replace(skip_top=index % 5, skip_left=index % 7)
     if kind == "PNG" or law == "bilinear":  # Pillow resizes, or torch does, of the region
         wanted = _ours(encode(upright, 1, "PNG"), window, "pillow", flip=flip, law=law)
@@ -191,9 +192,9 @@ def test_photos_turn_at_every_scale_with_every_decoder(shared_data, seed, decode
         jpeg = noted(path.read_bytes(), orientation)
         whole = Image.fromarray(_theirs(jpeg))
         for side in (300, 150, 60, 30):
-            window = random_resized_crop(whole.height, whole.width, side, SampleRandom(seed, 0, number), area=(0.4, 1))
+            window = random_resized_crop(whole.height, whole.width, side, SampleRng(seed, 0, number), area=(0.4, 1))
             if side == 60:
-                window = resize_and_centre_crop(whole.height, whole.width, side + 3, side)
+                window = resize_and_center_crop(whole.height, whole.width, side + 3, side)
             scales.add(dct_scale(window))
             region = whole.crop((window.left, window.top, window.left + window.width, window.top + window.height))
             resized = np.asarray(region.resize((window.resized_width, window.resized_height), Image.Resampling.BILINEAR))
@@ -211,13 +212,13 @@ def test_at_a_reduced_scale_a_window_is_the_turned_window_of_the_stored_photo(na
     whole = read_header(jpeg, "it", "apply")
     for index in range(20):
         window = random_resized_crop(
-            whole.height, whole.width, 40 // (1 + index % 3), SampleRandom(3, 0, index), area=(0.5, 1)
+            whole.height, whole.width, 40 // (1 + index % 3), SampleRng(3, 0, index), area=(0.5, 1)
         )
         assert dct_scale(window) > 1
-        top, left, height, width, _ = source_of(window, orientation, whole.height, whole.width)
+        top, left, height, width, _ = source_region(window, orientation, whole.height, whole.width)
         side = window.resized_height
         pixels = np.empty((side, side, 3), np.uint8)
-        stored_window = Window(top, left, height, width, side, side)
+        stored_window = CropWindow(top, left, height, width, side, side)
         decode_crop(jpeg, read_header(jpeg, "it"), stored_window, pixels, flip=False, decoder=name, name="it")  # pyright: ignore[reportArgumentType]
         gap = np.abs(_ours(jpeg, window, name).astype(int) - shown(Image.fromarray(pixels), orientation))
         assert gap.max() <= 2
@@ -229,7 +230,7 @@ def test_decoders_agree_on_turned_photos_bit_for_bit(shared_data, seed):
     for number, path in enumerate(some(photos, 16, seed)):
         jpeg = noted(path.read_bytes(), 1 + number % 8)
         header = read_header(jpeg, "it", "apply")
-        window = random_resized_crop(header.height, header.width, 160, SampleRandom(1, 0, number))
+        window = random_resized_crop(header.height, header.width, 160, SampleRng(1, 0, number))
         np.testing.assert_array_equal(*(_ours(jpeg, window, name, flip=True) for name in ("simplejpeg", "nvimgcodec")))
 
 
@@ -243,9 +244,9 @@ def test_samples_of_a_turned_photo_are_those_of_the_upright_one(orientation):
     def crop(data: bytes, index: int):
         out = np.zeros((64, 64, 3), np.uint8)
         settings = BoxInput(size=64, exif="apply")
-        header, random = read_header(data, "it", "apply"), SampleRandom(0, 0, index)
-        draw = ssd_transforms.draw_training_sample(header, "it", boxes, classes, random, settings)
-        render(data, draw, out)
+        header, random = read_header(data, "it", "apply"), SampleRng(0, 0, index)
+        draw = ssd_transforms.sample_box_spec(header, "it", boxes, classes, random, settings)
+        decode_and_transform(data, draw, out)
         return out, draw.label.boxes, draw.label.classes
 
     def whole(data: bytes):
@@ -257,12 +258,12 @@ def test_samples_of_a_turned_photo_are_those_of_the_upright_one(orientation):
         header = read_header(data, "it", "apply")
         instance = InstanceInput(short=(64,), long=128)
         draws = (
-            ssd_transforms.draw_evaluation_sample(header, "it", BoxInput(size=64)),
-            draw_evaluation_photo(header, "it", 0, PhotoInput(eval_resize=50, eval_size=48)),
-            maskrcnn_transforms.draw_evaluation_sample(header, "it", instance, 64, (96, 128)),
+            ssd_transforms.evaluation_box_spec(header, "it", BoxInput(size=64)),
+            evaluation_spec(header, "it", 0, ImageInput(eval_resize=50, eval_size=48)),
+            maskrcnn_transforms.evaluation_instance_spec(header, "it", instance, 64, (96, 128)),
         )
         for draw, out in zip(draws, (square, photo, padded)):
-            render(data, draw, out)
+            decode_and_transform(data, draw, out)
         size = draws[2].label.size
         return square, photo, padded, size
 
@@ -281,14 +282,14 @@ def test_ignored_a_turned_photo_is_read_as_it_is_stored(orientation, decoder):
     for data, out in zip((turned, plain), pair):
         header = read_header(data, "it")
         assert header[:2] == (40, 64)
-        decode_crop(data, header, Window(0, 0, 40, 64, 32, 32), out, flip=False, decoder=decoder, name="it")
+        decode_crop(data, header, CropWindow(0, 0, 40, 64, 32, 32), out, flip=False, decoder=decoder, name="it")
     np.testing.assert_array_equal(*pair)
 
 
 def test_flags_hold_the_orientation_and_an_older_versions_flag_does_not():
-    flags = np.array([flags_of(orientation) | 3 for orientation in ALL] + [4], np.uint8)
+    flags = np.array([read_index_flags(orientation) | 3 for orientation in ALL] + [4], np.uint8)
     assert orientations(flags).tolist() == [*ALL, 0]
-    assert flags_of(1) == 0
+    assert read_index_flags(1) == 0
 
 
 def test_the_helper_stores_what_pillow_shows():

@@ -15,7 +15,7 @@ from paceline.data.index.manifest import Manifest
 from paceline.data.pack.pack import pack
 from paceline.data.pack.photo import smaller_size
 from paceline.data.pack.plan import PackRequest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 
 @pytest.mark.parametrize(
@@ -29,9 +29,9 @@ from paceline.data.prepare.auto_prepare import ensure_prepared
 )
 def test_a_packed_set_gives_the_batches_of_its_source(name, to, tmp_path):
     photos, kind = (make_photos, "class-folder") if "resnet" in name else (make_instances, "boxes")
-    folder = ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind)
+    folder = prepare_if_needed(photos(tmp_path / "set", train=12, val=6), kind=kind)
     pack(Manifest.load(folder), PackRequest(to, shards=2), tmp_path / "out")
-    assert ensure_prepared(tmp_path / "out", kind=kind) == tmp_path / "out"
+    assert prepare_if_needed(tmp_path / "out", kind=kind) == tmp_path / "out"
     expected, found = batches(name, folder), batches(name, tmp_path / "out")
     assert len(found) == len(expected) and all(map(torch.equal, found, expected))
 

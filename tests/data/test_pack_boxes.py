@@ -16,7 +16,7 @@ from sets_to_pack import box_arrays, photo, photos_and_labels
 
 from paceline._utils.errors import DataError
 from paceline.data.containers.recordio import read_recordio
-from paceline.data.containers.recordio_lists import detection_objects
+from paceline.data.containers.recordio_lists import parse_detection_label
 from paceline.data.containers.source import ContainerRequest, prepare_containers
 from paceline.data.containers.tar import write_tar
 from paceline.data.index.index import open_split
@@ -112,8 +112,8 @@ def test_recordio_has_the_boxes_that_training_uses(source, tmp_path):
     labels = [np.asarray(record.labels) for record in read_recordio(io.BytesIO(data), len(data), "train.rec")]
     # MXNet's iterator cannot take a label without objects: one of class -1 stands for none.
     assert labels[2].tolist() == [2, 5, -1, 0, 0, 1, 1]
-    assert len(detection_objects(labels[2], "9").classes) == 0
-    objects = detection_objects(labels[0], "3")
+    assert len(parse_detection_label(labels[2], "9").classes) == 0
+    objects = parse_detection_label(labels[0], "3")
     assert objects.classes.tolist() == [0, 1]
     np.testing.assert_allclose(objects.boxes, [[0.75, 20 / 30, 1, 1], [0, 0, 1, 1]], rtol=1e-6)
     assert packed.classes == ("dog", "cat", "unseen") and packed.category_ids == (0, 1, 2)

@@ -13,7 +13,7 @@ from messages import check_text
 from PIL import Image
 from sets_to_pack import class_set, photo, photos_and_labels
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.main import main
 from paceline.data.containers.recordio import MAGIC, read_recordio
 from paceline.data.index.index import open_split
@@ -143,8 +143,8 @@ def test_photos_are_made_smaller_as_pillow_does(source, tmp_path):
             continue
         anew += 1
         height, width = SMALLER[picture.height, picture.width]
-        grey = picture.mode == "L"
-        smaller = picture.convert("L" if grey else "RGB").resize((width, height), Image.Resampling.LANCZOS)
+        gray = picture.mode == "L"
+        smaller = picture.convert("L" if gray else "RGB").resize((width, height), Image.Resampling.LANCZOS)
         out = io.BytesIO()
         smaller.save(out, "JPEG", quality=60)
         assert data == out.getvalue()
@@ -226,7 +226,7 @@ def test_sizes_are_read_as_people_write_them(text, size):
 
 @pytest.mark.parametrize("text", ["0", "-1", "1XB", "GiB", "1e9"])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(UserError, match="--shard-size"):
+    with pytest.raises(PacelineError, match="--shard-size"):
         parse_bytes(text, "--shard-size")
 
 

@@ -14,7 +14,7 @@ import pytest
 from messages import raises
 from sets_to_pack import class_set, photos_and_labels
 
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.errors import DataError, PacelineError
 from paceline.data.containers.tar import RECORD
 from paceline.data.index.manifest import Manifest
 from paceline.data.pack import pack as packing
@@ -157,7 +157,7 @@ def test_a_record_that_was_changed_is_named(source, tmp_path, line):
     lines = (tmp_path / FILE_NAME).read_text().splitlines()
     lines[line] = lines[line].replace("train-0000", "../rain-0", 1)
     (tmp_path / FILE_NAME).write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=f"line {line + 1} is damaged"):
+    with pytest.raises(PacelineError, match=f"line {line + 1} is damaged"):
         pack(source, REQUEST, tmp_path)
 
 

@@ -17,11 +17,11 @@ from tiny_runs import command, make_photos, train
 from paceline._utils.errors import DataError
 from paceline.data.index.index import Index, open_split
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.records import Damaged
+from paceline.data.index.records import DamagedRecord
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.storage.memory_cache import CachedRecords, Shelf
+from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
 from paceline.data.storage.staged_copy import staged_name, staged_records
-from paceline.data.storage.store import scheme_of
+from paceline.data.storage.store import get_scheme
 
 SEVERAL = ["class folder", *CONTAINERS]
 CHANGED = "other bytes than when it was prepared|damaged"
@@ -68,10 +68,10 @@ def check_named(index: Index, changed: int) -> None:
         if i != changed:
             assert len(index.read(i)) == index.lengths[i]
             continue
-        with pytest.raises(Damaged, match=CHANGED) as found:
+        with pytest.raises(DamagedRecord, match=CHANGED) as found:
             index.read(i)
         assert str(found.value).startswith(index.records.path(i)) and found.value.reason in str(found.value)
-    with pytest.raises(Damaged, match=CHANGED):
+    with pytest.raises(DamagedRecord, match=CHANGED):
         index.records.read_many(range(len(index)))
 
 
@@ -101,7 +101,7 @@ def test_a_server_that_sends_other_bytes_is_not_believed(folder, container, sche
         manifest = prepared(folder, container, tmp_path, capsys, at=f"{server.url}/" if scheme == "http" else "s3://")
         index = open_split(manifest, "train")
         path = index.records.path(2)
-        assert scheme_of(path) == scheme
+        assert get_scheme(path) == scheme
         data = bytearray(server.files[f"/packed/{os.path.basename(path)}"])
         data[middle_of(index, 2)] ^= 4
         server.sent[f"/packed/{os.path.basename(path)}"] = bytes(data)
@@ -130,28 +130,28 @@ def test_a_copy_that_changed_is_named_and_said_how_to_make_anew(folder, containe
 
 def test_what_memory_keeps_was_compared_as_it_was_read(folder, tmp_path, capsys):
     index = open_split(prepared(folder, "class folder", tmp_path, capsys), "train")
-    kept = CachedRecords(index.records, Shelf(-1, len(index), 1 << 20), 0)
+    kept = CachedRecords(index.records, SharedMemoryCache(-1, len(index), 1 << 20), 0)
     whole = kept.read(0)
     for i in (0, 1):
         flip(Path(index.records.path(i)), 50)
     assert kept.read(0) == whole
-    with pytest.raises(Damaged, match=CHANGED):
+    with pytest.raises(DamagedRecord, match=CHANGED):
         kept.read(1)
     assert len(kept.unchecked().read(1)) == index.lengths[1]
 
 
 def test_an_index_without_digests_is_read_as_it_is_and_one_of_another_shape_is_refused(folder, tmp_path, capsys):
     index = open_split(prepared(folder, "class folder", tmp_path, capsys), "train")
-    from paceline.data.index.index import index_over, whole_files
+    from paceline.data.index.index import file_per_record_arrays, make_index
 
     names = [index.relative_name(i) for i in range(len(index))]
     facts = {"lengths": index.lengths, "labels": index.labels, "heights": index.heights, "widths": index.widths}
     flip(Path(index.records.path(0)), 50)
-    without = index_over(whole_files(names, **facts, extra={}), index.root, "train")
+    without = make_index(file_per_record_arrays(names, **facts, extra={}), index.root, "train")
     assert len(without.read(0)) == index.lengths[0]
     for odd in (index.extra["digests"][1:], index.extra["digests"].astype(np.int64)):
         with pytest.raises(DataError, match="digests"):
-            index_over(whole_files(names, **facts, extra={"digests": odd}), index.root, "train")
+            make_index(file_per_record_arrays(names, **facts, extra={"digests": odd}), index.root, "train")
 
 
 @pytest.mark.usefixtures("no_report")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
-from paceline.data.transforms.polygon_fill import crossings, extents, fill
+from paceline.data.transforms.polygon_fill import fill_polygons, find_crossings, mask_extents
 
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -23,10 +23,10 @@ def _official(polygons: list[np.ndarray], height: int, width: int) -> np.ndarray
 
 
 def _ours(polygons: list[np.ndarray], height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    found = crossings(np.concatenate(polygons), np.array([len(each) for each in polygons]), height, width)
+    found = find_crossings(np.concatenate(polygons), np.array([len(each) for each in polygons]), height, width)
     out = np.full((1, height, width), 7, np.uint8)
-    fill(np.zeros_like(found.outlines), found.columns, found.rows, out)
-    return out[0], extents(found, np.zeros(len(polygons), np.int64), 1)[0]
+    fill_polygons(np.zeros_like(found.outlines), found.columns, found.rows, out)
+    return out[0], mask_extents(found, np.zeros(len(polygons), np.int64), 1)[0]
 
 
 def _compare(polygons: list[np.ndarray], height: int, width: int) -> None:
@@ -78,7 +78,7 @@ def test_an_outline_given_twice_counts_once_and_many_may_overlap():
 
 
 def test_no_outlines_have_no_crossings():
-    found = crossings(np.zeros((0, 2)), np.zeros(0, np.int64), 5, 5)
+    found = find_crossings(np.zeros((0, 2)), np.zeros(0, np.int64), 5, 5)
     out = np.ones((2, 5, 5), np.uint8)
-    fill(found.outlines, found.columns, found.rows, out)
-    assert not out.any() and not extents(found, np.zeros(0, np.int64), 2).any()
+    fill_polygons(found.outlines, found.columns, found.rows, out)
+    assert not out.any() and not mask_extents(found, np.zeros(0, np.int64), 2).any()

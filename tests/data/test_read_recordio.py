@@ -17,16 +17,16 @@ from paceline._utils.errors import DataError
 from paceline.data.containers.reading import Truncated
 from paceline.data.containers.recordio import (
     MAGIC,
-    Packed,
     Record,
-    idx_text,
-    lst_line,
+    RecordIOContent,
+    format_idx,
+    format_lst_line,
     read_payload,
     read_recordio,
     record_bytes,
     write_recordio,
 )
-from paceline.data.containers.recordio_lists import check_idx, detection_objects, read_idx, read_lst
+from paceline.data.containers.recordio_lists import check_idx, parse_detection_label, read_idx, read_lst
 
 # Runs of bytes in which the magic word stands often, at all remainders.
 PAYLOADS = st.lists(st.sampled_from([MAGIC, MAGIC[:2], b"\xff\xd8", b"abcd", b"x"]), max_size=8).map(b"".join)
@@ -47,7 +47,7 @@ def photo(data: bytes, record: Record) -> bytes:
 
 def packed(*photos: bytes, labels: float | list[float] = 1.0) -> bytes:
     out = io.BytesIO()
-    write_recordio(out, [Packed(number, labels, data) for number, data in enumerate(photos)])
+    write_recordio(out, [RecordIOContent(number, labels, data) for number, data in enumerate(photos)])
     return out.getvalue()
 
 
@@ -80,22 +80,24 @@ def test_the_writer_writes_mxnets_bytes(shared_data, stem):
     data = (folder / f"{stem}.rec").read_bytes()
     out = io.BytesIO()
     again = [
-        Packed(record.id, record.labels if len(record.labels) > 1 else float(record.labels[0]), photo(data, record))
+        RecordIOContent(
+            record.id, record.labels if len(record.labels) > 1 else float(record.labels[0]), photo(data, record)
+        )
         for record in read_all(data)
     ]
     placed = write_recordio(out, again)
     assert out.getvalue() == data
-    assert idx_text(placed) == (folder / f"{stem}.idx").read_bytes()
+    assert format_idx(placed) == (folder / f"{stem}.idx").read_bytes()
     if stem == "imagenet_style":
         listed = list(read_lst((folder / f"{stem}.lst").read_bytes(), "a.lst"))
-        assert b"".join(lst_line(*line) for line in listed) == (folder / f"{stem}.lst").read_bytes()
+        assert b"".join(format_lst_line(*line) for line in listed) == (folder / f"{stem}.lst").read_bytes()
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2**64 - 1), LABELS, PAYLOADS), max_size=5))
 def test_any_records_come_back(records):
     out = io.BytesIO()
-    write_recordio(out, [Packed(*record) for record in records])
+    write_recordio(out, [RecordIOContent(*record) for record in records])
     data = out.getvalue()
     found = read_all(data)
     assert len(found) == len(records)
@@ -106,7 +108,7 @@ def test_any_records_come_back(records):
 
 def test_a_label_that_is_the_magic_word_is_read_where_it_was_cut():
     word = struct.unpack("<f", MAGIC)[0]
-    data = record_bytes(Packed(0xCED7230A, [1.0, word, 2.0], b"photo"))
+    data = record_bytes(RecordIOContent(0xCED7230A, [1.0, word, 2.0], b"photo"))
     (record,) = read_all(data)
     assert record.parts == 3
     assert record.id == 0xCED7230A
@@ -220,7 +222,7 @@ def test_a_line_that_is_none_of_a_list_is_named(line):
 
 class TestDetectionLabel:
     def test_boxes_classes_and_what_else_stands_there(self):
-        objects = detection_objects(
+        objects = parse_detection_label(
             np.array([4, 6, 640, 480, 3, 0.1, 0.2, 0.3, 0.4, 1, 0, 0, 0, 1, 1, 0], np.float32), "a.rec"
         )
         np.testing.assert_array_equal(objects.boxes, np.array([[0.1, 0.2, 0.3, 0.4], [0, 0, 1, 1]], np.float32))
@@ -228,9 +230,9 @@ class TestDetectionLabel:
         assert objects.extra.tolist() == [[1], [0]]
 
     def test_no_objects_and_padding(self):
-        assert detection_objects(np.array([2, 5], np.float32), "a.rec").boxes.shape == (0, 4)
+        assert parse_detection_label(np.array([2, 5], np.float32), "a.rec").boxes.shape == (0, 4)
         padded = np.array([2, 5, *[-1] * 5, 7, 0, 0, 1, 1], np.float32)
-        assert detection_objects(padded, "a.rec").classes.tolist() == [7]
+        assert parse_detection_label(padded, "a.rec").classes.tolist() == [7]
 
     @pytest.mark.parametrize(
         ("numbers", "said"),
@@ -246,4 +248,4 @@ class TestDetectionLabel:
     )
     def test_another_label_is_refused(self, numbers, said):
         with raises(DataError, said):
-            detection_objects(np.array(numbers, np.float32), "a.rec")
+            parse_detection_label(np.array(numbers, np.float32), "a.rec")

@@ -16,10 +16,10 @@ from messages import raises
 from paceline._utils.errors import DataError
 from paceline.data.containers.reading import Truncated
 from paceline.data.containers.tf_example import coco_example, example_bytes, imagenet_example, parse_example
-from paceline.data.containers.tfrecord import Span, masked_crc32c, tfrecord_spans, write_tfrecord
+from paceline.data.containers.tfrecord import RecordSpan, masked_crc32c, tfrecord_spans, write_tfrecord
 
 
-def read_all(data: bytes, name: str = "a.tfrecord") -> list[Span]:
+def read_all(data: bytes, name: str = "a.tfrecord") -> list[RecordSpan]:
     return list(tfrecord_spans(io.BytesIO(data), len(data), name))
 
 

@@ -8,13 +8,13 @@ import pytest
 from messages import raises
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.reading import Member, Truncated
+from paceline.data.containers.reading import TarMember, Truncated
 from paceline.data.containers.tar import tar_members, write_tar
-from paceline.data.containers.webdataset import Sample, read_label, samples
+from paceline.data.containers.webdataset import WebDatasetSample, group_samples, read_label
 
 
-def grouped(*names: str) -> list[Sample]:
-    return list(samples([Member(name.encode(), 512 * i, 3) for i, name in enumerate(names)], "a.tar"))
+def grouped(*names: str) -> list[WebDatasetSample]:
+    return list(group_samples([TarMember(name.encode(), 512 * i, 3) for i, name in enumerate(names)], "a.tar"))
 
 
 def test_the_key_is_the_path_up_to_the_first_dot():
@@ -53,7 +53,7 @@ def test_a_sample_without_a_label_is_named():
     with raises(DataError, "a.tar", "sample 0", "label"):
         grouped("0.jpg")[0].label("a.tar")
     with raises(DataError, "label"):
-        Sample(b"0", {b"txt": Member(b"0.txt", 0, 1 << 30)}).label("a.tar")
+        WebDatasetSample(b"0", {b"txt": TarMember(b"0.txt", 0, 1 << 30)}).label("a.tar")
 
 
 def test_files_that_do_not_stand_together_and_fields_twice_are_refused():
@@ -104,11 +104,12 @@ def test_a_tar_that_is_cut_off_counts_whole_samples():
     write_tar(out, [(b"%d.%s" % (i, field), b"x" * 600) for i in range(3) for field in (b"cls", b"jpg")])
     data = out.getvalue()
     ends = [
-        sample.fields[b"jpg"].offset + 600 for sample in samples(tar_members(io.BytesIO(data), len(data), "a.tar"), "a.tar")
+        sample.fields[b"jpg"].offset + 600
+        for sample in group_samples(tar_members(io.BytesIO(data), len(data), "a.tar"), "a.tar")
     ]
     for cut in (ends[0], ends[0] + 1000, ends[1] - 1, ends[1], ends[1] + 1000, ends[2], ends[2] + 400):
         survive = sum(end <= cut for end in ends)
-        found = samples(tar_members(io.BytesIO(data[:cut]), cut, "a.tar"), "a.tar")
+        found = group_samples(tar_members(io.BytesIO(data[:cut]), cut, "a.tar"), "a.tar")
         assert [next(found).key for _ in range(survive)] == [b"%d" % i for i in range(survive)]
         with raises(Truncated, f"byte {cut:,}", f"after {survive} whole"):
             next(found)

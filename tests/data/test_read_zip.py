@@ -18,7 +18,7 @@ from messages import raises
 
 from paceline._utils.errors import DataError
 from paceline.data.containers.reading import Truncated
-from paceline.data.containers.zip import ZipMember, inflated, zip_members
+from paceline.data.containers.zip import ZipMember, inflate, zip_members
 
 PHOTO = bytes(range(256)) * 4
 
@@ -43,7 +43,7 @@ def read_all(data: bytes, name: str = "a.zip") -> list[ZipMember]:
 
 def photo(data: bytes, member: ZipMember) -> bytes:
     stored = data[member.offset : member.offset + member.stored_length]
-    content = inflated(stored, member.length) if member.deflated else stored
+    content = inflate(stored, member.length) if member.deflated else stored
     if zlib.crc32(content) != member.crc:  # as preparing compares it
         raise ValueError("another checksum")
     return content
@@ -311,7 +311,7 @@ class TestBombs:
         stored = data[member.offset : member.offset + member.stored_length]
         for bad, said in ((stored[:-1], "packed bytes end before"), (b"\xff" * 20, "cannot be unpacked")):
             with pytest.raises(ValueError, match=said):
-                inflated(bad, member.length)
+                inflate(bad, member.length)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xd8\xff\xe0" * 300, b"", b"PK"])

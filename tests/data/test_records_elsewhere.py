@@ -9,18 +9,18 @@ import pytest
 from stand_ins import tiny_photo
 
 from paceline.data.index.records import FileRecords
-from paceline.data.storage.memory_cache import CachedRecords, Shelf
-from paceline.tools.bench.input_contenders import records_of
+from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
+from paceline.tools.bench.input_contenders import open_file_records
 
 
 @pytest.fixture
 def records(tmp_path) -> FileRecords:
     (tmp_path / "a.jpg").write_bytes(tiny_photo())
-    return records_of([tmp_path / "a.jpg"])  # type: ignore[return-value]
+    return open_file_records([tmp_path / "a.jpg"])  # type: ignore[return-value]
 
 
 def test_what_another_process_gets_reads_the_same_bytes_at_the_source(records):
-    cached = CachedRecords(records, Shelf(-1, 1, 4096), 0)
+    cached = CachedRecords(records, SharedMemoryCache(-1, 1, 4096), 0)
     there = pickle.loads(pickle.dumps(cached))
     assert type(there) is FileRecords and there.portable and not cached.portable
     assert there.read(0) == cached.read(0) == tiny_photo()

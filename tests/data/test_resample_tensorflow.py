@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from paceline.data.transforms.crop import Window
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.decode import decode_crop
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.resample import resample_tensorflow, source_window
@@ -24,7 +24,7 @@ def place(law: str, start: int, length: int, side: int, count: int, number: int)
     return (first + last) / 2 if count == 1 else first + number * (last - first) / (count - 1)
 
 
-def slow(window: Window, law: str) -> np.ndarray:
+def slow(window: CropWindow, law: str) -> np.ndarray:
     """(resized_height, resized_width, 3) float64: four pixels a pixel."""
     photo, out = PHOTO.astype(np.float64), np.zeros((window.resized_height, window.resized_width, 3))
     height, width = photo.shape[:2]
@@ -44,15 +44,15 @@ def slow(window: Window, law: str) -> np.ndarray:
 @pytest.mark.parametrize(
     ("window", "law"),
     [
-        (Window(0, 0, 23, 31, 9, 9), "tensorflow-crop"),
-        (Window(4, 7, 11, 9, 16, 16), "tensorflow-crop"),
-        (Window(12, 0, 11, 31, 5, 40), "tensorflow-crop"),
-        (Window(22, 30, 1, 1, 3, 3), "tensorflow-crop"),
-        (Window(5, 6, 7, 8, 1, 1), "tensorflow-crop"),
-        (Window(0, 0, 23, 31, 12, 40), "tensorflow-photo"),
-        (Window(0, 0, 23, 31, 12, 40, 3, 5), "tensorflow-photo"),
+        (CropWindow(0, 0, 23, 31, 9, 9), "tensorflow-crop"),
+        (CropWindow(4, 7, 11, 9, 16, 16), "tensorflow-crop"),
+        (CropWindow(12, 0, 11, 31, 5, 40), "tensorflow-crop"),
+        (CropWindow(22, 30, 1, 1, 3, 3), "tensorflow-crop"),
+        (CropWindow(5, 6, 7, 8, 1, 1), "tensorflow-crop"),
+        (CropWindow(0, 0, 23, 31, 12, 40), "tensorflow-photo"),
+        (CropWindow(0, 0, 23, 31, 12, 40, 3, 5), "tensorflow-photo"),
     ],
-    ids=lambda value: "x".join(map(str, value)) if isinstance(value, Window) else value,
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, CropWindow) else value,
 )
 def test_each_pixel_is_the_obvious_one(window, law, flip) -> None:
     out = np.zeros((window.resized_height - window.skip_top, window.resized_width - window.skip_left, 3), np.uint8)
@@ -75,7 +75,7 @@ def test_a_photo_that_is_to_be_turned_gives_the_shown_photos_pixels(orientation,
     shown.save(plain, "PNG")
     header = read_header(file.getvalue(), "it", "apply")
     assert (header.height, header.width) == (shown.height, shown.width)
-    window, pictures = Window(9, 11, 20, 17, 13, 13), []
+    window, pictures = CropWindow(9, 11, 20, 17, 13, 13), []
     for data, about in ((file.getvalue(), header), (plain.getvalue(), read_header(plain.getvalue(), "it", "apply"))):
         out = np.zeros((13, 13, 3), np.uint8)
         decode_crop(data, about, window, out, flip=False, decoder=decoder, name="it", law="tensorflow-crop")
@@ -84,5 +84,5 @@ def test_a_photo_that_is_to_be_turned_gives_the_shown_photos_pixels(orientation,
 
 
 def test_one_pixel_more_is_looked_at_on_each_side_that_has_one() -> None:
-    assert source_window(Window(5, 7, 10, 20, 8, 8), 40, 60)[:4] == (4, 6, 12, 22)
-    assert source_window(Window(0, 0, 40, 60, 8, 8), 40, 60)[:4] == (0, 0, 40, 60)
+    assert source_window(CropWindow(5, 7, 10, 20, 8, 8), 40, 60)[:4] == (4, 6, 12, 22)
+    assert source_window(CropWindow(0, 0, 40, 60, 8, 8), 40, 60)[:4] == (0, 0, 40, 60)

@@ -14,8 +14,8 @@ from test_instance_sample import BACKGROUND, BRIGHT, PLAIN, _paste, _sample, _sc
 from torchvision.transforms.v2 import functional as F
 from torchvision.tv_tensors import BoundingBoxes, BoundingBoxFormat
 
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.models.maskrcnn.transforms import boxes_in, scaled_window
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.models.maskrcnn.transforms import clip_boxes_to_input, scaled_window
 
 WIDE = replace(PLAIN, scale_jitter=(0.1, 2.0))
 _SIDE = st.integers(1, 400)
@@ -24,11 +24,11 @@ _SIDE = st.integers(1, 400)
 @examples(60)
 @given(_SIDE, _SIDE, st.integers(1, 200), st.integers(1, 200), st.integers(0, 2**32))
 def test_a_window_lies_in_the_photo_fits_the_input_and_has_the_drawn_factor(height, width, h, w, key):
-    window = scaled_window(height, width, h, w, SampleRandom(0, 0, key), (0.1, 2.0))
+    window = scaled_window(height, width, h, w, SampleRng(0, 0, key), (0.1, 2.0))
     assert window.top >= 0 and window.top + window.height <= height
     assert window.left >= 0 and window.left + window.width <= width
     assert 1 <= window.resized_height <= h and 1 <= window.resized_width <= w
-    factor = SampleRandom(0, 0, key).uniform(0.1, 2.0)
+    factor = SampleRng(0, 0, key).uniform(0.1, 2.0)
     if factor > 1:
         assert (window.resized_height, window.resized_width) == (h, w)
     for region, resized, whole, side in zip(window[2:4], window[4:6], (height, width), (h, w)):
@@ -43,8 +43,8 @@ def test_boxes_are_those_of_torchvision_s_resize_and_fixed_size_crop(key, seed):
     random = np.random.default_rng(seed)
     low = random.uniform(0, 0.9, (6, 2)) * (width, height)
     ltrb = np.concatenate((low, np.minimum(low + random.uniform(1, 200, (6, 2)), (width, height))), axis=1)
-    window = scaled_window(height, width, h, w, SampleRandom(0, 0, key), (0.1, 2.0))
-    mine, keep = boxes_in(window, ltrb, flip=False)
+    window = scaled_window(height, width, h, w, SampleRng(0, 0, key), (0.1, 2.0))
+    mine, keep = clip_boxes_to_input(window, ltrb, flip=False)
     # The whole photo at the window's scale, whole pixels; then the crop, and the clamp to it.
     size = [round(height * window.resized_height / window.height), round(width * window.resized_width / window.width)]
     theirs = BoundingBoxes(torch.from_numpy(ltrb), format=BoundingBoxFormat.XYXY, canvas_size=(height, width))  # pyright: ignore[reportCallIssue]

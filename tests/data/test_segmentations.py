@@ -13,7 +13,7 @@ from messages import check_text, raises
 from pycocotools import mask as official
 
 from paceline._utils.errors import DataError
-from paceline.data.formats.segmentations import box_of
+from paceline.data.formats.segmentations import segmentation_box
 from paceline.data.index.box_split import open_boxes
 from paceline.data.prepare.box_arrays import mask_arrays
 from paceline.data.prepare.box_source import prepare_boxes
@@ -149,6 +149,6 @@ def test_a_missing_area_is_that_of_pycocotools_for_the_mask() -> None:
 
 
 def test_the_box_of_polygons_that_are_not_finite_or_of_no_pixel_is_none() -> None:
-    assert box_of([[1, 2, float("nan"), 4, 5, 6]]) is None and box_of(None) is None
-    assert box_of({"counts": [6], "size": [2, 3]}) is None
-    assert box_of([[1, 2, 9, 4, 5, 6], [0, 0, 1, 1]]) == (1, 2, 8, 4)
+    assert segmentation_box([[1, 2, float("nan"), 4, 5, 6]]) is None and segmentation_box(None) is None
+    assert segmentation_box({"counts": [6], "size": [2, 3]}) is None
+    assert segmentation_box([[1, 2, 9, 4, 5, 6], [0, 0, 1, 1]]) == (1, 2, 8, 4)

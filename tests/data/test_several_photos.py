@@ -17,13 +17,13 @@ from paceline._utils.errors import DataError
 from paceline.config.ssd import BoxInput
 from paceline.data.batch import DetectionBatch, detection_batch
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
-from paceline.data.transforms.crop import Window, part_of_photo
+from paceline.data.transforms.crop import CropWindow, clip_to_image
 from paceline.data.transforms.image_header import Header, read_header
-from paceline.data.transforms.sample import render, with_others
-from paceline.models.ssd.mosaic import Photo, draw_mosaic
-from paceline.models.ssd.transforms import draw_training_sample
+from paceline.data.transforms.sample import decode_and_transform, with_partners
+from paceline.models.ssd.mosaic import MosaicImage, sample_mosaic
+from paceline.models.ssd.transforms import sample_box_spec
 
 SIDE = 120
 STILL = BoxInput(size=SIDE, crop="none", jitter="none", flip=0.0)
@@ -46,20 +46,20 @@ def _photo(number: int) -> tuple[bytes, np.ndarray, np.ndarray]:
 PHOTOS = [_photo(number) for number in range(len(SIZES))]
 
 
-def _draw(index: int, header: Header, name: str, random: SampleRandom, settings: BoxInput):
+def _draw(index: int, header: Header, name: str, random: SampleRng, settings: BoxInput):
     if not settings.mosaic:
-        return draw_training_sample(header, name, *PHOTOS[index][1:], random, settings)
+        return sample_box_spec(header, name, *PHOTOS[index][1:], random, settings)
     others = [random.integer(0, len(PHOTOS)) for _ in range(3)]
-    photos = [Photo(index, header, name, *PHOTOS[index][1:])]
-    photos += [Photo(k, Header(*SIZES[k], 0, False, 0), f"photo {k}", *PHOTOS[k][1:]) for k in others]
-    return draw_mosaic(photos, random, settings)
+    photos = [MosaicImage(index, header, name, *PHOTOS[index][1:])]
+    photos += [MosaicImage(k, Header(*SIZES[k], 0, False, 0), f"photo {k}", *PHOTOS[k][1:]) for k in others]
+    return sample_mosaic(photos, random, settings)
 
 
 def _mosaic(key: int, settings: BoxInput = MOVED):
     index, out = key % len(PHOTOS), np.full((SIDE, SIDE, 3), 99, np.uint8)
-    draw = _draw(index, read_header(PHOTOS[index][0], "it"), "it", SampleRandom(0, 0, key), settings)
-    draw = with_others(draw, lambda numbers: [PHOTOS[k][0] for k in numbers], "ignore")
-    render(PHOTOS[index][0], draw, out)
+    draw = _draw(index, read_header(PHOTOS[index][0], "it"), "it", SampleRng(0, 0, key), settings)
+    draw = with_partners(draw, lambda numbers: [PHOTOS[k][0] for k in numbers], "ignore")
+    decode_and_transform(PHOTOS[index][0], draw, out)
     return out, draw
 
 
@@ -97,15 +97,15 @@ def test_objects_that_a_mosaic_keeps_are_those_whose_centre_is_seen():
 
 
 def test_no_photo_of_a_mosaic_has_an_object():
-    nothing = Photo(4, Header(*SIZES[4], 0, False, 0), "empty", *PHOTOS[4][1:])
-    draw = draw_mosaic([nothing] * 4, SampleRandom(0, 0, 0), MOVED)
+    nothing = MosaicImage(4, Header(*SIZES[4], 0, False, 0), "empty", *PHOTOS[4][1:])
+    draw = sample_mosaic([nothing] * 4, SampleRng(0, 0, 0), MOVED)
     assert draw.label.boxes.shape == (0, 4) and draw.label.boxes.dtype == np.float32 and draw.label.classes.shape == (0,)
 
 
 def test_another_photo_that_changed_its_size_is_refused_by_name():
-    draw = _draw(0, read_header(PHOTOS[0][0], "it"), "it", SampleRandom(0, 0, 3), MOVED)
+    draw = _draw(0, read_header(PHOTOS[0][0], "it"), "it", SampleRng(0, 0, 3), MOVED)
     with pytest.raises(DataError, match=r"photo \d: .*size(.|\n)*Prepare"):
-        with_others(draw, lambda numbers: [_encode(np.zeros((7, 9, 3), np.uint8), "PNG") for _ in numbers], "ignore")
+        with_partners(draw, lambda numbers: [_encode(np.zeros((7, 9, 3), np.uint8), "PNG") for _ in numbers], "ignore")
 
 
 def _batches(settings: BoxInput, *, threads: int, first: int = 0, ranks: int = 1, fetch: int = 0):
@@ -119,7 +119,7 @@ def _batches(settings: BoxInput, *, threads: int, first: int = 0, ranks: int = 1
             return [(epochs[mine], indices[mine])]
 
         def draw(epoch, index, header, name):
-            return _draw(index, header, name, SampleRandom(1, epoch, index), settings)
+            return _draw(index, header, name, SampleRng(1, epoch, index), settings)
 
         with Loader(
             records=InMemory([photo[0] for photo in PHOTOS]), draw=draw, schedule=schedule, threads=threads, first_step=first,
@@ -160,7 +160,7 @@ def test_the_seen_part_of_a_photo_on_a_canvas_is_where_the_canvas_says(data):
     y0, x0 = data.draw(st.integers(0, y)), data.draw(st.integers(0, x))
     y1, x1 = data.draw(st.integers(y + 1, tall)), data.draw(st.integers(x + 1, wide))
     flip = data.draw(st.booleans())
-    window, place = part_of_photo(Window(y0, x0, y1 - y0, x1 - x0, 60, 60), (top, left), height, width, flip)
+    window, place = clip_to_image(CropWindow(y0, x0, y1 - y0, x1 - x0, 60, 60), (top, left), height, width, flip)
     assert window.top >= 0 and window.top + window.height <= height and window.height > 0
     assert window.left >= 0 and window.left + window.width <= width and window.width > 0
     h, w = window.resized_height, window.resized_width
@@ -171,7 +171,7 @@ def test_the_seen_part_of_a_photo_on_a_canvas_is_where_the_canvas_says(data):
     across = 60 - across - window.width * 60 / (x1 - x0) if flip else across
     assert abs(place[1] - across) <= 1
     if (top, left, tall, wide) == (0, 0, height, width):
-        assert (window, place) == (Window(y0, x0, y1 - y0, x1 - x0, 60, 60), (0, 0))
+        assert (window, place) == (CropWindow(y0, x0, y1 - y0, x1 - x0, 60, 60), (0, 0))
 
 
 @pytest.mark.parametrize("crop", ["none", "ssd"])

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from paceline.data.shapes import outlines
 from paceline.data.shapes.outlines import (
     CLASSES,
-    cover,
     make_outline,
-    moved,
+    move_outline,
     outline_area,
     outline_box,
+    rasterize_coverage,
     run_lengths,
     trace_polygons,
 )
-from paceline.data.shapes.paint import inside, paint_object
+from paceline.data.shapes.paint import paint_object, visible_region
 
 
 @st.composite
@@ -100,9 +100,9 @@ def test_run_lengths_are_coco_s(mask):
 @examples(60)
 @given(st.integers(0, 7), st.floats(8, 120), st.floats(0, 2 * math.pi), st.floats(0.85, 1.15), st.floats(-3, 3))
 def test_an_outline_covers_the_area_that_was_asked_for(label, size, angle, stretch, shift):
-    loops = moved(make_outline(label, area=size**2, angle=angle, stretch=stretch), shift, 2 * shift)
+    loops = move_outline(make_outline(label, area=size**2, angle=angle, stretch=stretch), shift, 2 * shift)
     assert outline_area(loops) == pytest.approx(size**2)
-    stamp = cover(loops)
+    stamp = rasterize_coverage(loops)
     # Pillow draws a fine pixel too much along each side; the long thin shapes feel it most.
     assert stamp.coverage.sum() / 255 == pytest.approx(size**2, rel=0.02 + 0.8 / size)
     x1, y1, x2, y2 = outline_box(loops)
@@ -113,12 +113,12 @@ def test_an_outline_covers_the_area_that_was_asked_for(label, size, angle, stret
 
 @pytest.mark.parametrize("label", range(8), ids=CLASSES)
 def test_painting_changes_exactly_the_covered_pixels(label):
-    loops = moved(make_outline(label, area=900.0, angle=0.4, stretch=1.1), 30.0, 10.0)  # sticks out at the top
-    stamp = cover(loops)
+    loops = move_outline(make_outline(label, area=900.0, angle=0.4, stretch=1.1), 30.0, 10.0)  # sticks out at the top
+    stamp = rasterize_coverage(loops)
     for seed in range(12):  # with and without a texture and an edge
         canvas = np.full((3, 60, 60), 128, np.float32)
         paint_object(canvas, np.random.default_rng(seed), loops, stamp, [np.full(3, 128, np.float32)], 0.0)
-        where, part = inside(stamp, 60, 60)
+        where, part = visible_region(stamp, 60, 60)
         coverage = np.zeros((60, 60), np.uint8)
         coverage[where] = stamp.coverage[part]
         changed = np.abs(canvas - 128).max(axis=0) > 5
@@ -128,7 +128,7 @@ def test_painting_changes_exactly_the_covered_pixels(label):
 
 def test_the_ring_is_open_and_its_border_has_no_cut():
     loops = make_outline(CLASSES.index("ring"), area=3000.0, angle=0.0, stretch=1.0)
-    ring, border = cover(loops), cover(loops, edge=2.0)
+    ring, border = rasterize_coverage(loops), rasterize_coverage(loops, edge=2.0)
     middle_y, middle_x = -ring.top, -ring.left
     assert ring.coverage[middle_y, middle_x] == 0
     columns = np.flatnonzero(ring.coverage[middle_y, middle_x:])

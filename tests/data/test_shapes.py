@@ -20,8 +20,8 @@ from by_night import ONE_MORE
 from messages import raises
 from PIL import Image
 
-from paceline._utils.atomic_write import folder_part
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.atomic_write import new_folder_part
+from paceline._utils.errors import DataError, PacelineError
 from paceline.data.shapes import render as shapes
 from paceline.data.shapes.outlines import CLASSES
 from paceline.data.shapes.render import render_shapes, shapes_folder
@@ -360,7 +360,7 @@ def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path):
 def test_a_cache_that_cannot_be_written_is_named(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(UserError, match=r"file/cache.*\n.*PACELINE_CACHE"):
+    with pytest.raises(PacelineError, match=r"file/cache.*\n.*PACELINE_CACHE"):
         shapes_folder("classes")
 
 
@@ -403,7 +403,7 @@ def test_what_a_killed_rendering_left_goes_with_the_next_one_and_what_is_rendere
     (dead / "train").mkdir(parents=True)
     (dead / "train" / "0.jpg").write_bytes(b"half")
     (tmp_path / ".set.mine.part").mkdir()
-    with folder_part(tmp_path / "set") as living:
+    with new_folder_part(tmp_path / "set") as living:
         render_shapes("classes", tmp_path / "set", train=8, val=8, side=32, processes=1)
         assert living.is_dir()
     assert {path.name for path in tmp_path.iterdir()} == {"set", ".set.mine.part"}

@@ -8,14 +8,14 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.crop import IOU_ABOVE, MOST_DRAWS, Window, _Objects, ssd_crop
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.crop import IOU_ABOVE, MAX_DRAWS, CropWindow, _Objects, ssd_crop
 
 NO_BOXES = np.zeros((0, 4))
 
 
 def _crop(height: int, width: int, boxes, key: int, **options):
-    return ssd_crop(height, width, np.array(boxes, np.float64).reshape(-1, 4), SampleRandom(0, 0, key), size=300, **options)
+    return ssd_crop(height, width, np.array(boxes, np.float64).reshape(-1, 4), SampleRng(0, 0, key), size=300, **options)
 
 
 def _iou(boxes: np.ndarray, crop: np.ndarray) -> np.ndarray:
@@ -26,13 +26,13 @@ def _iou(boxes: np.ndarray, crop: np.ndarray) -> np.ndarray:
     return overlap / (areas + (crop[2:] - crop[:2]).prod() - overlap)
 
 
-def _ltrb(window: Window) -> np.ndarray:
+def _ltrb(window: CropWindow) -> np.ndarray:
     return np.array([window.left, window.top, window.left + window.width, window.top + window.height], np.float64)
 
 
 def _law(rng: np.random.Generator, boxes: np.ndarray, attempts: int, free_above: float) -> tuple[np.ndarray, int]:
     """The reference's loop in fractions of the photo, written down as it is told: (crop, objects that stay)."""
-    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    centers = (boxes[:, :2] + boxes[:, 2:]) / 2
     while True:
         option = rng.integers(7)
         if option == 0:
@@ -44,7 +44,7 @@ def _law(rng: np.random.Generator, boxes: np.ndarray, attempts: int, free_above:
                 continue
             left, top = rng.uniform(0, 1 - w), rng.uniform(0, 1 - h)
             crop = np.array([left, top, left + w, top + h])
-            inside = ((centres > crop[:2]) & (centres < crop[2:])).all(axis=1)
+            inside = ((centers > crop[:2]) & (centers < crop[2:])).all(axis=1)
             if (_iou(boxes, crop) > above).all() and inside.any():
                 return crop, int(inside.sum())
 
@@ -74,8 +74,8 @@ def test_a_crop_lies_inside_the_photo_and_keeps_just_the_objects_whose_centre_it
     if (window.height, window.width) == (height, width):
         assert keep.all()
         return
-    centres, crop = (boxes[:, :2] + boxes[:, 2:]) / 2, _ltrb(window)
-    np.testing.assert_array_equal(keep, ((centres > crop[:2]) & (centres < crop[2:])).all(axis=1))
+    centers, crop = (boxes[:, :2] + boxes[:, 2:]) / 2, _ltrb(window)
+    np.testing.assert_array_equal(keep, ((centers > crop[:2]) & (centers < crop[2:])).all(axis=1))
     assert keep.any()
     if free == "touching":
         assert (_iou(boxes, crop) > 0).all()
@@ -111,10 +111,10 @@ def test_each_option_comes_up_one_time_in_seven():
     # The free crop must hold the centre of the photo, the others do so by their IoU or nearly so.
     edges = np.array([0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
     x, y = rng.uniform(0, 1 - w), rng.uniform(0, 1 - h)
-    centre = ((x < 0.5) & (x + w > 0.5) & (y < 0.5) & (y + h > 0.5))[(w / h >= 0.5) & (w / h <= 2)]
+    center = ((x < 0.5) & (x + w > 0.5) & (y < 0.5) & (y + h > 0.5))[(w / h >= 0.5) & (w / h <= 2)]
     expected = np.zeros(6)
     for above in (*IOU_ABOVE, -1.0):
-        expected += np.histogram(area[(area > above) & centre], edges)[0] / ((area > above) & centre).sum() / 7
+        expected += np.histogram(area[(area > above) & center], edges)[0] / ((area > above) & center).sum() / 7
 
     samples, side = 6000, 1000
     found, whole = [], 0
@@ -176,11 +176,11 @@ def test_sides_and_aspect_stay_in_their_ranges_and_reach_them():
 def test_without_objects_it_is_the_whole_photo():
     for key in range(50):
         window, keep = _crop(40, 60, NO_BOXES, key)
-        assert window == Window(0, 0, 40, 60, 300, 300) and keep.shape == (0,)
+        assert window == CropWindow(0, 0, 40, 60, 300, 300) and keep.shape == (0,)
 
 
 def test_it_ends_even_where_the_whole_photo_is_never_drawn():
-    class NeverWhole(SampleRandom):
+    class NeverWhole(SampleRng):
         __slots__ = ("drawn",)
 
         def integer(self, low: int, high: int) -> int:
@@ -190,8 +190,8 @@ def test_it_ends_even_where_the_whole_photo_is_never_drawn():
     random = NeverWhole(0, 0, 0)
     corners = np.array([(0.0, 0.0, 2.0, 2.0), (98.0, 98.0, 100.0, 100.0)])  # no crop has IoU > 0.1 with both
     window, keep = ssd_crop(100, 100, corners, random, size=300)
-    assert window == Window(0, 0, 100, 100, 300, 300) and keep.all()
-    assert random.drawn == MOST_DRAWS
+    assert window == CropWindow(0, 0, 100, 100, 300, 300) and keep.all()
+    assert random.drawn == MAX_DRAWS
 
 
 def test_a_crop_depends_on_its_key_alone():

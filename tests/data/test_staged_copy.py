@@ -20,11 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline._utils.errors import DataError, UserError
-from paceline.data.index.records import digest_of
+from paceline._utils.errors import DataError, PacelineError
+from paceline.data.index.records import record_digest
 from paceline.data.storage import staged_copy, staged_folder, store
-from paceline.data.storage.staged_copy import Copied, StagedCopy, Wanted, staged_name
-from paceline.data.storage.staged_folder import clear, copies, read_ledger
+from paceline.data.storage.staged_copy import CopyStats, FileToStage, StagedCopy, staged_name
+from paceline.data.storage.staged_folder import clear_copies, list_copies, read_ledger
 
 PART = 1000
 KEY = "paceline-0123456789abcdef"
@@ -46,20 +46,20 @@ def source(tmp_path) -> Path:
     return folder
 
 
-def wanted_of(source: Path) -> list[Wanted]:
+def wanted_of(source: Path) -> list[FileToStage]:
     files = sorted(path for path in source.rglob("*") if path.is_file())
     return [
-        Wanted(
+        FileToStage(
             os.fsencode(path),
             b"near/" + os.fsencode(path.relative_to(source)),
             path.stat().st_size,
-            digest_of(path.read_bytes()) if path.suffix == ".jpg" else None,
+            record_digest(path.read_bytes()) if path.suffix == ".jpg" else None,
         )
         for path in files
     ]
 
 
-def bring(source: Path, stage: Path, wanted: list[Wanted] | None = None) -> Copied:
+def bring(source: Path, stage: Path, wanted: list[FileToStage] | None = None) -> CopyStats:
     copy = StagedCopy(stage / KEY, {"from": str(source)}, "Prepare it again.")
     try:
         told: list[tuple[int, int]] = []
@@ -83,12 +83,12 @@ def assert_same(source: Path, stage: Path) -> None:
 
 def test_files_are_copied_once_byte_for_byte(source, tmp_path):
     total = sum(one.size for one in wanted_of(source))
-    assert bring(source, tmp_path / "disk") == Copied(31, total, 0, 0)
+    assert bring(source, tmp_path / "disk") == CopyStats(31, total, 0, 0)
     assert_same(source, tmp_path / "disk")
-    assert bring(source, tmp_path / "disk") == Copied(0, 0, 31, 0)
+    assert bring(source, tmp_path / "disk") == CopyStats(0, 0, 31, 0)
     # What another run wants beside that is added.
     (source / "photos" / "new.jpg").write_bytes(b"new")
-    assert bring(source, tmp_path / "disk") == Copied(1, 3, 31, 0)
+    assert bring(source, tmp_path / "disk") == CopyStats(1, 3, 31, 0)
 
 
 def test_a_copy_that_somebody_wrote_to_is_made_anew(source, tmp_path):
@@ -127,7 +127,7 @@ def test_a_source_that_is_not_what_was_prepared_is_refused_by_name(source, tmp_p
 
 def test_a_disk_that_gives_back_other_bytes_is_named(source, tmp_path, monkeypatch):
     monkeypatch.setattr(staged_copy, "pread", lambda descriptor, length, offset: bytes(length))
-    with raises(UserError, "--stage", "reads back"):
+    with raises(PacelineError, "--stage", "reads back"):
         bring(source, tmp_path)
     assert not any(path.stat().st_size for path in (tmp_path / KEY / "near").rglob("*") if path.is_file())
 
@@ -135,10 +135,10 @@ def test_a_disk_that_gives_back_other_bytes_is_named(source, tmp_path, monkeypat
 def test_too_little_room_is_said_with_both_numbers_before_a_byte_is_copied(source, tmp_path, monkeypatch):
     room = SimpleNamespace(f_blocks=9, f_bfree=3, f_bavail=3, f_frsize=4096, f_files=0, f_favail=0)
     monkeypatch.setattr(os, "statvfs", lambda _: room)
-    with pytest.raises(UserError, match=r"12\.0 KiB free, .*0\.1 MiB"):
+    with pytest.raises(PacelineError, match=r"12\.0 KiB free, .*0\.1 MiB"):
         bring(source, tmp_path)
     room.f_bavail, room.f_files, room.f_favail = 1 << 20, 100, 7
-    with pytest.raises(UserError, match=r"room for 7 more files \(inodes\), and 31 are"):
+    with pytest.raises(PacelineError, match=r"room for 7 more files \(inodes\), and 31 are"):
         bring(source, tmp_path)
     assert not (tmp_path / KEY / "near").exists()
     room.f_favail = 31
@@ -157,7 +157,7 @@ def test_a_disk_that_is_full_in_the_middle_ends_in_one_line_and_gives_its_room_b
         return real(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    with raises(UserError, "full", "folder"):
+    with raises(PacelineError, "full", "folder"):
         bring(source, tmp_path)
     assert not list((tmp_path / KEY / "parts").iterdir())
     monkeypatch.setattr(os, "pwrite", real)
@@ -188,7 +188,7 @@ def slow(self, wanted):
     time.sleep(float(sys.argv[2]))
     return read(self, wanted)
 LocalFiles.read = slow
-wanted = [staged_copy.Wanted(os.fsencode(a), os.fsencode(b), c, d) for a, b, c, d in json.load(sys.stdin)]
+wanted = [staged_copy.FileToStage(os.fsencode(a), os.fsencode(b), c, d) for a, b, c, d in json.load(sys.stdin)]
 copy = staged_copy.StagedCopy(__import__("pathlib").Path(sys.argv[1]), {"from": "here"}, "again")
 done = copy.copy(wanted, progress=lambda *_: None, waits=lambda: print("waits", flush=True))
 print(json.dumps(done), flush=True)
@@ -279,13 +279,13 @@ def test_clearing_removes_what_staging_wrote_and_nothing_else(source, tmp_path):
     (disk / "mine" / "staged.json").write_text('{"paceline_staged": 1}')
     (disk / "paceline-fedcba9876543210").mkdir()  # looks like ours, and is not
     (disk / "paceline-fedcba9876543210" / "notes").write_text("mine")
-    assert copies(disk) == [disk / KEY]
-    assert clear(disk) == (1, sum(one.size for one in wanted_of(source)), [])
+    assert list_copies(disk) == [disk / KEY]
+    assert clear_copies(disk) == (1, sum(one.size for one in wanted_of(source)), [])
     assert sorted(path.name for path in disk.iterdir()) == ["mine", "paceline-fedcba9876543210"]
-    assert clear(disk) == (0, 0, [])
+    assert clear_copies(disk) == (0, 0, [])
     bring(source, disk)
     (disk / KEY / "near" / "photos" / "my notes").write_text("mine")
-    _, _, left = clear(disk)
+    _, _, left = clear_copies(disk)
     assert left == [disk / KEY]
     assert [path.name for path in (disk / KEY).rglob("*") if path.is_file() and path.name not in staged_folder.OURS] == [
         "my notes"
@@ -307,27 +307,27 @@ def test_clearing_follows_no_link_out_of_a_copy_and_leaves_other_users_copies(so
     before = sorted(mine.rglob("*"))
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-    assert copies(disk) == []
+    assert list_copies(disk) == []
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    clear(disk)
+    clear_copies(disk)
     assert sorted(mine.rglob("*")) == before
 
 
 def test_a_copy_in_use_is_not_cleared(source, tmp_path):
     copy = StagedCopy(tmp_path / KEY, {}, "")
-    with raises(UserError, "run", "copy"):
-        clear(tmp_path)
+    with raises(PacelineError, "run", "copy"):
+        clear_copies(tmp_path)
     copy.close()
-    assert clear(tmp_path)[0] == 1 and not (tmp_path / KEY).exists()
+    assert clear_copies(tmp_path)[0] == 1 and not (tmp_path / KEY).exists()
 
 
 def test_a_folder_that_cannot_be_ours_is_refused(source, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / KEY).symlink_to(tmp_path / "elsewhere")
-    with raises(UserError, "--stage", "folder"):
+    with raises(PacelineError, "--stage", "folder"):
         bring(source, tmp_path)
     (tmp_path / "file").write_text("")
-    with raises(UserError, "--stage", "file", "written"):
+    with raises(PacelineError, "--stage", "file", "written"):
         bring(source, tmp_path / "file")
     assert not list((tmp_path / "elsewhere").iterdir())
 

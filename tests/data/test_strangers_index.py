@@ -18,9 +18,9 @@ from tiny_runs import TINY, command, refused
 
 from paceline._utils.errors import DataError
 from paceline.data.index.box_split import open_boxes
-from paceline.data.index.index import describe, open_split, write_index
-from paceline.data.index.manifest import Manifest, prepare_again
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.index.index import describe_arrays, open_split, write_index
+from paceline.data.index.manifest import Manifest, repeat_command
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 Change = Callable[[np.ndarray], object]
 
@@ -34,7 +34,7 @@ def forged(manifest: Manifest, folder: Path, split: str, name: str, change: Chan
     found = arrays[split][name].copy()
     arrays[split][name] = found if (made := change(found)) is None else np.asarray(made)
     folder.mkdir(exist_ok=True)
-    splits = {one: replace(manifest.splits[one], arrays=describe(arrays[one])) for one in manifest.splits}
+    splits = {one: replace(manifest.splits[one], arrays=describe_arrays(arrays[one])) for one in manifest.splits}
     made = replace(manifest, folder=folder, root=str(manifest.root_path), index=write_index(folder, arrays), splits=splits)
     made.save()
     return Manifest.load(folder)
@@ -46,7 +46,7 @@ def put(place: int, value: int) -> Change:
 
 @pytest.fixture
 def classes(class_photos, tmp_path) -> Manifest:
-    return Manifest.load(ensure_prepared(class_photos))
+    return Manifest.load(prepare_if_needed(class_photos))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_verb_says_so_in_a_sentence(classes, tmp_path, capsys) -> None:
 )
 def test_an_array_of_boxes_that_cannot_be_is_refused_in_words(tmp_path, name, change, wrong) -> None:
     root = make_set(tmp_path / "set")
-    manifest = Manifest.load(ensure_prepared(root, kind="boxes"))
+    manifest = Manifest.load(prepare_if_needed(root, kind="boxes"))
     open_boxes(manifest, "train")
     made = forged(manifest, tmp_path / "forged", "train", name, change)
     with pytest.raises(DataError, match=f"index.* train.*{wrong}"):
@@ -112,7 +112,7 @@ def test_a_command_from_somebodys_manifest_holds_no_second_command(classes, tmp_
     ):
         kind = "boxes" if "images" in request else "class-folder"
         splits = classes.splits if kind == "boxes" else {"train": replace(classes.splits["train"], records="ranges")}
-        made = prepare_again(replace(classes, request=request, kind=kind, splits=splits, folder=tmp_path))
+        made = repeat_command(replace(classes, request=request, kind=kind, splits=splits, folder=tmp_path))
         words = shlex.split(made, comments=True)
         assert words[2] == evil and shlex.join(words) == shlex.join(shlex.split(made)), made
         lexer = shlex.shlex(made, posix=True, punctuation_chars=True)
@@ -139,7 +139,7 @@ def test_what_only_describes_a_set_asks_no_host_that_its_index_names(tmp_path, c
         made = Manifest.load(tmp_path)
         arrays = {name: np.load(tmp_path / made.index / f"val.{name}.npy") for name in made.splits["val"].arrays}
         arrays["file_sizes"] = np.array([4096])
-        split = replace(made.splits["val"], arrays=describe(arrays), records="ranges")
+        split = replace(made.splits["val"], arrays=describe_arrays(arrays), records="ranges")
         replace(made, index=write_index(tmp_path, {"val": arrays}), splits={"val": split}).save()
         said = command(capsys, "data", "info", tmp_path)
         assert said.code == 0 and check_text(said.out, url[:-16]), said

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline._utils.errors import RecipeError
 from paceline.data.loader import sampler
-from paceline.data.loader.sampler import batch_indices, permutation, shard
+from paceline.data.loader.sampler import batch_indices, evaluation_shard, permutation
 
 GOLDEN = [7, 5, 2, 3, 8, 0, 9, 4, 1, 6]
 
@@ -122,7 +122,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_the_numbers():
 
 @given(n=st.integers(0, 200), world=st.integers(1, 40))
 def test_evaluation_shards_cover_every_sample_once(n, world):
-    shards = [shard(n, rank, world) for rank in range(world)]
+    shards = [evaluation_shard(n, rank, world) for rank in range(world)]
     assert [sample for part in shards for sample in part] == list(range(n))
     assert max(map(len, shards)) - min(map(len, shards)) <= 1
 

@@ -17,16 +17,16 @@ from test_mask_canvas import _masks, _runs
 from paceline.config.maskrcnn import InstanceInput
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
-from paceline.config.resnet import PhotoInput
+from paceline.config.resnet import ImageInput
 from paceline.config.ssd import BoxInput
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.crop import Window
-from paceline.data.transforms.exif import UPRIGHT, composed, turned_boxes, turned_pixels, turned_points
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.crop import CropWindow
+from paceline.data.transforms.exif import UPRIGHT, compose_orientations, rotate_boxes, rotate_pixels, rotate_points
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import Draw, draw_training_photo, draw_turn, render
-from paceline.models.batch_shapes import Buckets, Sizes
-from paceline.models.maskrcnn.mask_targets import canvases_of
-from paceline.models.ssd.transforms import draw_training_sample
+from paceline.data.transforms.sample import SampleSpec, decode_and_transform, sample_orientation, sample_training_spec
+from paceline.models.batch_shapes import AspectBuckets, ImageSizes
+from paceline.models.maskrcnn.mask_targets import make_canvases
+from paceline.models.ssd.transforms import sample_box_spec
 
 ALL = range(1, 9)
 
@@ -35,8 +35,8 @@ def test_turning_twice_is_one_turn():
     pixels = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
     for first in ALL:
         for then in ALL:
-            wanted = turned_pixels(turned_pixels(pixels, first), then)
-            np.testing.assert_array_equal(turned_pixels(pixels, composed(first, then)), wanted)
+            wanted = rotate_pixels(rotate_pixels(pixels, first), then)
+            np.testing.assert_array_equal(rotate_pixels(pixels, compose_orientations(first, then)), wanted)
 
 
 @given(st.sampled_from(ALL), st.integers(0, 5), st.integers(0, 8), st.integers(1, 4), st.integers(1, 4))
@@ -44,10 +44,10 @@ def test_a_turned_box_covers_the_pixels_that_the_box_covered(turn, top, left, h,
     pixels = np.zeros((9, 12, 3), np.uint8)
     pixels[top : top + h, left : left + w] = 255
     boxes = np.array([(left, top, left + w, top + h)], np.float64)
-    x0, y0, x1, y1 = turned_boxes(boxes, turn, 9, 12)[0].astype(int)
-    shown = turned_pixels(pixels, turn)
+    x0, y0, x1, y1 = rotate_boxes(boxes, turn, 9, 12)[0].astype(int)
+    shown = rotate_pixels(pixels, turn)
     assert shown[y0:y1, x0:x1].all() and shown.sum() == pixels.sum() == 3 * 255 * (y1 - y0) * (x1 - x0)
-    assert turned_boxes(np.zeros((0, 4)), turn, 9, 12).shape == (0, 4)
+    assert rotate_boxes(np.zeros((0, 4)), turn, 9, 12).shape == (0, 4)
 
 
 @examples(40)
@@ -56,16 +56,16 @@ def test_masks_of_a_turned_photo_are_the_turned_masks(turn, flip, seed, size):
     random = np.random.default_rng(seed)
     bitmap = (random.random((20, 30)) < 0.1).astype(np.uint8)
     polygon = random.uniform(-3, 30, (5, 2))
-    shown = turned_pixels(bitmap[..., None].repeat(3, 2), turn)[..., 0]
+    shown = rotate_pixels(bitmap[..., None].repeat(3, 2), turn)[..., 0]
     height, width = shown.shape
-    boxes = turned_boxes(np.array([(2.0, 3, 9, 8)] * 3), turn, 20, 30)
-    window = Window(height // 4, width // 5, height // 2, width // 2, *size)
+    boxes = rotate_boxes(np.array([(2.0, 3, 9, 8)] * 3), turn, 20, 30)
+    window = CropWindow(height // 4, width // 5, height // 2, width // 2, *size)
     rows = np.arange(3)
-    found = canvases_of(
+    found = make_canvases(
         _masks([_runs(bitmap), [polygon], []]), rows, boxes, photo=(20, 30), turn=turn, window=window, flip=flip, side=8
     )
-    moved = turned_points(polygon, turn, 20, 30)
-    wanted = canvases_of(
+    moved = rotate_points(polygon, turn, 20, 30)
+    wanted = make_canvases(
         _masks([_runs(shown), [moved], []]), rows, boxes, photo=(height, width), window=window, flip=flip, side=8
     )
     for mine, theirs in zip(found, wanted):
@@ -77,14 +77,14 @@ def test_a_turned_sample_is_the_sample_turned_whatever_its_exif_says(noted):
     pixels = np.random.default_rng(1).integers(0, 256, (48, 64, 3), dtype=np.uint8)
     data = encode(Image.fromarray(pixels), noted, "PNG")
     header = read_header(data, "it", "apply")
-    straight = turned_pixels(pixels, noted)
+    straight = rotate_pixels(pixels, noted)
     for turn in ALL:
         shown = header.turned(turn)
-        window = Window(0, 0, shown.height, shown.width, shown.height, shown.width)
+        window = CropWindow(0, 0, shown.height, shown.width, shown.height, shown.width)
         settings = InstanceInput(exif="apply")
         out = np.empty((shown.height, shown.width, 3), np.uint8)
-        render(data, Draw("it", shown, window, None, decoder=settings.decoder), out)
-        np.testing.assert_array_equal(out, turned_pixels(straight, turn))
+        decode_and_transform(data, SampleSpec("it", shown, window, None, decoder=settings.decoder), out)
+        np.testing.assert_array_equal(out, rotate_pixels(straight, turn))
 
 
 def test_boxes_lie_where_their_objects_are_seen_and_every_way_up_comes():
@@ -96,9 +96,9 @@ def test_boxes_lie_where_their_objects_are_seen_and_every_way_up_comes():
     settings, seen = BoxInput(size=100, crop="none", flip=0.0, jitter="none", vflip=0.5, rot90=0.75), set()
     for key in range(60):
         out = np.empty((100, 100, 3), np.uint8)
-        random = SampleRandom(0, 0, key)
-        draw = draw_training_sample(read_header(data, "it"), "it", boxes, np.array([1]), random, settings)
-        render(data, draw, out)
+        random = SampleRng(0, 0, key)
+        draw = sample_box_spec(read_header(data, "it"), "it", boxes, np.array([1]), random, settings)
+        decode_and_transform(data, draw, out)
         left, top, right, bottom = np.rint(draw.label.boxes[0] * 100).astype(int)
         assert (out[top:bottom, left:right, 0] == 230).all() and (out[..., 0] == 230).sum() == 600
         seen.add((left, top, right, bottom))
@@ -126,23 +126,23 @@ def test_a_photo_of_a_class_is_turned_before_its_crop():
     file = io.BytesIO()
     Image.fromarray(np.zeros((30, 40, 3), np.uint8)).save(file, "PNG")
     header = read_header(file.getvalue(), "it")
-    settings = PhotoInput(size=16, rot90=1.0)
-    sizes = {draw_training_photo(header, "it", 0, SampleRandom(0, 0, key), settings).header[:2] for key in range(30)}
+    settings = ImageInput(size=16, rot90=1.0)
+    sizes = {sample_training_spec(header, "it", 0, SampleRng(0, 0, key), settings).header[:2] for key in range(30)}
     assert sizes == {(30, 40), (40, 30)}
 
 
 def test_what_is_off_draws_nothing_and_probabilities_are_met():
-    random = SampleRandom(1, 2, 3)
-    assert draw_turn(random, 0.0, 0.0) == UPRIGHT and random.bits() == SampleRandom(1, 2, 3).bits()
-    counts = np.bincount([draw_turn(SampleRandom(0, 0, key), 0.5, 0.75) for key in range(8000)], minlength=9)
+    random = SampleRng(1, 2, 3)
+    assert sample_orientation(random, 0.0, 0.0) == UPRIGHT and random.bits() == SampleRng(1, 2, 3).bits()
+    counts = np.bincount([sample_orientation(SampleRng(0, 0, key), 0.5, 0.75) for key in range(8000)], minlength=9)
     assert (abs(counts[1:] - 1000) < 150).all()
 
 
 def test_inputs_hold_photos_that_may_lie_on_their_side():
     recipe = RECIPES["maskrcnn"]()
     heights, widths = np.array([480, 640, 500, 480]), np.array([640, 480, 500, 640])
-    sizes = Sizes(heights, widths, np.arange(4))
-    plain, turned = (Buckets(override(recipe, {"input.rot90": p}), sizes, Sizes(*sizes)) for p in (0.0, 0.5))
+    sizes = ImageSizes(heights, widths, np.arange(4))
+    plain, turned = (AspectBuckets(override(recipe, {"input.rot90": p}), sizes, ImageSizes(*sizes)) for p in (0.0, 0.5))
     for number in range(4):
         shape = plain.of_sample(number).shape
         needed = turned.of_sample(number).shape

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from messages import check_text
 from recording_reporter import Recording
 
-from paceline._utils.atomic_write import folder_part
+from paceline._utils.atomic_write import new_folder_part
 from paceline._utils.errors import DataError
 from paceline.data.download import check
 from paceline.data.download import unpack as unpacking
@@ -293,7 +293,7 @@ def test_what_another_process_is_at_and_folders_of_other_names_stay(tmp_path: Pa
     archive, out = zipped(tmp_path / "set.zip", FILES), tmp_path / "out"
     (out / ".set.zip.unpacking").mkdir(parents=True)
     (out / ".set.zip.0123abcd.part").symlink_to(tmp_path)
-    with folder_part(out / "set.zip") as others:
+    with new_folder_part(out / "set.zip") as others:
         (others / "theirs.jpg").write_bytes(b"half")
         unpack(archive, out)
         assert (others / "theirs.jpg").read_bytes() == b"half"

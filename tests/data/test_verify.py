@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from messages import raises
 from PIL import Image
 
-from paceline.data.prepare.verify_image import NotAnImage, decode, verify
+from paceline.data.prepare.verify_image import InvalidImage, decode, verify
 
 
 def photo(**options) -> bytes:
@@ -44,7 +44,7 @@ JPEGS = {
 def is_accepted(data: bytes) -> bool:
     try:
         decode(data)
-    except NotAnImage:
+    except InvalidImage:
         return False
     return True
 
@@ -99,7 +99,7 @@ def test_facts_are_the_files_own(tmp_path: Path):
 
 def test_a_picture_too_large_to_be_a_photo_is_refused_before_it_is_decoded(monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-    with raises(NotAnImage, "2000 pixels"):
+    with raises(InvalidImage, "2000 pixels"):
         decode(JPEGS["baseline"])
 
 
@@ -107,5 +107,5 @@ def test_a_file_too_large_is_not_read(tmp_path: Path):
     path = tmp_path / "a.jpg"
     with open(path, "wb") as file:
         file.truncate((1 << 30) + 1)
-    with raises(NotAnImage, "1,073,741,824"):
+    with raises(InvalidImage, "1,073,741,824"):
         verify(os.fsencode(path))

@@ -10,10 +10,10 @@ from by_night import ONE_MORE
 from messages import raises
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import Plan, evaluation_batch, make_plan
+from paceline.config.plan import BatchPlan, evaluation_batch, make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.recipes import RECIPES
-from paceline.data.loader.sampler import batch_indices, permutation, shard
+from paceline.data.loader.sampler import batch_indices, evaluation_shard, permutation
 from paceline.distributed.device.systems import h100x8
 
 RANKS = 1024
@@ -41,7 +41,7 @@ CASES = [
 ]
 
 
-def plan_of(name: str, world: int, eval_ranks: int) -> Plan:
+def plan_of(name: str, world: int, eval_ranks: int) -> BatchPlan:
     recipe = RECIPES[name]()
     train, val = DATA_IMAGES[recipe.target_data]
     images = {"train_images": train, "val_images": val}
@@ -79,7 +79,7 @@ def test_every_rank_takes_as_many_and_each_image_is_taken_once_an_epoch(name, wo
     assert plan.images_per_forward * plan.forwards * world == batch
 
 
-def assert_spans(plan: Plan, orders: list[np.ndarray], step: int, taken: np.ndarray) -> None:
+def assert_spans(plan: BatchPlan, orders: list[np.ndarray], step: int, taken: np.ndarray) -> None:
     """Whoever shares BatchNorm statistics or a loss's divisor holds the same images as on one rank: a run of the stream.
 
     taken  (W, images of a rank), by forward
@@ -110,7 +110,7 @@ def test_mask_r_cnn_on_48_nodes_trains_on_256_of_384_ranks_and_evaluates_on_the_
     plan = plan_of("maskrcnn-nvidia-256-48nodes", 256, 128)
     assert (plan.world, plan.eval_ranks, plan.nodes, plan.images_per_rank) == (256, 128, 48, 1)
     assert (plan.loss_group, plan.loss_join) == (1, 1)
-    shares = [len(shard(plan.val_images, rank, plan.evaluators)) for rank in range(128)]
+    shares = [len(evaluation_shard(plan.val_images, rank, plan.evaluators)) for rank in range(128)]
     assert sum(shares) == 5000 and set(shares) == {39, 40}
     assert evaluation_batch(plan.images_per_forward, plan.val_images, plan.evaluators) == 1
     alone = plan_of("maskrcnn-nvidia-256-48nodes", 256, 0)
@@ -119,7 +119,9 @@ def test_mask_r_cnn_on_48_nodes_trains_on_256_of_384_ranks_and_evaluates_on_the_
 
 @pytest.mark.parametrize("images", [0, 1, 1023, 5000, 50_000])
 def test_evaluations_on_1024_ranks_see_every_image_once(images):
-    ends = [(shard(images, rank, RANKS).start, shard(images, rank, RANKS).stop) for rank in range(RANKS)]
+    ends = [
+        (evaluation_shard(images, rank, RANKS).start, evaluation_shard(images, rank, RANKS).stop) for rank in range(RANKS)
+    ]
     assert ends[0][0] == 0 and ends[-1][1] == images
     assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(ends))
     assert max(stop - start for start, stop in ends) - min(stop - start for start, stop in ends) <= 1

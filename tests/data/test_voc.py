@@ -11,7 +11,7 @@ from messages import check_text, raises
 from photo_folders import paint
 
 from paceline._utils.errors import DataError
-from paceline.data.formats.layouts import BoxSet
+from paceline.data.formats.layouts import DetectionLayout
 from paceline.data.formats.voc import is_voc, read_voc, read_voc_file
 from paceline.data.prepare.box_checks import check_splits
 from paceline.data.prepare.box_source import BoxRequest, prepare_boxes
@@ -235,7 +235,7 @@ def test_without_validation_images_the_way_that_voc_has_is_named_and_leads_on(tm
     ],
 )
 def test_so_it_is_for_the_other_forms(tmp_path: Path, request_: BoxRequest, wanted: str) -> None:
-    source = BoxSet(request_.layout or "coco", tmp_path, {"train": None}, [], {})  # type: ignore[dict-item]
+    source = DetectionLayout(request_.layout or "coco", tmp_path, {"train": None}, [], {})  # type: ignore[dict-item]
     with pytest.raises(DataError) as refusal:
         check_splits(source, request_, "paceline prepare ...")
     assert wanted in str(refusal.value) and "--val-fraction 0.2" in str(refusal.value)

@@ -14,7 +14,7 @@ from messages import check_lines, raises
 from photo_folders import paint
 
 from paceline._utils.errors import DataError
-from paceline.data.formats.annotations import PhotoLabels, polygon_area
+from paceline.data.formats.annotations import ImageLabels, polygon_area
 from paceline.data.formats.yolo import is_yolo, read_label_file, read_yolo
 
 NAMES = {0: "cat", 1: "dog"}
@@ -94,7 +94,7 @@ def test_real_polygons_come_back_with_their_bounds_as_boxes(shared_data: Path, t
 def test_a_line_gives_centre_and_size_in_pixels(tmp_path_factory, k: int, box: tuple, size: tuple[int, int]) -> None:
     path = tmp_path_factory.mktemp("label") / "a.txt"
     put(path, f"\n{k} " + " ".join(map(repr, box)) + "\n\n")
-    photo = PhotoLabels("a.jpg", *size)
+    photo = ImageLabels("a.jpg", *size)
     assert read_label_file(path, photo, NAMES) == []
     x, y, w, h = photo.boxes[0]
     assert photo.categories == [k]

@@ -13,7 +13,7 @@ from photo_folders import paint
 
 from paceline._utils.errors import DataError
 from paceline.cli.main import main
-from paceline.data.formats.file_matching import NearNames, form_of, loose_form_of
+from paceline.data.formats.file_matching import NearNames, fold_name, fold_name_loosely
 from paceline.data.formats.yolo import read_yolo
 
 YAML = "train: images/train\nval: images/val\nnames: [cat, dog]\n"
@@ -244,20 +244,22 @@ def test_hidden_and_system_files_are_no_part_of_a_yolo_set(tmp_path: Path, capsy
 
 def test_a_label_under_a_near_name_is_watched_for_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from paceline.data.index.manifest import Manifest
-    from paceline.data.index.staleness import check_fresh
+    from paceline.data.index.staleness import find_stale_file
 
     make_set(tmp_path / "set", ["images/train/a.jpg", "images/train/b.jpg"], ["labels/train/a.txt", "labels/train/b.TXT"])
     assert main(["prepare", "yolo", str(tmp_path / "set"), "--out", str(tmp_path / "out")]) == 0
     manifest = Manifest.load(tmp_path / "out")
-    assert check_fresh(manifest) is None
+    assert find_stale_file(manifest) is None
     put(tmp_path / "set/labels/train/b.TXT", BOX + BOX)
-    assert "annotations changed" in str(check_fresh(manifest))
+    assert "annotations changed" in str(find_stale_file(manifest))
 
 
 def test_forms_of_names() -> None:
-    assert form_of(NFC) == form_of(NFD.upper()) != form_of("kafer 1")
-    assert loose_form_of("A_b%20C.jpg") == loose_form_of("a  b c.jpg") and loose_form_of("100%.jpg") == "100%.jpg"
-    assert loose_form_of("\udcff") == "\udcff"
+    assert fold_name(NFC) == fold_name(NFD.upper()) != fold_name("kafer 1")
+    assert (
+        fold_name_loosely("A_b%20C.jpg") == fold_name_loosely("a  b c.jpg") and fold_name_loosely("100%.jpg") == "100%.jpg"
+    )
+    assert fold_name_loosely("\udcff") == "\udcff"
 
 
 def test_a_path_of_two_spellings_is_none(tmp_path: Path) -> None:

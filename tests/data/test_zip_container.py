@@ -17,17 +17,17 @@ from set_batches import batches
 from tiny_runs import make_photos
 
 from paceline._utils.errors import DataError
-from paceline.data.index.index import describe, name_arrays, open_split, write_index
+from paceline.data.index.index import describe_arrays, open_split, pack_names, write_index
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.records import RECORDS, DeflatedRecords, Places, Records
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.index.records import RECORDS, DeflatedRecords, RecordLocations, RecordReader
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.models.registry import WORKLOADS
 
 CASES = [workload.start for workload in WORKLOADS.values()]
 
 
-class ZipRecords(Records):
-    def __init__(self, places: Places) -> None:
+class ZipRecords(RecordReader):
+    def __init__(self, places: RecordLocations) -> None:
         super().__init__(places)
         self.archive = zipfile.ZipFile(os.fsdecode(places.file_path(0)))
 
@@ -52,11 +52,11 @@ def pack(prepared: Manifest, folder: Path) -> None:
                 archive.writestr(str(first + i), index.read(i))
             places = {"files": np.zeros(len(index), np.int32), "offsets": first + np.arange(len(index))}
             own = {"lengths": index.lengths, "labels": index.labels, "heights": index.heights, "widths": index.widths}
-            arrays[split] = {**places, **own, **index.extra, **name_arrays([b"all.zip"])}
+            arrays[split] = {**places, **own, **index.extra, **pack_names([b"all.zip"])}
     for name, split in prepared.splits.items():
         arrays[name]["file_sizes"] = np.array([(folder / "all.zip").stat().st_size])
         counts = split.boxes and replace(split.boxes, files=())
-        splits[name] = replace(split, records="zip", arrays=describe(arrays[name]), boxes=counts)
+        splits[name] = replace(split, records="zip", arrays=describe_arrays(arrays[name]), boxes=counts)
     replace(prepared, root=".", folder=folder, index=write_index(folder, arrays), splits=splits).save()
 
 
@@ -64,9 +64,9 @@ def pack(prepared: Manifest, folder: Path) -> None:
 def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tmp_path, monkeypatch):
     monkeypatch.setitem(RECORDS, "zip", ZipRecords)
     photos, kind = (make_photos, "class-folder") if "resnet" in name else (make_instances, "boxes")
-    folder, zipped = (ensure_prepared(photos(tmp_path / "set", train=12, val=6), kind=kind), tmp_path / "zipped")
+    folder, zipped = (prepare_if_needed(photos(tmp_path / "set", train=12, val=6), kind=kind), tmp_path / "zipped")
     pack(Manifest.load(folder), zipped)
-    assert ensure_prepared(zipped, kind=kind) == zipped
+    assert prepare_if_needed(zipped, kind=kind) == zipped
     expected, *others = batches(name, folder), batches(name, zipped), batches(name, zipped, 3)
     assert all(len(found) == len(expected) and all(map(torch.equal, found, expected)) for found in others)
     content = bytearray((zipped / "all.zip").read_bytes())
@@ -76,7 +76,7 @@ def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tm
         batches(name, zipped, 2)
     (zipped / "all.zip").unlink()
     with raises(DataError, "all.zip", "No such file or directory", "containers"):
-        ensure_prepared(zipped, kind=kind)
+        prepare_if_needed(zipped, kind=kind)
 
 
 def test_a_deflated_record_whose_file_was_cut_is_named_with_its_length(tmp_path):
@@ -86,7 +86,7 @@ def test_a_deflated_record_whose_file_was_cut_is_named_with_its_length(tmp_path)
     file = tmp_path / "a.zip"
     file.write_bytes(b"head" + stored)
     records = DeflatedRecords(
-        Places(
+        RecordLocations(
             root=tmp_path,
             files=np.zeros(1, np.int32),
             offsets=np.array([4]),

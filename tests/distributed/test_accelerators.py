@@ -14,9 +14,9 @@ from tiny_runs import command, refused
 from paceline._utils.errors import RecipeError
 from paceline.config.system import System, check_system
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.distributed.device import accelerators
-from paceline.distributed.device.detect import auto, gpu
+from paceline.distributed.device.detect import detect_gpu, detect_system
 from paceline.distributed.device.setup import autocast_for, choose_device, make_exact
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.training.meters import Meters
@@ -68,35 +68,35 @@ def test_a_system_whose_accelerator_is_not_here_is_refused_and_another_kind_does
 @pytest.mark.parametrize(("kind", "precision"), [("hpu", "bf16"), ("xpu", "bf16"), ("mps", "fp32")])  # CUDA's: tests/gpu
 def test_gpu_asks_whatever_accelerator_there_is(machine, kind, precision):
     machine(kind, 1 if kind == "mps" else 4)
-    found = gpu()
+    found = detect_gpu()
     assert (found.accelerator, found.per_node, found.memory_gib) == (kind, 1 if kind == "mps" else 4, 96.0)
     assert found.precision == precision and found.chip == f"{kind} of a test"
     # Apple's is not taken unasked.
-    assert auto().accelerator == ("cpu" if kind == "mps" else kind)
+    assert detect_system().accelerator == ("cpu" if kind == "mps" else kind)
 
 
 def test_a_kind_that_does_not_say_its_memory_is_refused_with_what_to_do(machine, monkeypatch):
     machine("hpu", 8, memory=0)
     monkeypatch.delattr(torch.accelerator, "get_memory_info", raising=False)  # torch 2.9
     with raises(RecipeError, "memory"):
-        gpu()
+        detect_gpu()
 
 
 def test_this_machine_without_an_accelerator_has_none():
     if torch.cuda.is_available():
         pytest.skip("it has one")
-    assert accelerators.found() == ("", 0) and accelerators.preferred() == ""
-    assert {kind: accelerators.count(kind) for kind in accelerators.NAMES} == dict.fromkeys(accelerators.NAMES, 0)
-    accelerators.synchronise(torch.device("cpu"))
-    accelerators.use(torch.device("cpu"))
-    assert accelerators.device_name(torch.device("cpu")) == "CPU"
+    assert accelerators.find_accelerators() == ("", 0) and accelerators.default_accelerator() == ""
+    assert {kind: accelerators.count_devices(kind) for kind in accelerators.NAMES} == dict.fromkeys(accelerators.NAMES, 0)
+    accelerators.synchronize(torch.device("cpu"))
+    accelerators.set_device(torch.device("cpu"))
+    assert accelerators.get_device_name(torch.device("cpu")) == "CPU"
 
 
 @pytest.mark.parametrize("system", ["gaudi8", "gaudi2x8", "mi300x8", "dgx-h100", "gpu"])
 def test_training_on_a_machine_that_is_not_here_is_refused_in_one_line_and_leaves_nothing(
     tmp_path, monkeypatch, capsys, system
 ):
-    if accelerators.found()[1]:
+    if accelerators.find_accelerators()[1]:
         pytest.skip("this machine has accelerators")
     monkeypatch.chdir(tmp_path)
     refused(command(capsys, "train", "ssd-tiny", "--system", system), "torch sees")
@@ -105,7 +105,7 @@ def test_training_on_a_machine_that_is_not_here_is_refused_in_one_line_and_leave
 
 def test_ranks_that_nothing_connects_are_refused_before_they_look_for_each_other():
     pair = replace(SINGLE, kind="torchrun", world=2, local_world=1, nodes=2)
-    with pytest.raises(RecipeError, match=r"2 ranks on Apple GPU"), open_world(pair, device=torch.device("mps", 0)):
+    with pytest.raises(RecipeError, match=r"2 ranks on Apple GPU"), open_distributed(pair, device=torch.device("mps", 0)):
         pass
 
 

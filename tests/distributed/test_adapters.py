@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sysfs_machines import add_adapter, add_device
 
-from paceline.distributed.device.affinity import adapter_variables, nearest_adapters, read_adapters, read_device
+from paceline.distributed.device.affinity import find_nearest_adapters, make_adapter_variables, read_adapters, read_device
 
 # Below one PCI switch: two devices and two adapters. mlx5_4, 5, 10 and 11 lead to storage and have root ports of their own.
 SWITCHES = (
@@ -34,10 +34,10 @@ def dgx_a100(tmp_path) -> Path:
 def test_each_device_has_the_adapter_below_its_switch(dgx_a100):
     adapters = read_adapters("ib", dgx_a100)
     assert [adapter.name for adapter in adapters] == [f"mlx5_{n}" for n in (0, 1, 2, 3, 4, 6, 7, 8, 9, 10)]
-    chosen = nearest_adapters(adapters, [read_device(address, dgx_a100) for address in ADDRESSES])
+    chosen = find_nearest_adapters(adapters, [read_device(address, dgx_a100) for address in ADDRESSES])
     # The list that bind.sh has for this machine: mlx5_0, 1, 2, 3, 6, 7, 8, 9.
     assert [adapter.name for adapter in chosen] == [f"mlx5_{n}" for n in (0, 1, 2, 3, 6, 7, 8, 9)]
-    assert adapter_variables(chosen, 5) == {
+    assert make_adapter_variables(chosen, 5) == {
         "NCCL_IB_HCA": "=" + ",".join(f"mlx5_{n}:1" for n in (0, 1, 2, 3, 6, 7, 8, 9)),
         "UCX_NET_DEVICES": "mlx5_7:1",
     }
@@ -54,7 +54,7 @@ def test_where_no_pci_tree_is_known_the_numa_node_decides(tmp_path):
     for number, node in ((0, 1), (1, 0)):
         add_adapter(tmp_path, f"mlx5_{number}", f"0000:0{number}:00.0", "virtual", node)
     add_device(tmp_path, "0000:07:00.0", "virtual", 0)
-    (only,) = nearest_adapters(read_adapters("ib", tmp_path), [read_device("0000:07:00.0", tmp_path)])
+    (only,) = find_nearest_adapters(read_adapters("ib", tmp_path), [read_device("0000:07:00.0", tmp_path)])
     assert only.name == "mlx5_1"
 
 

@@ -17,22 +17,22 @@ import paceline.distributed.device.affinity as placing
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System
-from paceline.distributed.comm.launcher import SINGLE, Place
+from paceline.distributed.comm.launcher import SINGLE, RankInfo
 from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.affinity import bind_threads, bound, choose_adapter, deal, node_name
-from paceline.distributed.device.detect import allowed_cpus
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.affinity import assign_cores, bind_cores, bind_threads, choose_adapter, get_node_name
+from paceline.distributed.device.detect import get_allowed_cpus
 from paceline.distributed.device.setup import set_threads
-from paceline.distributed.device.topology import described, spelled
+from paceline.distributed.device.topology import format_cpu_list, topology_from_sheet
 
 EXCLUSIVE = System(bind="exclusive")
-MACHINE = described(2, 4, 2)  # hardware threads 0 to 7, and 8 to 15 beside them
-ALONE = World(Place(0, 1), 0, 1, torch.device("cpu"), Messages(torch.distributed.HashStore(), b"key", 0))
+MACHINE = topology_from_sheet(2, 4, 2)  # hardware threads 0 to 7, and 8 to 15 beside them
+ALONE = DistContext(RankInfo(0, 1), 0, 1, torch.device("cpu"), Messages(torch.distributed.HashStore(), b"key", 0))
 
 
 def dealt(masks, system=EXCLUSIVE, near=()) -> list[tuple[str, int]]:
-    found = [deal(MACHINE, masks, near, system, rank) for rank in range(len(masks))]
-    return [(spelled(cores), share) for cores, share in found]
+    found = [assign_cores(MACHINE, masks, near, system, rank) for rank in range(len(masks))]
+    return [(format_cpu_list(cores), share) for cores, share in found]
 
 
 def test_ranks_that_the_launcher_left_alone_share_all_cores():
@@ -59,7 +59,7 @@ def test_cores_that_overlap_in_part_are_refused():
         dealt([{0, 1, 2, 3}, {3, 4, 5}])
 
 
-@pytest.mark.parametrize("share, wanted", [(12, 12), (0, max(1, len(allowed_cpus()) // 8))])
+@pytest.mark.parametrize("share, wanted", [(12, 12), (0, max(1, len(get_allowed_cpus()) // 8))])
 def test_a_bound_rank_s_threads_are_its_share_not_an_eighth_of_it(share, wanted, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     before = torch.get_num_threads()
@@ -71,7 +71,7 @@ def test_a_bound_rank_s_threads_are_its_share_not_an_eighth_of_it(share, wanted,
 
 @pytest.fixture
 def here():
-    before = allowed_cpus()
+    before = get_allowed_cpus()
     yield before
     bind_threads(before)
 
@@ -95,16 +95,16 @@ def test_threads_that_are_there_and_those_to_come_are_bound_and_let_go_again(tmp
     threads[0].start()
     try:
         bind_threads({low, high})
-        with bound(replace(EXCLUSIVE, bind="node"), ALONE, Lines(said.append), root=tmp_path) as placed:
+        with bind_cores(replace(EXCLUSIVE, bind="node"), ALONE, Lines(said.append), root=tmp_path) as placed:
             threads.append(threading.Thread(target=end.wait))
             threads[1].start()
-            assert masks_of_threads() == {spelled({low, high})} and placed.share == 2
+            assert masks_of_threads() == {format_cpu_list({low, high})} and placed.share == 2
         bind_threads({low})
-        with bound(EXCLUSIVE, ALONE, Lines(said.append), root=tmp_path) as placed:
+        with bind_cores(EXCLUSIVE, ALONE, Lines(said.append), root=tmp_path) as placed:
             assert masks_of_threads() == {str(low)} and placed.share == 1
             assert placed.facts == {"placement": {"bind": "exclusive", "cores": [str(low)], "given": str(low)}}
         assert masks_of_threads() == {str(low)}
-        assert said == [f"cores (node): rank 0 on {spelled({low, high})}", f"cores (exclusive): rank 0 on {low}"]
+        assert said == [f"cores (node): rank 0 on {format_cpu_list({low, high})}", f"cores (exclusive): rank 0 on {low}"]
     finally:
         end.set()
         for thread in threads:
@@ -113,13 +113,13 @@ def test_threads_that_are_there_and_those_to_come_are_bound_and_let_go_again(tmp
 
 def test_off_touches_nothing_and_leaves_nothing_in_run_json(monkeypatch):
     monkeypatch.setattr(os, "sched_setaffinity", lambda *_: pytest.fail("bound although it is off"))
-    with bound(System(), ALONE, Lines(lambda _: pytest.fail("nothing is said"))) as placed:
+    with bind_cores(System(), ALONE, Lines(lambda _: pytest.fail("nothing is said"))) as placed:
         assert placed.share == 0 and placed.facts == {}
 
 
 def test_an_operating_system_that_binds_nothing_is_named(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity")
-    with raises(RecipeError, "--system.bind exclusive", "operating system"), bound(EXCLUSIVE, ALONE, SILENT):
+    with raises(RecipeError, "--system.bind exclusive", "operating system"), bind_cores(EXCLUSIVE, ALONE, SILENT):
         pass
 
 
@@ -128,7 +128,7 @@ def test_adapters_are_named_to_nccl_and_ucx_unless_somebody_did_already(tmp_path
     for number in range(2):
         add_device(tmp_path, f"0000:0{number}:00.0", f"pci0000:00/switch{number}", 0)
         add_adapter(tmp_path, f"mlx5_{number}", f"0000:1{number}:00.0", f"pci0000:00/switch{number}", 0)
-    monkeypatch.setattr(placing, "device_addresses", lambda *_: ["0000:00:00.0", "0000:01:00.0"])
+    monkeypatch.setattr(placing, "find_device_addresses", lambda *_: ["0000:00:00.0", "0000:01:00.0"])
     second = replace(SINGLE, local_rank=1, local_world=2)
     wanted = {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "UCX_NET_DEVICES": "mlx5_1:1"}
     system, environ = System("cuda", bind="exclusive", fabric="ib"), {}
@@ -144,6 +144,6 @@ def test_nodes_of_slurm_on_one_machine_are_told_apart(monkeypatch):
     names = []
     for name in ("n1", "n2"):
         monkeypatch.setenv("SLURMD_NODENAME", name)
-        names.append(node_name())
+        names.append(get_node_name())
     monkeypatch.delenv("SLURMD_NODENAME")
-    assert len({*names, node_name()}) == 3
+    assert len({*names, get_node_name()}) == 3

@@ -9,8 +9,8 @@ import torch
 from messages import check_text
 from tiny_runs import make_photos, of_its_own, train
 
-from paceline.distributed.device.detect import cpu_cores
-from paceline.distributed.device.setup import compute_threads
+from paceline.distributed.device.detect import count_cpus
+from paceline.distributed.device.setup import choose_compute_threads
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,15 @@ from paceline.distributed.device.setup import compute_threads
     ],
 )
 def test_omp_num_threads_is_obeyed_or_its_override_is_said(asked, environ, wanted, said) -> None:
-    threads, why = compute_threads(asked, 8, 2, environ)
+    threads, why = choose_compute_threads(asked, 8, 2, environ)
     assert threads == wanted
     assert check_text(why, said) and bool(said) == bool(why)
 
 
 def test_one_thread_asked_for_by_torchrun_s_only_worker_is_a_wish() -> None:
-    threads, why = compute_threads(0, 8, 1, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"})
+    threads, why = choose_compute_threads(0, 8, 1, {"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "none"})
     assert threads == 1 and "unset it" in why
-    assert compute_threads(0, 1, 1, {"OMP_NUM_THREADS": "1"}) == (1, "")
+    assert choose_compute_threads(0, 1, 1, {"OMP_NUM_THREADS": "1"}) == (1, "")
 
 
 def test_a_run_takes_its_threads_from_omp_num_threads(tmp_path, capsys, monkeypatch, tmp_path_factory) -> None:
@@ -52,7 +52,7 @@ def test_a_run_takes_its_threads_from_omp_num_threads(tmp_path, capsys, monkeypa
             monkeypatch.setenv("OMP_NUM_THREADS", str(number))
             out = tmp_path / f"run-{number}"
             said = train(capsys, photos, out, steps=1)
-            assert said.code == 0 and said.out.count("OMP_NUM_THREADS=1 is set") == (number == 1 < cpu_cores())
+            assert said.code == 0 and said.out.count("OMP_NUM_THREADS=1 is set") == (number == 1 < count_cpus())
             assert torch.get_num_threads() == number
             assert json.loads((out / "run.json").read_text())["threads"]["intra_op"] == number
     finally:

@@ -13,14 +13,14 @@ import pytest
 import torch.distributed as dist
 from messages import check_lines, check_text
 
-from paceline._utils.errors import AlikeError
-from paceline._utils.user_code import from_file
+from paceline._utils.errors import RankMismatchError
+from paceline._utils.user_code import load_from_file
 from paceline._utils.version import PACKAGE
 from paceline.cli.flags import parse_recipe
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
-from paceline.distributed.comm.consistency import agree
-from paceline.distributed.comm.launcher import Place
+from paceline.config.run import RunOptions
+from paceline.distributed.comm.consistency import assert_equal_on_ranks
+from paceline.distributed.comm.launcher import RankInfo
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.training.rank_consistency import request_facts, source_digests
@@ -33,9 +33,9 @@ def said_by(all_facts: list[dict[str, Any]]) -> list[str]:
 
     def one(rank: int) -> None:
         try:
-            agree(Messages(store, key, rank), Place(rank, len(all_facts)), all_facts[rank], "test")
+            assert_equal_on_ranks(Messages(store, key, rank), RankInfo(rank, len(all_facts)), all_facts[rank], "test")
             said[rank] = ""
-        except AlikeError as error:
+        except RankMismatchError as error:
             said[rank] = str(error)
 
     threads = [threading.Thread(target=one, args=(rank,)) for rank in range(len(all_facts))]
@@ -84,8 +84,8 @@ def test_a_file_of_an_older_checkout_is_named(tmp_path) -> None:
 
 def test_paths_and_a_machines_memory_are_no_difference() -> None:
     recipe, system = RECIPES["ssd-tiny"](), SYSTEMS["cpu"]()
-    here = request_facts("train", recipe, system, Controls(data="a", out="runs/a", keep=2))
-    there = request_facts("train", recipe, system, Controls(data="b", out="./runs/a", keep=3))
+    here = request_facts("train", recipe, system, RunOptions(data="a", out="runs/a", keep=2))
+    there = request_facts("train", recipe, system, RunOptions(data="b", out="./runs/a", keep=3))
     assert here == there
     names = list(here)
     assert {"optim.lr", "seed", "system.precision", "eval-every", "version of torch"} <= set(names)
@@ -100,7 +100,7 @@ def test_what_a_workload_of_ones_own_imports_is_compared_too(tmp_path, monkeypat
     (tmp_path / "own_shares.py").write_text("SHARE = 0.5")
     (tmp_path / "not_imported.py").write_text("SHARE = 0.5")
     monkeypatch.syspath_prepend(str(tmp_path))
-    from_file(f"{tmp_path}/work.py:SHARE", "share")
+    load_from_file(f"{tmp_path}/work.py:SHARE", "share")
     recipe = replace(RECIPES["ssd-tiny"](), task=f"{tmp_path}/work.py:SHARE")
     here = source_digests(tmp_path / "none", recipe)
     assert len(here) == 3
@@ -121,6 +121,8 @@ def test_what_a_workload_of_ones_own_imports_is_compared_too(tmp_path, monkeypat
     ],
 )
 def test_a_flag_that_differs_is_named_with_both_values(flag, values, named) -> None:
-    asked = [parse_recipe(["resnet50-tiny", "--system", "cpu", flag, value], Controls(), verb="train") for value in values]
+    asked = [
+        parse_recipe(["resnet50-tiny", "--system", "cpu", flag, value], RunOptions(), verb="train") for value in values
+    ]
     said = said_by([request_facts("train", one.recipe, one.system, one.controls) for one in asked])
     assert check_text(said[0].splitlines()[0], named)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.distributed.device.detect import cpu
+from paceline.distributed.device.detect import detect_cpu
 
 QUESTIONS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 
@@ -16,10 +16,10 @@ QUESTIONS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 def test_bf16_is_chosen_where_the_cpu_has_it_in_hardware(monkeypatch, avx512, amx, precision):
     for name, answer in zip(QUESTIONS, (avx512, amx)):
         monkeypatch.setattr(torch.cpu, name, lambda answer=answer: answer, raising=False)
-    assert cpu().precision == precision
+    assert detect_cpu().precision == precision
 
 
 def test_a_torch_that_cannot_be_asked_computes_in_fp32(monkeypatch):
     for name in QUESTIONS:
         monkeypatch.delattr(torch.cpu, name, raising=False)
-    assert cpu().precision == "fp32"
+    assert detect_cpu().precision == "fp32"

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline._utils.errors import RecipeError
-from paceline.config.system import System, check_system, env_pairs
-from paceline.distributed.comm.environment import environment, variables
-from paceline.distributed.comm.interfaces import interfaces
+from paceline.config.system import System, check_system, parse_env
+from paceline.distributed.comm.environment import apply_environment, recommended_variables
+from paceline.distributed.comm.interfaces import list_interfaces
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.device.systems import c4140, dgx_a100, p3dn
 
 TWO_NODES = replace(SINGLE, nodes=2, world=2)
-LOOPBACK = "lo" if "lo" in interfaces() else "lo0"
+LOOPBACK = "lo" if "lo" in list_interfaces() else "lo0"
 
 
 def asked(system: System, nodes: int = 1, **more) -> dict[str, str]:
-    found = variables(system, nodes=nodes, **more)
+    found = recommended_variables(system, nodes=nodes, **more)
     assert all(variable.why for variable in found)
     return {variable.name: variable.value for variable in found}
 
@@ -66,13 +66,13 @@ def test_variables_are_there_inside_and_gone_after_and_what_was_set_stays_and_is
     environ = {"NCCL_DEBUG": "INFO", "SAME": "1", "HOME": "/home/me"}
     before = dict(environ)
     system = System(env=("NCCL_DEBUG=WARN", "SAME=1", "EMPTY=", "PATHS=a=b:c"), interface=LOOPBACK)
-    with environment(system, SINGLE, named=True, environ=environ) as notes:
+    with apply_environment(system, SINGLE, named=True, environ=environ) as notes:
         assert environ == {
             **before, "EMPTY": "", "PATHS": "a=b:c", "NCCL_SOCKET_IFNAME": LOOPBACK, "GLOO_SOCKET_IFNAME": LOOPBACK,
         }  # fmt: skip
         assert len(notes) == 1 and "NCCL_DEBUG=INFO" in notes[0] and "WARN" in notes[0]
     assert environ == before
-    with pytest.raises(ZeroDivisionError), environment(system, SINGLE, named=True, environ=environ):
+    with pytest.raises(ZeroDivisionError), apply_environment(system, SINGLE, named=True, environ=environ):
         _ = 1 / 0
     assert environ == before
 
@@ -81,14 +81,14 @@ def test_variables_are_there_inside_and_gone_after_and_what_was_set_stays_and_is
 def test_an_interface_that_is_not_here_is_refused_with_those_that_are(launch, named):
     environ: dict[str, str] = {}
     system = System(interface="nope0", env=("A=1",))
-    with pytest.raises(RecipeError) as refusal, environment(system, launch, named=named, environ=environ):
+    with pytest.raises(RecipeError) as refusal, apply_environment(system, launch, named=named, environ=environ):
         pass
     assert "nope0" in str(refusal.value) and LOOPBACK in str(refusal.value) and "\n" not in str(refusal.value)
     assert environ == {}
 
 
 def test_a_menus_interface_is_not_looked_for_on_one_node():
-    with environment(System(interface="nope0"), SINGLE, named=False, environ={}) as notes:
+    with apply_environment(System(interface="nope0"), SINGLE, named=False, environ={}) as notes:
         assert notes == []
 
 
@@ -104,12 +104,12 @@ def test_what_is_no_variable_or_the_launchers_is_refused(pair):
 def test_a_variable_with_two_values_is_refused_and_the_same_twice_is_one():
     with pytest.raises(RecipeError, match="named twice"):
         check_system(System(env=("A=1", "A=2")))
-    assert env_pairs(System(env=("A=1", "A=1"))) == {"A": "1"}
+    assert parse_env(System(env=("A=1", "A=1"))) == {"A": "1"}
 
 
 @given(st.dictionaries(st.from_regex(r"\A[A-Z][A-Z0-9_]{0,8}X\Z"), st.text(st.characters(exclude_characters="\0"))))
 def test_any_pairs_come_back_as_they_were_given(wanted):
-    assert env_pairs(System(env=tuple(f"{name}={value}" for name, value in wanted.items()))) == wanted
+    assert parse_env(System(env=tuple(f"{name}={value}" for name, value in wanted.items()))) == wanted
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paceline.distributed.device.host_memory import free_memory
+from paceline.distributed.device.host_memory import get_free_memory
 
 MIB = 2**20
 
@@ -18,7 +18,7 @@ def files(folder: Path, contents: dict[str, str]) -> Path:
 
 def free(folder: Path, groups: str) -> int | None:
     (folder / "groups").write_text(groups)
-    return free_memory(folder / "meminfo", folder / "cgroup", folder / "groups")
+    return get_free_memory(folder / "meminfo", folder / "cgroup", folder / "groups")
 
 
 MEMINFO = {"meminfo": "MemTotal:       24684084 kB\nMemFree:          100000 kB\nMemAvailable:     819200 kB\n"}

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from paceline.distributed.comm.gloo import without_gloo_lines
+from paceline.distributed.comm.gloo import suppress_gloo_output
 
 
 def write(text: str) -> None:
@@ -17,13 +17,13 @@ def write(text: str) -> None:
 def test_what_a_library_prints_inside_is_gone_and_all_else_arrives(capfd):
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     write("before ")
-    with without_gloo_lines("gloo", prints=True):
+    with suppress_gloo_output("gloo", prints=True):
         write("[Gloo] Rank 0 is connected ")
-    with pytest.raises(ValueError, match="of the block"), without_gloo_lines("gloo", prints=True):
+    with pytest.raises(ValueError, match="of the block"), suppress_gloo_output("gloo", prints=True):
         raise ValueError("of the block")
-    with without_gloo_lines("nccl", prints=True):
+    with suppress_gloo_output("nccl", prints=True):
         write("NCCL INFO ")
-    with without_gloo_lines("gloo", prints=False):
+    with suppress_gloo_output("gloo", prints=False):
         write("newer ")
     write("after")
     assert capfd.readouterr().out == "before NCCL INFO newer after"
@@ -34,7 +34,7 @@ def test_a_closed_stdout_stays_closed(capfd):
     kept = os.dup(1)
     os.close(1)
     try:
-        with without_gloo_lines("gloo", prints=True):
+        with suppress_gloo_output("gloo", prints=True):
             pass
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(1)

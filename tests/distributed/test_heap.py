@@ -9,14 +9,14 @@ import pytest
 import torch
 from by_night import ONE_MORE
 
-from paceline.distributed.device.host_memory import keep_freed_memory
+from paceline.distributed.device.host_memory import set_malloc_trim_threshold
 
 MIB = 2**20
 # 40 tensors of 8 MiB, twice: pages handed out in the second round.
 ROUNDS = f"""
 import resource, torch
-from paceline.distributed.device.host_memory import keep_freed_memory
-print(keep_freed_memory(torch.device("cpu")))
+from paceline.distributed.device.host_memory import set_malloc_trim_threshold
+print(set_malloc_trim_threshold(torch.device("cpu")))
 def fill():
     tensors = [torch.zeros(8 * {MIB}, dtype=torch.uint8).add_(1) for _ in range(40)]
 fill()
@@ -56,4 +56,4 @@ def test_a_persons_own_choice_stays(monkeypatch, name, value):
 
 
 def test_the_host_of_an_accelerator_is_left_alone():
-    assert not keep_freed_memory(torch.device("meta"))
+    assert not set_malloc_trim_threshold(torch.device("meta"))

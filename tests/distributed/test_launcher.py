@@ -8,16 +8,16 @@ import sys
 
 import pytest
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.distributed.comm import interfaces
 from paceline.distributed.comm.launcher import (
     SINGLE,
     Launch,
-    derived_port,
-    first_host,
-    pty_note,
+    derive_port,
+    explain_pty_shell,
+    parse_first_host,
+    parse_tasks_per_host,
     read_launch,
-    tasks_per_host,
 )
 
 
@@ -89,8 +89,8 @@ BATCH_SCRIPT = {  # what sbatch's own script sees: a rank, but no step
     "SLURM_TASKS_PER_NODE": "8(x2)",
     "SLURM_JOB_NODELIST": "gpu[07-08]",
 }
-SLURM_PORT = derived_port("4242.0")
-OMPI_PORT = derived_port("openmpi-1281163265")
+SLURM_PORT = derive_port("4242.0")
+OMPI_PORT = derive_port("openmpi-1281163265")
 SLURM = Launch(9, 16, "slurm", 1, 8, 1, 2, "gpu07", SLURM_PORT, "4242.0")
 OMPI = Launch(9, 16, "openmpi", 1, 8, 1, 2, "10.1.2.3", OMPI_PORT, "openmpi-1281163265")
 TORCH = Launch(3, 16, "torchrun", 3, 8, 0, 2, "node-a", 29500, "run7.0", True)
@@ -149,7 +149,7 @@ LEGAL = {
     ),
     "Open MPI 5 names mpirun's host in its namespace": (
         {k: v for k, v in mpirun(PMIX_NAMESPACE="prterun-my-node-3-811@1").items() if "hnp" not in k},
-        Launch(9, 16, "openmpi", 1, 8, 1, 2, "my-node-3", derived_port(j := "openmpi-prterun-my-node-3-811@1"), j),
+        Launch(9, 16, "openmpi", 1, 8, 1, 2, "my-node-3", derive_port(j := "openmpi-prterun-my-node-3-811@1"), j),
     ),
     "mpirun in sbatch's script": (BATCH_SCRIPT | mpirun(), OMPI),
     "mpirun starts its daemons through srun": (srun(rank=0, world=2, local_rank=0, tasks="1(x2)") | mpirun(), OMPI),
@@ -176,7 +176,7 @@ LEGAL = {
             "PALS_APID": "ab-cd",
             "MASTER_ADDR": "x1",
         },
-        Launch(5, 8, "pmi", 1, 4, 1, 2, "x1", derived_port("pmi-ab-cd"), "pmi-ab-cd"),
+        Launch(5, 8, "pmi", 1, 4, 1, 2, "x1", derive_port("pmi-ab-cd"), "pmi-ab-cd"),
     ),
 }
 
@@ -230,7 +230,7 @@ def test_one_launchers_variables_give_the_launch(case):
 @pytest.mark.parametrize("case", REFUSED)
 def test_contradicting_variables_are_refused_by_name(case):
     environ, named = REFUSED[case]
-    with pytest.raises(UserError) as error:
+    with pytest.raises(PacelineError) as error:
         read_launch(environ)
     for text in named:
         assert text in str(error.value)
@@ -238,7 +238,7 @@ def test_contradicting_variables_are_refused_by_name(case):
 
 @pytest.mark.parametrize("text, counts", [("2", [2]), ("2(x3),1", [2, 2, 2, 1]), ("4,4", [4, 4])])
 def test_slurm_task_lists_are_spelled_out(text, counts):
-    assert tasks_per_host("X", text) == counts
+    assert parse_tasks_per_host("X", text) == counts
 
 
 @pytest.mark.parametrize(
@@ -246,21 +246,21 @@ def test_slurm_task_lists_are_spelled_out(text, counts):
     [("vm", "vm"), ("a,b", "a"), ("n[01-16,20]", "n01"), ("n[7,9-11],x", "n7"), ("rack[2-3]n[01-16]-ib", "rack2n01-ib")],
 )
 def test_the_first_host_of_a_slurm_list(nodelist, host):
-    assert first_host(nodelist) == host
+    assert parse_first_host(nodelist) == host
 
 
 @pytest.mark.parametrize("job", ["1.0", "4242.0", "openmpi-77", "pmi-x"])
 def test_derived_ports_stay_below_the_ephemeral_range(job):
-    assert 20_000 <= derived_port(job) <= 29_999
+    assert 20_000 <= derive_port(job) <= 29_999
 
 
 def test_a_free_port_is_free_and_no_outgoing_connection_gets_it(monkeypatch):
-    spare = interfaces.free_port()
+    spare = interfaces.find_free_port()
     with socket.socket() as other:
-        other.bind(("", taken := interfaces.free_port()))
+        other.bind(("", taken := interfaces.find_free_port()))
         ports = iter([taken, spare])
-        monkeypatch.setattr(interfaces, "derived_port", lambda _: next(ports))
-        assert interfaces.free_port() == spare
+        monkeypatch.setattr(interfaces, "derive_port", lambda _: next(ports))
+        assert interfaces.find_free_port() == spare
     assert 20_000 <= min(taken, spare) <= max(taken, spare) <= 29_999
 
 
@@ -278,8 +278,12 @@ def pty(**more: str) -> dict[str, str]:
 
 def test_the_shell_of_srun_pty_is_one_process():
     assert read_launch(pty()) == SINGLE
-    assert "srun --overlap --ntasks 8" in pty_note(pty(), 1)
-    assert pty_note(srun(), 1) == "" and pty_note(pty(), 8) == "" and pty_note({**pty(), "SLURM_NTASKS": "1"}, 1) == ""
+    assert "srun --overlap --ntasks 8" in explain_pty_shell(pty(), 1)
+    assert (
+        explain_pty_shell(srun(), 1) == ""
+        and explain_pty_shell(pty(), 8) == ""
+        and explain_pty_shell({**pty(), "SLURM_NTASKS": "1"}, 1) == ""
+    )
     # torchrun in it starts its own ranks.
     both = {**pty(), **torchrun(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2")}
     assert read_launch(both).kind == "torchrun" and read_launch(both).world == 2

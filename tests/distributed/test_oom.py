@@ -15,9 +15,9 @@ import torch
 from messages import check_text, raises
 
 import paceline._utils.threads
-from paceline._utils.errors import RecipeError, Shortage, UserError
+from paceline._utils.errors import PacelineError, RecipeError, ResourceError
 from paceline._utils.threads import Thread
-from paceline.distributed.device.oom import check_addresses, failures_in_words, shortage
+from paceline.distributed.device.oom import check_address_limit, explain_shortage, explained_failures
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -43,8 +43,8 @@ def raised(action) -> Exception:
     ids=lambda error: type(error).__name__,
 )
 def test_every_library_s_want_of_memory_is_one(error):
-    found = shortage(error)
-    assert isinstance(found, Shortage) and check_text(str(found), "memory")
+    found = explain_shortage(error)
+    assert isinstance(found, ResourceError) and check_text(str(found), "memory")
     assert "\n" not in str(found)
 
 
@@ -52,13 +52,13 @@ def test_every_library_s_want_of_memory_is_one(error):
     "error", [RuntimeError("can't start new thread"), BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")]
 )
 def test_a_refused_thread_is_one_too(error):
-    check_text(str(shortage(error)), "thread", str(error))
+    check_text(str(explain_shortage(error)), "thread", str(error))
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        UserError("out of memory"),
+        PacelineError("out of memory"),
         RuntimeError("shapes differ"),
         OSError(errno.ENOENT, "gone"),
         KeyError("bad_alloc"),
@@ -67,14 +67,14 @@ def test_a_refused_thread_is_one_too(error):
     ids=repr,
 )
 def test_other_errors_are_none(error):
-    assert shortage(error) is None
-    with pytest.raises(type(error)) as caught, failures_in_words():
+    assert explain_shortage(error) is None
+    with pytest.raises(type(error)) as caught, explained_failures():
         raise error
     assert caught.value is error
 
 
 def test_exiting_is_a_failure():
-    with raises(RuntimeError, "MainThread", "SystemExit: 0"), failures_in_words():
+    with raises(RuntimeError, "MainThread", "SystemExit: 0"), explained_failures():
         sys.exit(0)
 
 
@@ -89,12 +89,12 @@ def test_a_thread_that_never_begins_is_an_error_and_no_wait_without_end(monkeypa
 def test_a_limit_of_addresses_that_a_step_does_not_fit_is_refused():
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    check_addresses(2**60, threads=4)  # no limit, no refusal
+    check_address_limit(2**60, threads=4)  # no limit, no refusal
     resource.setrlimit(resource.RLIMIT_AS, (used + 8 * 2**30, before[1]))
     try:
-        check_addresses(2**30, threads=4)
+        check_address_limit(2**30, threads=4)
         with raises(RecipeError, "ulimit -v"):
-            check_addresses(8 * 2**30, threads=4)
+            check_address_limit(8 * 2**30, threads=4)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -16,13 +16,13 @@ from paceline.distributed.device.topology import (
     UNKNOWN,
     Core,
     Topology,
-    cores_of,
-    described,
-    listed,
-    processing_elements,
+    count_processing_elements,
+    count_usable_cores,
+    format_cpu_list,
+    parse_cpu_list,
     read_topology,
-    share_of,
-    spelled,
+    select_cores,
+    topology_from_sheet,
 )
 
 HALVES = (0, 0, 0, 0, 1, 1, 1, 1)
@@ -30,7 +30,7 @@ FAR = {0: "10 21", 1: "21 10"}
 
 
 def placed(topology, binding="exclusive", near=HALVES, world=8) -> list[str]:
-    return [spelled(cores_of(topology, rank, world, binding, near)) for rank in range(world)]
+    return [format_cpu_list(select_cores(topology, rank, world, binding, near)) for rank in range(world)]
 
 
 def test_p3dn_gives_each_rank_the_cores_of_the_published_binding_script(tmp_path):
@@ -41,7 +41,12 @@ def test_p3dn_gives_each_rank_the_cores_of_the_published_binding_script(tmp_path
     assert placed(topology, "no-smt") == [f"{6 * r}-{6 * r + 5}" for r in range(8)]
     assert placed(topology, "node") == ["0-23,48-71"] * 4 + ["24-47,72-95"] * 4
     assert placed(topology, "off") == ["0-95"] * 8
-    assert [share_of(topology, 3, 8, kind, HALVES) for kind in ("exclusive", "no-smt", "node", "off")] == [12, 6, 12, 12]
+    assert [count_usable_cores(topology, 3, 8, kind, HALVES) for kind in ("exclusive", "no-smt", "node", "off")] == [
+        12,
+        6,
+        12,
+        12,
+    ]
 
 
 @pytest.mark.parametrize("name, cores", [("DGX-1", 20), ("DGX H100", 56)])
@@ -54,7 +59,7 @@ def test_two_sockets_with_four_devices_each(tmp_path, name, cores):
 
 def test_dgx_2_has_sixteen_devices():
     near = (0,) * 8 + (1,) * 8
-    assert placed(described(2, 24, 2), near=near, world=16)[15] == "45-47,93-95"
+    assert placed(topology_from_sheet(2, 24, 2), near=near, world=16)[15] == "45-47,93-95"
 
 
 def test_dgx_a100_whose_devices_are_not_near_the_nodes_of_their_number(tmp_path):
@@ -65,7 +70,7 @@ def test_dgx_a100_whose_devices_are_not_near_the_nodes_of_their_number(tmp_path)
     topology = read_topology(tmp_path, allowed=range(256))
     assert topology.nodes == tuple(range(8)) and topology.distance(0, 3) == 12 and topology.distance(3, 4) == 32
     assert placed(topology, "node", near)[:3] == ["48-63,176-191", "48-63,176-191", "16-31,144-159"]
-    found = [cores_of(topology, rank, 8, "exclusive", near) for rank in range(8)]
+    found = [select_cores(topology, rank, 8, "exclusive", near) for rank in range(8)]
     for rank, cpus in enumerate(found):
         firsts = [cpu for cpu in cpus if cpu < 128]
         nodes = [cpu // 16 for cpu in firsts]
@@ -80,7 +85,9 @@ def test_cores_that_are_numbered_in_turn_over_the_sockets(tmp_path):
     cores = [((cpu, cpu + 40), cpu % 2, cpu % 2) for cpu in range(40)]
     topology = read_topology(lay_out(tmp_path, cores, FAR), allowed=range(80))
     found = placed(topology, near=(0, 0, 1, 1), world=4)
-    assert listed(found[0])[:10] == tuple(range(0, 20, 2)) and listed(found[2])[:10] == tuple(range(1, 21, 2))
+    assert parse_cpu_list(found[0])[:10] == tuple(range(0, 20, 2)) and parse_cpu_list(found[2])[:10] == tuple(
+        range(1, 21, 2)
+    )
 
 
 @pytest.mark.parametrize("nodes", [None, {0: "10"}], ids=["nothing said of nodes", "one node"])
@@ -89,7 +96,7 @@ def test_one_socket(tmp_path, nodes):
     topology = read_topology(lay_out(tmp_path, cores, nodes), allowed=range(16))
     assert placed(topology, near=(UNKNOWN,) * 3, world=3) == ["0-1,8-9", "2-4,10-12", "5-7,13-15"]
     assert placed(topology, "node", near=(), world=2) == ["0-15", "0-15"]
-    assert share_of(topology, 0, 2, "node") == 8
+    assert count_usable_cores(topology, 0, 2, "node") == 8
 
 
 def test_without_nodes_in_sysfs_sockets_stand_in(tmp_path):
@@ -114,18 +121,18 @@ def test_a_control_group_s_limit_is_kept(tmp_path):
 
 
 def test_more_ranks_than_cores_are_refused_unless_they_share(tmp_path):
-    topology = described(1, 2)
+    topology = topology_from_sheet(1, 2)
     with raises(RecipeError, "--system.bind exclusive", "3 ranks", "2 cores", "bind node"):
-        cores_of(topology, 0, 3, "exclusive")
+        select_cores(topology, 0, 3, "exclusive")
     assert placed(topology, "node", (), 3) == ["0-1"] * 3
-    assert share_of(topology, 0, 3, "node") == 1
+    assert count_usable_cores(topology, 0, 3, "node") == 1
 
 
 @pytest.mark.parametrize(
     "sockets, cores, ranks, each", [(2, 28, 8, 7), (2, 24, 8, 6), (2, 20, 8, 5), (1, 2, 2, 1), (2, 4, 3, 2), (1, 1, 4, 1)]
 )
 def test_mpirun_s_processing_elements(sockets, cores, ranks, each):
-    assert processing_elements(described(sockets, cores, 2), ranks) == each
+    assert count_processing_elements(topology_from_sheet(sockets, cores, 2), ranks) == each
 
 
 @st.composite
@@ -144,16 +151,16 @@ def machines(draw) -> Topology:
 def test_exclusive_cores_are_apart_allowed_near_and_all_used(topology, data):
     world = data.draw(st.integers(1, len(topology.cores)))
     near = data.draw(st.lists(st.sampled_from([UNKNOWN, *topology.nodes, 99]), min_size=world, max_size=world))
-    found = [set(cores_of(topology, rank, world, "exclusive", near)) for rank in range(world)]
+    found = [set(select_cores(topology, rank, world, "exclusive", near)) for rank in range(world)]
     assert all(found) and not any(one & other for one, other in combinations(found, 2))
     assert set().union(*found) == set(topology.cpus)  # all of them: nothing larger is possible
     for rank, cpus in enumerate(found):
         whole = [core for core in topology.cores if cpus & set(core.cpus)]
         assert cpus == {cpu for core in whole for cpu in core.cpus}  # no core is shared by two ranks
-        thin = cores_of(topology, rank, world, "no-smt", near)
-        assert set(thin) == {core.cpus[0] for core in whole} and share_of(topology, rank, world, "no-smt", near) == len(
-            thin
-        )
+        thin = select_cores(topology, rank, world, "no-smt", near)
+        assert set(thin) == {core.cpus[0] for core in whole} and count_usable_cores(
+            topology, rank, world, "no-smt", near
+        ) == len(thin)
         # Whoever shares its device's node with no more ranks than that has cores has some of them.
         home = near[rank]
         if home in topology.nodes and all(
@@ -169,7 +176,7 @@ def test_ranks_whose_devices_are_on_one_node_get_as_many_cores_each(topology, da
     home = data.draw(st.sampled_from([UNKNOWN, *topology.nodes]))
     here = [core for core in topology.cores if home in (UNKNOWN, core.node)]
     world = data.draw(st.integers(1, len(here)))
-    counts = [len(cores_of(topology, rank, world, "no-smt", (home,) * world)) for rank in range(world)]
+    counts = [len(select_cores(topology, rank, world, "no-smt", (home,) * world)) for rank in range(world)]
     assert max(counts) - min(counts) <= 1
 
 
@@ -181,16 +188,16 @@ def test_all_bindings_stay_within_what_is_allowed(topology, data):
     world = data.draw(st.integers(1, len(left.cores)))
     for binding in ("off", "node", "no-smt", "exclusive"):
         for rank in range(world):
-            assert set(cores_of(left, rank, world, binding)) <= allowed
-            assert 1 <= share_of(left, rank, world, binding) <= len(allowed)
+            assert set(select_cores(left, rank, world, binding)) <= allowed
+            assert 1 <= count_usable_cores(left, rank, world, binding) <= len(allowed)
 
 
 @given(st.sets(st.integers(0, 300)))
 @examples(50)
 def test_lists_are_written_as_linux_writes_them(numbers):
-    assert listed(spelled(numbers)) == tuple(sorted(numbers))
+    assert parse_cpu_list(format_cpu_list(numbers)) == tuple(sorted(numbers))
 
 
 def test_what_is_no_list_has_no_numbers():
-    assert listed("\n") == listed("all") == listed("-3") == ()
-    assert len(listed("0-999999999999")) < 10_000  # a damaged file is not unrolled
+    assert parse_cpu_list("\n") == parse_cpu_list("all") == parse_cpu_list("-3") == ()
+    assert len(parse_cpu_list("0-999999999999")) < 10_000  # a damaged file is not unrolled

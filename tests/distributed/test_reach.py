@@ -8,7 +8,7 @@ import pytest
 from messages import check_text
 
 from paceline._utils.errors import RankError
-from paceline.distributed.comm.gloo import reaching_each_other
+from paceline.distributed.comm.gloo import explain_unreachable
 from paceline.distributed.comm.launcher import SINGLE
 
 TWO_HOSTS = replace(SINGLE, kind="torchrun", rank=1, world=2, node=1, nodes=2, address="node1", port=29500)
@@ -20,7 +20,7 @@ GLOO = (
 
 def test_gloos_error_between_hosts_names_the_interface(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "docker0")
-    with pytest.raises(RankError) as refused, reaching_each_other(TWO_HOSTS):
+    with pytest.raises(RankError) as refused, explain_unreachable(TWO_HOSTS):
         raise RuntimeError(GLOO)
     first, second = str(refused.value).splitlines()
     assert first.startswith("rank 1 (of 2) on ")
@@ -30,6 +30,6 @@ def test_gloos_error_between_hosts_names_the_interface(monkeypatch):
 
 @pytest.mark.parametrize(("launch", "text"), [(TWO_HOSTS, "out of memory"), (SINGLE, GLOO)], ids=["other", "one-host"])
 def test_any_other_error_passes_as_it_is(launch, text):
-    with pytest.raises(RuntimeError) as passed, reaching_each_other(launch):
+    with pytest.raises(RuntimeError) as passed, explain_unreachable(launch):
         raise RuntimeError(text)
     assert str(passed.value) == text

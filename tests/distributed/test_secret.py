@@ -17,47 +17,55 @@ from paceline._utils.errors import RankError
 from paceline.distributed.comm import rendezvous
 from paceline.distributed.comm.launcher import Launch
 from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.secret import GREETING, VARIABLE, Greeting, NotOurs, offered, own_secret, verified_greeting
+from paceline.distributed.comm.secret import (
+    GREETING,
+    VARIABLE,
+    ForeignPeer,
+    Handshake,
+    offer_token,
+    read_secret,
+    verify_handshake,
+)
 
 ONE_HOST = Launch(0, 2, "torchrun", 0, 2, 0, 1, "127.0.0.1", 29500, "job")
 TWO_HOSTS = Launch(0, 2, "torchrun", 0, 1, 0, 2, "node-a", 29500, "job")
 SECRET = "correct horse battery staple"
 
 
-def stored(secret: bytes, greeting: Greeting) -> bytes:
+def stored(secret: bytes, greeting: Handshake) -> bytes:
     """A greeting as it lies in the store."""
     return Messages(dist.HashStore(), secret, 0).signed(GREETING, greeting.text()).encode()
 
 
 def test_a_greeting_with_the_secret_of_its_file_is_believed() -> None:
-    with offered(ONE_HOST, None, {}) as (secret, greeting):
-        assert verified_greeting(stored(secret, greeting), "job", {}) == greeting.key(secret)
+    with offer_token(ONE_HOST, None, {}) as (secret, greeting):
+        assert verify_handshake(stored(secret, greeting), "job", {}) == greeting.key(secret)
         raw = stored(secret, greeting)
     assert not Path(greeting.path).parent.exists()
-    with pytest.raises(NotOurs, match="cannot read"):
-        verified_greeting(raw, "job", {})
+    with pytest.raises(ForeignPeer, match="cannot read"):
+        verify_handshake(raw, "job", {})
 
 
 def test_with_the_launchers_secret_no_file_is_made(tmp_path) -> None:
     environ = {VARIABLE: SECRET}
-    with offered(TWO_HOSTS, tmp_path, environ) as (secret, greeting):
+    with offer_token(TWO_HOSTS, tmp_path, environ) as (secret, greeting):
         assert secret == SECRET.encode() and greeting.path == "" and not list(tmp_path.iterdir())
-        assert verified_greeting(stored(secret, greeting), "job", environ) == greeting.key(secret)
+        assert verify_handshake(stored(secret, greeting), "job", environ) == greeting.key(secret)
 
 
 def test_each_start_has_a_key_of_its_own() -> None:
     keys = []
     for _ in range(2):
-        with offered(ONE_HOST, None, {VARIABLE: SECRET}) as (secret, greeting):
+        with offer_token(ONE_HOST, None, {VARIABLE: SECRET}) as (secret, greeting):
             keys.append(greeting.key(secret))
     assert keys[0] != keys[1]
 
 
 def test_what_a_killed_start_left_is_replaced(tmp_path) -> None:
-    with offered(TWO_HOSTS, tmp_path, {}) as (_, greeting):
+    with offer_token(TWO_HOSTS, tmp_path, {}) as (_, greeting):
         left = Path(greeting.path)
     left.write_text("left")
-    with offered(TWO_HOSTS, tmp_path, {}) as (secret, greeting):
+    with offer_token(TWO_HOSTS, tmp_path, {}) as (secret, greeting):
         assert Path(greeting.path) == left and left.read_bytes() == secret
         assert left.stat().st_mode & 0o777 == 0o600
     assert not list(tmp_path.iterdir())
@@ -65,7 +73,7 @@ def test_what_a_killed_start_left_is_replaced(tmp_path) -> None:
 
 @pytest.mark.parametrize("folder", [None, "gone"])
 def test_nowhere_to_leave_a_secret_is_a_sentence_with_the_way_out(tmp_path, folder) -> None:
-    with pytest.raises(RankError, match=f"export {VARIABLE}="), offered(TWO_HOSTS, folder and tmp_path / folder, {}):
+    with pytest.raises(RankError, match=f"export {VARIABLE}="), offer_token(TWO_HOSTS, folder and tmp_path / folder, {}):
         pass
 
 
@@ -75,7 +83,7 @@ def test_only_a_private_plain_file_that_holds_a_secret_is_taken(tmp_path) -> Non
     good.chmod(0o600)
 
     def key(path: str) -> bytes:
-        return verified_greeting(stored(secret, Greeting("job", "1", path)), "job", {})
+        return verify_handshake(stored(secret, Handshake("job", "1", path)), "job", {})
 
     assert key(str(good))
     (tmp_path / "open").write_bytes(secret)
@@ -86,11 +94,11 @@ def test_only_a_private_plain_file_that_holds_a_secret_is_taken(tmp_path) -> Non
     (tmp_path / "other").write_bytes(b"root:x:0:0")
     (tmp_path / "other").chmod(0o600)
     for name in ("open", "link", "pipe", "folder", "other", "gone", "a\0b"):
-        with pytest.raises(NotOurs):
+        with pytest.raises(ForeignPeer):
             key(f"{tmp_path}/{name}")
     if os.geteuid() == 0:
         os.chown(good, 12345, 12345)
-        with raises(NotOurs, "private"):
+        with raises(ForeignPeer, "private"):
             key(str(good))
 
 
@@ -99,21 +107,21 @@ def test_only_a_private_plain_file_that_holds_a_secret_is_taken(tmp_path) -> Non
     [b"", b"-", b"x y", b"0 {", b'0 {"job": "job"}', b'0 {"job": "job", "number": 1, "path": ""}', b"0 " + b"[" * 99_999],
 )
 def test_what_is_no_greeting_is_not_believed(raw) -> None:
-    with pytest.raises(NotOurs):
-        verified_greeting(raw, "job", {VARIABLE: SECRET})
+    with pytest.raises(ForeignPeer):
+        verify_handshake(raw, "job", {VARIABLE: SECRET})
 
 
 def test_a_greeting_of_another_job_or_secret_is_not_believed() -> None:
-    raw = stored(b"wrong horse battery staple", Greeting("job", "1", ""))
-    with pytest.raises(NotOurs, match=f"another {VARIABLE}"):
-        verified_greeting(raw, "job", {VARIABLE: SECRET})
-    with pytest.raises(NotOurs, match="another job"):
-        verified_greeting(stored(SECRET.encode(), Greeting("other", "1", "")), "job", {VARIABLE: SECRET})
+    raw = stored(b"wrong horse battery staple", Handshake("job", "1", ""))
+    with pytest.raises(ForeignPeer, match=f"another {VARIABLE}"):
+        verify_handshake(raw, "job", {VARIABLE: SECRET})
+    with pytest.raises(ForeignPeer, match="another job"):
+        verify_handshake(stored(SECRET.encode(), Handshake("other", "1", "")), "job", {VARIABLE: SECRET})
 
 
 @pytest.mark.parametrize("secret", ["", "wrong horse battery staple"])
 def test_a_rank_with_another_secret_waits_for_no_timeout_to_say_so(monkeypatch, secret) -> None:
-    raw = stored(SECRET.encode(), Greeting("job", "1", ""))
+    raw = stored(SECRET.encode(), Handshake("job", "1", ""))
     monkeypatch.setenv(VARIABLE, secret)
     monkeypatch.setattr(rendezvous, "GREETING_SECONDS", 0.3)
     monkeypatch.setattr(rendezvous, "POLL_SECONDS", 0.001)
@@ -127,7 +135,7 @@ def test_a_rank_with_another_secret_waits_for_no_timeout_to_say_so(monkeypatch, 
 
 
 def test_a_stranger_who_greets_for_a_moment_keeps_no_rank_away(monkeypatch) -> None:
-    greeting = Greeting("job", "1", "")
+    greeting = Handshake("job", "1", "")
     forged, ours = (stored(secret, greeting) for secret in (b"wrong horse battery staple", SECRET.encode()))
     monkeypatch.setenv(VARIABLE, SECRET)
     monkeypatch.setattr(rendezvous, "GREETING_SECONDS", 0.05)
@@ -136,23 +144,23 @@ def test_a_stranger_who_greets_for_a_moment_keeps_no_rank_away(monkeypatch) -> N
     assert isinstance(rendezvous._connect(replace(ONE_HOST, rank=1), 3600), Messages)
 
 
-def greeted(raw: bytes, job: str) -> Messages | NotOurs:
+def greeted(raw: bytes, job: str) -> Messages | ForeignPeer:
     """What a rank makes of a greeting that stays as it is for as long as it looks."""
     try:
-        return Messages(dist.HashStore(), verified_greeting(raw, job, os.environ), 1)
-    except NotOurs as problem:
+        return Messages(dist.HashStore(), verify_handshake(raw, job, os.environ), 1)
+    except ForeignPeer as problem:
         return problem
 
 
 def test_a_changed_greeting_is_not_believed() -> None:
-    mac, _, text = stored(SECRET.encode(), Greeting("job", "1", "")).partition(b" ")
+    mac, _, text = stored(SECRET.encode(), Handshake("job", "1", "")).partition(b" ")
     changed = json.loads(text) | {"number": "2"}
-    with pytest.raises(NotOurs):
-        verified_greeting(mac + b" " + json.dumps(changed).encode(), "job", {VARIABLE: SECRET})
+    with pytest.raises(ForeignPeer):
+        verify_handshake(mac + b" " + json.dumps(changed).encode(), "job", {VARIABLE: SECRET})
 
 
 def test_a_foreign_store_that_goes_away_is_still_said_to_be_foreign(monkeypatch) -> None:
-    raw = stored(SECRET.encode(), Greeting("other", "1", ""))
+    raw = stored(SECRET.encode(), Handshake("other", "1", ""))
     answers = [raw, raw]
 
     class Leaving:
@@ -167,12 +175,12 @@ def test_a_foreign_store_that_goes_away_is_still_said_to_be_foreign(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as server:
         launch = replace(ONE_HOST, rank=1, port=server.getsockname()[1])
         found = rendezvous._greeted(launch, time.monotonic() + 5)
-    assert isinstance(found, NotOurs) and "another job" in str(found)
+    assert isinstance(found, ForeignPeer) and "another job" in str(found)
 
 
 @pytest.mark.parametrize("length", [16, 4096])
 def test_a_secret_may_be_as_short_and_as_long_as_is_said(length) -> None:
-    assert own_secret({VARIABLE: "x" * length}) == b"x" * length
+    assert read_secret({VARIABLE: "x" * length}) == b"x" * length
     for other in (15, 4097):
         with pytest.raises(RankError, match=f"has {other} characters: 16 to 4096"):
-            own_secret({VARIABLE: "x" * other})
+            read_secret({VARIABLE: "x" * other})

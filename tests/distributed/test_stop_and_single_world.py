@@ -12,12 +12,17 @@ import torch.distributed as dist
 from messages import raises
 
 from paceline.distributed.comm import stop as stop_module
-from paceline.distributed.comm.failure import is_echo
-from paceline.distributed.comm.interfaces import describe_interfaces, interface_towards, interfaces, is_address_of_this_host
+from paceline.distributed.comm.failure import is_secondary_failure
+from paceline.distributed.comm.interfaces import (
+    describe_interfaces,
+    find_interface_towards,
+    is_address_of_this_host,
+    list_interfaces,
+)
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.comm.rendezvous import name_ranks
+from paceline.distributed.comm.rendezvous import format_ranks
 from paceline.distributed.comm.stop import StopRequest, StopVote, catch_stop
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 
 CPU = torch.device("cpu")
 
@@ -76,7 +81,7 @@ def test_a_signal_outweighs_a_time_budget_and_not_the_other_way():
 
 
 def test_alone_the_vote_is_the_request_at_the_same_step():
-    with open_world(SINGLE, device=CPU) as world:
+    with open_distributed(SINGLE, device=CPU) as world:
         request = StopRequest()
         vote = StopVote(world, request)
         assert not vote.vote() and not vote.stopping_here() and not vote.agree(False)
@@ -86,7 +91,7 @@ def test_alone_the_vote_is_the_request_at_the_same_step():
 
 
 def test_a_world_of_one_does_nothing_and_says_the_same():
-    with open_world(SINGLE, device=CPU) as world:
+    with open_distributed(SINGLE, device=CPU) as world:
         assert (world.rank, world.world, world.local_rank, world.is_main) == (0, 1, 0, True)
         assert not dist.is_initialized()
         tensor = torch.ones(3)
@@ -104,7 +109,7 @@ def test_a_world_of_one_does_nothing_and_says_the_same():
 
 
 def test_alone_an_exception_passes_through_unchanged():
-    with pytest.raises(ZeroDivisionError), open_world(SINGLE, device=CPU):
+    with pytest.raises(ZeroDivisionError), open_distributed(SINGLE, device=CPU):
         raise ZeroDivisionError
 
 
@@ -112,19 +117,19 @@ def test_alone_an_exception_passes_through_unchanged():
     "ranks, text", [([2], "rank 2"), ([1, 3], "ranks 1, 3"), ([8, 9, 10, 15], "ranks 8-10, 15"), ([0, 1], "ranks 0, 1")]
 )
 def test_ranks_are_named_in_runs(ranks, text):
-    assert name_ranks(ranks) == text
+    assert format_ranks(ranks) == text
 
 
 def test_broken_connections_are_told_from_errors_of_ones_own():
     closed = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
-    assert is_echo(closed) and is_echo(dist.DistNetworkError("reset"))
+    assert is_secondary_failure(closed) and is_secondary_failure(dist.DistNetworkError("reset"))
     wrapped = ValueError("while averaging")
     wrapped.__cause__ = closed
-    assert is_echo(wrapped)
-    assert not is_echo(RuntimeError("CUDA out of memory")) and not is_echo(KeyError("x"))
+    assert is_secondary_failure(wrapped)
+    assert not is_secondary_failure(RuntimeError("CUDA out of memory")) and not is_secondary_failure(KeyError("x"))
 
 
 def test_this_hosts_interfaces_are_known():
-    assert interfaces()["lo"] == "127.0.0.1" and "lo 127.0.0.1" in describe_interfaces()
-    assert interface_towards("127.0.0.1") == "lo"
+    assert list_interfaces()["lo"] == "127.0.0.1" and "lo 127.0.0.1" in describe_interfaces()
+    assert find_interface_towards("127.0.0.1") == "lo"
     assert is_address_of_this_host("127.0.0.1") and not is_address_of_this_host("198.51.100.1")

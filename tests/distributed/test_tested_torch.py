@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ],
 )
 def test_a_version_outside_of_those_tested_has_a_line(version, named):
-    line = provenance.untested_torch(version)
+    line = provenance.warn_untested_torch(version)
     assert bool(line) is named and line.count("\n") == 0
     assert not named or (version in line and "2.9 to 2.15" in line)
 
@@ -38,7 +38,7 @@ def test_the_bounds_are_the_tables_and_the_suite_runs_inside_them():
     assert (min(rows), max(rows)) == provenance.TESTED_TORCH
     assert '"torch>={}.{}"'.format(*provenance.TESTED_TORCH[0]) in (ROOT / "pyproject.toml").read_text()
     # Where this fails the suite runs on a newer torch: once all of it passes, the table and the bound name that.
-    assert provenance.untested_torch(torch.__version__) == ""
+    assert provenance.warn_untested_torch(torch.__version__) == ""
 
 
 def test_train_says_it_once(monkeypatch, class_photos, tmp_path, capsys):

@@ -13,7 +13,7 @@ from paceline._utils.errors import RecipeError
 from paceline.config.published import PAIRINGS, system_for
 from paceline.distributed.device import setup
 from paceline.distributed.device.systems import DETECTED, SYSTEMS
-from paceline.distributed.device.torch_builds import V100, has_code_for, no_code_for, pinned_for
+from paceline.distributed.device.torch_builds import V100, explain_unsupported, find_torch_pin, supports_accelerator
 from paceline.launch.doctor.here import _accelerators, _network
 from paceline.training.plan_text import torch_of
 
@@ -42,22 +42,22 @@ HAVE_V100 = {"dgx1", "dgx1-16gb", "dgx2", "dss8440", "c4140", "p3dn", "v100x8"}
     ],
 )
 def test_code_runs_on_its_own_major_version_and_newer_minor_ones(capability, architectures, runs):
-    assert has_code_for(capability, architectures) == runs
-    assert (no_code_for("cuda:0", capability, "2.15.0", architectures) == "") == runs
+    assert supports_accelerator(capability, architectures) == runs
+    assert (explain_unsupported("cuda:0", capability, "2.15.0", architectures) == "") == runs
 
 
 def test_a_v100_is_told_which_torch_to_install():
-    told = no_code_for("cuda:1", (7, 0), "2.15.0+cu132", OF_2_15)
+    told = explain_unsupported("cuda:1", (7, 0), "2.15.0+cu132", OF_2_15)
     assert check_text(told, "cuda:1", "sm_70", "torch 2.15.0+cu132", "sm_75")
     assert told.endswith(": pip install torch==2.9.1 torchvision==0.24.1")
-    assert "2.9.1" not in no_code_for("cuda:0", (6, 1), "2.15.0", OF_2_15)
-    assert no_code_for("cuda:0", (7, 0), "2.15.0", []) == ""  # a torch without CUDA
+    assert "2.9.1" not in explain_unsupported("cuda:0", (6, 1), "2.15.0", OF_2_15)
+    assert explain_unsupported("cuda:0", (7, 0), "2.15.0", []) == ""  # a torch without CUDA
 
 
 def test_every_system_with_a_v100_has_the_pin_and_no_other():
-    pinned = {name for name in SYSTEMS if name not in DETECTED and pinned_for(SYSTEMS[name]().chip)}
+    pinned = {name for name in SYSTEMS if name not in DETECTED and find_torch_pin(SYSTEMS[name]().chip)}
     assert pinned == HAVE_V100
-    assert pinned_for("Tesla V100-SXM2-32GB") is V100 and pinned_for("") is None
+    assert find_torch_pin("Tesla V100-SXM2-32GB") is V100 and find_torch_pin("") is None
 
 
 def test_the_file_of_versions_holds_the_pin_and_libraries_of_cuda_12_alone():
@@ -120,7 +120,7 @@ def test_doctor_says_how_ranks_start_from_a_shell_of_srun_pty(monkeypatch):
 
 
 def test_a_run_on_a_device_without_code_is_refused(monkeypatch):
-    monkeypatch.setattr(setup, "count", lambda kind: 4)
+    monkeypatch.setattr(setup, "count_devices", lambda kind: 4)
     monkeypatch.setattr(torch.version, "cuda", "13.2")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: OF_2_15)

@@ -86,7 +86,7 @@ def wait(told: str, path: str) -> None:
 
 def patience(told: str, path: str) -> None:
     """A silent rank counts as lost after so many seconds."""
-    training.open_world = partial(training.open_world, stale_seconds=float(told))
+    training.open_distributed = partial(training.open_distributed, stale_seconds=float(told))
 
 
 def fail(told: str, path: str) -> None:

@@ -35,7 +35,7 @@ import training_rank
 import paceline.api
 import paceline.training.state
 from paceline.distributed.comm.stop import StopVote
-from paceline.training.evaluate import Scoring
+from paceline.training.evaluate import EvalPass
 
 # Audit events of file operations -> their name here. Each is raised before the operation is done.
 WATCHED = {
@@ -132,7 +132,7 @@ def watch_files(moments: Moments) -> None:
 
 def watch_training(moments: Moments) -> None:
     """Let steps, forwards of evaluations and scorings be moments."""
-    add, stopping_here, score = paceline.training.state.Meters.add, StopVote.stopping_here, Scoring._run
+    add, stopping_here, score = paceline.training.state.Meters.add, StopVote.stopping_here, EvalPass._run
 
     def added(self, losses, step):
         actions.losses = losses
@@ -151,7 +151,7 @@ def watch_training(moments: Moments) -> None:
             return
         score(self, *arguments)
 
-    paceline.training.state.Meters.add, StopVote.stopping_here, Scoring._run = added, stopping, scoring
+    paceline.training.state.Meters.add, StopVote.stopping_here, EvalPass._run = added, stopping, scoring
 
 
 def main() -> int:

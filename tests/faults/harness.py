@@ -31,13 +31,13 @@ from played import NOT_PLAYED, Played, outcome_of, problems_of
 from workloads import SYSTEM, WORKLOADS, make_data
 from zygote import Ended, Zygote, by_hand
 
-from paceline.distributed.comm.interfaces import free_port
+from paceline.distributed.comm.interfaces import find_free_port
 
 # Before torch is loaded: see paceline/cli/main.py.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 # A command that runs for longer hangs: the slowest takes a few seconds, and a lost rank is noticed in as many.
-MOST_SECONDS = 45
+MAX_SECONDS = 45
 
 
 class Harness:
@@ -166,7 +166,7 @@ class Harness:
         workload = WORKLOADS[fault.workload]
         system = "" if fault.automatic else SYSTEM
         flags = outweigh(f"--data {scene.data} --out {scene.run} {workload.flags} {system} {step.flags}")
-        port = free_port()
+        port = find_free_port()
         environs = []
         for rank in range(ranks):
             mine = [strike for strike in (*fault.always, *step.strikes) if strike.rank in (None, rank)]
@@ -179,7 +179,7 @@ class Harness:
             environ = {"FAULT": json.dumps(orders), "PACELINE_CACHE": str(scene.cache)}
             environs.append(environ if ranks == 1 else by_hand(rank, ranks, port, **environ))
         words = ("train", workload.recipe, *flags)
-        return self._zygote.run(outs, environs, *words, module="faulty_rank", deadline=MOST_SECONDS)
+        return self._zygote.run(outs, environs, *words, module="faulty_rank", deadline=MAX_SECONDS)
 
     def _counted(self, fault: Fault, at: str) -> str:
         """A moment given as a share of all its kind ("operation 37%") as a number."""

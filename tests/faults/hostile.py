@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import printable
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import escape_control_characters
 from paceline.cli.main import main
 
 # What is done to the folder; what the refusal says, or "".
 Case = tuple[Callable[[Path], object], str]
-MOST_LINES = 8
+MAX_LINES = 8
 ESCAPE = "\x1b]0;owned\x07"
 
 
@@ -55,15 +55,15 @@ def judge(family: Family, name: str, folder: Path) -> None:
     if not says:
         family.read(folder)
         return
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(PacelineError) as refused:
         family.read(folder)
     check_message(str(refused.value), says)
 
 
 def check_message(message: str, says: str) -> None:
     assert re.search(says, message), message
-    lines = printable(message).splitlines()
-    assert len(lines) <= MOST_LINES and len(message) < 4000, message
+    lines = escape_control_characters(message).splitlines()
+    assert len(lines) <= MAX_LINES and len(message) < 4000, message
     assert not any(line.startswith("forged") for line in lines), message
 
 

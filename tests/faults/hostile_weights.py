@@ -24,7 +24,7 @@ from hostile import ESCAPE, Case, Family, fifo, sparse, unix_socket, zeros
 from safetensors.torch import save_file
 from tiny_runs import TINY, make_photos
 
-from paceline.models.backbones.base import initialise
+from paceline.models.backbones.base import init_weights
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.weights.load import load_weights
 from paceline.models.weights.weight_file import open_weights
@@ -41,7 +41,7 @@ class Dangerous:
 
 def model() -> ResNet:
     made = ResNet(18, 5, width=4)
-    initialise(made, "torchvision", torch.Generator().manual_seed(0))
+    init_weights(made, "torchvision", torch.Generator().manual_seed(0))
     return made
 
 

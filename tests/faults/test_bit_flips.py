@@ -22,13 +22,13 @@ import pytest
 from coco_sets import make_set
 from tiny_runs import TINY, command, make_photos, of_its_own, without_report
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import Lines
 from paceline.cli.main import main
 from paceline.config.run import read_run
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.staleness import check_fresh
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.index.staleness import find_stale_file
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.logging.events import MEASURED, EventLog, read_events
 from paceline.training.logging.mllog import MLLog
@@ -244,14 +244,14 @@ def read_log(file: Path) -> Any:
     log = EventLog(file)
     # A torn end is a kill's mark to a reader, and named by the writer, which cuts it.
     if said or log.damage():
-        raise UserError("named")
+        raise PacelineError("named")
     return events
 
 
 def read_index(manifest: Manifest) -> Any:
-    reason = check_fresh(manifest)
+    reason = find_stale_file(manifest)
     if reason is not None:
-        raise UserError(reason)
+        raise PacelineError(reason)
     return manifest
 
 
@@ -273,7 +273,7 @@ def boxes(tmp_path_factory) -> Path:
     """The folder of a box data set's manifest and index."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return ensure_prepared(make_set(tmp_path_factory.mktemp("boxes") / "set"), kind="boxes")
+        return prepare_if_needed(make_set(tmp_path_factory.mktemp("boxes") / "set"), kind="boxes")
 
 
 def test_a_flipped_bit_never_passes_a_reader(setup, boxes, tmp_path, nightly):
@@ -289,7 +289,7 @@ def test_a_flipped_bit_never_passes_a_reader(setup, boxes, tmp_path, nightly):
         with flipped(file, random) as which:
             try:
                 found = repr(read(file))
-            except UserError:
+            except PacelineError:
                 continue
         if found != whole[file]:
             passed.append(which)

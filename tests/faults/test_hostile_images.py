@@ -15,9 +15,9 @@ from PIL import Image
 from paceline._utils.errors import DataError
 from paceline.data.index.index import Index
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.transforms.image_header import endless_jpeg, read_header
+from paceline.data.transforms.image_header import find_endless_jpeg, read_header
 from paceline.inference.photo_paths import find_photos
-from paceline.inference.photos import encoded as photo_of
+from paceline.inference.photos import encode_photo as photo_of
 
 
 @parameters(IMAGES)
@@ -32,10 +32,10 @@ def test_a_strangers_photo_is_refused_or_taken_and_no_link_leads_out(name: str, 
 def test_ordinary_photos_of_every_kind_are_not_called_endless(mode: str, options: dict) -> None:
     buffer = io.BytesIO()
     Image.effect_noise((200, 150), 90).convert(mode).save(buffer, "JPEG", **options)
-    assert endless_jpeg(buffer.getvalue()) == "" and read_header(buffer.getvalue(), "x").width == 200
+    assert find_endless_jpeg(buffer.getvalue()) == "" and read_header(buffer.getvalue(), "x").width == 200
     # A thumbnail, and anything behind the picture.
     whole = buffer.getvalue()
-    assert endless_jpeg(whole[:2] + b"\xff\xe1\x40\x02" + b"\xff\xda" * 0x2000 + whole[2:] + b"\xff\xda" * 500) == ""
+    assert find_endless_jpeg(whole[:2] + b"\xff\xe1\x40\x02" + b"\xff\xda" * 0x2000 + whole[2:] + b"\xff\xda" * 500) == ""
 
 
 def test_a_photo_in_one_scan_is_not_judged_by_what_its_picture_holds_of_scan_markers() -> None:
@@ -43,7 +43,7 @@ def test_a_photo_in_one_scan_is_not_judged_by_what_its_picture_holds_of_scan_mar
     buffer = io.BytesIO()
     Image.effect_noise((200, 150), 90).convert("RGB").save(buffer, "JPEG")
     noisy = buffer.getvalue()[:-2] + b"\xff\xda" * 200 + b"\xff\xd9"
-    assert endless_jpeg(noisy) == ""
+    assert find_endless_jpeg(noisy) == ""
 
 
 def test_a_marker_that_stands_alone_hides_no_scans() -> None:
@@ -51,7 +51,7 @@ def test_a_marker_that_stands_alone_hides_no_scans() -> None:
         for count, said in ((0, ""), (200, "more than 100 scans")):
             data = scans(count, (8, 8))
             assert len(data) < 1 << 15, "a marker that were a segment's would end the walk behind the file"
-            assert endless_jpeg(data[:2] + marker + data[2:])[: len(said) or None] == said
+            assert find_endless_jpeg(data[:2] + marker + data[2:])[: len(said) or None] == said
 
 
 def test_a_photo_that_became_a_pipe_or_endless_is_named_at_once_in_training_and_prediction(tmp_path: Path) -> None:

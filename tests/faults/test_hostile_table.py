@@ -18,7 +18,7 @@ from hostile_weights import WEIGHTS
 
 FAMILIES = (WEIGHTS, COCO, IMAGES, YOLO, VOC, BOXES, MASKS)
 # The largest harmless photo of the tables is read and decoded twice over. torch is in the process that is forked.
-MOST_MEBIBYTES = 900
+MAX_MEBIBYTES = 900
 # A few of each family in the suite: one of every so many.
 EVERY = 60
 
@@ -47,7 +47,7 @@ def check(family: Family, found: dict[str, Outcome]) -> None:
     wrong = {
         name: outcome
         for name, outcome in found.items()
-        if outcome.kind != ("refused" if family.cases[name][1] else "taken") or outcome.mebibytes > MOST_MEBIBYTES
+        if outcome.kind != ("refused" if family.cases[name][1] else "taken") or outcome.mebibytes > MAX_MEBIBYTES
     }
     assert not wrong, f"{family.name}: {wrong}"
 

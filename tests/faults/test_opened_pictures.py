@@ -16,12 +16,12 @@ from sources import nodes_of
 from tiny_runs import TINY, command
 
 import paceline
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.names import FORMATS, PREDICTED_FORMATS
-from paceline.data.index.records import digest_of
+from paceline.data.index.records import record_digest
 from paceline.data.prepare import verify_images
-from paceline.data.prepare.verify_image import Facts
-from paceline.data.transforms.image_header import MAX_PIXELS, TooMuch, open_picture
+from paceline.data.prepare.verify_image import ImageInfo
+from paceline.data.transforms.image_header import MAX_PIXELS, ImageTooLarge, open_image
 
 # With the other tests of the source, which share its syntax trees.
 pytestmark = pytest.mark.xdist_group("sources")
@@ -62,7 +62,7 @@ def test_postscript_that_is_called_a_photo_starts_no_program_in_prediction(resne
     assert "PostScript inside" in said.out + said.err
     predictor = paceline.load(str(resnet_run.folder))
     for photo in (POSTSCRIPT, memoryview(POSTSCRIPT), io.BytesIO(POSTSCRIPT), Image.open(io.BytesIO(POSTSCRIPT))):
-        with pytest.raises(UserError):
+        with pytest.raises(PacelineError):
             predictor.predict(photo)
     assert called.read_text() == ""
 
@@ -73,7 +73,7 @@ def test_postscript_in_a_set_that_says_it_is_verified_starts_no_program(tmp_path
     liar.write_bytes(POSTSCRIPT)
     real = verify_images.verify
     status = liar.stat()
-    facts = Facts(status.st_size, status.st_mtime_ns, 40, 48, 0, digest_of(POSTSCRIPT))
+    facts = ImageInfo(status.st_size, status.st_mtime_ns, 40, 48, 0, record_digest(POSTSCRIPT))
     with monkeypatch.context() as forged:  # the manifest and check page of a stranger
         forged.setattr(verify_images, "verify", lambda path: facts if path == os.fsencode(liar) else real(path))
         assert command(capsys, "prepare", "folder", data).code == 0
@@ -109,7 +109,7 @@ def encoded(kind: str, **options: object) -> bytes:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF"])
 def test_photos_of_the_named_formats_are_opened(kind):
-    with open_picture(encoded(kind)) as picture:
+    with open_image(encoded(kind)) as picture:
         assert picture.size == (24, 16)
     assert kind in PREDICTED_FORMATS and (kind in FORMATS) == (kind != "GIF")
 
@@ -118,7 +118,7 @@ def test_photos_of_the_named_formats_are_opened(kind):
 def test_no_other_format_is_opened_under_any_name(kind):
     data = encoded(kind)
     with pytest.raises(Image.UnidentifiedImageError):
-        open_picture(data)
+        open_image(data)
 
 
 def test_more_pixels_than_a_photo_has_are_refused_whatever_pillows_own_limit(monkeypatch):
@@ -132,8 +132,8 @@ def test_more_pixels_than_a_photo_has_are_refused_whatever_pillows_own_limit(mon
             import zlib
 
             data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
-        with raises(TooMuch, "pixels"):
-            open_picture(bytes(data))
+        with raises(ImageTooLarge, "pixels"):
+            open_image(bytes(data))
 
 
 def test_pictures_are_opened_in_one_place():

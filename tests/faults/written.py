@@ -14,7 +14,7 @@ from fault import Fault
 from played import Played
 
 # A message is cut here.
-MOST_LETTERS = 150
+MAX_LETTERS = 150
 
 
 def write_table(file: Path, rows: Sequence[Fault], played: dict[Fault, Played], seconds: float) -> None:
@@ -54,7 +54,7 @@ def _rows(rows: Sequence[Fault], played: dict[Fault, Played]) -> list[str]:
     for fault in rows:
         found = played[fault]
         codes = "; ".join(" ".join(map(str, codes)) for codes in found.codes)
-        seen = found.seen if found.good else f"**{found.seen}: {'; '.join(found.problems)[:MOST_LETTERS]}**"
+        seen = found.seen if found.good else f"**{found.seen}: {'; '.join(found.problems)[:MAX_LETTERS]}**"
         cells = (f"{fault.family}: {fault.name}", f"{fault.workload}, {fault.ranks}", fault.expected, seen, codes)
         lines.append(" | ".join(("", *cells, _message(found.named), "")).strip())
     return lines
@@ -63,4 +63,4 @@ def _rows(rows: Sequence[Fault], played: dict[Fault, Played]) -> list[str]:
 def _message(text: str) -> str:
     """One line for a cell: without this machine's folders, and not too long."""
     text = re.sub(r"/[^ ]*/(fault|unbroken|begun)/(disk/)?", "", text).replace("|", "\\|")
-    return text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ..."
+    return text if len(text) <= MAX_LETTERS else f"{text[:MAX_LETTERS]} ..."

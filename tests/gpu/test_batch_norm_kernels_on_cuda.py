@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.models.layers.batch_norm import BatchNorm, relu_of
-from paceline.models.ops.dispatch import use_triton
-from paceline.tools.bench.timing import first_wait
+from paceline.models.layers.batch_norm import BatchNorm, norm_add_relu
+from paceline.models.ops.dispatch import set_triton
+from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)
@@ -46,21 +46,21 @@ def test_a_layer_takes_them_does_not_wait_and_a_graph_repeats_it(groups):
     leaves = [layer.images.requires_grad_(), layer.shortcut.requires_grad_(), norm.weight, norm.bias]
 
     def step() -> tuple[Tensor, ...]:
-        output = relu_of(norm, leaves[0], leaves[1])
+        output = norm_add_relu(norm, leaves[0], leaves[1])
         return output, *torch.autograd.grad(output, leaves, layer.upstream)
 
-    use_triton(True)
+    set_triton(True)
     try:
         assert norm.fuses(leaves[0], leaves[1])
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             sent = step()
-            assert first_wait(step, CUDA) == ""
+            assert find_host_wait(step, CUDA) == ""
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
                 replayed = step()
             graph.replay()
     finally:
-        use_triton(False)
+        set_triton(False)
     torch.cuda.synchronize()
     assert all(torch.equal(one, other) for one, other in zip(sent, replayed, strict=True))

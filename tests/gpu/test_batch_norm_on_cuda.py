@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from paceline.models.layers import ghost_batch_norm
-from paceline.tools.bench.timing import first_wait
+from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -36,7 +36,7 @@ def test_no_form_waits_for_the_device_and_a_graph_repeats_it():
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         sent = step()
-        assert first_wait(step, torch.device("cuda")) == ""
+        assert find_host_wait(step, torch.device("cuda")) == ""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             replayed = step()

@@ -11,7 +11,7 @@ import torch
 from device_photos import decoded_on_a_cpu, draws_of, odd_photos, photo, rendered_alone
 from stand_ins import InMemory
 
-from paceline.data.loader.gpu_decode import DeviceRenderer, device_renderer
+from paceline.data.loader.gpu_decode import GpuDecoder, get_gpu_decoder
 from paceline.data.loader.loader import Loader
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -22,7 +22,7 @@ PHOTOS = [photo(90, 130, 0), photo(200, 70, 1)]
 @pytest.mark.parametrize("law", ["bilinear-antialias", "bilinear"])
 def test_resized_and_turned_on_the_device_they_are_within_one_level(law: str) -> None:
     data, draws = draws_of([*PHOTOS, *odd_photos()], law)
-    found = DeviceRenderer(CUDA, decoded_on_a_cpu(CUDA))(data, draws, SHAPE)
+    found = GpuDecoder(CUDA, decoded_on_a_cpu(CUDA))(data, draws, SHAPE)
     assert found.device == CUDA
     away = np.abs(found.permute(0, 2, 3, 1).cpu().numpy().astype(int) - rendered_alone(data, draws, SHAPE))
     assert away.max() <= 1
@@ -39,7 +39,7 @@ def values() -> AbstractContextManager:
 
 def test_a_loaders_batches_are_those_of_its_threads() -> None:
     data, draws = draws_of(PHOTOS)
-    on_cuda = DeviceRenderer(CUDA, decoded_on_a_cpu(CUDA))
+    on_cuda = GpuDecoder(CUDA, decoded_on_a_cpu(CUDA))
 
     def render_batch(encoded, drawn, shape):
         with values():
@@ -63,6 +63,6 @@ def test_a_loaders_batches_are_those_of_its_threads() -> None:
 def test_nvjpegs_pixels_are_within_the_stated_bound_of_the_cpus() -> None:
     """Half a level on average, and eight levels in 999 of 1,000 values: another inverse DCT and another interpolation of colour."""
     data, draws = draws_of(PHOTOS)
-    found = device_renderer(CUDA)(data, draws, SHAPE).permute(0, 2, 3, 1).cpu().numpy().astype(int)
+    found = get_gpu_decoder(CUDA)(data, draws, SHAPE).permute(0, 2, 3, 1).cpu().numpy().astype(int)
     away = np.abs(found - rendered_alone(data, draws, SHAPE))
     assert away.mean() <= 0.5 and np.quantile(away, 0.999) <= 8

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from paceline.models.ops.boxes import to_ltrb
-from paceline.models.ops.dispatch import use_triton
+from paceline.models.ops.dispatch import set_triton
 from paceline.models.ops.matching import match, match_anchors
-from paceline.models.ops.nms import keep_fixed
-from paceline.tools.bench.timing import first_wait
+from paceline.models.ops.nms import nms_fixed
+from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)
@@ -48,7 +48,7 @@ def default_boxes(grid: int) -> Answers:
 def candidates(grid: int) -> Answers:
     boxes = boxes_at(grid, 4, 5, 2000)
     valid, classes = boxes[..., 0] > 30, boxes[..., 1].long() % 3
-    return lambda: keep_fixed(boxes, valid, 0.7, classes, rounds=255)
+    return lambda: nms_fixed(boxes, valid, 0.7, classes, rounds=255)
 
 
 @pytest.mark.parametrize("grid", [2**20, 16])
@@ -56,15 +56,15 @@ def candidates(grid: int) -> Answers:
 def test_a_kernel_answers_as_the_torch_form_and_does_not_wait(form: Callable[[int], Answers], grid: int) -> None:
     answers = form(grid)
     wanted = answers()
-    use_triton(True)
+    set_triton(True)
     try:
         found = answers()
-        assert first_wait(answers, CUDA) == ""
+        assert find_host_wait(answers, CUDA) == ""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             captured = answers()
         graph.replay()
     finally:
-        use_triton(False)
+        set_triton(False)
     for ours, again, theirs in zip(found, captured, wanted, strict=True):
         assert torch.equal(ours, theirs) and torch.equal(again, theirs)

@@ -13,12 +13,12 @@ from small_steps import batch_of, plan_of, small, state_of
 from stand_ins import made_up
 from torch import Tensor
 
-from paceline.config.plan import rates_at
+from paceline.config.plan import step_rates
 from paceline.config.system import System
 from paceline.data.batch import Objects, detection_batch
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.slots import Forward
-from paceline.tools.bench.timing import first_wait
+from paceline.data.loader.slots import MicroBatch
+from paceline.tools.bench.timing import find_host_wait
 from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -27,9 +27,9 @@ SHAPES, STEPS = ((96, 128), (128, 96), (64, 64)), 24
 SLOW = 20_000_000  # cycles of a GPU's clock: some ten milliseconds
 
 
-def schedule(step: int) -> list[Forward]:
+def schedule(step: int) -> list[MicroBatch]:
     first = np.arange(4) + 100 * step
-    return [Forward(np.full(4, step), numbers, SHAPES[step % 3]) for numbers in (first, first + 50)]
+    return [MicroBatch(np.full(4, step), numbers, SHAPES[step % 3]) for numbers in (first, first + 50)]
 
 
 def paint(epoch: int, index: int, out: np.ndarray) -> None:
@@ -72,7 +72,7 @@ def test_steps_allocate_nothing_on_the_device_and_never_wait_for_it() -> None:
             next(loader)
         torch.cuda.synchronize()
         before = torch.cuda.memory_stats(CUDA)["allocation.all.allocated"]
-        assert first_wait(lambda: [next(loader) for _ in range(12)], CUDA) == ""
+        assert find_host_wait(lambda: [next(loader) for _ in range(12)], CUDA) == ""
         assert torch.cuda.memory_stats(CUDA)["allocation.all.allocated"] == before
 
 
@@ -100,5 +100,5 @@ def test_a_step_is_captured_while_the_loader_copies() -> None:
             steps += 1
             if steps == 12:
                 break
-    losses = take([batch_of(recipe, plan.images_per_forward, 0).to(CUDA)] * plan.forwards, rates_at(recipe, plan, 0))
+    losses = take([batch_of(recipe, plan.images_per_forward, 0).to(CUDA)] * plan.forwards, step_rates(recipe, plan, 0))
     assert take.captures == 1 and bool(losses["loss"].isfinite())

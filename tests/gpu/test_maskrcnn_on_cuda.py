@@ -14,10 +14,10 @@ from benchmarks.maskrcnn_operations import SCORE, operations, unlike
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.system import Precision, System
 from paceline.models.ops.paste_masks import paste_to_rle
-from paceline.tools.bench.harness import compared
-from paceline.tools.bench.step import our_step
+from paceline.tools.bench.harness import compare_operation
+from paceline.tools.bench.step import make_step
 from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, scale_logits
-from paceline.tools.bench.timing import first_wait
+from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -59,9 +59,9 @@ def exact_products():
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_whole_step_never_waits_for_the_device(precision: Precision) -> None:
-    step = our_step(TINY, precision, scene(CUDA), CUDA).step
+    step = make_step(TINY, precision, scene(CUDA), CUDA).step
     step()
-    assert first_wait(step, CUDA) == ""
+    assert find_host_wait(step, CUDA) == ""
 
 
 def test_own_proposals_never_wait_for_the_device_either() -> None:
@@ -73,13 +73,13 @@ def test_own_proposals_never_wait_for_the_device_either() -> None:
         return found["sums"]
 
     step()
-    assert first_wait(step, CUDA) == ""
+    assert find_host_wait(step, CUDA) == ""
 
 
 def test_prediction_never_waits_for_the_device() -> None:
     model, there = TINY.model(CUDA).eval(), scene(CUDA)
     model.predict(there.batch)
-    assert first_wait(lambda: model.predict(there.batch).masks, CUDA) == ""
+    assert find_host_wait(lambda: model.predict(there.batch).masks, CUDA) == ""
 
 
 def test_losses_counts_and_gradients_are_the_cpus() -> None:
@@ -92,8 +92,8 @@ def test_losses_counts_and_gradients_are_the_cpus() -> None:
 
 
 def test_a_graph_of_the_whole_step_trains_as_the_step_does() -> None:
-    eager = our_step(TINY, "fp32", scene(CUDA), CUDA).step
-    graph = our_step(TINY, "fp32", scene(CUDA), CUDA, graph=True).step
+    eager = make_step(TINY, "fp32", scene(CUDA), CUDA).step
+    graph = make_step(TINY, "fp32", scene(CUDA), CUDA, graph=True).step
     for _ in range(5):
         assert float(graph()) == pytest.approx(float(eager()), rel=2e-2)
 
@@ -128,5 +128,5 @@ def test_pasted_masks_are_the_cpus_but_for_rounding() -> None:
 def test_every_operation_gives_what_torchvisions_gives() -> None:
     pytest.importorskip("pycocotools")
     for operation in operations(TINY, CUDA):
-        row, _ = compared(operation, 1, 0.0, CUDA)
+        row, _ = compare_operation(operation, 1, 0.0, CUDA)
         assert all(row["agrees"].values()), row

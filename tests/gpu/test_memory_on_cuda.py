@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline._utils.errors import Shortage
+from paceline._utils.errors import ResourceError
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
-from paceline.distributed.device.detect import gpu
-from paceline.training.eval_history import Ending
+from paceline.config.run import RunOptions
+from paceline.distributed.device.detect import detect_gpu
+from paceline.training.eval_history import TrainResult
 from paceline.training.logging.events import read_events
 from paceline.training.request import Request
 from paceline.training.trainer import run_training
@@ -39,15 +39,15 @@ def memory_left(gib: float) -> Iterator[int]:
         torch.cuda.empty_cache()
 
 
-def train(out: Path, *, bn_span: int) -> Ending:
+def train(out: Path, *, bn_span: int) -> TrainResult:
     """Two steps of ResNet-50 on 256 made-up photos, which need 8 to 14 GiB in one forward."""
     changes = {"global_batch": 256, "optim.lr": 0.1, "bn_span": bn_span}
     request = Request(
         name="resnet50",
         recipe=override(RECIPES["resnet50"](), changes),
         system_name="gpu",
-        system=gpu(),
-        controls=Controls(out=str(out), steps=2, synthetic=True),
+        system=detect_gpu(),
+        controls=RunOptions(out=str(out), steps=2, synthetic=True),
         given=frozenset({"system"}),
     )
     return run_training(request)
@@ -64,5 +64,5 @@ def test_a_step_that_does_not_fit_takes_the_next_smaller_cut(tmp_path: Path) -> 
 
 
 def test_a_step_that_no_cut_lets_fit_is_refused_in_words(tmp_path: Path) -> None:
-    with memory_left(2), pytest.raises(Shortage, match="memory"):
+    with memory_left(2), pytest.raises(ResourceError, match="memory"):
         train(tmp_path / "run", bn_span=256)

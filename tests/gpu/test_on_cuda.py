@@ -10,15 +10,15 @@ import pytest
 import torch
 from stand_ins import made_up
 
-from paceline.config.plan import Rates, make_plan
+from paceline.config.plan import StepRates, make_plan
 from paceline.config.recipe import Optim, Recipe
-from paceline.config.resnet import PhotoInput, ResNetModel
+from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.data.loader.loader import Loader
-from paceline.models.backbones.base import initialise
+from paceline.models.backbones.base import init_weights
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.timing import first_wait
+from paceline.tools.bench.timing import find_host_wait
 from paceline.training.meters import Meters
 from paceline.training.optim.base import named_parameters
 from paceline.training.optim.sgd import SGD
@@ -33,17 +33,17 @@ CUDA = torch.device("cuda", 0)
 
 def a_step(device: str, precision: str, *, compile: str = "off") -> tuple[TrainStep, State]:
     recipe = Recipe(
-        task="classification", model=ResNetModel(depth=18), input=PhotoInput(size=SIZE), global_batch=IMAGES, epochs=1,
+        task="classification", model=ResNetModel(depth=18), input=ImageInput(size=SIZE), global_batch=IMAGES, epochs=1,
         bn_span=IMAGES, optim=Optim(lr=0.05),
     )  # fmt: skip
     system = System(device.split(":", maxsplit=1)[0], precision=precision, compile=compile)  # type: ignore[arg-type]
     plan = make_plan(recipe, system, world=1, most=IMAGES, train_images=1000, val_images=10)
     model = WORKLOADS["classification"].network.build(recipe, 10)
-    initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
+    init_weights(model.network, "torchvision", torch.Generator().manual_seed(0))
     model = model.to(device).to(memory_format=torch.channels_last)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
-    optimiser = SGD(named_parameters(model, "all"), Optim(weight_decay=1e-4))
-    state = State(model, optimiser, None, scaler, Meters(torch.device(device)))
+    optimizer = SGD(named_parameters(model, "all"), Optim(weight_decay=1e-4))
+    state = State(model, optimizer, None, scaler, Meters(torch.device(device)))
     return TrainStep(state, plan, system, torch.device(device)), state
 
 
@@ -56,7 +56,7 @@ def a_batch(device: str, number: int) -> Batch:
 
 def losses(device: str, precision: str, steps: int = 10, **more: str) -> list[float]:
     step, _ = a_step(device, precision, **more)
-    return [float(step([a_batch(device, n)], Rates(0.05, 0.05))["loss"]) for n in range(steps)]
+    return [float(step([a_batch(device, n)], StepRates(0.05, 0.05))["loss"]) for n in range(steps)]
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 5e-3), ("bf16", 5e-2), ("fp16", 5e-2)])
@@ -73,13 +73,13 @@ def test_a_compiled_step_gives_the_losses_of_the_eager_one() -> None:
 def test_a_step_never_waits_for_the_device(precision: str) -> None:
     step, state = a_step("cuda:0", precision)
     batches = [a_batch("cuda:0", n) for n in range(3)]
-    step([batches[0]], Rates(0.05, 0.05))
+    step([batches[0]], StepRates(0.05, 0.05))
 
     def more() -> None:
         for number, batch in enumerate(batches):
-            state.meters.add(step([batch], Rates(0.05, 0.05)), number)
+            state.meters.add(step([batch], StepRates(0.05, 0.05)), number)
 
-    assert first_wait(more, CUDA) == ""
+    assert find_host_wait(more, CUDA) == ""
 
 
 def test_the_loader_brings_the_same_pixels_to_the_device() -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.config.plan import Rates
+from paceline.config.plan import StepRates
 from paceline.config.recipe import Optim
-from paceline.training.optim import make_optimiser
+from paceline.training.optim import make_optimizer
 from paceline.training.optim.base import named_parameters
-from paceline.training.optim.step_scalars import LossScaler, StepNumbers
+from paceline.training.optim.step_scalars import LossScaler, StepScalars
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 OPTIMS = {
@@ -35,8 +35,8 @@ def trained(optim: Optim, device: str, *, scaled: bool) -> list[Tensor]:
         for weight in model.parameters():
             weight.copy_(torch.randn(weight.shape, generator=random))
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimiser = make_optimiser(named_parameters(model, "no_norm_no_bias"), optim)
-    numbers = StepNumbers(optim, device)
+    optimizer = make_optimizer(named_parameters(model, "no_norm_no_bias"), optim)
+    numbers = StepScalars(optim, device)
     scaler = LossScaler("dynamic", 1024.0, device=device) if scaled else None
     for step in range(6):
         for weight in model.parameters():
@@ -49,8 +49,8 @@ def trained(optim: Optim, device: str, *, scaled: bool) -> list[Tensor]:
             if scaler is not None:
                 gradient = gradient * (float("inf") if step == 2 else scaler.current)
             weight.grad = gradient
-        numbers.write(Rates(optim.lr / (1 + step), optim.lr / max(1, step)))
-        optimiser.step(numbers, scaler=scaler)
+        numbers.write(StepRates(optim.lr / (1 + step), optim.lr / max(1, step)))
+        optimizer.step(numbers, scaler=scaler)
     if scaler is not None:
         assert int(scaler.skipped) == 1
     return [weight.detach().cpu() for weight in model.parameters()]

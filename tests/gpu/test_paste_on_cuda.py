@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.data.rle import bitmap
+from paceline.data.rle import decode_mask
 from paceline.models.ops import paste_masks
 from paceline.models.ops.paste_masks import paste_to_rle
 
@@ -31,5 +31,7 @@ def test_pasted_masks_are_the_cpus(chunk: int, monkeypatch: pytest.MonkeyPatch) 
         found = paste_to_rle(masks.cuda(), boxes.cuda(), HEIGHT, WIDTH)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
-    different = sum(int((bitmap(a, HEIGHT, WIDTH) != bitmap(b, HEIGHT, WIDTH)).sum()) for a, b in zip(wanted, found))
+    different = sum(
+        int((decode_mask(a, HEIGHT, WIDTH) != decode_mask(b, HEIGHT, WIDTH)).sum()) for a, b in zip(wanted, found)
+    )
     assert len(found) == 60 and different < 1e-5 * 60 * HEIGHT * WIDTH

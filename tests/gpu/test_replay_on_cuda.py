@@ -13,11 +13,11 @@ import pytest
 import torch
 from small_steps import batch_of, plan_of, small, state_of
 
-from paceline.config.plan import Plan, rates_at
+from paceline.config.plan import BatchPlan, step_rates
 from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
 from paceline.data.batch import Batch
-from paceline.tools.bench.timing import first_wait
+from paceline.tools.bench.timing import find_host_wait
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 
@@ -45,7 +45,7 @@ def exact_products() -> Iterator[None]:
     cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, cudnn.deterministic = before
 
 
-def trainer(name: str, *, graph: bool) -> tuple[Recipe, Plan, State, TrainStep]:
+def trainer(name: str, *, graph: bool) -> tuple[Recipe, BatchPlan, State, TrainStep]:
     task, changes, precision = CASES[name]
     recipe, system = small(task, changes), System("cuda", precision=precision, graph="on" if graph else "off")
     plan = plan_of(recipe, system, steps=STEPS)
@@ -53,14 +53,14 @@ def trainer(name: str, *, graph: bool) -> tuple[Recipe, Plan, State, TrainStep]:
     return recipe, plan, state, TrainStep(state, plan, system, CUDA)
 
 
-def batches_of(recipe: Recipe, plan: Plan, step: int) -> list[Batch]:
+def batches_of(recipe: Recipe, plan: BatchPlan, step: int) -> list[Batch]:
     images = plan.images_per_forward
     return [batch_of(recipe, images, 100 * step + forward).to(CUDA) for forward in range(plan.forwards)]
 
 
 def tensors_of(state: State) -> dict[str, torch.Tensor]:
     """Everything that a step changes."""
-    found = {**state.model.state_dict(), **{f"optimiser {name}": one for name, one in state.optimiser.state().items()}}
+    found = {**state.model.state_dict(), **{f"optimiser {name}": one for name, one in state.optimizer.state().items()}}
     for name, part in (("average", state.average), ("scaler", state.scaler)):
         found |= {} if part is None else {f"{name} {key}": one for key, one in part.state().items()}
     return found
@@ -75,7 +75,7 @@ def test_a_replayed_step_is_the_step_that_is_sent(name: str) -> None:
         with torch.no_grad():
             for mine, one in zip(tensors_of(replayed).values(), tensors_of(sent).values(), strict=True):
                 mine.copy_(one)
-        batches, rates = batches_of(recipe, plan, step), rates_at(recipe, plan, step)
+        batches, rates = batches_of(recipe, plan, step), step_rates(recipe, plan, step)
         assert float(replay(batches, rates)["loss"]) == pytest.approx(
             float(send(batches, rates)["loss"]), rel=0 if exact else 1e-4
         )
@@ -95,13 +95,13 @@ def test_a_replayed_step_is_the_step_that_is_sent(name: str) -> None:
 def test_no_step_waits_for_the_device(name: str, graph: bool) -> None:
     recipe, plan, state, take = trainer(name, graph=graph)
     batches = [batches_of(recipe, plan, step) for step in range(4)]
-    take(batches[0], rates_at(recipe, plan, 0))
+    take(batches[0], step_rates(recipe, plan, 0))
 
     def more() -> None:
         for step in (1, 2, 3):
-            state.meters.add(take(batches[step], rates_at(recipe, plan, step)), step)
+            state.meters.add(take(batches[step], step_rates(recipe, plan, step)), step)
 
-    assert first_wait(more, CUDA) == ""
+    assert find_host_wait(more, CUDA) == ""
 
 
 def test_preparing_changes_nothing_and_captures_once() -> None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.models.ops.dispatch import use_triton
-from paceline.models.ops.roi_align import levels_of, pool_regions
-from paceline.tools.bench.timing import first_wait
+from paceline.models.ops.dispatch import set_triton
+from paceline.models.ops.roi_align import assign_levels, pool_regions
+from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)
@@ -35,7 +35,7 @@ def test_they_pool_as_torchvision_s_give_the_same_bits_again_and_do_not_wait(sid
     ends = torch.rand(1000, 2, generator=random, device=CUDA) * torch.tensor([1332.0, 800.0], device=CUDA)
     boxes = torch.cat((ends, ends + torch.rand(1000, 2, generator=random, device=CUDA).pow(3) * 800), dim=1)
     image = torch.arange(1000, device=CUDA) % 3 - 1
-    levels = levels_of(boxes, levels=4, law="torchvision", first=2)
+    levels = assign_levels(boxes, levels=4, law="torchvision", first=2)
     upstream = torch.randn(1000, 256, side, side, generator=random, device=CUDA).to(dtype)
     pooled = partial(pool_regions, maps, STRIDES, image, boxes, levels, side=side, sampling_ratio=2, aligned=aligned)
 
@@ -45,17 +45,17 @@ def test_they_pool_as_torchvision_s_give_the_same_bits_again_and_do_not_wait(sid
 
     with torch.cuda.stream(stream):
         wanted = step()
-    use_triton(True)
+    set_triton(True)
     try:
         with torch.cuda.stream(stream):
             found, again = step(), step()
-            assert first_wait(step, CUDA) == ""
+            assert find_host_wait(step, CUDA) == ""
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=stream):
                 replayed = step()
             graph.replay()
     finally:
-        use_triton(False)
+        set_triton(False)
     torch.cuda.synchronize()
     for ours, second, third, theirs in zip(found, again, replayed, wanted, strict=True):
         assert torch.equal(ours, second) and torch.equal(ours, third) and ours.dtype == dtype

@@ -15,12 +15,12 @@ from benchmarks.ssd_operations import RULES, guesses, loss_of
 from paceline.config.system import Precision, System
 from paceline.models.ops.boxes import to_ltrb
 from paceline.models.ops.matching import Tie, match
-from paceline.models.ssd.loss import background_loss, hardest
-from paceline.models.ssd.postprocess import CandidatesOf, ssd_detections
+from paceline.models.ssd.loss import background_loss, select_hardest
+from paceline.models.ssd.postprocess import CandidatesOf, postprocess_ssd
 from paceline.tools.bench.harness import Step
-from paceline.tools.bench.step import our_step
-from paceline.tools.bench.step_ssd import Scene, SSDBench, synthetic_scene
-from paceline.tools.bench.timing import first_wait
+from paceline.tools.bench.step import make_step
+from paceline.tools.bench.step_ssd import SSDBench, SSDInputs, make_ssd_inputs
+from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
@@ -29,30 +29,30 @@ TINY = SSDBench(
 )  # fmt: skip
 
 
-def scene(device: torch.device, classes: int = TINY.classes) -> Scene:
-    return synthetic_scene(TINY.batch, classes, TINY.size, device)
+def scene(device: torch.device, classes: int = TINY.classes) -> SSDInputs:
+    return make_ssd_inputs(TINY.batch, classes, TINY.size, device)
 
 
 def step_of(precision: Precision = "fp32", **forms: bool) -> Step:
-    return our_step(TINY, precision, scene(CUDA), CUDA, **forms).step
+    return make_step(TINY, precision, scene(CUDA), CUDA, **forms).step
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_a_step_never_waits_for_the_device(precision: Precision) -> None:
     step = step_of(precision)
     step()
-    assert first_wait(step, CUDA) == ""
+    assert find_host_wait(step, CUDA) == ""
 
 
 def test_a_step_that_waits_is_noticed() -> None:
     loss = step_of()
-    assert first_wait(lambda: loss().cpu(), CUDA) != ""
+    assert find_host_wait(lambda: loss().cpu(), CUDA) != ""
 
 
 def test_losses_follow_the_cpu_and_the_plain_formulation() -> None:
     steps = [
         step_of(),
-        our_step(replace(TINY, system=System("cpu")), "fp32", scene(CPU), CPU).step,
+        make_step(replace(TINY, system=System("cpu")), "fp32", scene(CPU), CPU).step,
         peer_step(TINY, "fp32", scene(CUDA), CUDA).step,
     ]
     for _ in range(5):
@@ -87,8 +87,8 @@ def test_mining_is_the_cpus_with_equal_losses_and_with_too_few_candidates() -> N
     candidates = torch.rand(losses.shape, generator=torch.Generator().manual_seed(0)) > 0.2
     candidates[1, 5:] = False
     wanted = torch.tensor([40, 40, 0, 10_000])
-    found = hardest(losses.to(CUDA), candidates.to(CUDA), wanted.to(CUDA))
-    assert torch.equal(found.cpu(), hardest(losses, candidates, wanted))
+    found = select_hardest(losses.to(CUDA), candidates.to(CUDA), wanted.to(CUDA))
+    assert torch.equal(found.cpu(), select_hardest(losses, candidates, wanted))
 
 
 def test_loss_and_gradients_are_the_cpus() -> None:
@@ -110,7 +110,7 @@ def test_detections_are_the_cpus(candidates_of: CandidatesOf, trained: bool) -> 
         there = scene(device)
         guess = guesses(there, TINY.classes)
         deltas, logits = guess.trained if trained else guess.noise
-        found = ssd_detections(
+        found = postprocess_ssd(
             logits, deltas, there.anchors, score_above=knobs.score_above, iou=knobs.iou, candidates=knobs.candidates,
             candidates_of=candidates_of, keep=knobs.keep, clip=False,
         )  # fmt: skip

@@ -15,9 +15,9 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from tiny_runs import Said, command, refused
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.config.run import RunRecord, read_run
-from paceline.inference.outputs.coco_ids import ids_in_file, known_ids
+from paceline.inference.outputs.coco_ids import find_image_ids, read_image_ids
 
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -97,7 +97,7 @@ def listed(file: Path, *images: tuple[str, int], categories: tuple[tuple[str, in
 def test_a_photo_is_the_image_whose_whole_name_ends_its_path(tmp_path):
     file = listed(tmp_path / "x.json", ("a.jpg", 1), ("val/a.jpg", 2), ("./b.jpg", 3), ("test/b.jpg", 4))
     photos = [Path(name) for name in ("/set/a.jpg", "/set/val/a.jpg", "/set/val/b.jpg", "c.jpg", "/x/ab.jpg")]
-    assert ids_in_file(photos, file, {}) == {photos[0]: 1, photos[1]: 2, photos[2]: 3}
+    assert read_image_ids(photos, file, {}) == {photos[0]: 1, photos[1]: 2, photos[2]: 3}
 
 
 @pytest.mark.parametrize(
@@ -118,26 +118,26 @@ def test_a_photo_is_the_image_whose_whole_name_ends_its_path(tmp_path):
 )
 def test_a_file_that_cannot_tell_ids_is_refused(tmp_path, content, said):
     (tmp_path / "x.json").write_text(content)
-    with pytest.raises(UserError, match=r"--annotations .*x\.json: .*" + said):
-        ids_in_file([Path("a.jpg")], tmp_path / "x.json", {"cat": 7})
-    with raises(UserError, "gone.json"):
-        ids_in_file([Path("a.jpg")], tmp_path / "gone.json", {})
+    with pytest.raises(PacelineError, match=r"--annotations .*x\.json: .*" + said):
+        read_image_ids([Path("a.jpg")], tmp_path / "x.json", {"cat": 7})
+    with raises(PacelineError, "gone.json"):
+        read_image_ids([Path("a.jpg")], tmp_path / "gone.json", {})
 
 
 def test_names_that_are_numbers_are_ids_only_where_all_are_and_no_two_alike():
     photos = [Path("val/000000000139.jpg"), Path("val/7.png")]
-    assert known_ids(photos, RunRecord())[0] == {photos[0]: 139, photos[1]: 7}
+    assert find_image_ids(photos, RunRecord())[0] == {photos[0]: 139, photos[1]: 7}
     for more in (Path("x.jpg"), Path("other/007.jpg"), Path("val/²3.jpg")):
-        assert known_ids([*photos, more], RunRecord())[0] == {}
+        assert find_image_ids([*photos, more], RunRecord())[0] == {}
 
 
 def test_the_data_sets_own_ids_go_before_names_that_are_numbers(maskrcnn_run):
     photos = sorted((maskrcnn_run.data / "val2017").iterdir())
     facts = read_run(maskrcnn_run.folder)
-    ids, whence = known_ids(photos, facts)
+    ids, whence = find_image_ids(photos, facts)
     assert [ids[photo] for photo in photos] == [10 + int(photo.stem) for photo in photos] and "data set" in whence
     other = [photo for folder in ("train2017", "val2017") for photo in (maskrcnn_run.data / folder).iterdir()]
-    assert known_ids(other, facts)[0] == {}  # of two splits: their ids may be the same
+    assert find_image_ids(other, facts)[0] == {}  # of two splits: their ids may be the same
 
 
 def test_a_file_of_annotations_is_refused_before_anything_is_written(ssd_run, tmp_path, capsys):

@@ -12,14 +12,14 @@ from pycocotools import mask as coco_mask
 
 from paceline.data.batch import InstanceObjects
 from paceline.data.rle import mask_pixels
-from paceline.inference.drawing.boxes import Mark, colour_of, marks_picture, sample_picture
-from paceline.inference.drawing.masks import FILL, HUES, instance_colour, placed_pixels, with_masks
+from paceline.inference.drawing.boxes import Annotation, class_color, draw_annotations, draw_sample
+from paceline.inference.drawing.masks import FILL, HUES, draw_masks, instance_color, resample_mask
 
-GREY, RED, BLUE = 90, (220, 30, 30), (30, 30, 220)
+GRAY, RED, BLUE = 90, (220, 30, 30), (30, 30, 220)
 
 
-def grey(width: int, height: int) -> Image.Image:
-    return Image.new("RGB", (width, height), (GREY,) * 3)
+def gray(width: int, height: int) -> Image.Image:
+    return Image.new("RGB", (width, height), (GRAY,) * 3)
 
 
 def block(height: int, width: int, top: int, left: int, rows: int, columns: int) -> np.ndarray:
@@ -34,17 +34,17 @@ def encoded(mask: np.ndarray) -> dict:
 
 
 def drawn(picture: Image.Image, *masks, line: int = 1) -> np.ndarray:
-    return np.asarray(with_masks(picture, masks, line=line)).astype(int)
+    return np.asarray(draw_masks(picture, masks, line=line)).astype(int)
 
 
-def mixed(colour: tuple[int, int, int]) -> list[int]:
-    return [round(GREY + FILL * (value - GREY)) for value in colour]
+def mixed(color: tuple[int, int, int]) -> list[int]:
+    return [round(GRAY + FILL * (value - GRAY)) for value in color]
 
 
 def test_the_fill_is_translucent_and_lies_exactly_where_the_mask_is():
-    pixels = drawn(grey(60, 40), (block(40, 60, 10, 20, 15, 25), RED))
+    pixels = drawn(gray(60, 40), (block(40, 60, 10, 20, 15, 25), RED))
     assert pixels[17, 30].tolist() == mixed(RED)
-    changed = (pixels != GREY).any(axis=-1)
+    changed = (pixels != GRAY).any(axis=-1)
     assert changed[9:26, 19:46].sum() == changed.sum()  # one dark pixel around it, nothing beyond
     inside = (pixels[11:24, 21:44] == mixed(RED)).all(axis=-1)
     assert inside.all()
@@ -52,41 +52,41 @@ def test_the_fill_is_translucent_and_lies_exactly_where_the_mask_is():
 
 def test_a_contour_of_the_asked_width_parts_object_from_photo():
     for line in (1, 3):
-        row = drawn(grey(60, 40), (block(40, 60, 10, 20, 20, 25), RED), line=line)[20]
+        row = drawn(gray(60, 40), (block(40, 60, 10, 20, 20, 25), RED), line=line)[20]
         bright = (row.sum(axis=-1) > sum(mixed(RED)) + 60).nonzero()[0]
         assert bright.tolist() == [*range(20, 20 + line), *range(45 - line, 45)]
-        assert row[19].sum() < 3 * GREY and row[45].sum() < 3 * GREY
+        assert row[19].sum() < 3 * GRAY and row[45].sum() < 3 * GRAY
 
 
 def test_run_lengths_and_arrays_of_any_kind_and_resolution_give_one_picture():
     mask = block(80, 120, 20, 40, 30, 50)
-    pictures = [drawn(grey(60, 40), (kind, RED)) for kind in (mask, mask.astype(np.uint8) * 255, encoded(mask))]
+    pictures = [drawn(gray(60, 40), (kind, RED)) for kind in (mask, mask.astype(np.uint8) * 255, encoded(mask))]
     assert (pictures[0] == pictures[1]).all() and (pictures[0] == pictures[2]).all()
-    same = drawn(grey(60, 40), (block(40, 60, 10, 20, 15, 25), RED))
+    same = drawn(gray(60, 40), (block(40, 60, 10, 20, 15, 25), RED))
     assert np.abs(pictures[0] - same).max() <= 1
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 3)])
 def test_an_object_that_shrinks_below_a_pixel_is_still_seen(size):
-    pixels = drawn(grey(50, 50), (block(1000, 1000, 503, 703, *size), RED))
-    changed = np.argwhere((pixels != GREY).any(axis=-1))
+    pixels = drawn(gray(50, 50), (block(1000, 1000, 503, 703, *size), RED))
+    changed = np.argwhere((pixels != GRAY).any(axis=-1))
     assert len(changed) and np.abs(changed - (25, 35)).max() <= 3
-    assert pixels.sum(axis=-1).max() > 3 * GREY
+    assert pixels.sum(axis=-1).max() > 3 * GRAY
 
 
 def test_of_overlapping_instances_the_smaller_lies_on_top_in_any_order():
     large, small = (block(60, 60, 5, 5, 50, 50), RED), (block(60, 60, 20, 20, 15, 15), BLUE)
-    pictures = [drawn(grey(60, 60), *masks) for masks in ([large, small], [small, large])]
+    pictures = [drawn(gray(60, 60), *masks) for masks in ([large, small], [small, large])]
     assert (pictures[0] == pictures[1]).all()
     assert pictures[0][27, 27].tolist() == mixed(BLUE) and pictures[0][45, 45].tolist() == mixed(RED)
 
 
 def test_no_contour_runs_along_the_edge_of_the_photo_and_an_empty_mask_draws_nothing():
-    full = drawn(grey(30, 20), (np.ones((20, 30), bool), RED))
+    full = drawn(gray(30, 20), (np.ones((20, 30), bool), RED))
     assert (full == mixed(RED)).all()
-    assert (drawn(grey(30, 20), (np.zeros((20, 30), bool), RED)) == GREY).all()
-    assert (drawn(grey(30, 20), (encoded(np.zeros((7, 9), bool)), RED)) == GREY).all()
-    assert (drawn(grey(30, 20)) == GREY).all()
+    assert (drawn(gray(30, 20), (np.zeros((20, 30), bool), RED)) == GRAY).all()
+    assert (drawn(gray(30, 20), (encoded(np.zeros((7, 9), bool)), RED)) == GRAY).all()
+    assert (drawn(gray(30, 20)) == GRAY).all()
 
 
 masks = st.tuples(st.integers(1, 40), st.integers(1, 40)).flatmap(
@@ -99,10 +99,10 @@ masks = st.tuples(st.integers(1, 40), st.integers(1, 40)).flatmap(
 @examples(40)
 @given(masks, st.integers(1, 60), st.integers(1, 60))
 def test_any_mask_can_be_drawn_on_any_picture_and_is_seen_where_there_is_one(mask, width, height):
-    photo = grey(width, height)
-    changed = (drawn(photo, (mask, RED)) != GREY).any()
+    photo = gray(width, height)
+    changed = (drawn(photo, (mask, RED)) != GRAY).any()
     assert changed == mask.any()
-    assert photo.getcolors() == [(width * height, (GREY,) * 3)]  # the photo itself is not painted on
+    assert photo.getcolors() == [(width * height, (GRAY,) * 3)]  # the photo itself is not painted on
 
 
 def test_damaged_run_lengths_are_refused():
@@ -112,22 +112,22 @@ def test_damaged_run_lengths_are_refused():
 
 def test_instances_of_a_class_differ_in_hue_and_the_first_has_the_class_s_colour():
     for label in range(1, 13):
-        colours = [instance_colour(colour_of(label), number) for number in range(len(HUES))]
-        assert colours[0] == colour_of(label) and len(set(colours)) == len(HUES)
-        assert instance_colour(colour_of(label), len(HUES)) == colours[0]
+        colours = [instance_color(class_color(label), number) for number in range(len(HUES))]
+        assert colours[0] == class_color(label) and len(set(colours)) == len(HUES)
+        assert instance_color(class_color(label), len(HUES)) == colours[0]
 
 
 def test_a_mark_with_a_mask_is_filled_and_two_of_a_class_in_other_hues_unless_told():
     def at(hues):
         marks = [
-            Mark((10 + 50 * place, 10, 40, 40), 1, "", mask=block(60, 120, 10, 10 + 50 * place, 40, 40), hue=hue)
+            Annotation((10 + 50 * place, 10, 40, 40), 1, "", mask=block(60, 120, 10, 10 + 50 * place, 40, 40), hue=hue)
             for place, hue in enumerate(hues)
         ]
-        pixels = np.asarray(marks_picture(grey(120, 60), marks, width=120, height=60)).astype(int)
+        pixels = np.asarray(draw_annotations(gray(120, 60), marks, width=120, height=60)).astype(int)
         return pixels[30, 30].tolist(), pixels[30, 80].tolist()
 
     first, second = at([None, None])
-    assert first == mixed(colour_of(1)) and second == mixed(instance_colour(colour_of(1), 1))
+    assert first == mixed(class_color(1)) and second == mixed(instance_color(class_color(1), 1))
     assert at([1, 1]) == (second, second)
 
 
@@ -141,7 +141,7 @@ def test_a_mark_with_a_mask_is_filled_and_two_of_a_class_in_other_hues_unless_to
 def test_pasting_a_canvas_agrees_with_the_obvious_loop(side, bits, x, y, across, down):
     canvas = np.array([(bits >> place) & 1 for place in range(64)], np.uint8)[: (side + 2) ** 2]
     canvas = np.resize(canvas, (side + 2, side + 2))
-    pasted = placed_pixels(canvas[1:-1, 1:-1], (x, y, across, down), 8, 11)
+    pasted = resample_mask(canvas[1:-1, 1:-1], (x, y, across, down), 8, 11)
     for row in range(8):
         for column in range(11):
             i, j = int((row + 0.5 - y) // down), int((column + 0.5 - x) // across)
@@ -161,13 +161,13 @@ def test_a_training_image_shows_each_mask_where_its_frame_says():
         size=(48, 64),
         key=0,
     )
-    picture, _ = sample_picture(np.full((48, 64, 3), GREY, np.uint8), objects, ["", ""])
+    picture, _ = draw_sample(np.full((48, 64, 3), GRAY, np.uint8), objects, ["", ""])
     pixels = np.asarray(picture).astype(int)[::4, ::4]
     assert picture.size == (256, 192)
-    assert pixels[28, 16].tolist() == mixed(colour_of(2)) and pixels[36, 16].tolist() == [GREY] * 3
-    assert pixels[16, 48].tolist() == mixed(colour_of(1)) and pixels[40, 48].tolist() == [GREY] * 3
+    assert pixels[28, 16].tolist() == mixed(class_color(2)) and pixels[36, 16].tolist() == [GRAY] * 3
+    assert pixels[16, 48].tolist() == mixed(class_color(1)) and pixels[40, 48].tolist() == [GRAY] * 3
     none = InstanceObjects(
         np.zeros((0, 4), np.float32), np.zeros(0, np.int64), canvas[:0], np.zeros((0, 4), np.float32), (48, 64), 0
     )
-    plain, _ = sample_picture(np.full((48, 64, 3), GREY, np.uint8), none, [])
-    assert plain.getcolors() == [(256 * 192, (GREY,) * 3)]
+    plain, _ = draw_sample(np.full((48, 64, 3), GRAY, np.uint8), none, [])
+    assert plain.getcolors() == [(256 * 192, (GRAY,) * 3)]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from paceline._utils.errors import DataError, UserError
-from paceline.inference.external_names import class_numbers, photo_numbers
+from paceline._utils.errors import DataError, PacelineError
+from paceline.inference.external_names import match_classes, match_images
 from paceline.inference.external_predictions import read_rows
 from paceline.inference.external_scores import _strings
 
@@ -52,13 +52,13 @@ def read(path: Path) -> bool:
         rows = read_rows(path)
         assert len(rows.places) == len(rows.photos) == len(rows.classes) == len(rows.scores) == len(rows.boxes)
         assert np.isfinite(rows.boxes).all() and np.isfinite(rows.scores).all()
-        places, _ = photo_numbers(rows, path, FILES, IDS)
-        classes = class_numbers(rows, path, ["square", "disc"], [1, 2], (), 0)
+        places, _ = match_images(rows, path, FILES, IDS)
+        classes = match_classes(rows, path, ["square", "disc"], [1, 2], (), 0)
         assert set(places.tolist()) <= set(range(4)) and set(classes.tolist()) <= {0, 1}
         if rows.kind == "masks":
             strings, _ = _strings(rows, 0, np.tile([HEIGHT, WIDTH], (len(rows.masks), 1)), path)
             assert len(strings) == len(rows.masks)
-    except (DataError, UserError) as problem:
+    except (DataError, PacelineError) as problem:
         assert str(path) in str(problem) and len(str(problem)) < 1500
         return False
     return True

@@ -18,11 +18,11 @@ from pycocotools.coco import COCO
 from shared_runs import SSD
 from tiny_runs import command, refused
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.data.formats.yolo import read_yolo
-from paceline.inference.outputs.formats import Place, for_people, polygons_of
-from paceline.inference.outputs.prediction_dir import check_answers_folder, new_answers, picture_names
-from paceline.inference.results import Found
+from paceline.inference.outputs.formats import ResultLocation, select_displayed, trace_mask
+from paceline.inference.outputs.prediction_dir import check_prediction_dir, name_rendered_images, open_prediction_dir
+from paceline.inference.results import DetectionResult
 from paceline.inference.writer import FORMATS
 
 pytestmark = pytest.mark.usefixtures("no_charts")
@@ -39,7 +39,7 @@ def ellipse(x: float, y: float, a: float, b: float) -> np.ndarray:
 SHAPES = (ellipse(30, 30, 20, 12), ellipse(70, 50, 9, 30) | ellipse(100, 60, 8, 8), ellipse(10, 80, 6, 5))
 
 
-def found(file: Path, *, masks: bool, seconds: int = 3) -> Found:
+def found(file: Path, *, masks: bool, seconds: int = 3) -> DetectionResult:
     """Three objects, the last of which looks over the photo's edge as a box."""
     boxes = []
     for shape in SHAPES:
@@ -47,7 +47,7 @@ def found(file: Path, *, masks: bool, seconds: int = 3) -> Found:
         boxes.append([columns[0], rows[0], columns[-1] + 1 - columns[0], rows[-1] + 1 - rows[0]])
     boxes[2] = [-4.0, boxes[2][1], 20.0, H]
     rle = tuple(encode(np.asfortranarray(shape.astype(np.uint8)))["counts"] for shape in SHAPES)
-    return Found(
+    return DetectionResult(
         file=str(file),
         pixels=lambda: np.zeros((H, W, 3), np.uint8),
         width=W,
@@ -61,7 +61,7 @@ def found(file: Path, *, masks: bool, seconds: int = 3) -> Found:
     )
 
 
-def written(tmp_path: Path, *, masks: bool, above: float = 0.0) -> tuple[Path, list[Path], list[Found]]:
+def written(tmp_path: Path, *, masks: bool, above: float = 0.0) -> tuple[Path, list[Path], list[DetectionResult]]:
     """All formats' files of two photos, the second of which has nothing -> the folder, the photos, what should be in it."""
     photos = [tmp_path / "photos" / "a b.png", tmp_path / "photos" / "deep" / "c.png"]
     for photo in photos:
@@ -71,13 +71,13 @@ def written(tmp_path: Path, *, masks: bool, above: float = 0.0) -> tuple[Path, l
     folder, kinds = tmp_path / "out", [kind for kind in FORMATS.values() if masks or not kind.of_masks]
     formats = [kind(folder, CLASSES, IDS, masks) for kind in kinds]
     places = [photo.relative_to(tmp_path / "photos") for photo in photos]
-    names = picture_names(places, formats)
-    shown = [for_people(result, above) for result in results]
-    with new_answers(folder, {}, coco=False, formats=formats) as answers:
+    names = name_rendered_images(places, formats)
+    shown = [select_displayed(result, above) for result in results]
+    with open_prediction_dir(folder, {}, coco=False, formats=formats) as answers:
         for number, (result, people, photo, name) in enumerate(zip(results, shown, photos, names), 1):
-            answers.add(result, people, Place(name, str(places[number - 1]), photo, number), None, None)
+            answers.add(result, people, ResultLocation(name, str(places[number - 1]), photo, number), None, None)
         answers.finish([])
-    return folder, photos, [result for result in shown if isinstance(result, Found)]
+    return folder, photos, [result for result in shown if isinstance(result, DetectionResult)]
 
 
 def iou(one: np.ndarray, other: np.ndarray) -> float:
@@ -85,10 +85,10 @@ def iou(one: np.ndarray, other: np.ndarray) -> float:
 
 
 def test_objects_for_people_are_cut_at_the_photo_and_those_below_the_score_are_left_out():
-    whole = for_people(found(Path("a"), masks=False), 0.0)
-    assert isinstance(whole, Found) and whole.boxes[2].tolist() == [0, 75, 16, 15]
-    best = for_people(found(Path("a"), masks=True), 0.8)
-    assert isinstance(best, Found) and best.scores == (0.9, 0.8) and len(best.masks or ()) == 2
+    whole = select_displayed(found(Path("a"), masks=False), 0.0)
+    assert isinstance(whole, DetectionResult) and whole.boxes[2].tolist() == [0, 75, 16, 15]
+    best = select_displayed(found(Path("a"), masks=True), 0.8)
+    assert isinstance(best, DetectionResult) and best.scores == (0.9, 0.8) and len(best.masks or ()) == 2
 
 
 @pytest.mark.parametrize("masks", [False, True])
@@ -106,7 +106,7 @@ def test_coco_and_yolo_files_hold_the_objects_for_pycocotools_and_for_paceline(m
     assert [name.split("/")[-1] for name in read.file_names] == ["a b.png", "c.png"]
     assert [read.names[number] for number in read.categories] == list(shown[0].names) and not read.object_rows.any()
     if masks:
-        outlines = [polygons_of(shape)[0] for shape in SHAPES]
+        outlines = [trace_mask(shape)[0] for shape in SHAPES]
         assert all(np.allclose(np.ravel(one), two.ravel(), atol=1e-3) for one, two in zip(read.segmentations, outlines))
     else:
         assert np.allclose(read.boxes, shown[0].boxes, atol=1e-3)
@@ -155,7 +155,7 @@ def test_label_tools_files_hold_the_objects_and_lead_to_the_photos(masks, tmp_pa
         corners = [[float(box.get(side, "")) for side in ("xtl", "ytl", "xbr", "ybr")] for box in image]
         assert np.allclose(corners, ltrb, atol=0.01) and [box.get("label") for box in image] == list(shown[0].names)
         return
-    parts = [polygons_of(shape) for shape in SHAPES]
+    parts = [trace_mask(shape) for shape in SHAPES]
     every = [points for outlines in parts for points in outlines]
     assert len(parts[1]) == 2 and [s["group_id"] for s in facts["shapes"]] == [None, 2, 2, None]
     for points, shape, polygon in zip(every, facts["shapes"], image):
@@ -171,38 +171,38 @@ def test_an_outline_has_few_corners_and_covers_its_mask():
 
     for shape in SHAPES:
         picture = Image.new("L", (8 * W, 8 * H))
-        for points in polygons_of(shape):
+        for points in trace_mask(shape):
             assert 3 <= len(points) < 60
             ImageDraw.Draw(picture).polygon([tuple(8 * point - 0.5) for point in points], fill=1)
         drawn = np.asarray(picture).reshape(H, 8, W, 8).mean((1, 3)) > 0.5
         assert iou(drawn, shape) > 0.95
     dot = np.zeros((H, W), bool)
-    assert polygons_of(dot) == []
+    assert trace_mask(dot) == []
     dot[4, 7] = True
-    ((diamond,),) = [polygons_of(dot)]
+    ((diamond,),) = [trace_mask(dot)]
     assert len(diamond) >= 3 and diamond.mean(0).tolist() == [7.5, 4.5]
 
 
 def test_a_file_that_somebody_corrected_is_never_replaced(tmp_path):
     folder, _, _ = written(tmp_path, masks=False)
-    check_answers_folder(folder)
+    check_prediction_dir(folder)
     label = folder / "yolo" / "labels" / "a b.txt"
     label.write_text("0 0.5 0.5 0.1 0.1\n")
-    with pytest.raises(UserError, match=r"yolo/labels/a b.txt is newer .* not replaced"):
-        check_answers_folder(folder)
+    with pytest.raises(PacelineError, match=r"yolo/labels/a b.txt is newer .* not replaced"):
+        check_prediction_dir(folder)
     assert label.read_text() == "0 0.5 0.5 0.1 0.1\n"
 
 
 def test_answers_of_an_earlier_prediction_go_with_all_their_files_and_the_photos_behind_the_links_stay(tmp_path):
     folder, photos, _ = written(tmp_path, masks=True)
-    with new_answers(folder, {}, coco=False) as answers:
+    with open_prediction_dir(folder, {}, coco=False) as answers:
         answers.finish([])
     assert os.listdir(folder) == ["predictions.json"] and all(photo.exists() for photo in photos)
 
 
 def test_photos_in_folders_that_are_called_as_a_formats_lie_beside_its_files(tmp_path):
     formats = [kind(tmp_path, CLASSES, IDS, True) for kind in FORMATS.values()]
-    assert picture_names([Path("yolo/images/a.jpg"), Path("x/a.jpg"), Path("coco.json/b.png")], formats) == [
+    assert name_rendered_images([Path("yolo/images/a.jpg"), Path("x/a.jpg"), Path("coco.json/b.png")], formats) == [
         "images/a.jpg",
         "x/a.jpg",
         "b.jpg",

@@ -20,15 +20,15 @@ from messages import check_text, raises
 from PIL import Image
 from stand_in_predictors import predictor_of
 
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.errors import DataError, PacelineError
 from paceline.config.recipe import Recipe
-from paceline.config.resnet import PhotoInput
-from paceline.data.workers.crew import WORTH_PROCESSES, in_order
-from paceline.distributed.device.detect import cpu_cores
-from paceline.inference.photo_paths import Unreadable
-from paceline.inference.photos import encoded, whole_photo
-from paceline.inference.results import Answer, Found
-from paceline.inference.torch_predictor import Predictor
+from paceline.config.resnet import ImageInput
+from paceline.data.workers.crew import WORTH_PROCESSES, map_ordered
+from paceline.distributed.device.detect import count_cpus
+from paceline.inference.photo_paths import FailedImage
+from paceline.inference.photos import decode_photo, encode_photo
+from paceline.inference.results import ClassificationResult, DetectionResult
+from paceline.inference.torch_predictor import TorchPredictor
 
 
 class Pixels(torch.nn.Module):
@@ -39,8 +39,8 @@ class Pixels(torch.nn.Module):
 
 
 @pytest.fixture
-def predictor() -> Predictor:
-    recipe = Recipe(task="classification", model=None, input=PhotoInput(eval_size=32, eval_resize=36, exif="apply"))
+def predictor() -> TorchPredictor:
+    recipe = Recipe(task="classification", model=None, input=ImageInput(eval_size=32, eval_resize=36, exif="apply"))
     return predictor_of(recipe, Pixels(), classes=("r", "g", "b"))
 
 
@@ -75,12 +75,12 @@ def test_every_kind_of_photo_gives_the_answer_of_its_file(predictor, scene, tmp_
 
 
 def test_grey_photos_are_taken_in_every_form_alike(predictor, scene):
-    grey = np.ascontiguousarray(scene[..., 0])
-    wanted = predictor.predict(np.dstack([grey] * 3)).scores
-    tensor = torch.from_numpy(grey)
-    for photo in (grey, grey[..., None], tensor[None], tensor[None].half() / 255, as_file(grey), Image.fromarray(grey)):
+    gray = np.ascontiguousarray(scene[..., 0])
+    wanted = predictor.predict(np.dstack([gray] * 3)).scores
+    tensor = torch.from_numpy(gray)
+    for photo in (gray, gray[..., None], tensor[None], tensor[None].half() / 255, as_file(gray), Image.fromarray(gray)):
         result = predictor.predict(photo)
-        assert result.scores == wanted and (result.pixels() == grey[..., None]).all()
+        assert result.scores == wanted and (result.pixels() == gray[..., None]).all()
 
 
 def test_an_opened_picture_with_a_note_of_its_camera_or_16_bits_is_read_as_its_file(predictor, scene, tmp_path):
@@ -124,7 +124,7 @@ def test_an_opened_picture_with_a_note_of_its_camera_or_16_bits_is_read_as_its_f
 def test_what_is_no_photo_is_refused_with_what_is_one(predictor, photo, said):
     with raises(DataError, said) as refusal:
         predictor.predict(photo)
-    assert isinstance(refusal.value, UserError) and "\n" not in str(refusal.value)  # no advice on training sets
+    assert isinstance(refusal.value, PacelineError) and "\n" not in str(refusal.value)  # no advice on training sets
     if "is no photo" in str(refusal.value):
         assert "(H, W, 3) uint8 array in RGB order" in str(refusal.value)
 
@@ -133,7 +133,7 @@ def test_one_photo_gives_one_result_and_several_a_list(predictor, scene, tmp_pat
     paths = [tmp_path / f"{number}.png" for number in range(3)]
     for path in paths:
         path.write_bytes(as_file(scene))
-    assert isinstance(predictor.predict(paths[0]), Answer)
+    assert isinstance(predictor.predict(paths[0]), ClassificationResult)
     for several in (paths, tuple(paths), iter(paths), (path for path in paths), tmp_path, str(tmp_path), [tmp_path]):
         results = predictor.predict(several)
         assert isinstance(results, list) and [result.file for result in results] == list(map(str, paths))
@@ -153,8 +153,10 @@ def test_a_broken_photo_is_named_and_the_stream_goes_on_without_it(predictor, sc
     with raises(DataError, "photo 2", "decoded"):
         predictor.predict([good, b"text", good])
     first, second, third = predictor.stream([good, bad, good], batch=2)
-    assert isinstance(first, Answer) and isinstance(third, Answer) and first.scores == third.scores
-    assert isinstance(second, Unreadable) and second.file == str(bad) and "truncated" in second.reason
+    assert (
+        isinstance(first, ClassificationResult) and isinstance(third, ClassificationResult) and first.scores == third.scores
+    )
+    assert isinstance(second, FailedImage) and second.file == str(bad) and "truncated" in second.reason
     assert list(predictor.stream([bad])) == [second]
 
 
@@ -169,7 +171,7 @@ def test_threads_give_the_bits_of_one_photo_after_the_other(predictor, tmp_path)
     one_by_one = [read(path).pixels for path in paths]
     for processes in (False, True):
         many = paths * (WORTH_PROCESSES // len(paths) + 1)
-        there = in_order(many, read, size=4, ahead=5, processes=processes)
+        there = map_ordered(many, read, size=4, ahead=5, processes=processes)
         for seen, alone in zip(there, cycle(one_by_one), strict=False):
             assert (seen.pixels == alone).all()
 
@@ -190,7 +192,7 @@ def test_results_come_in_order_a_few_ahead_and_errors_where_they_belong():
             raise DataError("fifty")
         return 2 * number
 
-    results = in_order(items(), work, size=4, ahead=6)
+    results = map_ordered(items(), work, size=4, ahead=6)
     threading.Timer(0.05, gate.set).start()
     assert next(results) == 0 and len(taken) <= 8
     assert [next(results) for _ in range(49)] == list(range(2, 100, 2))
@@ -207,7 +209,7 @@ def test_a_stream_that_is_left_early_reads_no_more_photos(predictor, scene, tmp_
     stream = predictor.stream((read.append(path) or path for _ in range(10_000)), batch=2)
     next(stream)
     stream.close()
-    assert len(read) <= cpu_cores() + 2 + 3
+    assert len(read) <= count_cpus() + 2 + 3
 
 
 def test_a_result_draws_saves_and_can_be_pickled(predictor, scene, tmp_path):
@@ -220,7 +222,7 @@ def test_a_result_draws_saves_and_can_be_pickled(predictor, scene, tmp_path):
     again = pickle.loads(pickle.dumps(result))
     assert again.scores == result.scores and (again.pixels() == result.pixels()).all()
     assert (result.pixels() == scene).all()
-    assert repr(result) == f"<Answer in the given photo: {result.line()}>"
+    assert repr(result) == f"<ClassificationResult in the given photo: {result.line()}>"
 
 
 def test_a_drawn_photo_is_what_the_file_shows_whole(tmp_path, scene):
@@ -228,14 +230,14 @@ def test_a_drawn_photo_is_what_the_file_shows_whole(tmp_path, scene):
         data = as_file(scene, kind)
         with Image.open(io.BytesIO(data)) as image:
             seen = np.abs(
-                np.asarray(image).astype(int) - whole_photo(data, SimpleNamespace(decoder="simplejpeg", exif="ignore"))
+                np.asarray(image).astype(int) - decode_photo(data, SimpleNamespace(decoder="simplejpeg", exif="ignore"))
             )
         assert seen.max() <= tolerance
-    assert encoded(data)[0] == data  # bytes are taken as they are
+    assert encode_photo(data)[0] == data  # bytes are taken as they are
 
 
-def found(count: int = 4, masks: bool = False) -> Found:
-    return Found(
+def found(count: int = 4, masks: bool = False) -> DetectionResult:
+    return DetectionResult(
         file="x.jpg",
         pixels=lambda: np.full((60, 80, 3), 90, np.uint8),
         width=80,
@@ -261,7 +263,7 @@ def test_objects_are_chosen_by_class_and_number_best_first():
 
 def test_a_result_shows_itself_on_one_line_that_no_terminal_obeys():
     shown = repr(replace(found(2), file="a\nb\x1b[2J.jpg"))
-    assert shown == r"<Found in a\nb\x1b[2J.jpg: cat 0.90  dog 0.70>"
+    assert shown == r"<DetectionResult in a\nb\x1b[2J.jpg: cat 0.90  dog 0.70>"
 
 
 def test_rows_for_coco_have_the_objects_own_numbers():
@@ -313,12 +315,16 @@ def test_objects_for_supervision_are_its_fields_and_without_it_the_command_is_na
     assert (fields["mask"] == shapes).all() and fields["mask"].dtype == bool
     assert found(0, masks=True).to_supervision()["mask"].shape == (0, three.height, three.width)
     monkeypatch.setitem(sys.modules, "supervision", None)
-    with raises(UserError, "pip install supervision"):
+    with raises(PacelineError, "pip install supervision"):
         three.to_supervision()
 
 
 def test_the_types_of_results_are_at_hand():
     from paceline import inference
 
-    assert inference.Found is Found and inference.Answer is Answer and inference.Unreadable is Unreadable
+    assert (
+        inference.DetectionResult is DetectionResult
+        and inference.ClassificationResult is ClassificationResult
+        and inference.FailedImage is FailedImage
+    )
     assert all(hasattr(inference, name) for name in inference.__all__)

@@ -13,11 +13,11 @@ import pytest
 from messages import check_text, raises
 from PIL import Image
 
-from paceline._utils.errors import DataError, UserError
-from paceline.inference.outputs.formats import Place
-from paceline.inference.outputs.prediction_dir import check_answers_folder, new_answers, picture_names
-from paceline.inference.photo_paths import Unreadable, find_photos, holds_answers
-from paceline.inference.results import Found
+from paceline._utils.errors import DataError, PacelineError
+from paceline.inference.outputs.formats import ResultLocation
+from paceline.inference.outputs.prediction_dir import check_prediction_dir, name_rendered_images, open_prediction_dir
+from paceline.inference.photo_paths import FailedImage, find_photos, is_prediction_dir
+from paceline.inference.results import DetectionResult
 
 
 def photo(path: Path) -> Path:
@@ -26,8 +26,8 @@ def photo(path: Path) -> Path:
     return path
 
 
-def found(file: str = "a.jpg") -> Found:
-    return Found(
+def found(file: str = "a.jpg") -> DetectionResult:
+    return DetectionResult(
         file=file,
         pixels=lambda: np.zeros((3, 4, 3), np.uint8),
         width=4,
@@ -80,10 +80,10 @@ def test_links_in_a_circle_end_and_a_folder_is_read_once(tmp_path):
 def test_the_run_and_the_answers_are_no_photos_of_the_folder(tmp_path):
     for name in ("a.jpg", "run/pictures/b.jpg", "answers/c.jpg", "older/d.jpg"):
         photo(tmp_path / name)
-    with new_answers(tmp_path / "older now", {}, coco=False) as answers:
-        answers.add(found(), found(), Place("e.jpg", "e.jpg", None, 1), (tmp_path / "a.jpg").read_bytes(), None)
+    with open_prediction_dir(tmp_path / "older now", {}, coco=False) as answers:
+        answers.add(found(), found(), ResultLocation("e.jpg", "e.jpg", None, 1), (tmp_path / "a.jpg").read_bytes(), None)
         answers.finish([])
-    assert holds_answers(tmp_path / "older now")
+    assert is_prediction_dir(tmp_path / "older now")
     listing = find_photos([tmp_path], apart_from=(tmp_path / "run", tmp_path / "answers", tmp_path / "not there"))
     assert [path.name for path in listing.photos] == ["a.jpg", "d.jpg"]
     check_text(listing.skipped(), "2 folder")
@@ -140,11 +140,11 @@ def test_a_photo_that_is_named_again_is_taken_once_and_counted(tmp_path, monkeyp
     ],
 )
 def test_pictures_are_called_as_their_photos_and_no_two_alike(places, names):
-    assert picture_names([PurePath(place) for place in places]) == names
+    assert name_rendered_images([PurePath(place) for place in places]) == names
 
 
 def test_the_longest_name_that_a_photo_can_have_leaves_room_for_a_suffix():
-    (name,) = picture_names([PurePath("ä" * 125 + ".jpg")])
+    (name,) = name_rendered_images([PurePath("ä" * 125 + ".jpg")])
     assert len(os.fsencode(name)) <= 204
 
 
@@ -153,11 +153,11 @@ def written(folder: Path) -> set[str]:
 
 
 def answer(folder: Path, *names: str, coco: bool = False, finish: bool = True) -> None:
-    with new_answers(folder, {"run": "r"}, coco=coco) as answers:
+    with open_prediction_dir(folder, {"run": "r"}, coco=coco) as answers:
         for name in names:
-            answers.add(found(name), found(name), Place(name, name, None, 5), b"pixels", 5)
+            answers.add(found(name), found(name), ResultLocation(name, name, None, 5), b"pixels", 5)
         if finish:
-            answers.finish([Unreadable("bad.jpg", "why")])
+            answers.finish([FailedImage("bad.jpg", "why")])
 
 
 def test_answers_name_photo_and_picture_and_what_has_none(tmp_path):
@@ -182,7 +182,7 @@ def test_no_answers_at_all_are_empty_lists(tmp_path):
 def test_earlier_answers_are_replaced_whole(tmp_path, finish):
     answer(tmp_path / "out", "old.jpg", "gone/deeper/b.jpg", coco=True, finish=finish)
     assert (tmp_path / "out" / "predictions.json").exists() == finish  # a folder that looks finished is finished
-    check_answers_folder(tmp_path / "out")
+    check_prediction_dir(tmp_path / "out")
     answer(tmp_path / "out", "new.jpg")
     assert written(tmp_path / "out") == {"new.jpg", "predictions.json"}
     assert not (tmp_path / "out" / "gone").exists()
@@ -227,7 +227,7 @@ def test_an_empty_list_that_a_killed_earlier_version_left_is_replaced_and_a_text
     answer(tmp_path, "a.jpg")
     assert written(tmp_path) == {"a.jpg", "predictions.json"}
     (tmp_path / "predictions.json.part").write_text("mine")
-    with raises(UserError, "predictions.json.part"):
+    with raises(PacelineError, "predictions.json.part"):
         answer(tmp_path, "a.jpg")
 
 
@@ -248,7 +248,7 @@ def test_a_folder_with_anything_else_is_refused_and_left_as_it_is(tmp_path, stra
     else:
         (tmp_path / "out" / strange).write_text("precious")
     kept = written(tmp_path)
-    with raises(UserError, "--out", strange):
+    with raises(PacelineError, "--out", strange):
         answer(tmp_path / "out", "a.jpg")
     assert written(tmp_path) == kept
 
@@ -258,7 +258,7 @@ def test_a_forged_list_of_pictures_takes_nothing_outside_the_folder(tmp_path):
     answer(tmp_path / "out", "a.jpg")
     file = tmp_path / "out" / "predictions.json"
     file.write_text(file.read_text().replace('"picture": "a.jpg"', '"picture": "../precious.jpg"'))
-    with raises(UserError, "a.jpg"):
+    with raises(PacelineError, "a.jpg"):
         answer(tmp_path / "out")
     (tmp_path / "out" / "a.jpg").unlink()
     answer(tmp_path / "out", "b.jpg")
@@ -268,19 +268,19 @@ def test_a_forged_list_of_pictures_takes_nothing_outside_the_folder(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("x")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UserError, match="--out"):
+        with pytest.raises(PacelineError, match="--out"):
             answer(out, "a.jpg")
     (tmp_path / "in the way").mkdir()
-    with raises(UserError, "a.jpg", "written"), new_answers(tmp_path / "o", {}, coco=False) as new:
+    with raises(PacelineError, "a.jpg", "written"), open_prediction_dir(tmp_path / "o", {}, coco=False) as new:
         (tmp_path / "o" / "a.jpg").mkdir()
-        new.add(found(), found(), Place("a.jpg", "a.jpg", None, 1), b"pixels", None)
+        new.add(found(), found(), ResultLocation("a.jpg", "a.jpg", None, 1), b"pixels", None)
 
 
 def test_a_pattern_names_photos_as_a_shell_does_and_leaves_out_other_files_and_earlier_answers(tmp_path):
     for name in ("b.jpg", "a.jpg", "notes.txt", "deep/er/c.png", "deep/d.jpg"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
-    with new_answers(tmp_path / "deep" / "answers", {}, coco=False) as answers:
+    with open_prediction_dir(tmp_path / "deep" / "answers", {}, coco=False) as answers:
         (tmp_path / "deep" / "answers" / "picture.jpg").write_bytes(b"x")
         answers.finish([])
 

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paceline.inference.drawing.pictures import BACKGROUND, BAR, mosaic, to_picture, top5_picture
+from paceline.inference.drawing.pictures import BACKGROUND, BAR, draw_mosaic_page, draw_top5, to_pil
 
 
-def photo(height: int, width: int, colour=(200, 10, 20)) -> np.ndarray:
-    return np.full((height, width, 3), colour, np.uint8)
+def photo(height: int, width: int, color=(200, 10, 20)) -> np.ndarray:
+    return np.full((height, width, 3), color, np.uint8)
 
 
 def colours(picture: Image.Image) -> set[tuple[int, int, int]]:
-    return {colour for _, colour in picture.getcolors(maxcolors=1 << 20)}
+    return {color for _, color in picture.getcolors(maxcolors=1 << 20)}
 
 
 def test_the_photo_stands_on_top_unchanged_and_a_bar_below_for_each_answer():
     image = np.random.default_rng(0).integers(0, 256, (90, 480, 3), np.uint8)
-    one = top5_picture(image, ["cat"], [0.5])
-    five = top5_picture(image, list("abcde"), [0.5, 0.2, 0.1, 0.1, 0.1])
+    one = draw_top5(image, ["cat"], [0.5])
+    five = draw_top5(image, list("abcde"), [0.5, 0.2, 0.1, 0.1, 0.1])
     assert one.width == five.width == 480
     assert np.array_equal(np.asarray(five)[:90], image)
     assert five.height - one.height == 4 * 30
@@ -28,7 +28,7 @@ def test_the_photo_stands_on_top_unchanged_and_a_bar_below_for_each_answer():
 
 def test_a_bar_is_as_long_as_its_score():
     def length(score: float) -> int:
-        row = np.asarray(top5_picture(photo(50, 480), ["a"], [score]))[50 + 14 + 10]
+        row = np.asarray(draw_top5(photo(50, 480), ["a"], [score]))[50 + 14 + 10]
         return int((row == BAR).all(axis=-1).sum())
 
     assert length(0.0) == 0
@@ -37,19 +37,19 @@ def test_a_bar_is_as_long_as_its_score():
 
 @pytest.mark.parametrize("height, width", [(1, 1), (3, 2000), (2000, 3), (224, 224)])
 def test_photos_of_any_shape_are_drawn(height, width):
-    assert top5_picture(photo(height, width), ["x"], [1.0]).width == 480
-    assert mosaic([photo(height, width)], ["x"], 4).size == (224 + 16, 224 + 24 + 16)
+    assert draw_top5(photo(height, width), ["x"], [1.0]).width == 480
+    assert draw_mosaic_page([photo(height, width)], ["x"], 4).size == (224 + 16, 224 + 24 + 16)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 500, "two\nlines", "\u4e2d\u6587 \u00e9"])
 def test_any_class_name_can_be_written(name):
-    top5_picture(photo(50, 50), [name], [0.5])
-    mosaic([photo(50, 50)], [name], 1)
+    draw_top5(photo(50, 50), [name], [0.5])
+    draw_mosaic_page([photo(50, 50)], [name], 1)
 
 
 def test_a_mosaic_has_every_photo_whole_and_in_order():
     shades = [(40 * number, 255 - 40 * number, 7) for number in range(5)]
-    picture = np.asarray(mosaic([photo(100, 50, shade) for shade in shades], [""] * 5, 3, tile=100))
+    picture = np.asarray(draw_mosaic_page([photo(100, 50, shade) for shade in shades], [""] * 5, 3, tile=100))
     assert picture.shape == (8 + 2 * 132, 8 + 3 * 108, 3)
     for number, shade in enumerate(shades):
         top, left = 8 + number // 3 * 132, 8 + number % 3 * 108
@@ -58,17 +58,17 @@ def test_a_mosaic_has_every_photo_whole_and_in_order():
 
 
 def test_no_photos_make_an_empty_strip():
-    assert colours(mosaic([], [], 4)) == {BACKGROUND}
+    assert colours(draw_mosaic_page([], [], 4)) == {BACKGROUND}
 
 
 @pytest.mark.parametrize("photos, captions, columns", [(1, 2, 1), (1, 1, 0)])
 def test_a_mosaic_refuses_what_does_not_fit_together(photos, captions, columns):
     with pytest.raises(ValueError):
-        mosaic([photo(5, 5)] * photos, ["x"] * captions, columns)
+        draw_mosaic_page([photo(5, 5)] * photos, ["x"] * captions, columns)
 
 
 def test_only_uint8_rgb_arrays_are_photos():
-    assert to_picture(Image.new("CMYK", (4, 4))).mode == "RGB"
+    assert to_pil(Image.new("CMYK", (4, 4))).mode == "RGB"
     for wrong in (np.zeros((3, 4, 4), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros((4, 4), np.uint8)):
         with pytest.raises(ValueError, match="uint8"):
-            to_picture(wrong)
+            to_pil(wrong)

@@ -9,15 +9,15 @@ import pytest
 import torch
 from messages import check_text
 from PIL import Image
-from stand_in_predictors import grey, pixels_of, predictor_of, take_for_a_run_s
+from stand_in_predictors import gray, pixels_of, predictor_of, take_for_a_run_s
 from tiny_runs import command, refused
 from torch import nn
 
 from paceline._utils.errors import DataError
 from paceline.config.recipe import Recipe
-from paceline.config.ssd import BoxInput, Detect, SSDModel
-from paceline.inference.drawing.boxes import colour_of
-from paceline.inference.torch_predictor import Predictor
+from paceline.config.ssd import BoxInput, DetectionFilter, SSDModel
+from paceline.inference.drawing.boxes import class_color
+from paceline.inference.torch_predictor import TorchPredictor
 
 # Two boxes and an empty place, as a detector hands them out: ltrb fractions, score, class.
 ROWS = [[0.1, 0.25, 0.5, 0.75, 0.4, 2], [0.0, 0.0, 1.1, 0.5, 0.8, 1], [0, 0, 0, 0, 0, 0]]
@@ -37,13 +37,13 @@ class Detector(nn.Module):
         return rows
 
 
-def predictor(*, facts=None, **detect) -> Predictor:
-    recipe = Recipe(task="ssd", model=SSDModel(detect=Detect(**detect)), input=BoxInput(size=64))
+def predictor(*, facts=None, **detect) -> TorchPredictor:
+    recipe = Recipe(task="ssd", model=SSDModel(detect=DetectionFilter(**detect)), input=BoxInput(size=64))
     return predictor_of(recipe, Detector(), facts=facts)
 
 
 def test_boxes_come_in_pixels_of_each_photo_best_first_without_the_empty_places(tmp_path):
-    wide, tall = grey(tmp_path / "wide.png", (200, 100)), grey(tmp_path / "tall.jpg", (40, 80))
+    wide, tall = gray(tmp_path / "wide.png", (200, 100)), gray(tmp_path / "tall.jpg", (40, 80))
     first, second = predictor().predict([wide, tall])
     assert (first.file, first.width, first.height) == (str(wide), 200, 100)
     assert first.boxes == pytest.approx(np.array([[0, 0, 220, 50], [20, 25, 80, 50]]), abs=1e-4)
@@ -53,13 +53,13 @@ def test_boxes_come_in_pixels_of_each_photo_best_first_without_the_empty_places(
 
 
 def test_boxes_that_are_reported_one_pixel_larger_in_evaluation_are_so_here(tmp_path):
-    (found,) = predictor(plus_one=True).predict([grey(tmp_path / "x.png", (200, 100))])
+    (found,) = predictor(plus_one=True).predict([gray(tmp_path / "x.png", (200, 100))])
     assert found.boxes[:, 2:] == pytest.approx(np.array([[221, 51], [81, 51]]), abs=1e-4)
 
 
 def test_photos_keep_their_order_in_any_batch_and_whatever_they_are_given_as(tmp_path):
     shades = (255, 200, 100, 150, 250)
-    paths = [grey(tmp_path / f"{shade}.png", (64, 48), shade) for shade in shades]
+    paths = [gray(tmp_path / f"{shade}.png", (64, 48), shade) for shade in shades]
     photos = [paths[0], str(paths[1]), np.asarray(Image.open(paths[2])), Image.open(paths[3]), paths[4]]
     together, one_by_one = predictor().predict(photos, batch=5), predictor().predict(photos, batch=2)
     for found, alone, shade in zip(together, one_by_one, shades, strict=True):
@@ -99,7 +99,7 @@ def loaded(monkeypatch):
 
 
 def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys):
-    photos = [grey(tmp_path / "000000000139.png", (800, 400)), grey(tmp_path / "own.jpg", (64, 64))]
+    photos = [gray(tmp_path / "000000000139.png", (800, 400)), gray(tmp_path / "own.jpg", (64, 64))]
     (tmp_path / "run").mkdir()
     said = command(capsys, "predict", tmp_path / "run", *photos, "--out", tmp_path / "out")
     assert said.code == 0 and f"{photos[0]}: cat 0.80  dog 0.40" in said.out and "2 photos" in said.out
@@ -117,12 +117,12 @@ def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys
     ]
     picture = pixels_of(tmp_path / "out" / "000000000139.jpg")
     assert picture.shape == (400, 800, 3)
-    assert np.abs(picture[250, 81] - colour_of(2)).sum() < 60  # the dog's left edge
+    assert np.abs(picture[250, 81] - class_color(2)).sum() < 60  # the dog's left edge
     assert pixels_of(tmp_path / "out" / "own.jpg").shape == (256, 256, 3)  # enlarged, so that names can be read
 
 
 def test_score_above_decides_what_is_drawn_and_printed_but_not_what_is_written(loaded, tmp_path, capsys):
-    photo, out = grey(tmp_path / "x.png", (800, 400)), tmp_path / "out"
+    photo, out = gray(tmp_path / "x.png", (800, 400)), tmp_path / "out"
     said = command(capsys, "predict", tmp_path, photo, "--out", out, "--score-above", 0.5)
     assert "cat 0.80" in said.out and "dog" not in said.out
     assert pixels_of(out / "x.jpg")[250, 81].min() > 230  # white: no dog is drawn

@@ -14,16 +14,16 @@ from drawn import some
 from PIL import Image
 from pycocotools import mask as coco_mask
 from pycocotools.coco import COCO
-from stand_in_predictors import grey, pixels_of, predictor_of, take_for_a_run_s
+from stand_in_predictors import gray, pixels_of, predictor_of, take_for_a_run_s
 from tiny_runs import command
 from torch import nn
 
-from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import RPN, InstanceFilter, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
-from paceline.data.batch import FoundInstances, InstanceBatch
-from paceline.inference.drawing.boxes import colour_of
-from paceline.inference.torch_predictor import Predictor
-from paceline.models.maskrcnn.model import initialise_mask_rcnn
+from paceline.data.batch import DetectedInstances, InstanceBatch
+from paceline.inference.drawing.boxes import class_color
+from paceline.inference.torch_predictor import TorchPredictor
+from paceline.models.maskrcnn.model import init_mask_rcnn
 from paceline.models.object_predictions import InstanceScore
 from paceline.models.registry import WORKLOADS
 
@@ -41,7 +41,7 @@ class Segmenter(nn.Module):
         super().__init__()
         self.seen: list[InstanceBatch] = []
 
-    def predict(self, batch: InstanceBatch) -> FoundInstances:
+    def predict(self, batch: InstanceBatch) -> DetectedInstances:
         self.seen.append(batch)
         rows = torch.tensor(ROWS).repeat(len(batch.images), 1, 1)
         for place, (height, width) in enumerate(batch.sizes.tolist()):
@@ -49,16 +49,16 @@ class Segmenter(nn.Module):
         masks = torch.zeros(len(batch.images), len(ROWS), SIDE, SIDE)
         masks[:, 0, :, : SIDE // 2] = 1
         masks[:, 1] = 1
-        return FoundInstances(rows, masks)
+        return DetectedInstances(rows, masks)
 
 
-def predictor(*, facts=None, **settings) -> Predictor:
+def predictor(*, facts=None, **settings) -> TorchPredictor:
     recipe = Recipe(task="maskrcnn", model=MaskRCNNModel(), input=InstanceInput(short=(64,), long=128, **settings))
     return predictor_of(recipe, Segmenter(), facts=facts)
 
 
 def test_boxes_and_masks_come_in_pixels_of_each_photo_without_the_empty_places(tmp_path):
-    wide, tall = grey(tmp_path / "wide.png", (200, 100)), grey(tmp_path / "tall.jpg", (40, 80))
+    wide, tall = gray(tmp_path / "wide.png", (200, 100)), gray(tmp_path / "tall.jpg", (40, 80))
     for found, (width, height) in zip(predictor().predict([wide, tall]), ((200, 100), (40, 80)), strict=True):
         scale = np.array([width, height] * 2)
         assert (found.width, found.height) == (width, height)
@@ -84,7 +84,7 @@ def test_boxes_and_masks_come_in_pixels_of_each_photo_without_the_empty_places(t
 )
 def test_the_network_sees_the_whole_photo_in_the_top_left_corner_of_its_input(tmp_path, size, seen, padded):
     one = predictor(padding="multiple")
-    one.predict([grey(tmp_path / "x.png", size)])
+    one.predict([gray(tmp_path / "x.png", size)])
     (batch,) = one.trained.model.seen
     assert tuple(batch.sizes[0].tolist()) == seen and tuple(batch.images.shape) == (1, 3, *padded)
     assert batch.images.dtype == torch.uint8
@@ -94,7 +94,7 @@ def test_the_network_sees_the_whole_photo_in_the_top_left_corner_of_its_input(tm
 
 def test_photos_keep_their_order_in_any_batch_and_whatever_they_are_given_as(tmp_path):
     shades, sizes = (255, 200, 100, 150, 250), ((64, 48), (48, 64), (64, 48), (64, 64), (60, 47))
-    paths = [grey(tmp_path / f"{shade}.png", size, shade) for shade, size in zip(shades, sizes)]
+    paths = [gray(tmp_path / f"{shade}.png", size, shade) for shade, size in zip(shades, sizes)]
     photos = [paths[0], str(paths[1]), np.asarray(Image.open(paths[2])), Image.open(paths[3]), paths[4]]
     for batch in (1, 2, 5):
         found = predictor().predict(photos, batch=batch)
@@ -105,7 +105,7 @@ def test_photos_keep_their_order_in_any_batch_and_whatever_they_are_given_as(tmp
 
 
 def test_photos_of_one_shape_share_a_forward_and_others_never_change_it(tmp_path):
-    paths = [grey(tmp_path / f"{place}.png", size) for place, size in enumerate(((90, 60), (60, 90), (90, 60)))]
+    paths = [gray(tmp_path / f"{place}.png", size) for place, size in enumerate(((90, 60), (60, 90), (90, 60)))]
     one = predictor()
     one.predict(paths, batch=3)
     assert sorted(len(batch.images) for batch in one.trained.model.seen) == [1, 2]
@@ -115,18 +115,18 @@ def test_photos_of_one_shape_share_a_forward_and_others_never_change_it(tmp_path
 
 
 @pytest.fixture(scope="module")
-def untrained() -> Predictor:
+def untrained() -> TorchPredictor:
     """A small network with random weights that shows its twenty best guesses."""
     model = MaskRCNNModel(
         **{"depth": 10, "width": 8, "channels": 16, "norm": "batch", "frozen": "none"},
         rpn=RPN(pre_test=50, post_test=30),
         roi=RoI(channels=32),
         mask=MaskHead(convs=1),
-        detect=InstanceDetect(score_above=0.0, keep=20, candidates=100),
+        detect=InstanceFilter(score_above=0.0, keep=20, candidates=100),
     )
     recipe = Recipe(task="maskrcnn", model=model, input=InstanceInput(short=(96,), long=160))
     network = WORKLOADS["maskrcnn"].network.build(recipe, 2)
-    initialise_mask_rcnn(network.network, torch.Generator().manual_seed(1))
+    init_mask_rcnn(network.network, torch.Generator().manual_seed(1))
     return predictor_of(recipe, network.eval(), classes=("a", "b"))
 
 
@@ -141,7 +141,7 @@ def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_n
     kept = untrained.trained.model.predict
     model = Segmenter()
     model.predict = lambda batch: seen.append((batch, kept(batch))) or seen[-1][1]  # type: ignore[method-assign]
-    (found,) = Predictor(replace(untrained.trained, model=model)).predict(photos[:1])
+    (found,) = TorchPredictor(replace(untrained.trained, model=model)).predict(photos[:1])
     score = InstanceScore(np.array([found.height]), np.array([found.width]))
     score.add(*seen[0])
     assert tuple(score.masks[0]) == found.masks
@@ -156,7 +156,7 @@ def loaded(monkeypatch):
 
 
 def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path, capsys):
-    photo = grey(tmp_path / "000000000139.png", (800, 400), 250)
+    photo = gray(tmp_path / "000000000139.png", (800, 400), 250)
     (tmp_path / "run").mkdir()
     said = command(capsys, "predict", tmp_path / "run", photo, "--out", tmp_path / "out")
     assert said.code == 0 and f"{photo}: cat 0.78  dog 0.39" in said.out and "1 photo in " in said.out
@@ -180,12 +180,12 @@ def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path
     assert (taken.annToMask(taken.anns[2]) == coco_mask.decode(second["segmentation"])).all()
     picture = pixels_of(tmp_path / "out" / "000000000139.jpg")
     assert picture.shape == (400, 800, 3)
-    assert picture[50, 50].argmax() == np.argmax(colour_of(1)) and np.ptp(picture[50, 50]) > 40  # inside the mask
+    assert picture[50, 50].argmax() == np.argmax(class_color(1)) and np.ptp(picture[50, 50]) > 40  # inside the mask
     assert picture[100, 500].min() > 235  # in the box, outside the mask
 
 
 def test_score_above_decides_whose_masks_are_drawn_but_not_what_is_written(loaded, tmp_path, capsys):
-    photo, out = grey(tmp_path / "x.png", (800, 400)), tmp_path / "out"
+    photo, out = gray(tmp_path / "x.png", (800, 400)), tmp_path / "out"
     said = command(capsys, "predict", tmp_path, photo, "--out", out, "--score-above", 0.5)
     assert "cat 0.80" in said.out and "dog" not in said.out
     assert pixels_of(out / "x.jpg")[280, 250].min() > 235  # the dog is not drawn

@@ -11,17 +11,19 @@ from PIL import Image
 from tiny_runs import command, refused
 
 from paceline.inference import load
-from paceline.inference.photo_paths import Unreadable
-from paceline.inference.results import Found
-from paceline.inference.tiling import Window, merged, windows
+from paceline.inference.photo_paths import FailedImage
+from paceline.inference.results import DetectionResult
+from paceline.inference.tiling import TileWindow, make_tiles, merge_tiles
 
 H, W = 100, 160
-LEFT, RIGHT = Window(0, 0, 100, 100), Window(0, 60, 100, 100)
+LEFT, RIGHT = TileWindow(0, 0, 100, 100), TileWindow(0, 60, 100, 100)
 
 
-def found(*rows: tuple[float, ...], size: tuple[int, int] = (H, W), masks: tuple[np.ndarray, ...] | None = None) -> Found:
+def found(
+    *rows: tuple[float, ...], size: tuple[int, int] = (H, W), masks: tuple[np.ndarray, ...] | None = None
+) -> DetectionResult:
     """rows: left, top, width, height, score, class."""
-    return Found(
+    return DetectionResult(
         file="a.jpg",
         pixels=lambda: np.zeros((*size, 3), np.uint8),
         height=size[0],
@@ -40,9 +42,9 @@ def rle(mask: np.ndarray) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def merge(whole: Found, left: Found, right: Found) -> list[tuple[float, ...]]:
+def merge(whole: DetectionResult, left: DetectionResult, right: DetectionResult) -> list[tuple[float, ...]]:
     """-> left, top, width, height, score of what stays."""
-    result = merged(whole, [LEFT, RIGHT], [left, right])
+    result = merge_tiles(whole, [LEFT, RIGHT], [left, right])
     assert (
         result.names == tuple("xab"[label] for label in result.classes)
         and list(result.scores) == sorted(result.scores)[::-1]
@@ -56,7 +58,7 @@ NOTHING, IN_TILE = found(), (100, 100)
 @pytest.mark.parametrize("height, width", [(100, 100), (101, 100), (1000, 333), (77, 2000), (640, 640)])
 @pytest.mark.parametrize("overlap", [0.0, 0.2, 0.5])
 def test_tiles_cover_the_photo_and_share_what_is_asked(height, width, overlap):
-    places = windows(height, width, 100, overlap)
+    places = make_tiles(height, width, 100, overlap)
     if max(height, width) <= 100:
         assert places == []
         return
@@ -80,11 +82,13 @@ def test_each_answer_is_the_crop_s_own_in_the_photo_s_pixels(ssd_run, tmp_path):
     file = tmp_path / "photo.png"
     Image.fromarray(photo).save(file)
     result = predictor.predict(file, tile=100, overlap=0.2, batch=1)  # alone as below: sums in the same order
-    assert isinstance(result, Found) and result.file == str(file) and result.pixels().shape == photo.shape
+    assert isinstance(result, DetectionResult) and result.file == str(file) and result.pixels().shape == photo.shape
     alone, sources = set(), set()
-    for number, (top, left, height, width) in enumerate([(0, 0, *photo.shape[:2]), *windows(*photo.shape[:2], 100, 0.2)]):
+    for number, (top, left, height, width) in enumerate(
+        [(0, 0, *photo.shape[:2]), *make_tiles(*photo.shape[:2], 100, 0.2)]
+    ):
         one = predictor.predict(photo[top : top + height, left : left + width])
-        assert isinstance(one, Found)
+        assert isinstance(one, DetectionResult)
         for box, label, score in zip((one.boxes + np.array([left, top, 0, 0])).tolist(), one.classes, one.scores):
             alone.add((*box, label, score, number))
     assert len(result.scores) > 3
@@ -93,7 +97,7 @@ def test_each_answer_is_the_crop_s_own_in_the_photo_s_pixels(ssd_run, tmp_path):
         sources.add(number)
     assert len(sources) > 3  # of several tiles
     small = predictor.predict(file, tile=1000)
-    assert isinstance(small, Found) and (small.boxes == predictor.predict(file).boxes).all()
+    assert isinstance(small, DetectionResult) and (small.boxes == predictor.predict(file).boxes).all()
 
 
 def test_a_piece_at_an_inner_edge_gives_way_to_the_whole_object_and_never_to_a_doubtful_one():
@@ -125,11 +129,11 @@ def test_the_better_of_two_tiles_boxes_stays_and_boxes_of_one_tile_are_not_suppr
 
 def test_a_tile_s_mask_has_the_run_lengths_of_the_same_mask_in_the_photo():
     random = np.random.default_rng(0)
-    for place in (LEFT, RIGHT, Window(30, 20, 70, 50), Window(0, 110, 100, 50), Window(50, 60, 50, 100)):
+    for place in (LEFT, RIGHT, TileWindow(30, 20, 70, 50), TileWindow(0, 110, 100, 50), TileWindow(50, 60, 50, 100)):
         for share in (0.0, 0.3, 0.7, 1.0):
             mask = random.random((place.height, place.width)) < share
             one = found((5, 5, 20, 20, 0.5, 1), size=(place.height, place.width), masks=(mask,))
-            result = merged(found(masks=()), [place], [one])
+            result = merge_tiles(found(masks=()), [place], [one])
             photo = np.zeros((H, W), bool)
             photo[place.top : place.top + place.height, place.left : place.left + place.width] = mask
             assert result.masks == (rle(photo),)
@@ -141,10 +145,10 @@ def test_photos_in_tiles_come_in_order_with_those_that_cannot_be_read_in_their_p
     (tmp_path / "bad.jpg").write_bytes(b"no photo")
     photos = [good[0], tmp_path / "bad.jpg", tmp_path / "gone.jpg", good[1]]
     results = list(predictor.stream(photos, tile=64))
-    assert [isinstance(result, Unreadable) for result in results] == [False, True, True, False]
+    assert [isinstance(result, FailedImage) for result in results] == [False, True, True, False]
     assert [result.file for result in results] == [str(photo) for photo in photos]
     masked = list(predictor.stream(iter(photos[:1]), tile=64))
-    assert isinstance(masked[0], Found) and len(masked[0].scores) > 0
+    assert isinstance(masked[0], DetectionResult) and len(masked[0].scores) > 0
 
 
 def test_tiles_with_masks_are_written_and_tiles_of_classes_or_of_no_size_are_refused(
@@ -157,7 +161,7 @@ def test_tiles_with_masks_are_written_and_tiles_of_classes_or_of_no_size_are_ref
     words = ["predict", maskrcnn_run.folder, photo, "--out", tmp_path / "out", "--score-above", 0]
     assert command(capsys, *words, "--tile", 64).code == 0
     result = load(maskrcnn_run.folder).predict(photo, tile=64)
-    assert isinstance(result, Found) and result.masks is not None and len(result.masks) == len(result.scores) > 0
+    assert isinstance(result, DetectionResult) and result.masks is not None and len(result.masks) == len(result.scores) > 0
     assert result.mask(0).shape == result.pixels().shape[:2]
     refused(command(capsys, *words, "--tile", 5), "--tile 5")
     refused(command(capsys, *words, "--tile", 64, "--overlap", 1), "--overlap 1")

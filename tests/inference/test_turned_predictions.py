@@ -18,8 +18,8 @@ from paceline.data.index.index import open_split
 from paceline.data.prepare.class_source import prepare_folder
 from paceline.inference import load
 from paceline.tools.report.check.tiles import make_tile
-from paceline.tools.report.classified import Answer, with_photos
-from paceline.tools.report.detected import Scene, with_pictures
+from paceline.tools.report.classified import ImageClassification, add_images
+from paceline.tools.report.detected import ImageComparison, add_rendered_images
 
 RUNS = ("resnet_run", "ssd_run", "maskrcnn_run")
 
@@ -81,9 +81,9 @@ def test_the_report_shows_photos_as_the_run_saw_them(tmp_path):
     none = np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0)
     shown = {
         exif: [
-            *(photo for _, photo in with_photos([Answer(file, "a", (("a", 1.0),)) for file in (upright, turned)], exif)),
-            *(picture for _, picture in with_pictures(
-                [Scene(file, 70, 40, *none, none[0], none[1], np.zeros(0, bool)) for file in (upright, turned)], ["a"], exif
+            *(photo for _, photo in add_images([ImageClassification(file, "a", (("a", 1.0),)) for file in (upright, turned)], exif)),
+            *(picture for _, picture in add_rendered_images(
+                [ImageComparison(file, 70, 40, *none, none[0], none[1], np.zeros(0, bool)) for file in (upright, turned)], ["a"], exif
             )),
         ]
         for exif in ("apply", "ignore")

@@ -17,7 +17,7 @@ from tiny_runs import command, refused
 
 from paceline.cli.printing import Printer
 from paceline.inference import load
-from paceline.inference.results import Found
+from paceline.inference.results import DetectionResult
 from paceline.inference.video import Video
 
 av = pytest.importorskip("av")
@@ -56,7 +56,7 @@ def test_each_n_th_frame_has_its_picture_s_own_answer_and_the_written_video_has_
     real, predictor = frames_of(clip), load(ssd_run.folder)
     for image in facts["images"]:
         alone = predictor.predict(real[image["frame"]])
-        assert isinstance(alone, Found) and image["file"] == str(clip)
+        assert isinstance(alone, DetectionResult) and image["file"] == str(clip)
         # Objects with almost the same score may change places: each must be there, at any place.
         far = np.abs(np.array([row["bbox"] for row in image["detections"]])[:, None] - alone.boxes).max(axis=2)
         assert max(*far.min(axis=0), *far.min(axis=1)) < 0.02

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.config.system import System
 from paceline.launch.containers.flags import PYTHON
-from paceline.launch.job import Job, Mount, Variable
+from paceline.launch.job import EnvironmentVariable, LaunchJob, Mount
 
 RUN = Path("/runs/ssd")
 MOUNTS = (
@@ -17,7 +17,7 @@ MOUNTS = (
     Mount(RUN, str(RUN), "the run's folder", writable=True),
 )
 EIGHT_GPUS = System("cuda", per_node=8, memory_gib=80, chip="H100")
-JOB = Job(
+JOB = LaunchJob(
     words=("train", "ssd", "--data", "/data/coco", "--out", str(RUN)),
     folder=RUN,
     name="ssd",
@@ -25,7 +25,7 @@ JOB = Job(
     per_node=8,
     system_name="h100x8",
     system=EIGHT_GPUS,
-    environ=(Variable("OMP_NUM_THREADS", "12", "compute threads a rank"),),
+    environ=(EnvironmentVariable("OMP_NUM_THREADS", "12", "compute threads a rank"),),
     mounts=MOUNTS,
     python=PYTHON,
     image="registry.example.com/team/paceline:0.1.0",

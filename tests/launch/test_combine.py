@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from messages import raises
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.config.system import System
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.launch.containers.engines import CONTAINER
-from paceline.launch.job import Batch, Job, Variable
-from paceline.launch.runner import THROUGH, command_of, files_of, refusal, write_files
+from paceline.launch.job import BatchOptions, EnvironmentVariable, LaunchJob
+from paceline.launch.runner import THROUGH, explain_conflict, make_command, make_files, write_files
 from paceline.launch.starters import START
 
 WORDS = ("train", "ssd-tiny", "--out", "/runs/a b")
@@ -33,8 +33,8 @@ THERE = {
 }
 
 
-def job(**changes) -> Job:
-    plain = Job(WORDS, Path("/runs/a b"), "ssd-tiny", per_node=4, python=("/py",), workdir=Path("/work"))
+def job(**changes) -> LaunchJob:
+    plain = LaunchJob(WORDS, Path("/runs/a b"), "ssd-tiny", per_node=4, python=("/py",), workdir=Path("/work"))
     return replace(plain, **changes)
 
 
@@ -47,29 +47,29 @@ def job(**changes) -> Job:
     ],
 )
 def test_each_combination_is_there_or_is_refused_with_another_way(through, start, container):
-    why = refusal(through, start, container, 1)
+    why = explain_conflict(through, start, container, 1)
     assert (why == "") == (container in THERE[through, start]), why
     if why:
         assert "--" in why and why.endswith(".")
 
 
 def test_several_nodes_are_no_matter_of_this_machine_alone():
-    assert "--through slurm" in refusal("local", "torchrun", "none", 2)
-    with pytest.raises(UserError, match="--through local --start torchrun --container none: "):
+    assert "--through slurm" in explain_conflict("local", "torchrun", "none", 2)
+    with pytest.raises(PacelineError, match="--through local --start torchrun --container none: "):
         from paceline.launch.runner import check_combination
 
         check_combination(job(nodes=2))
 
 
 def test_ranks_of_one_node_under_torchrun():
-    assert command_of(job()) == (
+    assert make_command(job()) == (
         "/py", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m", "paceline", *WORDS
     )  # fmt: skip
-    assert command_of(job(port=29511))[3:7] == ("--master-addr", "127.0.0.1", "--master-port", "29511")
+    assert make_command(job(port=29511))[3:7] == ("--master-addr", "127.0.0.1", "--master-port", "29511")
 
 
 def test_ranks_of_many_nodes_under_srun():
-    assert command_of(job(through="slurm", start="srun", nodes=448, per_node=8)) == (
+    assert make_command(job(through="slurm", start="srun", nodes=448, per_node=8)) == (
         "srun", "--nodes", "448", "--ntasks", "3584", "--ntasks-per-node", "8", "--export=ALL", "--label",
         "--cpu-bind=none", "--kill-on-bad-exit=0", "/py", "-m", "paceline", *WORDS,
     )  # fmt: skip
@@ -77,14 +77,14 @@ def test_ranks_of_many_nodes_under_srun():
 
 def test_mpirun_forwards_what_ranks_need_and_nothing_else(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    asked = job(start="mpirun", per_node=8, environ=(Variable("FI_PROVIDER", "efa", "fabric"),))
-    command = command_of(asked)
+    asked = job(start="mpirun", per_node=8, environ=(EnvironmentVariable("FI_PROVIDER", "efa", "fabric"),))
+    command = make_command(asked)
     assert command[:3] == ("mpirun", "--host", "localhost:8")
     forwarded = {command[at + 1] for at, word in enumerate(command) if word == "-x"}
     assert forwarded == {"FI_PROVIDER", "PACELINE_EXIT_CODE_FILE", "PYTHONUNBUFFERED", "TERM"}
     assert command[-len(WORDS) - 3 :] == ("/py", "-m", "paceline", *WORDS)
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    assert command_of(asked)[1] == "--allow-run-as-root"
+    assert make_command(asked)[1] == "--allow-run-as-root"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_mpirun_forwards_what_ranks_need_and_nothing_else(monkeypatch):
 )
 def test_mpirun_is_told_the_cores_of_a_rank_that_were_computed(system, words):
     asked = job(through="slurm", start="mpirun", nodes=2, per_node=system.per_node, system=system)
-    assert f"--map-by {words} --tag-output" in " ".join(command_of(asked))
+    assert f"--map-by {words} --tag-output" in " ".join(make_command(asked))
 
 
 @pytest.mark.parametrize("start", ["srun", "mpirun", "torchrun"])
@@ -114,11 +114,11 @@ def test_an_sbatch_script_says_all_that_was_asked_and_is_one_that_bash_reads(tmp
         folder=tmp_path / "a run",
         walltime_minutes=90,
         between="echo 3 > /proc/sys/vm/drop_caches",
-        environ=(Variable("NCCL_DEBUG", "WARN it's", "what NCCL says"),),
-        batch=Batch(partition="big", account="me", qos="high", gres="gpu:4", reservation="mine", constraint="h100", lead=60,
+        environ=(EnvironmentVariable("NCCL_DEBUG", "WARN it's", "what NCCL says"),),
+        batch=BatchOptions(partition="big", account="me", qos="high", gres="gpu:4", reservation="mine", constraint="h100", lead=60,
                     extra=("--comment=two words",)),
     )  # fmt: skip
-    (file,) = files_of(asked)
+    (file,) = make_files(asked)
     (path,) = write_files(asked, (file,))
     assert subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False).stderr == b""
     asked_of_slurm = [line for line in file.text.splitlines() if line.startswith("#SBATCH ")]
@@ -156,20 +156,20 @@ def test_every_entry_of_the_tables_is_known_to_the_refusals():
 
 def test_files_that_cannot_be_written_are_one_line(tmp_path):
     (tmp_path / "in-the-way").write_text("")
-    with raises(UserError, "in-the-way/launch", "Not a directory"):
-        write_files(job(folder=tmp_path / "in-the-way"), files_of(job(folder=tmp_path / "in-the-way")))
+    with raises(PacelineError, "in-the-way/launch", "Not a directory"):
+        write_files(job(folder=tmp_path / "in-the-way"), make_files(job(folder=tmp_path / "in-the-way")))
 
 
 def test_ranks_of_a_cpu_share_its_cores():
-    from paceline.launch.config import compute_threads
+    from paceline.launch.config import choose_threads_per_rank
 
-    assert compute_threads(System(per_node=8, sockets=2, cores_per_socket=28), {}, local=False) == 7
-    assert compute_threads(System(per_node=8), {}, local=False) == 0
-    assert compute_threads(System(per_node=8), {"OMP_NUM_THREADS": "3"}, local=False) == 3
-    assert compute_threads(System(per_node=4096), {}, local=True) == 1
+    assert choose_threads_per_rank(System(per_node=8, sockets=2, cores_per_socket=28), {}, local=False) == 7
+    assert choose_threads_per_rank(System(per_node=8), {}, local=False) == 0
+    assert choose_threads_per_rank(System(per_node=8), {"OMP_NUM_THREADS": "3"}, local=False) == 3
+    assert choose_threads_per_rank(System(per_node=4096), {}, local=True) == 1
     # The system's own number, as the ranks take it (paceline/distributed/device/setup.py): before the shell's and before the cores.
-    assert compute_threads(SYSTEMS["p3dn"](), {}, local=False) == 2
-    assert compute_threads(SYSTEMS["dgx-h100"](), {"OMP_NUM_THREADS": "7"}, local=False) == 1
+    assert choose_threads_per_rank(SYSTEMS["p3dn"](), {}, local=False) == 2
+    assert choose_threads_per_rank(SYSTEMS["dgx-h100"](), {"OMP_NUM_THREADS": "7"}, local=False) == 1
 
 
 @pytest.mark.parametrize("through", ["local", "slurm", "hostfile"])
@@ -179,6 +179,6 @@ def test_a_ranks_share_of_the_cores_stands_beside_every_mpirun_line(tmp_path, th
     system = System("cuda", per_node=8, sockets=2, cores_per_socket=28)
     asked = job(through=through, start="mpirun", per_node=8, system=system, hostfile=tmp_path / "hosts")
     for one, share in ((asked, True), (replace(asked, system=replace(system, sockets=0)), False)):
-        lines = files_of(one)[0].text.splitlines()
+        lines = make_files(one)[0].text.splitlines()
         before = lines[next(at for at, line in enumerate(lines) if line.removeprefix("exec ").startswith("mpirun")) - 1]
         assert before.startswith("# 8 ranks on 2 sockets of 28 cores: --map-by socket:PE=7 ") == share

@@ -9,8 +9,8 @@ import pytest
 from messages import check_text
 
 from paceline.config.system import System
-from paceline.launch.doctor.compare import examine_nodes, line, merged, names, worst
-from paceline.launch.doctor.node import Device, NodeFacts, from_json
+from paceline.launch.doctor.compare import examine_nodes, format_node, merge_ranks, name_nodes, worst_level
+from paceline.launch.doctor.node import Device, NodeFacts, node_from_json
 
 GPU = Device("NVIDIA H100 80GB HBM3", 79.1, "1980 of 1980 MHz (at its power limit)")
 NODE = NodeFacts(
@@ -92,8 +92,8 @@ LIES = [
 @pytest.mark.parametrize(("lie", "level", "text"), LIES, ids=[f"{'-'.join(lie)}-{n}" for n, (lie, *_) in enumerate(LIES)])
 def test_the_node_that_differs_is_named_with_what_differs(lie, level, text):
     found = examine_nodes(nodes(**lie))
-    assert worst(found, 1) == level and all(finding.nodes == (1,) for finding in found), found
-    assert [worst(found, other) for other in (0, 2, 3)] == ["ok"] * 3
+    assert worst_level(found, 1) == level and all(finding.nodes == (1,) for finding in found), found
+    assert [worst_level(found, other) for other in (0, 2, 3)] == ["ok"] * 3
     assert any(finding.text.startswith(text) for finding in found) or not text, found
     called = [finding.with_names(["a", "b", "c", "d"]) for finding in found]
     assert all(finding.about == "b" for finding in called)
@@ -103,7 +103,8 @@ def test_many_nodes_that_differ_alike_are_one_finding():
     made = [replace(NODE, node=n, host=f"gpu{n:02d}", driver="535" if 2 <= n < 8 else "550") for n in range(16)]
     (found,) = examine_nodes(made)
     assert (
-        found.nodes == tuple(range(2, 8)) and found.with_names(names(made)).about == "gpu02, gpu03, gpu04, gpu05 and 2 more"
+        found.nodes == tuple(range(2, 8))
+        and found.with_names(name_nodes(made)).about == "gpu02, gpu03, gpu04, gpu05 and 2 more"
     )
 
 
@@ -120,21 +121,21 @@ def test_ranks_are_merged_into_nodes_and_nodes_on_one_host_keep_apart():
         replace(NODE, node=rank // 2, allowed=str(rank), shares=(str(rank),), teraflops=(float(rank),)) for rank in range(4)
     ]
     ranks[3] = replace(ranks[3], network_trouble=("bad",))
-    first, second = merged(ranks)
+    first, second = merge_ranks(ranks)
     assert (first.ranks, first.allowed, first.shares, first.teraflops) == (2, "0-1", ("0", "1"), (0.0, 1.0))
     assert second.network_trouble == ("bad",) and first.network_trouble == ()
-    assert names([first, second]) == ["gpu00/0", "gpu00/1"] and names([first]) == ["gpu00"]
+    assert name_nodes([first, second]) == ["gpu00/0", "gpu00/1"] and name_nodes([first]) == ["gpu00"]
 
 
 def test_facts_survive_the_journey_and_those_of_another_version_are_read_as_far_as_known():
     sent = json.loads(json.dumps(asdict(NODE)))
-    assert from_json(sent) == NODE
-    assert from_json({**sent, "moods": [1]}) == NODE
-    assert from_json({name: value for name, value in sent.items() if name != "links"}) == replace(NODE, links="")
+    assert node_from_json(sent) == NODE
+    assert node_from_json({**sent, "moods": [1]}) == NODE
+    assert node_from_json({name: value for name, value in sent.items() if name != "links"}) == replace(NODE, links="")
 
 
 def test_a_line_tells_everything_once():
-    text = line(NODE)
+    text = format_node(NODE)
     assert "\n" not in text
     for part in (
         "8 ranks", "8 x NVIDIA H100 80GB HBM3 79 GiB", "NV18 between all", "driver 550.54.15 (CUDA 12.4, torch's 12.1)",
@@ -143,7 +144,7 @@ def test_a_line_tells_everything_once():
         "/dev/shm 1007.5 GiB", "disk 3400 GiB, temporary 400 GiB", "NCCL chose InfiniBand", "clock +0.2 ms +-0.1", "torch 2.11.0",
     ):  # fmt: skip
         assert text.count(part) == 1, part
-    bare = line(NodeFacts(0, "vm", 1, {}))
+    bare = format_node(NodeFacts(0, "vm", 1, {}))
     assert "no GPU" in bare and "memory unknown" in bare and "no /dev/shm" in bare and "clock: rank 0's" in bare
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from messages import check_line, check_text
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.launch.containers import host_facts
 from paceline.launch.doctor.here import compare_host, read_host
 
@@ -64,7 +64,7 @@ def test_what_the_host_did_not_tell_is_not_compared() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "[1]", '{"user": 3}', '{"a": "' + "b" * 20_000 + '"}', '{"user": NaN}'])
 def test_facts_that_are_none_are_refused(text: str) -> None:
-    with pytest.raises(UserError, match="PACELINE_HOST=") as told:
+    with pytest.raises(PacelineError, match="PACELINE_HOST=") as told:
         read_host(text)
     assert "\n" not in str(told.value) and len(str(told.value)) < 300
 
@@ -79,7 +79,7 @@ def test_the_program_runs_without_paceline_and_tells_what_python_tells() -> None
     path = {"PATH": os.environ["PATH"]}
     done = subprocess.run([sys.executable, "-I", "-S", str(file)], env=path, capture_output=True, text=True, check=True)
     told = read_host(done.stdout)
-    assert told == host_facts.facts() and told["user"] == f"{os.getuid()}:{os.getgid()}"
+    assert told == host_facts.collect_host_facts() and told["user"] == f"{os.getuid()}:{os.getgid()}"
 
 
 def test_doctor_compares_where_the_host_told_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:

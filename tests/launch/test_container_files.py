@@ -13,12 +13,12 @@ import pytest
 from launch.container_jobs import EIGHT_GPUS, JOB, TWO_NODES, stand_in_engine
 from messages import check_text, raises
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.launch.containers.engines import CONTAINER, docker_files
-from paceline.launch.containers.flags import family
-from paceline.launch.job import Job, Mount, in_lines
-from paceline.launch.runner import command_of, write_files
-from paceline.launch.schedulers.slurm import script
+from paceline.launch.containers.flags import device_vendor
+from paceline.launch.job import LaunchJob, Mount, format_command_lines
+from paceline.launch.runner import make_command, write_files
+from paceline.launch.schedulers.slurm import make_sbatch_script
 
 GOLDEN = Path(__file__).parent / "golden"
 MI300 = replace(EIGHT_GPUS, chip="MI300X")
@@ -35,22 +35,24 @@ SCRIPTS = {
 }
 
 
-def container_sh(job: Job) -> str:
+def container_sh(job: LaunchJob) -> str:
     return CONTAINER[job.container].files(job)[0].text
 
 
-def pyxis_lines(job: Job) -> str:
+def pyxis_lines(job: LaunchJob) -> str:
     """The part of job.sbatch that starts the ranks."""
-    text = script(job, command_of(job))
+    text = make_sbatch_script(job, make_command(job))
     return text[text.index("# --container-image") : text.index("starter=$!")]
 
 
 COMMANDS = {
     "pyxis-srun.sh": lambda: pyxis_lines(replace(TWO_NODES, start="srun", container="pyxis")),
     "pyxis-torchrun.sh": lambda: pyxis_lines(replace(TWO_NODES, start="torchrun", container="pyxis")),
-    "docker-mpirun-line.sh": lambda: in_lines(command_of(replace(JOB, start="mpirun", container="docker"))) + "\n",
+    "docker-mpirun-line.sh": lambda: (
+        format_command_lines(make_command(replace(JOB, start="mpirun", container="docker"))) + "\n"
+    ),
     "apptainer-mpirun-line.sh": lambda: (
-        in_lines(command_of(replace(TWO_NODES, start="mpirun", container="apptainer", image=SIF))) + "\n"
+        format_command_lines(make_command(replace(TWO_NODES, start="mpirun", container="apptainer", image=SIF))) + "\n"
     ),
 }
 TEXTS = {**{name: lambda job=job: container_sh(job) for name, job in SCRIPTS.items()}, **COMMANDS}
@@ -76,15 +78,15 @@ def test_shellcheck_finds_nothing() -> None:
 
 def test_pyxis_makes_its_folders_on_every_node_and_takes_no_container_of_before() -> None:
     job = replace(TWO_NODES, start="srun", container="pyxis")
-    text = script(job, command_of(job))
+    text = make_sbatch_script(job, make_command(job))
     made = text.index("srun --nodes 2 --ntasks 2 --ntasks-per-node 1 sh -c")
     assert made < text.index("--container-image=") and "--container-name" not in text
     assert "mkdir -p /home/ann/.cache/paceline /runs/ssd'" in text[made:].replace(" \\\n   ", "")
     job = replace(job, container="none")
-    assert "mkdir" not in script(job, command_of(job))
+    assert "mkdir" not in make_sbatch_script(job, make_command(job))
 
     bare = replace(job, container="none")
-    assert "mkdir" not in script(bare, command_of(bare))
+    assert "mkdir" not in make_sbatch_script(bare, make_command(bare))
 
 
 def test_every_flag_has_its_reason_beside_it() -> None:
@@ -98,7 +100,7 @@ def test_every_flag_has_its_reason_beside_it() -> None:
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs container.sh with the stand-in; -> (what happened, the words that the engine saw)."""
 
-    def start(job: Job, *command: str, **environ: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    def start(job: LaunchJob, *command: str, **environ: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
         log = stand_in_engine(tmp_path / "bin", job.container, job.image)
         path = write_files(job, CONTAINER[job.container].files(job))[0]
         search = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -115,7 +117,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return start
 
 
-def here(tmp_path: Path, container: str = "docker") -> Job:
+def here(tmp_path: Path, container: str = "docker") -> LaunchJob:
     mounts = (Mount(tmp_path / "run with space", str(tmp_path / "run with space"), "the run's folder", writable=True),)
     return replace(JOB, folder=tmp_path / "run with space", container=container, mounts=mounts, workdir=tmp_path)
 
@@ -167,7 +169,7 @@ def test_the_hosts_facts_go_inside(started, tmp_path: Path) -> None:
 
 
 def test_whose_devices_a_system_has() -> None:
-    assert [family(system) for system in (EIGHT_GPUS, MI300, GAUDI)] == ["cuda", "rocm", "hpu"]
+    assert [device_vendor(system) for system in (EIGHT_GPUS, MI300, GAUDI)] == ["cuda", "rocm", "hpu"]
 
 
 @pytest.mark.parametrize(
@@ -181,8 +183,8 @@ def test_whose_devices_a_system_has() -> None:
     ],
     ids=["mps", "pyxis without image", "pyxis with AMD", "comma", "colon"],
 )  # fmt: skip
-def test_what_a_container_cannot_do_is_refused(job: Job, text: str) -> None:
-    with raises(UserError, text) as told:
+def test_what_a_container_cannot_do_is_refused(job: LaunchJob, text: str) -> None:
+    with raises(PacelineError, text) as told:
         CONTAINER[job.container].check(replace(job, through="slurm"))
     assert "\n" not in str(told.value)
 

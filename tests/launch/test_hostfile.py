@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import check_text, raises
 
-from paceline._utils.errors import UserError
-from paceline.launch.hosts import Host, first_hosts, read_hostfile
+from paceline._utils.errors import PacelineError
+from paceline.launch.hosts import Host, read_hostfile, select_hosts
 
 
 def hosts_in(folder: Path, text: str, per_node: int = 8) -> tuple[Host, ...]:
@@ -59,7 +59,7 @@ def test_the_24_hosts_of_a_published_run(tmp_path):
     ids=range(22),
 )
 def test_a_line_that_is_not_understood_is_named(tmp_path, line, why):
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(PacelineError) as refused:
         hosts_in(tmp_path, f"node0\n\n{line}\n")
     text = str(refused.value)
     assert text.startswith(f"{tmp_path}/hosts, line 3: ") and "\n" not in text and check_text(text, why)
@@ -67,16 +67,16 @@ def test_a_line_that_is_not_understood_is_named(tmp_path, line, why):
 
 @pytest.mark.parametrize("text", ["", "# nobody\n\n", "\udcff\udcfe\n"], ids=["empty", "comments", "no-text"])
 def test_a_file_without_hosts_says_what_is_expected(tmp_path, text):
-    with raises(UserError, "line", "node1"):
+    with raises(PacelineError, "line", "node1"):
         hosts_in(tmp_path, text)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     for path in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(UserError, match=f"--hostfile {path}: "):
+        with pytest.raises(PacelineError, match=f"--hostfile {path}: "):
             read_hostfile(path, 8)
     (tmp_path / "long").write_bytes(b"#" * (2**20 + 1))
-    with raises(UserError, "1,048,577 bytes"):
+    with raises(PacelineError, "1,048,577 bytes"):
         read_hostfile(tmp_path / "long", 8)
 
 
@@ -86,7 +86,7 @@ def test_any_text_gives_hosts_or_one_clear_line(text, tmp_path_factory):
     folder = tmp_path_factory.getbasetemp()
     try:
         found = hosts_in(folder, text)
-    except UserError as refused:
+    except PacelineError as refused:
         assert "\n" not in str(refused)
         return
     assert found
@@ -96,7 +96,7 @@ def test_any_text_gives_hosts_or_one_clear_line(text, tmp_path_factory):
 
 def test_a_job_takes_the_first_hosts(tmp_path):
     hosts = hosts_in(tmp_path, "a:8\nb:8\nc:2\n")
-    assert first_hosts(hosts, 2, 8, tmp_path / "hosts") == hosts[:2]
+    assert select_hosts(hosts, 2, 8, tmp_path / "hosts") == hosts[:2]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +110,9 @@ def test_a_job_takes_the_first_hosts(tmp_path):
     ids=["too-few", "too-small", "localhost", "loopback"],
 )
 def test_a_job_that_the_hosts_cannot_take_is_refused(tmp_path, text, nodes, why):
-    with raises(UserError, why):
-        first_hosts(hosts_in(tmp_path, text), nodes, 8, tmp_path / "hosts")
+    with raises(PacelineError, why):
+        select_hosts(hosts_in(tmp_path, text), nodes, 8, tmp_path / "hosts")
 
 
 def test_localhost_alone_is_one_host(tmp_path):
-    assert first_hosts(hosts_in(tmp_path, "localhost:8"), 1, 8, tmp_path / "hosts") == (Host("localhost", 8),)
+    assert select_hosts(hosts_in(tmp_path, "localhost:8"), 1, 8, tmp_path / "hosts") == (Host("localhost", 8),)

@@ -16,21 +16,21 @@ import pytest
 from messages import check_lines, check_text, raises
 
 import paceline
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.config.system import System
 from paceline.launch import hosts as asking
 from paceline.launch.hosts import Host, check_hosts
-from paceline.launch.job import Job, Variable
-from paceline.launch.runner import check_combination, files_of
+from paceline.launch.job import EnvironmentVariable, LaunchJob
+from paceline.launch.runner import check_combination, make_files
 from paceline.launch.schedulers import hostfile
 
 
 @pytest.fixture
-def job(tmp_path) -> Job:
+def job(tmp_path) -> LaunchJob:
     """24 nodes of 8 ranks, as a published run had."""
     hosts = tmp_path / "hosts"
     hosts.write_text("".join(f"172.31.0.{number} slots=8\n" for number in range(1, 25)))
-    return Job(
+    return LaunchJob(
         ("train", "maskrcnn-gluoncv-192", "--out", "/shared/runs/mrcnn"),
         Path("/shared/runs/mrcnn"),
         "maskrcnn-gluoncv-192",
@@ -39,14 +39,17 @@ def job(tmp_path) -> Job:
         through="hostfile",
         start="mpirun",
         hostfile=hosts,
-        environ=(Variable("NCCL_DEBUG", "VERSION", "--system.env"), Variable("TEXT", "a b $HOME", "--system.env")),
+        environ=(
+            EnvironmentVariable("NCCL_DEBUG", "VERSION", "--system.env"),
+            EnvironmentVariable("TEXT", "a b $HOME", "--system.env"),
+        ),
         python=("/opt/venv/bin/python",),
         workdir=Path("/shared/my work"),
     )
 
 
-def text_of(job: Job, name: str) -> str:
-    (text,) = [file.text for file in files_of(job) if file.name == name]
+def text_of(job: LaunchJob, name: str) -> str:
+    (text,) = [file.text for file in make_files(job) if file.name == name]
     assert not name.endswith(".sh") or subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
     return text
 
@@ -69,12 +72,12 @@ def test_24_hosts_are_one_mpirun_line_with_the_variables_that_ranks_need_and_no_
 
 
 def test_rank_0_is_found_at_the_first_host_or_where_the_shell_says(job):
-    for environ, address in ((job.environ, "172.31.0.1"), ((Variable("MASTER_ADDR", "ib-1", "x"),), "ib-1")):
+    for environ, address in ((job.environ, "172.31.0.1"), ((EnvironmentVariable("MASTER_ADDR", "ib-1", "x"),), "ib-1")):
         text = text_of(replace(job, environ=environ), "run.sh")
         assert re.findall(r"^export MASTER_ADDR=(\S+)", text, re.MULTILINE) == [address]
         assert text.count("-x MASTER_ADDR ") == 1
-    with raises(UserError, "MASTER_ADDR=localhost", "another machine"):
-        hostfile.HOSTFILE.check(replace(job, environ=(Variable("MASTER_ADDR", "localhost", "x"),)))
+    with raises(PacelineError, "MASTER_ADDR=localhost", "another machine"):
+        hostfile.HOSTFILE.check(replace(job, environ=(EnvironmentVariable("MASTER_ADDR", "localhost", "x"),)))
 
 
 def test_a_command_before_the_ranks_runs_once_on_each_host(job):
@@ -120,33 +123,33 @@ def test_runs_in_different_folders_have_different_ports(job):
 
 
 def test_no_hostfile_no_ssh_and_too_few_hosts_are_refused_without_asking_anybody(job, monkeypatch):
-    with pytest.raises(UserError, match=r"which hosts\? Name them with --hostfile FILE"):
+    with pytest.raises(PacelineError, match=r"which hosts\? Name them with --hostfile FILE"):
         hostfile.HOSTFILE.check(replace(job, hostfile=None))
-    with pytest.raises(UserError, match=r"--nodes 25: .*hosts names 24 hosts"):
+    with pytest.raises(PacelineError, match=r"--nodes 25: .*hosts names 24 hosts"):
         hostfile.HOSTFILE.check(replace(job, nodes=25))
     monkeypatch.setattr(shutil, "which", lambda name: None)
     check_text(hostfile.HOSTFILE.missing(job), "ssh")
     hostfile.HOSTFILE.check(job)  # its files can be written all the same
-    with raises(UserError, "srun", "Slurm"):
+    with raises(PacelineError, "srun", "Slurm"):
         check_combination(replace(job, start="srun"))
 
 
 @pytest.fixture
-def here(job, tmp_path) -> Job:
+def here(job, tmp_path) -> LaunchJob:
     """A job of this machine alone, which needs no ssh."""
     job = replace(job, folder=tmp_path, workdir=tmp_path, nodes=1, start="torchrun", python=(sys.executable,))
     job.launch_folder.mkdir()
     return job
 
 
-def said_of(job: Job, port: int = 0) -> str:
-    with pytest.raises(UserError) as refused:
+def said_of(job: LaunchJob, port: int = 0) -> str:
+    with pytest.raises(PacelineError) as refused:
         check_hosts(job, (Host("127.0.0.1", 8),), port)
     return str(refused.value)
 
 
 def test_a_host_that_can_take_part_is_asked_and_nothing_is_left_in_the_folder(here):
-    path = Variable("PYTHONPATH", str(Path(paceline.__file__).parents[1]), "for this test")
+    path = EnvironmentVariable("PYTHONPATH", str(Path(paceline.__file__).parents[1]), "for this test")
     check_hosts(replace(here, environ=(path,)), (Host("127.0.0.1", 8),), 0)
     assert list(here.launch_folder.iterdir()) == []
 
@@ -156,7 +159,7 @@ def test_what_a_host_lacks_is_said_in_one_line(here):
     other = here.folder / "other" / "paceline"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text('__version__ = "9.9"')
-    strange = replace(here, environ=(Variable("PYTHONPATH", str(other.parent), "for this test"),))
+    strange = replace(here, environ=(EnvironmentVariable("PYTHONPATH", str(other.parent), "for this test"),))
     assert check_text(said_of(strange), "127.0.0.1", "paceline 9.9", f"{paceline.__version__} here")
     (other / "__init__.py").write_text("raise ImportError('a\\x1b[2J\\nb')")
     said = said_of(strange)

@@ -13,11 +13,19 @@ import pytest
 from messages import raises
 
 import paceline
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.commands.image import run
 from paceline.cli.printing import Printer
-from paceline.launch.containers import image_build as image_tag
-from paceline.launch.containers.image_build import ENGINES, Build, build_command, engine_found, source, tag, usual_image
+from paceline.launch.containers import image_build as image_module
+from paceline.launch.containers.image_build import (
+    ENGINES,
+    ImageBuild,
+    build_command,
+    choose_engine,
+    default_image,
+    image_tag,
+    require_checkout,
+)
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "containers" / "Dockerfile").read_text()
@@ -94,23 +102,23 @@ def test_only_what_is_installed_goes_to_the_builder() -> None:
 
 
 def test_the_tag_is_the_packages_version() -> None:
-    assert tag() == f"paceline:{paceline.__version__}"
-    assert usual_image("docker") == tag() and usual_image("pyxis") == ""
-    assert usual_image("apptainer") == str(ROOT / "build" / f"paceline-{paceline.__version__}.sif")
+    assert image_tag() == f"paceline:{paceline.__version__}"
+    assert default_image("docker") == image_tag() and default_image("pyxis") == ""
+    assert default_image("apptainer") == str(ROOT / "build" / f"paceline-{paceline.__version__}.sif")
 
 
 def test_a_tag_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "containers").mkdir()
-    monkeypatch.setattr(image_tag, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(image_module, "find_checkout", lambda: tmp_path)
     for text in ("", "paceline", "two words:1", "host:5000/paceline"):
         (tmp_path / "containers" / "TAG").write_text(text + "\n")
-        with raises(UserError, "NAME:TAG"):
-            tag()
+        with raises(PacelineError, "NAME:TAG"):
+            image_tag()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_build_command(engine: str) -> None:
-    words = build_command(engine, Build("team/paceline:1", base="debian:12", torch="cpu", extra=("--no-cache",)), ROOT)
+    words = build_command(engine, ImageBuild("team/paceline:1", base="debian:12", torch="cpu", extra=("--no-cache",)), ROOT)
     assert words[:2] == (engine, "build") and "--no-cache" in words
     assert ("BASE=debian:12" in words) and ("TORCH=cpu" in words)
     assert not any(name in word for word in words for name in ("COMMIT", "CONSTRAINTS"))
@@ -168,7 +176,7 @@ def test_an_image_for_a_system_that_needs_another_torch_is_refused(
     words: tuple[str, ...], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(tmp_path, "buildah", monkeypatch)
-    with pytest.raises(UserError, match=re.escape(text)) as told:
+    with pytest.raises(PacelineError, match=re.escape(text)) as told:
         run(Printer(), ["build", "--engine", "buildah", "--dry-run", "--system", *words])
     assert "\n" not in str(told.value)
 
@@ -179,7 +187,7 @@ def test_image_shell_runs_a_command_inside(
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     log = stand_in(tmp_path, "docker", monkeypatch)
     assert run(Printer(), ["shell", "--engine", "docker", "--system", "cpu", "--", "paceline", "doctor", "--facts"]) == 0
-    assert log.read_text().endswith(f"{tag()} paceline doctor --facts\n")
+    assert log.read_text().endswith(f"{image_tag()} paceline doctor --facts\n")
     assert f"source={Path.cwd()},target={Path.cwd()}" in log.read_text()
     assert "--rm" in capfd.readouterr().out
 
@@ -198,17 +206,17 @@ def test_image_shell_in_a_folder_whose_name_a_shell_would_run(tmp_path: Path, mo
 def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for call, text in (
-        (lambda: engine_found("auto", ENGINES), "install one of docker, podman, buildah, apptainer"),
-        (lambda: engine_found("podman", ENGINES), "there is no podman on this machine"),
-        (lambda: engine_found("buildah", ("docker",)), "--engine buildah cannot do that"),
+        (lambda: choose_engine("auto", ENGINES), "install one of docker, podman, buildah, apptainer"),
+        (lambda: choose_engine("podman", ENGINES), "there is no podman on this machine"),
+        (lambda: choose_engine("buildah", ("docker",)), "--engine buildah cannot do that"),
         (lambda: run(Printer(), ["push"]), "docker push NAME:TAG"),
     ):
-        with pytest.raises(UserError, match=text) as told:
+        with pytest.raises(PacelineError, match=text) as told:
             call()
         assert "\n" not in str(told.value)
 
 
 def test_without_a_checkout_there_is_nothing_to_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.launch.containers.image_build.checkout", lambda: None)
-    with raises(UserError, "clone"):
-        source()
+    monkeypatch.setattr("paceline.launch.containers.image_build.find_checkout", lambda: None)
+    with raises(PacelineError, "clone"):
+        require_checkout()

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
-from paceline.launch.job import Job
-from paceline.launch.log_follow import Tail, _asked_to_stop, exit_code, follow
+from paceline.launch.job import LaunchJob
+from paceline.launch.log_follow import LogTail, _asked_to_stop, find_exit_code, follow
 from paceline.launch.schedulers import slurm
-from paceline.launch.schedulers.local import Process
+from paceline.launch.schedulers.local import LocalProcess
 from paceline.launch.schedulers.slurm import JOB_NUMBER
 from paceline.training.logging.events import EventLog
 
@@ -28,11 +28,13 @@ def end(folder: Path, status: str, reason: str = "done") -> None:
 
 def followed(tmp_path: Path, script: str, before=lambda folder: None) -> tuple[int, str]:
     """-> exit code and what was said of a job whose one rank is this script."""
-    job = Job(("train",), tmp_path, "ssd-tiny")
+    job = LaunchJob(("train",), tmp_path, "ssd-tiny")
     job.launch_folder.mkdir(parents=True, exist_ok=True)
     before(tmp_path)
     said: list[str] = []
-    code = follow(job, lambda: Process(("bash", "-c", script), job.log, signal.SIGTERM), say=lambda text: said.append(text))
+    code = follow(
+        job, lambda: LocalProcess(("bash", "-c", script), job.log, signal.SIGTERM), say=lambda text: said.append(text)
+    )
     return code, "\n".join(said)
 
 
@@ -45,8 +47,8 @@ while :; do sleep 0.05; done
 LAUNCHER = """
 import signal, sys, time
 from pathlib import Path
-from paceline.launch.schedulers.local import Process
-Process(("bash", "-c", sys.argv[2]), Path(sys.argv[1], "log"), signal.SIGTERM)
+from paceline.launch.schedulers.local import LocalProcess
+LocalProcess(("bash", "-c", sys.argv[2]), Path(sys.argv[1], "log"), signal.SIGTERM)
 time.sleep(600)
 """
 
@@ -83,7 +85,7 @@ def test_a_launcher_that_is_killed_leaves_nothing_running(tmp_path):
 
 
 def test_a_job_that_is_ended_at_once_leaves_nothing_running(tmp_path):
-    process = Process(("bash", "-c", HELD.format(tmp_path)), tmp_path / "log", signal.SIGTERM)
+    process = LocalProcess(("bash", "-c", HELD.format(tmp_path)), tmp_path / "log", signal.SIGTERM)
     left = begun(tmp_path)
     process.kill()
     assert process.poll() is not None and ends(left)
@@ -106,15 +108,15 @@ def test_a_job_that_is_ended_at_once_leaves_nothing_running(tmp_path):
     ],
 )
 def test_the_end_event_decides_then_rank_0s_own_code(tmp_path, status, left, code):
-    assert exit_code(Job((), tmp_path, "x"), status, left, "", lambda text: None) == code
+    assert find_exit_code(LaunchJob((), tmp_path, "x"), status, left, "", lambda text: None) == code
 
 
 def test_a_stopped_job_promises_a_checkpoint_only_if_it_has_one(tmp_path):
     said: list[str] = []
     for name in ("step-000010", "last"):
-        assert exit_code(Job((), tmp_path, "x"), "", None, "", said.append, stopped=True) == 75
+        assert find_exit_code(LaunchJob((), tmp_path, "x"), "", None, "", said.append, stopped=True) == 75
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    assert exit_code(Job((), tmp_path, "x"), "", None, "", said.append, stopped=True) == 75
+    assert find_exit_code(LaunchJob((), tmp_path, "x"), "", None, "", said.append, stopped=True) == 75
     assert ["checkpoint" in text for text in said] == [False, False, True]
 
 
@@ -164,7 +166,7 @@ def test_the_first_ctrl_c_asks_the_second_ends(tmp_path):
 def test_a_growing_file_is_read_on_from_where_it_stood(tmp_path):
     file = tmp_path / "log"
     file.write_text("old\n")
-    tail = Tail(file)
+    tail = LogTail(file)
     with file.open("a") as out:
         out.write("new\nhalf")
         out.flush()
@@ -172,7 +174,7 @@ def test_a_growing_file_is_read_on_from_where_it_stood(tmp_path):
         out.write(" a line\n")
         out.flush()
         assert tail.more() == "half a line\n"
-    assert Tail(tmp_path / "not there").more() == ""
+    assert LogTail(tmp_path / "not there").more() == ""
 
 
 @pytest.mark.parametrize(
@@ -199,7 +201,7 @@ def test_what_stands_in_a_runs_folder_in_place_of_our_files_is_not_waited_for_fo
     victim = tmp_path / "victim"
     victim.write_text("75\n")
     files = [tmp_path / name for name in ("exit-code", "output.txt", JOB_NUMBER)]
-    tail = Tail(files[1])
+    tail = LogTail(files[1])
     for file in files:
         if kind == "pipe":
             os.mkfifo(file)
@@ -232,7 +234,7 @@ def test_the_reason_of_a_failed_run_is_said_last(tmp_path):
 def test_a_terminal_that_is_closed_asks_the_ranks_that_nobody_else_looks_after(tmp_path, through, before, handled):
     kept = signal.signal(signal.SIGHUP, before)
     try:
-        with _asked_to_stop(Job((), tmp_path, "x", through=through)) as asked:
+        with _asked_to_stop(LaunchJob((), tmp_path, "x", through=through)) as asked:
             assert (signal.getsignal(signal.SIGHUP) != before) == handled
             if handled:
                 signal.raise_signal(signal.SIGHUP)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline._utils.errors import UserError
-from paceline.launch.containers.mounts import mounts_of, working_directory
+from paceline._utils.errors import PacelineError
+from paceline.launch.containers.mounts import choose_mounts, choose_working_directory
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def tree(tmp_path: Path) -> Path:
 
 def seen(tree: Path, *words: str, more: tuple[str, ...] = ()) -> dict[str, bool]:
     """Path inside, below `tree` -> whether it is written."""
-    found = mounts_of(words, tree / "runs/one", tree / "cache", more, tree)
+    found = choose_mounts(words, tree / "runs/one", tree / "cache", more, tree)
     assert all(mount.host == Path(mount.inside) for mount in found if not more)
     assert [Path(m.inside).parts for m in found] == sorted(Path(m.inside).parts for m in found)
     return {str(Path(mount.inside).relative_to(tree)): mount.writable for mount in found}
@@ -61,7 +61,7 @@ def test_addresses_and_what_is_not_there_are_left_alone(tree: Path) -> None:
 def test_what_the_nodes_alone_have_is_mounted_without_a_look_here(tree: Path) -> None:
     reads, writes = ("/raid/no/coco", "/raid/w/resnet.pth"), ("/local/no/stage",)
     more = ("/raid/x", "/raid/y:/inside:rw")
-    found = mounts_of((), tree / "run", tree / "cache", more, tree, reads=reads, writes=writes, here=False)
+    found = choose_mounts((), tree / "run", tree / "cache", more, tree, reads=reads, writes=writes, here=False)
     told = {mount.inside: (str(mount.host), mount.writable) for mount in found}
     assert told.pop(str(tree / "run")) and told.pop(str(tree / "cache"))
     assert told == {
@@ -71,14 +71,14 @@ def test_what_the_nodes_alone_have_is_mounted_without_a_look_here(tree: Path) ->
         "/raid/x": ("/raid/x", False),
         "/inside": ("/raid/y", True),
     }
-    on_this_machine = mounts_of((), tree / "run", tree / "cache", (), tree, reads=reads, writes=writes)
+    on_this_machine = choose_mounts((), tree / "run", tree / "cache", (), tree, reads=reads, writes=writes)
     assert {mount.inside for mount in on_this_machine if mount.inside[1:6] in ("raid/", "local")} == {"/local/no/stage"}
-    with pytest.raises(UserError, match="--mount nowhere"):
-        mounts_of((), tree / "run", tree / "cache", ("nowhere",), tree, here=False)
+    with pytest.raises(PacelineError, match="--mount nowhere"):
+        choose_mounts((), tree / "run", tree / "cache", ("nowhere",), tree, here=False)
 
 
 def test_data_that_no_word_names_is_read_and_a_stage_is_written(tree: Path) -> None:
-    found = mounts_of(
+    found = choose_mounts(
         ("train", "ssd"),
         tree / "runs/one",
         tree / "cache",
@@ -99,8 +99,8 @@ def test_data_that_no_word_names_is_read_and_a_stage_is_written(tree: Path) -> N
 
 def test_processes_start_where_a_folder_is_inside(tree: Path) -> None:
     def start(workdir: Path, *words: str) -> str:
-        found = mounts_of(words, tree / "runs/one", tree / "cache", (), workdir)
-        where = working_directory(workdir, found)
+        found = choose_mounts(words, tree / "runs/one", tree / "cache", (), workdir)
+        where = choose_working_directory(workdir, found)
         around = [mount for mount in found if workdir.is_relative_to(mount.inside)]
         within = [mount for mount in found if Path(mount.inside).is_relative_to(workdir)]
         assert where == "/" or around or within  # it is there inside
@@ -122,6 +122,6 @@ def test_folders_that_are_asked_for(tree: Path) -> None:
 @pytest.mark.parametrize("text", ["nowhere", "data:relative", "data:/", "/:/all", ""])
 def test_a_mount_that_cannot_be_is_refused(tree: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.chdir(tree)
-    with pytest.raises(UserError, match="--mount") as told:
-        mounts_of((), tree / "runs/one", tree / "cache", (text,), tree)
+    with pytest.raises(PacelineError, match="--mount") as told:
+        choose_mounts((), tree / "runs/one", tree / "cache", (text,), tree)
     assert "\n" not in str(told.value)

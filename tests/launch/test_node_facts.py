@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.device.topology import listed
-from paceline.launch.doctor.multi_node import _nccl_log, teraflops
-from paceline.launch.doctor.node import look_here
+from paceline.distributed.device.topology import parse_cpu_list
+from paceline.launch.doctor.multi_node import _nccl_log, measure_teraflops
+from paceline.launch.doctor.node import collect_node_facts
 
 
 def test_this_machine_has_a_processor_memory_and_room(tmp_path):
-    facts = look_here(SINGLE, tmp_path)
-    assert facts.sockets >= 1 and facts.cores >= 1 and set(listed(facts.allowed)) == os.sched_getaffinity(0)
+    facts = collect_node_facts(SINGLE, tmp_path)
+    assert facts.sockets >= 1 and facts.cores >= 1 and set(parse_cpu_list(facts.allowed)) == os.sched_getaffinity(0)
     assert facts.memory_gib > 0.5 and facts.run_gib > 0 and facts.run_trouble == "" and facts.temp_gib > 0
     assert facts.versions["torch"] and len(facts.devices) == torch.cuda.device_count()
 
@@ -32,13 +32,13 @@ def test_a_machine_laid_out_in_a_folder_is_read(tmp_path):
         (tmp_path / place).write_text(text)
     for name in ("mlx5_1", "mlx5_0"):
         (tmp_path / "class/infiniband" / name).mkdir(parents=True)
-    facts = look_here(SINGLE, tmp_path, root=tmp_path, proc=tmp_path)
+    facts = collect_node_facts(SINGLE, tmp_path, root=tmp_path, proc=tmp_path)
     assert (facts.sockets, facts.cores, facts.memory_gib) == (2, 4, 2016.0)
     assert facts.huge_pages == "madvise, 512 reserved" and facts.adapters == ("mlx5_0", "mlx5_1")
 
 
 def test_a_machine_that_tells_nothing_is_unknown_and_a_missing_folder_is_a_trouble(tmp_path):
-    facts = look_here(SINGLE, Path("/nowhere/runs"), root=tmp_path, proc=tmp_path)
+    facts = collect_node_facts(SINGLE, Path("/nowhere/runs"), root=tmp_path, proc=tmp_path)
     assert facts.memory_gib == -1 and facts.huge_pages == "" and facts.adapters == ()
     assert facts.run_gib == -1 and "/nowhere/runs" in facts.run_trouble
 
@@ -53,4 +53,4 @@ def test_nccls_log_goes_to_a_file_and_the_users_wishes_come_back(monkeypatch):
 
 
 def test_products_of_matrices_are_counted():
-    assert teraflops(torch.device("cpu"), side=64, products=2) > 0
+    assert measure_teraflops(torch.device("cpu"), side=64, products=2) > 0

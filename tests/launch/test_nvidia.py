@@ -9,15 +9,15 @@ from messages import check_lines
 from tiny_runs import command
 
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.launch.doctor.node import gaudi_driver, look_here
+from paceline.launch.doctor.node import collect_node_facts, gaudi_driver
 from paceline.launch.doctor.nvidia import (
-    ask_gpus,
-    ask_links,
     driver_version,
-    links_in_words,
+    explain_old_driver,
+    format_links,
+    query_gpus,
+    query_links,
     read_gpus,
     read_links,
-    too_old,
 )
 
 QUERY = """\
@@ -63,9 +63,9 @@ def test_unknown_reasons_are_no_reasons():
 def test_links_between_gpus_are_read_without_adapters_and_colours():
     links = read_links(TOPOLOGY)
     assert links == {(0, 1): "NV18", (0, 2): "SYS", (1, 2): "SYS"}
-    assert links_in_words(links) == "2 x SYS, 1 x NV18"
-    assert links_in_words({(0, 1): "NV18", (0, 2): "NV18"}) == "NV18 between all"
-    assert read_links("GPU0\t X \t0-3\t0\n") == {} and links_in_words({}) == "" and read_links("GPU0\nGPU1\n") == {}
+    assert format_links(links) == "2 x SYS, 1 x NV18"
+    assert format_links({(0, 1): "NV18", (0, 2): "NV18"}) == "NV18 between all"
+    assert read_links("GPU0\t X \t0-3\t0\n") == {} and format_links({}) == "" and read_links("GPU0\nGPU1\n") == {}
 
 
 @pytest.fixture
@@ -84,16 +84,16 @@ def stand_in(tmp_path, monkeypatch):
 
 def test_an_older_driver_is_asked_by_the_reasons_former_name(stand_in):
     stand_in('case "$*" in *event_reasons*) echo "Field is not a valid field to query."; exit 2;; esac; cat query.txt')
-    assert len(ask_gpus()) == 3
+    assert len(query_gpus()) == 3
 
 
 def test_a_program_that_is_absent_fails_or_hangs_says_nothing(stand_in, monkeypatch):
-    assert ask_gpus() == [] and ask_links() == {}
+    assert query_gpus() == [] and query_links() == {}
     stand_in("echo 'NVIDIA-SMI has failed because it could not communicate with the driver'; exit 9")
-    assert ask_gpus() == []
+    assert query_gpus() == []
     monkeypatch.setattr("paceline.launch.doctor.nvidia.ANSWER_SECONDS", 0.2)
     stand_in("exec sleep 60")
-    assert ask_links() == {}
+    assert query_links() == {}
 
 
 HL_SMI = """\
@@ -113,7 +113,7 @@ def test_doctor_has_the_versions_that_hl_smi_prints(tmp_path, monkeypatch, capsy
     program.write_text(f"#!/bin/sh\ncat <<'TABLE'\n{HL_SMI}TABLE\n")
     program.chmod(0o755)
     assert "driver 1.18.0-ee698fb, SynapseAI 1.18.0" in command(capsys, "doctor", "--system", "gaudi8").out
-    assert look_here(SINGLE, tmp_path).driver == gaudi_driver() == "1.18.0-ee698fb, SynapseAI 1.18.0"
+    assert collect_node_facts(SINGLE, tmp_path).driver == gaudi_driver() == "1.18.0-ee698fb, SynapseAI 1.18.0"
     program.write_text("#!/bin/sh\necho no device\n")
     assert gaudi_driver() == ""
 
@@ -126,8 +126,10 @@ def test_doctor_has_the_versions_that_hl_smi_prints(tmp_path, monkeypatch, capsy
     ],
 )  # fmt: skip
 def test_a_driver_runs_its_own_major_version_and_older_ones(driver, torch, refused):
-    assert bool(too_old(driver, torch)) == refused
-    assert not refused or (driver in too_old(driver, torch) and f"CUDA {driver[:2]}" in too_old(driver, torch))
+    assert bool(explain_old_driver(driver, torch)) == refused
+    assert not refused or (
+        driver in explain_old_driver(driver, torch) and f"CUDA {driver[:2]}" in explain_old_driver(driver, torch)
+    )
 
 
 def test_the_drivers_version_is_read_from_its_module(tmp_path):

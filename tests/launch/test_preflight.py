@@ -13,49 +13,58 @@ import pytest
 from messages import check_line, check_lines, check_text
 
 from paceline.config.system import System
-from paceline.launch.doctor.compare import Finding
-from paceline.launch.doctor.measure import Listener, core_rates, folder_troubles, neighbours, rate_to, trips_to
+from paceline.launch.doctor.compare import MachineFact
+from paceline.launch.doctor.measure import (
+    Listener,
+    find_folder_problems,
+    measure_bandwidth,
+    measure_cores,
+    measure_round_trips,
+    ring_neighbors,
+)
 from paceline.launch.doctor.node import Device, NodeFacts
-from paceline.launch.doctor.preflight import Look, Reach, bad, judge
+from paceline.launch.doctor.preflight import LocalChecks, NetworkChecks, has_problem, judge_nodes
 from paceline.launch.preflight import node
-from paceline.launch.preflight.rank import Board
+from paceline.launch.preflight.rank import FileBoard
 
 NAMES = ("a", "b", "c")
 TOKEN = "a start's name"
 
 
-def look(number: int, **facts) -> Look:
-    return Look(
+def look(number: int, **facts) -> LocalChecks:
+    return LocalChecks(
         number, NAMES[number], "10.0.0.1", (40000,), 0, NodeFacts(number, NAMES[number], 1, {"torch": "2"}, **facts)
     )
 
 
-def reach(number: int, **changes) -> Reach:
+def reach(number: int, **changes) -> NetworkChecks:
     others = {str(other): 1000.0 for other in range(3) if other != number}
-    plain = Reach(number, {"0": 500.0, "1": 490.0}, {}, others, {other: (0.0, 1e-3) for other in others})
+    plain = NetworkChecks(number, {"0": 500.0, "1": 490.0}, {}, others, {other: (0.0, 1e-3) for other in others})
     return replace(plain, **changes)
 
 
 def judged(
-    looks: dict[int, Look] | None = None, reaches: dict[int, Reach] | None = None, system: System | None = None
+    looks: dict[int, LocalChecks] | None = None,
+    reaches: dict[int, NetworkChecks] | None = None,
+    system: System | None = None,
 ) -> dict[str, list[str]]:
     """name -> its problems; of three nodes that are good but for what is told."""
     every = {number: look(number) for number in range(3)} | (looks or {})
     told = {number: reach(number) for number in range(3)} | (reaches or {})
-    found = judge(NAMES, every, told, system)
-    return {NAMES[number]: [one.text for one in own] for number, own in found.items() if bad(own)}
+    found = judge_nodes(NAMES, every, told, system)
+    return {NAMES[number]: [one.text for one in own] for number, own in found.items() if has_problem(own)}
 
 
 def test_good_nodes_are_good():
     assert judged() == {}
-    assert not bad([Finding("note", "a", "worth knowing")])
+    assert not has_problem([MachineFact("note", "a", "worth knowing")])
 
 
 def test_who_never_answered_or_fell_silent_is_named():
     looks = {number: look(number) for number in range(3)}
-    found = judge(NAMES, {0: looks[0], 2: looks[2]}, {0: reach(0)}, None)
+    found = judge_nodes(NAMES, {0: looks[0], 2: looks[2]}, {0: reach(0)}, None)
     assert check_lines([one.text for one in found[1]], ("answer",))
-    assert check_lines([one.text for one in found[2]], ("silent",)) and not bad(found[0])
+    assert check_lines([one.text for one in found[2]], ("silent",)) and not has_problem(found[0])
 
 
 def test_a_slow_core_is_measured_by_the_slowest_cores_of_the_others():
@@ -81,9 +90,9 @@ def test_a_slow_link_names_the_node_all_of_whose_links_are_slow():
         2: {"3": 310.0, "0": 990.0},
         3: {"0": 320.0, "1": 300.0},
     }
-    found = judge(four, looks, {number: Reach(number, rates=own) for number, own in rates.items()}, None)
+    found = judge_nodes(four, looks, {number: NetworkChecks(number, rates=own) for number, own in rates.items()}, None)
     assert check_lines([one.text for one in found.pop(3)], ("320 MB/s", "990", "0.5"))
-    assert not any(map(bad, found.values()))
+    assert not any(map(has_problem, found.values()))
 
 
 @pytest.mark.parametrize(
@@ -124,55 +133,55 @@ def test_what_doctor_finds_counts_and_a_gpu_that_is_not_there_is_found():
 def test_a_folder_that_is_full_or_data_that_is_not_there_is_a_trouble(tmp_path, monkeypatch):
     there = tmp_path / "data"
     there.mkdir()
-    assert folder_troubles(tmp_path / "to" / "come", [("cache", tmp_path)], [("data", there)]) == []
-    assert folder_troubles(tmp_path, [], [("data", tmp_path / "none")]) == [f"data {tmp_path / 'none'}: is not there"]
-    monkeypatch.setattr("paceline.launch.doctor.measure.LEAST_MIB", 10**9)
-    (text,) = folder_troubles(tmp_path, [("temporary", tmp_path)], [])
+    assert find_folder_problems(tmp_path / "to" / "come", [("cache", tmp_path)], [("data", there)]) == []
+    assert find_folder_problems(tmp_path, [], [("data", tmp_path / "none")]) == [f"data {tmp_path / 'none'}: is not there"]
+    monkeypatch.setattr("paceline.launch.doctor.measure.MIN_MIB", 10**9)
+    (text,) = find_folder_problems(tmp_path, [("temporary", tmp_path)], [])
     assert text.startswith(f"temporary folder {tmp_path}: ") and text.endswith("MiB free, at least 1000000000 are wanted")
     monkeypatch.setattr("paceline.launch.doctor.measure.MIB", 1 << 10)
-    (text,) = folder_troubles(Path("/dev/full/x"), [], [])
+    (text,) = find_folder_problems(Path("/dev/full/x"), [], [])
     assert text.startswith("run folder /dev/full/x: ")
 
 
 def test_nodes_reach_each_other_over_tcp_and_strangers_get_no_answer():
     with Listener(TOKEN) as listener:
-        trips = trips_to("127.0.0.1", listener.ports[0], TOKEN)
+        trips = measure_round_trips("127.0.0.1", listener.ports[0], TOKEN)
         assert all(asked <= theirs <= came for asked, theirs, came in trips)
-        assert rate_to("127.0.0.1", listener.ports[0], TOKEN) > 1
+        assert measure_bandwidth("127.0.0.1", listener.ports[0], TOKEN) > 1
         with pytest.raises(OSError):
-            trips_to("127.0.0.1", listener.ports[0], "another's name")
+            measure_round_trips("127.0.0.1", listener.ports[0], "another's name")
         taken = Listener(TOKEN, listener.ports[0])
         assert "(Address already in use)" in taken.trouble and len(taken.ports) == 1
         taken.close()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError):
-            trips_to("127.0.0.1", closed.getsockname()[1], TOKEN)
+            measure_round_trips("127.0.0.1", closed.getsockname()[1], TOKEN)
 
 
 def test_who_sends_to_whom():
-    assert [neighbours(own, (0, 3, 5, 9)) for own in (0, 5, 9)] == [[3, 5], [9, 0], [0, 3]]
-    assert neighbours(1, (0, 1)) == [0] and neighbours(4, (4,)) == []
+    assert [ring_neighbors(own, (0, 3, 5, 9)) for own in (0, 5, 9)] == [[3, 5], [9, 0], [0, 3]]
+    assert ring_neighbors(1, (0, 1)) == [0] and ring_neighbors(4, (4,)) == []
 
 
 def test_a_core_has_a_rate():
-    rates = core_rates([0], rounds=3, seconds=0.01)
+    rates = measure_cores([0], rounds=3, seconds=0.01)
     assert list(rates) == [0] and rates[0] > 1
 
 
 def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of_this_start(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("paceline.launch.preflight.node.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
+    monkeypatch.setattr("paceline.launch.preflight.node.measure_cores", lambda cpus: dict.fromkeys(cpus, 400.0))
     folder = tmp_path / "launch" / "preflight"
     folder.mkdir(parents=True)
     (folder / "start").write_text("second\n")
     (folder / "verdict").write_text("first refused\n")
     words = ["--folder", str(folder), "--nodes", "1", "--ranks", "1", "--system", "cpu", "--name", "mine", "--number", "0"]
-    assert node.run(words) == 0
+    assert node.run_node(words) == 0
     assert (folder / "verdict").read_text() == "second good\n"
     said = capsys.readouterr().out
     assert "<td>trains</td><td>mine</td>" in (folder.parent / "preflight.html").read_text()
     check_line(said, "preflight", "trains", "mine")
-    assert node.run([*words, "--reads", str(tmp_path / "nothing")]) == 0
+    assert node.run_node([*words, "--reads", str(tmp_path / "nothing")]) == 0
     assert (folder / "verdict").read_text() == "second refused\n"
     said = capsys.readouterr().out
     check_line(said, "preflight", "mine", tmp_path / "nothing", "0 of 1")
@@ -182,16 +191,16 @@ def test_one_node_and_one_rank_are_looked_at_without_ranks_and_the_verdict_is_of
 
 def test_a_node_that_never_comes_is_named(tmp_path, capsys, monkeypatch):
     """Two of three processes; all but the first are threads here."""
-    monkeypatch.setattr("paceline.launch.preflight.node.core_rates", lambda cpus: dict.fromkeys(cpus, 400.0))
+    monkeypatch.setattr("paceline.launch.preflight.node.measure_cores", lambda cpus: dict.fromkeys(cpus, 400.0))
     monkeypatch.setattr("paceline.launch.preflight.node.LOOK_SECONDS", 2.0)
     folder = tmp_path / "launch" / "preflight"
     folder.mkdir(parents=True)
     (folder / "start").write_text("one\n")
     words = ["--folder", str(folder), "--nodes", "3", "--ranks", "1", "--system", "cpu"]
-    other = threading.Thread(target=node.run, args=([*words, "--number", "2", "--name", "third"],))
+    other = threading.Thread(target=node.run_node, args=([*words, "--number", "2", "--name", "third"],))
     other.start()
     began = time.monotonic()
-    node.run([*words, "--number", "0", "--name", "first"])
+    node.run_node([*words, "--number", "0", "--name", "first"])
     other.join()
     assert time.monotonic() - began >= 2.0
     assert (folder / "verdict").read_text() == "one refused\n"
@@ -203,10 +212,10 @@ def test_a_node_that_never_comes_is_named(tmp_path, capsys, monkeypatch):
 
 def test_files_of_an_earlier_start_are_as_if_they_were_not_there(tmp_path):
     (tmp_path / "start").write_text("one\n")
-    first = Board(tmp_path)
+    first = FileBoard(tmp_path)
     first.leave("look-0", {"name": "a"})
     (tmp_path / "start").write_text("two\n")
-    second = Board(tmp_path)
+    second = FileBoard(tmp_path)
     assert first.find("look-0") == {"start": "one", "name": "a"} and second.find("look-0") is None
     (tmp_path / "look-0.json").write_text("[1, ")  # being written, on a file system that renames in two steps
     assert (
@@ -220,7 +229,7 @@ def test_a_node_that_the_ranks_together_find_bad_is_named(tmp_path, capsys, trou
     folder.mkdir()
     (folder / "start").write_text("one\n")
     flags = node._flags(["--folder", str(folder), "--nodes", "2", "--ranks", "2", "--names", "a,b"])
-    board = Board(folder)
+    board = FileBoard(folder)
     first = node._First(flags, board, System())
     for number in range(2):
         board.leave(f"look-{number}", asdict(look(number)))
@@ -246,12 +255,12 @@ def test_ranks_that_break_off_refuse_the_job_with_their_words(tmp_path, capsys):
     folder = tmp_path / "preflight"
     folder.mkdir()
     (folder / "start").write_text("one\n")
-    board = Board(folder)
+    board = FileBoard(folder)
     first = node._First(
         node._flags(["--folder", str(folder), "--nodes", "1", "--ranks", "2", "--names", "a"]), board, System()
     )
     board.leave("look-0", asdict(look(0)))
-    board.leave("reach-0", asdict(Reach(0)))
+    board.leave("reach-0", asdict(NetworkChecks(0)))
     first.call()
     first.judge()
     board.leave("failed-0", {"text": "rank 1 (of 2) failed: it was killed"})

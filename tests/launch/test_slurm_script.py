@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from messages import check_line, check_text, raises
 
-from paceline._utils.errors import UserError
-from paceline.launch.job import Batch, Job
-from paceline.launch.runner import files_of, launch, write_files
+from paceline._utils.errors import PacelineError
+from paceline.launch.job import BatchOptions, LaunchJob
+from paceline.launch.runner import launch_job, make_files, write_files
 
 # Ends when the STOP file is there, as ranks do; saves a checkpoint first where SAVES says so.
 SRUN = """#!/usr/bin/env bash
@@ -41,7 +41,7 @@ def carried_out(
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
-    job = Job(
+    job = LaunchJob(
         ("train", "x"),
         run,
         "x",
@@ -49,10 +49,10 @@ def carried_out(
         through="slurm",
         start="srun",
         walltime_minutes=9,
-        batch=Batch(requeue=requeue),
+        batch=BatchOptions(requeue=requeue),
         between=between,
     )
-    (path,) = write_files(job, files_of(job))
+    (path,) = write_files(job, make_files(job))
     process = subprocess.Popen(
         ["bash", str(path)],
         env={"PATH": f"{programs}:{os.environ['PATH']}", "RUN": str(run), "SLURM_JOB_ID": "12", **environ},
@@ -126,18 +126,18 @@ def queue(tmp_path, monkeypatch) -> Path:
 
 
 def test_a_job_that_is_still_there_is_followed_by_the_same_command_alone(tmp_path, queue):
-    job = Job(("train", "x"), tmp_path / "run", "x", through="slurm", start="srun", walltime_minutes=9)
-    assert launch(job, say=lambda text: None) == 3  # nobody left a code
+    job = LaunchJob(("train", "x"), tmp_path / "run", "x", through="slurm", start="srun", walltime_minutes=9)
+    assert launch_job(job, say=lambda text: None) == 3  # nobody left a code
     job.exit_code_file.write_text("1\n")
     said: list[str] = []
-    assert launch(replace(job, walltime_minutes=10), say=said.append) == 1  # what the job left meanwhile stays
+    assert launch_job(replace(job, walltime_minutes=10), say=said.append) == 1  # what the job left meanwhile stays
     check_line(said, "job 12", "submitted before")
     script = (job.launch_folder / "job.sbatch").read_text()
     for dry in (False, True):
-        with raises(UserError, "job 12", "job.sbatch", "scancel 12"):
-            launch(replace(job, words=("train", "y")), dry=dry, say=lambda text: None)
+        with raises(PacelineError, "job 12", "job.sbatch", "scancel 12"):
+            launch_job(replace(job, words=("train", "y")), dry=dry, say=lambda text: None)
         assert (job.launch_folder / "job.sbatch").read_text() == script
     assert (tmp_path / "submitted").read_text().count("\n") == 1
     queue.unlink()
-    assert launch(replace(job, words=("train", "y")), say=lambda text: None) == 3
+    assert launch_job(replace(job, words=("train", "y")), say=lambda text: None) == 3
     assert (tmp_path / "submitted").read_text().count("\n") == 2

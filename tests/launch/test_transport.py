@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from messages import check_text
 
-from paceline.launch.doctor.multi_node import LONGEST_WARNING, read_log
+from paceline.launch.doctor.multi_node import LONGEST_WARNING, parse_nccl_log
 
 BOTH = "gpu01:4711:4711 [0] NCCL INFO Bootstrap : Using ens5:10.1.2.3<0>\n"
 IB = (
@@ -50,21 +50,21 @@ SOCKETS = (
     ids=["ib", "roce", "mixed", "efa", "efa-newer", "ofi-tcp", "sockets", "sockets-newer", "other", "empty", "foreign"],
 )  # fmt: skip
 def test_the_network_that_nccl_chose_is_named(text, words):
-    assert read_log(text).in_words() == words
+    assert parse_nccl_log(text).in_words() == words
 
 
 def test_of_one_node_the_way_inside_it_counts():
-    assert read_log(IB).within == ("P2P",) and read_log(IB).bootstrap == "ens5"
-    assert check_text(read_log(IB).in_words(nodes=1), "NCCL", "node", "P2P")
-    assert "not tell" in read_log("").in_words(nodes=1)
+    assert parse_nccl_log(IB).within == ("P2P",) and parse_nccl_log(IB).bootstrap == "ens5"
+    assert check_text(parse_nccl_log(IB).in_words(nodes=1), "NCCL", "node", "P2P")
+    assert "not tell" in parse_nccl_log("").in_words(nodes=1)
 
 
 def test_a_socket_chosen_beside_adapters_is_sockets_all_the_same():
     text = IB.replace("Using network IB", "Using network Socket") + SOCKETS
-    assert read_log(text).in_words().startswith("NCCL fell to sockets")
+    assert parse_nccl_log(text).in_words().startswith("NCCL fell to sockets")
 
 
 def test_warnings_are_kept_and_cut():
     warned = "".join(f"gpu01:1:2 [3] misc/socket.cc:57 NCCL WARN number {number} {'x' * 999}\n" for number in range(9))
-    found = read_log(IB + warned).warnings
+    found = parse_nccl_log(IB + warned).warnings
     assert len(found) == 3 and found[0].startswith("number 0 xx") and len(found[0]) == LONGEST_WARNING

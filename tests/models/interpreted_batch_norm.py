@@ -23,12 +23,12 @@ from paceline.models.backbones.resnet import ResNet
 from paceline.models.layers import batch_norm, triton_batch_norm
 from paceline.models.layers.batch_norm import (
     BatchNorm,
-    batch_norms,
-    commit_running_statistics,
     configure_batch_norm,
-    relu_of,
+    list_batch_norms,
+    norm_add_relu,
+    update_running_statistics,
 )
-from paceline.models.layers.common import change_norms
+from paceline.models.layers.common import replace_norms
 from paceline.models.layers.triton_batch_norm import FusedBatchNorm, batch_norm_backward, batch_norm_forward
 
 OURS = FusedBatchNorm.apply
@@ -134,7 +134,7 @@ def a_net(depth: int, groups: int, norm: str = "batch") -> nn.Module:
     net = ResNet(depth, width=8, stem="small", steps=(1, 2) if depth == 10 else (1,))
     net.draw("torchvision", torch.Generator().manual_seed(0), zero_init_last_gamma=False)
     if norm != "batch":
-        change_norms(net, norm, 1e-5)  # type: ignore[arg-type]
+        replace_norms(net, norm, 1e-5)  # type: ignore[arg-type]
     configure_batch_norm(net, groups=groups, join_group=None, join=1, forwards=1)
     return net.to(memory_format=LAST).train()
 
@@ -146,7 +146,7 @@ def stepped(net: nn.Module) -> list[Tensor]:
         images = torch.randn(4, 3, 16, 24, generator=torch.Generator().manual_seed(seed)).contiguous(memory_format=LAST)
         outputs = net(images)
         sum(output.square().mean() for output in outputs).backward()
-        commit_running_statistics(net)
+        update_running_statistics(net)
         found += [output.detach() for output in outputs]
     return found + [value for value in (*(one.grad for one in net.parameters()), *net.buffers()) if value is not None]
 
@@ -154,22 +154,22 @@ def stepped(net: nn.Module) -> list[Tensor]:
 def with_kernels(net: nn.Module) -> tuple[list[Tensor], int]:
     """-> `stepped`, and how many forwards of a norm took our kernels."""
     calls, apply = [], FusedBatchNorm.apply
-    batch_norm.in_triton = lambda _: True
+    batch_norm.uses_triton = lambda _: True
     FusedBatchNorm.apply = lambda *given: calls.append(1) or apply(*given)
     try:
         return stepped(net), len(calls)
     finally:
-        batch_norm.in_triton, FusedBatchNorm.apply = before, apply
+        batch_norm.uses_triton, FusedBatchNorm.apply = before, apply
 
 
-before = batch_norm.in_triton
+before = batch_norm.uses_triton
 
 
 def whole_networks() -> None:
     for depth, groups in ((10, 1), (10, 2), (50, 2)):
         found, calls = with_kernels(a_net(depth, groups))
         wanted = stepped(a_net(depth, groups))
-        assert calls == 2 * len(list(batch_norms(a_net(depth, groups))))
+        assert calls == 2 * len(list(list_batch_norms(a_net(depth, groups))))
         for one, other in zip(found, wanted, strict=True):
             assert (one - other).float().norm() <= 2e-3 * other.float().norm() + 1e-6, (depth, groups, one.shape)
     for norm in ("frozen", "group"):
@@ -178,7 +178,7 @@ def whole_networks() -> None:
 
 
 def what_stays_with_torch() -> None:
-    batch_norm.in_triton = lambda _: True
+    batch_norm.uses_triton = lambda _: True
     try:
         norm = BatchNorm(6).train()
         layer = a_layer((4, 6, 5, 7), torch.float32, shortcut=True)
@@ -190,18 +190,18 @@ def what_stays_with_torch() -> None:
         norm.join = 2
         assert not norm.fuses(images)
         norm.join, norm.groups = 1, 3
-        for call in (lambda: norm(images), lambda: relu_of(norm, images, shortcut)):
+        for call in (lambda: norm(images), lambda: norm_add_relu(norm, images, shortcut)):
             try:
                 call()
             except RecipeError:
                 continue
             raise AssertionError("4 images in 3 groups")
         norm.groups = 1
-        compiled = torch.compile(lambda x, y: relu_of(norm, x, y), fullgraph=True, backend="eager")(images, shortcut)
-        batch_norm.in_triton = before
-        assert torch.equal(compiled, relu_of(BatchNorm(6).train(), images, shortcut))
+        compiled = torch.compile(lambda x, y: norm_add_relu(norm, x, y), fullgraph=True, backend="eager")(images, shortcut)
+        batch_norm.uses_triton = before
+        assert torch.equal(compiled, norm_add_relu(BatchNorm(6).train(), images, shortcut))
     finally:
-        batch_norm.in_triton = before
+        batch_norm.uses_triton = before
 
 
 CASES: tuple[Callable[[], None], ...] = (

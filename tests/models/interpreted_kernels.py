@@ -17,22 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.config.ssd import grids
+from paceline.config.ssd import grid_sizes
 from paceline.models.ops import matching as by
 from paceline.models.ops import nms
-from paceline.models.ops.anchors import default_boxes, pyramid_anchors, tie_order
+from paceline.models.ops.anchors import default_boxes, make_pyramid_anchors, tie_order
 from paceline.models.ops.boxes import to_ltrb
-from paceline.models.ops.nms import keep_fixed
+from paceline.models.ops.nms import nms_fixed
 from paceline.models.ops.triton_matching import BLOCK, overlaps
 from paceline.models.ops.triton_nms import ROWS, keep_best
 
 PYRAMID = torch.cat(
-    pyramid_anchors(
+    make_pyramid_anchors(
         [(12, 20), (6, 10), (3, 5), (2, 3), (1, 2)], 48, 80,
         sizes=(8, 16, 32, 64, 128), ratios=(0.5, 1.0, 2.0), rounding="none",
     )
 )  # fmt: skip
-DEFAULTS = to_ltrb(default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9)))
+DEFAULTS = to_ltrb(default_boxes(64, grid_sizes(64), (0.1, 0.3, 0.5, 0.8, 0.9)))
 RULES = list(product(("above", "at_least"), ("last", "first"), ("first", "last")))
 random = torch.Generator().manual_seed(0)
 
@@ -61,7 +61,7 @@ def check_defaults(boxes: Tensor, labels: Tensor, anchors: Tensor) -> None:
 
 
 def anchors_of_a_pyramid() -> None:
-    inside = by.inside_photo(PYRAMID, torch.tensor([[48.0, 80.0], [40.0, 60.0]]))
+    inside = by.is_inside_image(PYRAMID, torch.tensor([[48.0, 80.0], [40.0, 60.0]]))
     for grid, eligible in ((0, None), (4, inside), (4, None), (0, torch.zeros_like(inside))):
         boxes, labels = scene(2, 8, grid=grid)
         labels[1] = 0  # a photo without objects
@@ -107,7 +107,7 @@ def lists_of_candidates() -> None:
 
 
 def check_list(boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None) -> None:
-    wanted, unsettled = keep_fixed(boxes, valid, iou, classes, rounds=255)
+    wanted, unsettled = nms_fixed(boxes, valid, iou, classes, rounds=255)
     assert not unsettled.any()
     alike((keep_best(boxes, valid, iou, classes),), (wanted,))
 
@@ -157,12 +157,12 @@ def operators_that_torch_compiles() -> None:
     def whole(boxes: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
         anchors = dict(positive_iou=0.7, negative_iou=0.3, best_anchor="positive", eligible=None)
         proposed = by.match_anchors(boxes, labels, DEFAULTS, **anchors)
-        return *proposed, *by.match(boxes, labels, DEFAULTS, order=order), *keep_fixed(boxes, labels > 0, 0.5)
+        return *proposed, *by.match(boxes, labels, DEFAULTS, order=order), *nms_fixed(boxes, labels > 0, 0.5)
 
-    order = tie_order("anchor", grids(64))
-    by.fixed_shapes = lambda _: True
+    order = tie_order("anchor", grid_sizes(64))
+    by.uses_static_shapes = lambda _: True
     wanted = whole(boxes, labels)
-    by.in_triton = nms.in_triton = lambda _: True
+    by.uses_triton = nms.uses_triton = lambda _: True
     alike(torch.compile(whole, fullgraph=True, backend="aot_eager")(boxes, labels), wanted)
 
 

@@ -13,7 +13,7 @@ from paceline.models.ops import dispatch, roi_align, triton_roi_align
 from paceline.models.ops.roi_align import pool_regions
 from paceline.models.ops.triton_roi_align import align_levels, align_levels_backward
 
-of_torch = dispatch.fixed()(pool_regions)
+of_torch = dispatch.static_shapes()(pool_regions)
 STRIDES = [4, 8, 16, 32]
 BY_TYPE = {torch.float32: 0.0, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-7}  # the interpreter cuts bf16 off
 # In image 0 and 1 by turns: within, many pixels wide, beyond each border and both, outside of all, without area, a part of a pixel.
@@ -148,14 +148,14 @@ def operators_are_what_they_declare() -> None:
 
 
 def what_takes_them() -> None:
-    calls, before = [], roi_align.in_triton
+    calls, before = [], roi_align.uses_triton
     rules = {"side": 2, "sampling_ratio": 2, "aligned": False}
     features = pyramid(torch.bfloat16, height=9, width=9)
-    roi_align.in_triton = lambda _: True
+    roi_align.uses_triton = lambda _: True
     own = triton_roi_align.align_levels
     triton_roi_align.align_levels = lambda *given: calls.append(1) or own(*given)
     try:
-        with constants(**FEW), dispatch.fixed():
+        with constants(**FEW), dispatch.static_shapes():
             assert pool_regions(features, STRIDES, *scene(4), **rules).dtype == torch.bfloat16 and len(calls) == 1
             pool_regions(features, STRIDES, *scene(4), mode="pool", **rules)
             pool_regions([features[0].float(), *features[1:]], STRIDES, *scene(4), **rules)
@@ -163,7 +163,7 @@ def what_takes_them() -> None:
             pool_regions([*features, features[-1]], [*STRIDES, 32], *scene(4), **rules)
             assert len(calls) == 1
     finally:
-        roi_align.in_triton, triton_roi_align.align_levels = before, own
+        roi_align.uses_triton, triton_roi_align.align_levels = before, own
 
 
 CASES: tuple[Callable[[], None], ...] = (

@@ -21,24 +21,24 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.data.batch import room_for
+from paceline.data.batch import count_bytes
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.distributed.device.systems import h200x8
 from paceline.models import memory_estimate as memory_module
-from paceline.models.memory_estimate import COUNTABLE, MemoryEstimate, images_that_fit, memory_of
+from paceline.models.memory_estimate import COUNTABLE, MemoryEstimate, estimate_recipe_memory, max_images_per_forward
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank, Task
 from paceline.training.resolve import settle_system
 
 
 def memory_of_network(recipe, system, classes=0):
-    return memory_of(WORKLOADS[recipe.task], recipe, system, classes)
+    return estimate_recipe_memory(WORKLOADS[recipe.task], recipe, system, classes)
 
 
 H200 = replace(h200x8(), memory_gib=139.7)
 # Of the photos below, an image has three objects at most; as if one that is not drawn had twenty.
-MOST, SLOTS = 20, 32
+MAX, SLOTS = 20, 32
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def tasks(tmp_path_factory) -> Iterator[list[Task]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PACELINE_CACHE", str(tmp_path_factory.mktemp("cache")))
         root: Path = make_instances(tmp_path_factory.mktemp("photos") / "set", train=8, val=2)
-        manifest = Manifest.load(ensure_prepared(root, kind="boxes"))
+        manifest = Manifest.load(prepare_if_needed(root, kind="boxes"))
         ssd = WORKLOADS["ssd"]
         small = {"global_batch": 2, "optim.lr": 0.01, "bn_span": 1}
         found = [
@@ -55,7 +55,7 @@ def tasks(tmp_path_factory) -> Iterator[list[Task]]:
         ]
         assert [task.data.most_objects for task in found] == [3, 3]
         for task in found:
-            task.data.most_objects = MOST
+            task.data.most_objects = MAX
         yield found
 
 
@@ -91,18 +91,20 @@ def test_tensors_are_counted_at_the_widest_input_that_photos_can_need(tasks):
     detection, instances = tasks
     cuda, alone = System("cuda"), instances.data.shapes.largest_of_data()
     widest = instances.data.shapes.widest()
-    counted = memory_of(instances.workload, instances.recipe, cuda, len(instances.data.classes), alone)
+    counted = estimate_recipe_memory(instances.workload, instances.recipe, cuda, len(instances.data.classes), alone)
     wider = instances.memory(cuda)
     assert wider.largest * alone[0] * alone[1] >= counted.largest * widest[0] * widest[1]
     assert wider.largest > counted.largest  # portraits beside landscapes need a square
     assert replace(wider, largest=counted.largest) == counted
     assert instances.memory(System("cpu")).largest == 0
-    assert detection.memory(cuda) == memory_of(detection.workload, detection.recipe, cuda, len(detection.data.classes))
+    assert detection.memory(cuda) == estimate_recipe_memory(
+        detection.workload, detection.recipe, cuda, len(detection.data.classes)
+    )
 
 
 def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(tasks, monkeypatch):
     """The meta device stands for the accelerator, and its streams are stand-ins."""
-    monkeypatch.setattr(loader_module, "streams_of", lambda device: streams)
+    monkeypatch.setattr(loader_module, "get_stream_module", lambda device: streams)
     for task in tasks:
         streams = LazyStreams("nobody")
         plan = make_plan(task.recipe, System(), world=1, most=1, train_images=8, val_images=2)
@@ -113,7 +115,7 @@ def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(task
             largest = 0
             for _, batches in loader:
                 assert all(tensor.is_meta for batch in batches for tensor in batch.tensors().values())
-                largest = max(largest, room_for([t for batch in batches for t in batch.tensors().values()]))
+                largest = max(largest, count_bytes([t for batch in batches for t in batch.tensors().values()]))
             assert [slot.landing.room for slot in loader._ring] == rooms == [largest] * (System().prefetch + 1)
         streams.finish()
 
@@ -130,12 +132,12 @@ def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(task
 def test_no_tensor_of_a_forward_on_an_accelerator_has_more_elements_than_its_kernels_count(name):
     recipe = RECIPES[name]()
     memory = memory_of_network(recipe, H200)
-    most = images_that_fit(memory, H200)
+    most = max_images_per_forward(memory, H200)
     assert most * memory.largest < COUNTABLE
     if recipe.task == "maskrcnn":
         assert 8 <= most <= 96  # its memory alone would hold over 200
         with pytest.raises(RecipeError, match=rf"--system.images-per-forward 128.*{COUNTABLE // memory.largest} images"):
-            images_that_fit(memory, replace(H200, images_per_forward=128))
+            max_images_per_forward(memory, replace(H200, images_per_forward=128))
     else:
         assert most == 512
     plan = make_plan(recipe, H200, world=1, most=most, train_images=DATA_IMAGES["coco"][0], val_images=5000)
@@ -147,13 +149,13 @@ def test_a_cpu_s_estimate_and_its_cut_stay_as_they_were(task):
     name = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}[task]
     memory = memory_of_network(RECIPES[name](), System("cpu"))
     assert memory.largest == 0
-    assert images_that_fit(memory, System("cpu", images_per_forward=4000)) == 4000
+    assert max_images_per_forward(memory, System("cpu", images_per_forward=4000)) == 4000
     # What the accelerator's estimate looks at besides changes nothing of it; its working share is of its own.
     cuda = memory_of_network(RECIPES[name](), System("cuda"))
     assert replace(cuda, largest=0, per_image=memory.per_image) == memory
     ratio = (1 + WORKLOADS[task].network.working_share) / (1 + memory_module.WORKING_SHARE)
     assert cuda.per_image == pytest.approx(memory.per_image * ratio, rel=1e-6)
-    assert images_that_fit(MemoryEstimate(0, 1, 0), System("cpu")) == 512
+    assert max_images_per_forward(MemoryEstimate(0, 1, 0), System("cpu")) == 512
 
 
 @pytest.mark.parametrize("name", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny"])
@@ -180,7 +182,7 @@ def test_a_network_of_ones_own_is_counted_each_time(monkeypatch, tmp_path):
     recipe = RECIPES["resnet50-tiny"]()
 
     own = replace(recipe, task="./mine.py:WORKLOAD")
-    found = [memory_of(WORKLOADS["classification"], own, System("cpu"), classes) for classes in (3, 9)]
+    found = [estimate_recipe_memory(WORKLOADS["classification"], own, System("cpu"), classes) for classes in (3, 9)]
     assert found[0].parameters < found[1].parameters and not any(tmp_path.iterdir())
 
 

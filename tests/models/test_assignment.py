@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection._utils import Matcher
 
-from paceline.models.ops.anchors import pyramid_anchors
+from paceline.models.ops.anchors import make_pyramid_anchors
 from paceline.models.ops.boxes import pairwise_iou
 from paceline.models.ops.matching import (
-    inside_photo,
-    kinds,
+    is_inside_image,
+    label_anchors,
     match_anchors,
     match_regions,
     match_regions_fixed,
@@ -23,9 +23,11 @@ from paceline.models.ops.matching import (
 )
 
 # 4 x 4 + 2 x 2 cells of 3 anchors: 60, which is less than a block; and a pyramid of several blocks.
-FEW = torch.cat(pyramid_anchors([(4, 4), (2, 2)], 32, 32, sizes=(8.0, 16.0), ratios=(0.5, 1.0, 2.0), rounding="half_even"))
+FEW = torch.cat(
+    make_pyramid_anchors([(4, 4), (2, 2)], 32, 32, sizes=(8.0, 16.0), ratios=(0.5, 1.0, 2.0), rounding="half_even")
+)
 MANY = torch.cat(
-    pyramid_anchors(
+    make_pyramid_anchors(
         [(24, 32), (12, 16), (6, 8), (3, 4), (2, 2)], 96, 128,
         sizes=(8.0, 16.0, 32.0, 64.0, 128.0), ratios=(0.5, 1.0, 2.0), rounding="half_even",
     )
@@ -59,7 +61,7 @@ def both_forms(boxes: Tensor, labels: Tensor, anchors: Tensor, best_anchor, elig
     found = match_anchors(boxes, labels, anchors, **RULES, best_anchor=best_anchor, eligible=eligible)
     for pairs in (1, 10**9):
         best, slots, forced = overlaps_fixed(boxes, labels, anchors, eligible, pairs)
-        kind = kinds(best, forced, **RULES, best_anchor=best_anchor, eligible=eligible)
+        kind = label_anchors(best, forced, **RULES, best_anchor=best_anchor, eligible=eligible)
         assert torch.equal(slots, found[0]) and torch.equal(kind, found[1])
     return found
 
@@ -77,7 +79,7 @@ image = st.lists(st.tuples(box, st.integers(0, 2)), min_size=4, max_size=4)
 def test_matching_agrees_with_the_obvious_loop(best_anchor, edges, images) -> None:
     boxes = torch.tensor([[row[0] for row in one] for one in images])
     labels = torch.tensor([[row[1] for row in one] for one in images])
-    eligible = inside_photo(FEW, torch.tensor([[32, 28]] * len(images))) if edges == "inside" else None
+    eligible = is_inside_image(FEW, torch.tensor([[32, 28]] * len(images))) if edges == "inside" else None
     slots, kind = both_forms(boxes, labels, FEW, best_anchor, eligible)
     for place in range(len(images)):
         expected = slow_match(boxes[place], labels[place], FEW, best_anchor, None if eligible is None else eligible[place])
@@ -87,10 +89,10 @@ def test_matching_agrees_with_the_obvious_loop(best_anchor, edges, images) -> No
 def objects(images: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Objects of all sizes inside 96 x 128 pixels, every slot filled."""
     random = torch.Generator().manual_seed(seed)
-    centre = torch.rand(images, count, 2, generator=random) * torch.tensor([128.0, 96.0])
+    center = torch.rand(images, count, 2, generator=random) * torch.tensor([128.0, 96.0])
     half = 2 + 40 * torch.rand(images, count, 2, generator=random) ** 2
     limit = torch.tensor([128.0, 96.0, 128.0, 96.0])
-    boxes = torch.cat((centre - half, centre + half), dim=2).clamp(min=0).minimum(limit)
+    boxes = torch.cat((center - half, center + half), dim=2).clamp(min=0).minimum(limit)
     return boxes, torch.ones(images, count, dtype=torch.int64)
 
 
@@ -109,7 +111,7 @@ def test_matching_is_torchvisions(count) -> None:
 def test_images_do_not_see_each_other_and_empty_slots_may_lie_anywhere(best_anchor) -> None:
     boxes, labels = objects(3, 6, seed=1)
     labels[0, :3], labels[1], labels[2, 5] = 0, 0, 0
-    eligible = inside_photo(MANY, torch.tensor([[96, 128], [90, 70], [60, 128]]))
+    eligible = is_inside_image(MANY, torch.tensor([[96, 128], [90, 70], [60, 128]]))
     slots, kind = both_forms(boxes, labels, MANY, best_anchor, eligible)
     for place in range(3):
         one = slice(place, place + 1)
@@ -179,7 +181,7 @@ def test_the_thresholds_themselves_are_positive_and_not_negative() -> None:
 def test_inside_means_from_the_first_to_the_last_pixel() -> None:
     anchors = torch.tensor([[0.0, 0.0, 63.0, 31.0], [0.0, 0.0, 64.0, 31.0], [0.0, 0.0, 63.0, 32.0], [-1.0, 0.0, 9.0, 9.0]])
     sizes = torch.tensor([[32, 64], [33, 65]])
-    assert inside_photo(anchors, sizes).tolist() == [[True, False, False, False], [True, True, True, False]]
+    assert is_inside_image(anchors, sizes).tolist() == [[True, False, False, False], [True, True, True, False]]
 
 
 @pytest.mark.parametrize("count", [0, 1, 5, 128])
@@ -212,7 +214,7 @@ def test_shapes_do_not_depend_on_the_data() -> None:
     boxes = torch.empty(2, 8, 4, device="meta")
     labels = torch.empty(2, 8, dtype=torch.int64, device="meta")
     anchors, regions = MANY.to("meta"), torch.empty(2, 50, 4, device="meta")
-    eligible = inside_photo(anchors, torch.empty(2, 2, dtype=torch.int64, device="meta"))
+    eligible = is_inside_image(anchors, torch.empty(2, 2, dtype=torch.int64, device="meta"))
     slots, kind = match_anchors(boxes, labels, anchors, **RULES, best_anchor="positive", eligible=eligible)
     assert slots.shape == kind.shape == (2, len(MANY))
     valid = torch.empty(2, 50, dtype=torch.bool, device="meta")

@@ -11,11 +11,11 @@ from paceline._utils.errors import RecipeError
 from paceline.models.layers.batch_norm import (
     BatchNorm,
     average_running_statistics,
-    commit_running_statistics,
     configure_batch_norm,
     discard_pending,
     restore_running_statistics,
     snapshot_running_statistics,
+    update_running_statistics,
 )
 
 CHANNELS = 5
@@ -61,7 +61,7 @@ def test_whole_batch_equals_torch_bit_for_bit(settings):
     ours, theirs = pair(**settings)
     for step in range(3):
         got, expected = gradients(ours, images(8, step)), gradients(theirs, images(8, step))
-        commit_running_statistics(ours)
+        update_running_statistics(ours)
         assert torch.equal(got[0], expected[0])
         assert all(torch.equal(a, b) for a, b in zip(got[1], expected[1]))
     assert ours.state_dict().keys() == theirs.state_dict().keys()
@@ -77,7 +77,7 @@ def test_ghost_groups_equal_a_loop_over_chunks(groups):
     old_mean, old_var = theirs.running_mean.clone(), theirs.running_var.clone()
     output, found = gradients(ours, images(8))
     assert torch.equal(ours.running_mean, old_mean), "nothing moves before the commit"
-    commit_running_statistics(ours)
+    update_running_statistics(ours)
 
     chunks, sums, means, variances = images(8).chunk(groups), None, [], []
     weights = torch.linspace(-1, 1, output.numel()).view_as(output).chunk(groups)
@@ -106,9 +106,9 @@ def test_one_step_of_64_equals_4_accumulations_and_16_equals_its_ghost_groups():
     for step in range(3):
         batch = images(64, step)
         output, found = gradients(whole, batch)
-        commit_running_statistics(whole)
+        update_running_statistics(whole)
         collected = [gradients(parts, part) for part in batch.chunk(4)]
-        commit_running_statistics(parts)
+        update_running_statistics(parts)
         assert torch.equal(output, torch.cat([part for part, _ in collected]))
         assert found[0].shape == batch.shape
         for name in ("running_mean", "running_var"):
@@ -123,8 +123,8 @@ def test_groups_within_accumulations_are_weighted_alike():
     one(batch)
     for part in batch.chunk(2):
         two(part)
-    commit_running_statistics(one)
-    commit_running_statistics(two)
+    update_running_statistics(one)
+    update_running_statistics(two)
     torch.testing.assert_close(one.running_var, two.running_var)
     torch.testing.assert_close(one.running_mean, two.running_mean)
 
@@ -142,11 +142,11 @@ def test_training_output_and_gradients_agree_with_float64_formulas(groups):
         for channel in range(CHANNELS):
             x, dy = chunk[:, channel], up[:, channel]
             scale = 1 / (((x - x.mean()) ** 2).mean() + 1e-5).sqrt()
-            normalised = (x - x.mean()) * scale
-            expected_weight[channel] += (dy * normalised).sum()
+            normalized = (x - x.mean()) * scale
+            expected_weight[channel] += (dy * normalized).sum()
             expected_bias[channel] += dy.sum()
-            dx = weight[channel] * scale * (dy - dy.mean() - normalised * (dy * normalised).mean())
-            expected = normalised * weight[channel] + bias[channel]
+            dx = weight[channel] * scale * (dy - dy.mean() - normalized * (dy * normalized).mean())
+            expected = normalized * weight[channel] + bias[channel]
             torch.testing.assert_close(out[:, channel].double(), expected, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(grad[:, channel].double(), dx, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(weight_gradient.double(), expected_weight, rtol=1e-4, atol=1e-5)
@@ -157,7 +157,7 @@ def test_training_output_and_gradients_agree_with_float64_formulas(groups):
 def test_bf16_input_keeps_type_layout_and_float32_statistics(groups):
     ours, _ = pair(groups)
     output = ours(images(4).bfloat16())
-    commit_running_statistics(ours)
+    update_running_statistics(ours)
     assert output.dtype == torch.bfloat16
     assert output.is_contiguous(memory_format=torch.channels_last)
     assert ours.running_mean.dtype == ours.pending.dtype == torch.float32
@@ -170,7 +170,7 @@ def test_a_discarded_warm_up_leaves_no_trace():
         saved = snapshot_running_statistics(ours)
         ours(images(4, seed=9) * 100)
         restore_running_statistics(ours, saved)
-        commit_running_statistics(ours)
+        update_running_statistics(ours)
         if groups == 1:
             assert torch.equal(ours.running_mean, theirs.running_mean)
         ours(images(4, seed=9) * 100)

@@ -8,7 +8,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.models.metrics.best_f1 import AtThreshold, at_thresholds, best_f1
+from paceline.models.metrics.best_f1 import ThresholdCounts, counts_at_thresholds, find_best_f1
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes
 
 PLACES = [(0, 0, 10, 10), (1, 0, 10, 10), (3, 0, 10, 10), (30, 0, 10, 10), (30, 4, 10, 10), (0, 0, 40, 14)]
@@ -88,7 +88,7 @@ def test_no_threshold_of_a_slow_loop_is_better_and_none_higher_is_as_good(data, 
     found = found_of(data.draw(st.lists(row, max_size=24)))
     every = {score: f1(*counted(truth, found, score)) for score in set(found.scores.tolist())}
     most = max(every.values(), default=0.0)
-    got = best_f1(truth, found)
+    got = find_best_f1(truth, found)
     if most == 0:
         assert got is None
         return
@@ -110,10 +110,10 @@ def test_no_threshold_of_a_slow_loop_is_better_and_none_higher_is_as_good(data, 
 def test_the_threshold_has_as_few_digits_as_divide_the_detections_alike():
     truth = truth_of([[(0, 1, 0), (3, 1, 0)]])
     found = found_of([(0, 0, 1, 0.91234), (0, 3, 1, 0.41236), (0, 5, 2, 0.39), (0, 5, 3, 0.2)])
-    got = best_f1(truth, found)
-    assert got is not None and got.best == AtThreshold(0.4, 1.0, 1.0, 1.0)
+    got = find_best_f1(truth, found)
+    assert got is not None and got.best == ThresholdCounts(0.4, 1.0, 1.0, 1.0)
     found = found_of([(0, 0, 1, 0.91234), (0, 3, 1, 0.41236), (0, 5, 2, 0.41235)])
-    got = best_f1(truth, found)
+    got = find_best_f1(truth, found)
     assert got is not None and got.best.threshold == 0.41236
     assert got.per_class[0] == got.best and got.per_class[1] is None and got.per_class[2] is None
 
@@ -121,8 +121,8 @@ def test_the_threshold_has_as_few_digits_as_divide_the_detections_alike():
 @pytest.mark.parametrize("images", [[[]], [[], [(0, 1, 1)]], [[(0, 1, 0)]]])
 def test_without_objects_or_without_a_hit_there_is_none(images):
     truth = truth_of(images)
-    assert best_f1(truth, no_detections()) is None
-    assert best_f1(truth, found_of([(0, 3, 1, 0.9), (0, 0, 2, 0.8)])) is None
+    assert find_best_f1(truth, no_detections()) is None
+    assert find_best_f1(truth, found_of([(0, 3, 1, 0.9), (0, 0, 2, 0.8)])) is None
 
 
 def test_recall_without_a_threshold_is_cocos_where_no_image_has_more_than_it_counts():
@@ -130,7 +130,7 @@ def test_recall_without_a_threshold_is_cocos_where_no_image_has_more_than_it_cou
     images = [[(int(random.integers(6)), int(random.integers(1, 4)), 0) for _ in range(4)] for _ in range(20)]
     truth = truth_of(images)
     rows = [(i, *one[:2], float(random.uniform(0.5, 0.9))) for i, objects in enumerate(images) for one in objects[:3]]
-    got, scores = best_f1(truth, found_of(rows)), score_boxes(truth, found_of(rows))
+    got, scores = find_best_f1(truth, found_of(rows)), score_boxes(truth, found_of(rows))
     assert got is not None and got.best.recall == pytest.approx(0.75)
     assert all(one is not None and one.precision == 1 for one in got.per_class)
     assert scores.metrics["box_ap50"] > 0.6
@@ -141,7 +141,7 @@ def test_recall_without_a_threshold_is_cocos_where_no_image_has_more_than_it_cou
 def test_the_curve_over_the_score_agrees_with_a_loop(found, more):
     scores, right = np.array([score / 100 for score, _ in found]), np.array([hit for _, hit in found], bool)
     objects = int(right.sum()) + more
-    points = {point.threshold: point for point in at_thresholds(scores, right, objects)}
+    points = {point.threshold: point for point in counts_at_thresholds(scores, right, objects)}
     for number in range(1, 100):
         threshold = number / 100
         shown = [hit for score, hit in found if score >= number]

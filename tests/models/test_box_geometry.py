@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.models.ops.boxes import area, clip_fractions, pairwise_iou, to_cxcywh, to_ltrb
+from paceline.models.ops.boxes import box_area, clip_fractions, pairwise_iou, to_cxcywh, to_ltrb
 
 edge = st.floats(-2, 2, width=32)
 box = st.tuples(edge, edge, st.floats(0, 3, width=32), st.floats(0, 3, width=32)).map(
@@ -32,9 +32,9 @@ def test_iou_is_symmetric_and_between_0_and_1(left: Tensor, right: Tensor) -> No
 @given(box_lists)
 def test_a_box_overlaps_itself_fully_unless_it_has_no_area(boxes: Tensor) -> None:
     itself = pairwise_iou(boxes, boxes).diagonal()
-    usual = area(boxes) > 1e-30
+    usual = box_area(boxes) > 1e-30
     assert torch.allclose(itself[usual], torch.ones(int(usual.sum())), atol=1e-5)
-    assert not itself[area(boxes) == 0].any()
+    assert not itself[box_area(boxes) == 0].any()
 
 
 def test_iou_of_a_batch_is_torchvisions() -> None:
@@ -43,7 +43,7 @@ def test_iou_of_a_batch_is_torchvisions() -> None:
     right = to_ltrb(torch.rand(40, 4, generator=random))
     expected = torch.stack([torchvision.ops.box_iou(rows, right) for rows in left])
     assert torch.allclose(pairwise_iou(left, right), expected, atol=1e-6)
-    assert torch.allclose(area(left), torchvision.ops.box_area(left.reshape(-1, 4)).reshape(3, 5))
+    assert torch.allclose(box_area(left), torchvision.ops.box_area(left.reshape(-1, 4)).reshape(3, 5))
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (7, 4), (2, 3, 4)])
@@ -59,5 +59,5 @@ def test_clip_moves_edges_into_the_image() -> None:
 
 def test_a_box_turned_upside_down_has_no_area() -> None:
     turned = torch.tensor([[0.5, 0.5, 0.2, 0.1]])
-    assert area(turned).item() == 0
+    assert box_area(turned).item() == 0
     assert pairwise_iou(turned, torch.tensor([[0.0, 0.0, 1.0, 1.0]])).item() == 0

@@ -16,8 +16,8 @@ from paceline._utils.errors import DataError
 from paceline.cli.main import main
 from paceline.config.recipes import RECIPES
 from paceline.data.prepare.box_source import prepare_boxes
-from paceline.models.object_task import class_limits, detection_limit
-from paceline.models.registry import workload_of
+from paceline.models.object_task import describe_class_limits, describe_detection_limit
+from paceline.models.registry import get_workload
 
 NAMES = ("a", "b", "c", "d")
 
@@ -25,7 +25,7 @@ NAMES = ("a", "b", "c", "d")
 def limits(train: list[tuple[int, int]], val: list[tuple[int, int]]) -> list[str]:
     """Of objects (class, whether it counts)."""
     splits = {"train": train, "val": val}
-    return class_limits(
+    return describe_class_limits(
         NAMES,
         {
             split: (np.array([k for k, _ in rows], int), np.array([kept for _, kept in rows], bool))
@@ -45,7 +45,7 @@ def test_classes_out_of_reach_are_counted() -> None:
     assert check_lines(
         limits([(1, 1), (3, 1)], [(1, 1), (2, 1), (4, 1)]), ("2 of 4", "train", "b, d"), ("1 of 4", "val", "c")
     )
-    only = class_limits(NAMES[:2], {"val": (np.array([1, 2]), np.array([True, False]))})
+    only = describe_class_limits(NAMES[:2], {"val": (np.array([1, 2]), np.array([True, False]))})
     check_text(only[0], "1 of 2", "of b", "crowd", "scored")
 
 
@@ -77,7 +77,7 @@ def perfect_ap(objects: list[list[int]]) -> tuple[float, float]:
 )
 def test_the_highest_possible_ap_is_that_of_pycocotools(objects: list[list[int]]) -> None:
     starts, classes = np.cumsum([0, *map(len, objects)]), np.array([k for image in objects for k in image])
-    said = detection_limit(starts, classes, np.ones(len(classes), bool))
+    said = describe_detection_limit(starts, classes, np.ones(len(classes), bool))
     ap, recall = perfect_ap(objects)
     if max(image.count(k) for image in objects for k in (1, 2)) <= 100:
         assert said == [] and ap == 1
@@ -103,7 +103,7 @@ def test_a_run_that_learns_or_scores_nothing_is_rejected(name: str, split: str, 
     root = crowded(split)(make_set(tmp_path / "set"))
     recipe = RECIPES[name]()
     with pytest.raises(DataError, match=f"{said}(.|\n)*paceline prepare coco"):
-        workload_of(recipe.task).open(recipe, prepare_boxes(root), limit_train=0, limit_val=0)
+        get_workload(recipe.task).open(recipe, prepare_boxes(root), limit_train=0, limit_val=0)
 
 
 def test_a_class_of_crowds_is_a_warning_of_prepare_training_and_report(tmp_path: Path, capsys) -> None:

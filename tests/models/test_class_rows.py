@@ -15,14 +15,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
-from paceline.config.ssd import SSDModel, grids
-from paceline.models.backbones.base import Form, initialise
-from paceline.models.backbones.factory import make_trunk
+from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones.base import BackboneSpec, init_weights
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
-from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
-from paceline.models.ops.anchors import boxes_a_cell
-from paceline.models.ssd.model import SSD, FusedHead, initialise_ssd
-from paceline.models.weights.classes import COCO, COCO_90, MOST_LINES, Labels, match_rows, row_count, take_rows
+from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
+from paceline.models.ops.anchors import count_boxes_per_cell
+from paceline.models.ssd.model import SSD, FusedHead, init_ssd
+from paceline.models.weights.classes import COCO, COCO_90, MAX_LINES, Labels, count_class_rows, match_rows, select_rows
 from paceline.models.weights.load import WeightReport, load_weights
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
@@ -64,8 +64,8 @@ def test_of_many_classes_the_new_ones_are_named():
     rows = match_rows([(str(number),) for number in range(100)], Labels(tuple(str(number) for number in range(85, 125))))
     lines = rows.lines()
     check_text(lines[0], "15 of 40", "100")
-    few = match_rows([("a",)], Labels(tuple(str(number) for number in range(MOST_LINES))))
-    assert len(few.lines()) == 1 + MOST_LINES  # a line each
+    few = match_rows([("a",)], Labels(tuple(str(number) for number in range(MAX_LINES))))
+    assert len(few.lines()) == 1 + MAX_LINES  # a line each
     assert lines[1].startswith("  new: 100, 101, ") and lines[1].endswith(" and 15 more") and len(lines) == 2
 
 
@@ -82,7 +82,7 @@ def test_rows_are_taken_as_the_obvious_loop_does(cells, each, places, bias):
                 if place is not None:
                     wanted[(cell * len(places) + row) * each + number] = saved[(cell * 5 + place) * each + number]
     before = own.clone()
-    assert torch.equal(take_rows(own, saved, places, cells=cells, each=each), wanted)
+    assert torch.equal(select_rows(own, saved, places, cells=cells, each=each), wanted)
     assert torch.equal(own, before)
 
 
@@ -97,23 +97,23 @@ def filed(model: nn.Module, folder: Path, names: tuple[str, ...]) -> Path:
 
 def classifier(classes: int, seed: int) -> ResNet:
     model = ResNet(10, classes, width=4)
-    initialise(model, "torchvision", torch.Generator().manual_seed(seed))
+    init_weights(model, "torchvision", torch.Generator().manual_seed(seed))
     return model
 
 
 def ssd(classes: int, seed: int, heads: str = "separate") -> SSD:
-    cells = grids(96)
+    cells = grid_sizes(96)
     model = SSD(
-        make_trunk(SSDModel(depth=10, width=4), Form(stride=8)), classes, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8,
-        heads=heads,  # type: ignore[arg-type]
+        build_backbone(SSDModel(depth=10, width=4), BackboneSpec(stride=8)), classes, cells=cells,
+        boxes_a_cell=count_boxes_per_cell(len(cells)), extras=8, heads=heads,  # type: ignore[arg-type]
     )  # fmt: skip
-    initialise_ssd(model, torch.Generator().manual_seed(seed))
+    init_ssd(model, torch.Generator().manual_seed(seed))
     return model
 
 
 def mask_rcnn(classes: int, seed: int) -> MaskRCNN:
     model = MaskRCNN(MaskRCNNModel(depth=10, width=4, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=1)), classes)
-    initialise_mask_rcnn(model, torch.Generator().manual_seed(seed))
+    init_mask_rcnn(model, torch.Generator().manual_seed(seed))
     return model
 
 
@@ -239,7 +239,7 @@ def test_what_was_published_with_cocos_90_rows_has_their_names(tmp_path):
 
 @pytest.mark.parametrize(("kind", "rows"), [("classifier", 4), ("ssd", 4), ("mask r-cnn", 4)])
 def test_rows_are_counted_without_the_background(kind, rows):
-    counted = row_count(LOADERS[kind][0](4, 1).state_dict())
+    counted = count_class_rows(LOADERS[kind][0](4, 1).state_dict())
     assert (counted, type(counted)) == (rows, int)
 
 

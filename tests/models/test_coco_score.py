@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline.data.checks.suspicious_boxes import overlaps
+from paceline.data.checks.suspicious_boxes import paired_overlaps
 from paceline.models.metrics import confusion as confusion_module
-from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, subset
-from paceline.models.metrics.coco_pack import Share, join, pack, unpack
-from paceline.models.metrics.confusion import confusion
+from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, select_images
+from paceline.models.metrics.coco_pack import CocoShard, join_detections, pack_shard, unpack_shard
+from paceline.models.metrics.confusion import confusion_matrix
 
 NAMES = [
     "box_ap", "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large",
@@ -175,13 +175,13 @@ def test_detections_that_cannot_be_scored_are_refused(row, says):
 
 def test_a_subset_holds_the_named_images_in_the_named_order():
     truth = ground_truth([(1, 0, 0, 1, 1)], [], [(2, 0, 0, 2, 2), (3, 0, 0, 3, 3)], [(1, 0, 0, 4, 4)])
-    few = subset(truth, np.array([2, 1, 0]))
+    few = select_images(truth, np.array([2, 1, 0]))
     assert few.image_ids.tolist() == [20, 10, 0] and few.starts.tolist() == [0, 2, 2, 3]
     assert few.classes.tolist() == [2, 3, 1] and few.boxes[:, 2].tolist() == [2, 3, 1]
-    assert len(subset(truth, np.zeros(0, np.int64)).boxes) == 0
+    assert len(select_images(truth, np.zeros(0, np.int64)).boxes) == 0
     for numbers in ([4], [-1], [1, 1]):
         with pytest.raises(ValueError, match="each once"):
-            subset(truth, np.array(numbers))
+            select_images(truth, np.array(numbers))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 12])
@@ -191,8 +191,8 @@ def test_any_number_of_ranks_gives_the_same_scores(ranks: int):
     for rank in range(ranks):
         mine = np.arange(9 * rank // ranks, 9 * (rank + 1) // ranks)
         rows = np.isin(detections.images, mine)
-        packed.append(pack(Share(mine, Detections(*(column[rows] for column in vars(detections).values())))))
-    joined = join([unpack(data) for data in packed[::-1]], np.arange(9))
+        packed.append(pack_shard(CocoShard(mine, Detections(*(column[rows] for column in vars(detections).values())))))
+    joined = join_detections([unpack_shard(data) for data in packed[::-1]], np.arange(9))
     assert (np.diff(joined.images) >= 0).all()
     scores, whole = score_boxes(truth, joined), score_boxes(truth, detections)
     assert scores.metrics == whole.metrics and scores.per_class == whole.per_class
@@ -201,23 +201,23 @@ def test_any_number_of_ranks_gives_the_same_scores(ranks: int):
 
 def test_joined_detections_are_rows_of_the_subset_that_was_scored():
     numbers = np.array([7, 2, 5])
-    share = Share(np.array([2, 5, 7]), found((2, 1, 0.5, 0, 0, 1, 1), (7, 1, 0.4, 0, 0, 2, 2), (5, 1, 0.3, 0, 0, 3, 3)))
-    assert join([share], numbers).images.tolist() == [0, 1, 2]
-    assert join([share], numbers).scores.tolist() == [0.4, 0.5, 0.3]
-    assert len(join([Share(numbers, no_detections())], numbers).scores) == 0
-    assert len(join([], np.zeros(0, np.int64)).scores) == 0
+    share = CocoShard(np.array([2, 5, 7]), found((2, 1, 0.5, 0, 0, 1, 1), (7, 1, 0.4, 0, 0, 2, 2), (5, 1, 0.3, 0, 0, 3, 3)))
+    assert join_detections([share], numbers).images.tolist() == [0, 1, 2]
+    assert join_detections([share], numbers).scores.tolist() == [0.4, 0.5, 0.3]
+    assert len(join_detections([CocoShard(numbers, no_detections())], numbers).scores) == 0
+    assert len(join_detections([], np.zeros(0, np.int64)).scores) == 0
 
 
 @pytest.mark.parametrize("scored", [[0, 1, 1], [0, 1], [0, 1, 3], []])
 def test_an_image_that_is_missing_or_scored_twice_is_refused(scored: list[int]):
     with pytest.raises(RuntimeError, match="scored"):
-        join([Share(np.array(scored, np.int64), no_detections())], np.arange(3))
+        join_detections([CocoShard(np.array(scored, np.int64), no_detections())], np.arange(3))
 
 
 def test_a_detection_in_an_image_of_another_rank_is_refused():
-    shares = [Share(np.array([0]), found((1, 1, 0.5, 0, 0, 1, 1))), Share(np.array([1]), no_detections())]
+    shares = [CocoShard(np.array([0]), found((1, 1, 0.5, 0, 0, 1, 1))), CocoShard(np.array([1]), no_detections())]
     with raises(RuntimeError, "score"):
-        join(shares, np.arange(2))
+        join_detections(shares, np.arange(2))
 
 
 @examples(40)
@@ -226,8 +226,10 @@ def test_packing_changes_no_value(values: list[float], single: bool, image: int)
     with np.errstate(over="ignore"):
         scores = np.array(values, np.float64).astype(np.float32 if single else np.float64)
     boxes = scores.astype(np.float64)[:, None].repeat(4, 1)
-    share = Share(np.array([image]), Detections(np.full(len(scores), image), boxes, np.ones(len(scores), np.int64), scores))
-    back = unpack(pack(share))
+    share = CocoShard(
+        np.array([image]), Detections(np.full(len(scores), image), boxes, np.ones(len(scores), np.int64), scores)
+    )
+    back = unpack_shard(pack_shard(share))
     np.testing.assert_array_equal(back.scored, share.scored)
     for name, column in vars(back.detections).items():
         np.testing.assert_array_equal(column, getattr(share.detections, name))
@@ -236,8 +238,8 @@ def test_packing_changes_no_value(values: list[float], single: bool, image: int)
 def test_a_detection_computed_in_float32_takes_28_bytes():
     count = 5000
     boxes = np.random.default_rng(0).random((count, 4), np.float32).astype(np.float64)
-    share = Share(np.arange(50), Detections(np.arange(count) // 100, boxes, np.ones(count, np.int32), boxes[:, 0]))
-    assert len(pack(share)) < 28 * count + 2500
+    share = CocoShard(np.arange(50), Detections(np.arange(count) // 100, boxes, np.ones(count, np.int32), boxes[:, 0]))
+    assert len(pack_shard(share)) < 28 * count + 2500
 
 
 def obvious_confusion(truth: GroundTruth, detections: Detections) -> np.ndarray:
@@ -286,7 +288,7 @@ def covered(a: np.ndarray, crowd: np.ndarray) -> float:
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6))
 def test_confusion_agrees_with_the_obvious_loop(seed: int, images: int):
     truth, detections = random_scene(seed, images)
-    counts = confusion(truth, detections)
+    counts = confusion_matrix(truth, detections)
     np.testing.assert_array_equal(counts, obvious_confusion(truth, detections))
     objects = np.bincount(truth.classes[truth.crowd == 0], minlength=4)
     np.testing.assert_array_equal(counts.sum(1)[1:], objects[1:])
@@ -301,19 +303,19 @@ def test_confusion_prefers_the_right_class_and_ignores_what_lies_on_a_crowd():
         (0, 2, 0.8, 110, 110, 20, 20),  # on the crowd
         (1, 3, 0.3, 0, 0, 20, 20),  # the only one: named wrongly
     )
-    assert confusion(truth, seen).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]]
-    assert confusion(truth, no_detections())[:, 0].tolist() == [0, 1, 1, 0]
-    assert confusion(ground_truth(), no_detections()).sum() == 0
+    assert confusion_matrix(truth, seen).tolist() == [[0, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]]
+    assert confusion_matrix(truth, no_detections())[:, 0].tolist() == [0, 1, 1, 0]
+    assert confusion_matrix(ground_truth(), no_detections()).sum() == 0
 
 
 def test_boxes_without_area_overlap_nothing():
     boxes, others = np.array([[5.0, 5, 0, 10], [0, 0, 10, 10]]), np.array([[5.0, 5, 0, 10], [0, 0, 20, 10]])
-    assert overlaps(boxes, others, np.array([False, False])).tolist() == [0, 0.5]
-    assert overlaps(boxes, others, np.array([True, True])).tolist() == [0, 1]
+    assert paired_overlaps(boxes, others, np.array([False, False])).tolist() == [0, 0.5]
+    assert paired_overlaps(boxes, others, np.array([True, True])).tolist() == [0, 1]
 
 
 def test_confusion_is_the_same_in_blocks(monkeypatch):
     truth, detections = random_scene(5)
-    whole = confusion(truth, detections)
+    whole = confusion_matrix(truth, detections)
     monkeypatch.setattr(confusion_module, "BLOCK", 7)
-    np.testing.assert_array_equal(confusion(truth, detections), whole)
+    np.testing.assert_array_equal(confusion_matrix(truth, detections), whole)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from messages import raises
 
-from paceline.config.ssd import SSDModel, grids
-from paceline.models.ops.anchors import anchor_to_cell, boxes_a_cell, default_boxes
+from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.ops.anchors import anchor_to_cell, count_boxes_per_cell, default_boxes
 
 SIZES = [64, 128, 300, 320, 512]
 
@@ -19,16 +19,16 @@ def scales(levels: int) -> tuple[float, ...]:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("order", ["cell", "anchor"])
 def test_every_cell_of_every_level_has_its_boxes(size, order) -> None:
-    sides = grids(size)
+    sides = grid_sizes(size)
     boxes = default_boxes(size, sides, scales(len(sides)), order=order)
-    assert boxes.shape == (sum(side * side * n for side, n in zip(sides, boxes_a_cell(len(sides)))), 4)
+    assert boxes.shape == (sum(side * side * n for side, n in zip(sides, count_boxes_per_cell(len(sides)))), 4)
     assert boxes.dtype == torch.float32
     assert float(boxes.min()) > 0 and float(boxes.max()) <= 1
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_permutation_turns_one_order_into_the_other(size) -> None:
-    sides = grids(size)
+    sides = grid_sizes(size)
     by_anchor = default_boxes(size, sides, scales(len(sides)), order="anchor")
     by_cell = default_boxes(size, sides, scales(len(sides)))
     places = anchor_to_cell(sides)
@@ -37,8 +37,8 @@ def test_the_permutation_turns_one_order_into_the_other(size) -> None:
 
 
 def test_ssd300_has_8732_boxes_and_the_papers_shapes() -> None:
-    assert boxes_a_cell(6) == (4, 6, 6, 6, 4, 4)
-    boxes = 300 * default_boxes(300, grids(300), SSDModel().scales)
+    assert count_boxes_per_cell(6) == (4, 6, 6, 6, 4, 4)
+    boxes = 300 * default_boxes(300, grid_sizes(300), SSDModel().scales)
     assert len(boxes) == 8732
     assert boxes[:4].tolist() == [
         pytest.approx(row, abs=1e-4)
@@ -51,4 +51,4 @@ def test_ssd300_has_8732_boxes_and_the_papers_shapes() -> None:
 
 def test_too_few_scales_are_refused() -> None:
     with raises(ValueError, "6 levels", "7 scales", "6"):
-        default_boxes(300, grids(300), SSDModel().scales[:6])
+        default_boxes(300, grid_sizes(300), SSDModel().scales[:6])

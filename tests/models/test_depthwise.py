@@ -8,7 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.models.backbones import depthwise
-from paceline.models.backbones.depthwise import convolve, input_gradient, slow_backward, weight_gradient
+from paceline.models.backbones.depthwise import (
+    compute_input_gradient,
+    compute_weight_gradient,
+    depthwise_convolution,
+    has_slow_backward,
+)
 
 CASES = [(5, 1, 2), (5, 2, 2), (5, 2, 0), (7, 1, 3), (9, 2, 4), (3, 2, 1), (3, 2, 0), (4, 1, 0)]
 
@@ -36,8 +41,8 @@ def near(found: Tensor, expected: Tensor, rounding: float = 2**-7) -> bool:
 @pytest.mark.parametrize(("side", "stride", "padding"), CASES)
 def test_both_gradients_are_torchs_in_float64(side: int, stride: int, padding: int) -> None:
     input, weight, grad, of_input, of_weight = exact(side, stride, padding)
-    assert near(input_gradient(grad, input, weight, stride, padding), of_input)
-    assert near(weight_gradient(grad, input, side, stride, padding), of_weight)
+    assert near(compute_input_gradient(grad, input, weight, stride, padding), of_input)
+    assert near(compute_weight_gradient(grad, input, side, stride, padding), of_weight)
 
 
 @pytest.mark.parametrize(("side", "stride", "padding"), CASES)
@@ -47,16 +52,16 @@ def test_without_bf16_kernels_the_input_gradient_is_rounded_once(
     # oneDNN's own bfloat16 gradient for AVX2 is off by 1.9 (3 x 3) to 5.7 (9 x 9) times 2**-8.
     monkeypatch.setattr(depthwise, "BF16_KERNELS", False)
     input, weight, grad, of_input, _ = exact(side, stride, padding)
-    assert near(input_gradient(grad, input, weight, stride, padding), of_input, rounding=2**-8)
+    assert near(compute_input_gradient(grad, input, weight, stride, padding), of_input, rounding=2**-8)
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_a_step_under_autocast_has_gradients_in_the_types_of_its_tensors(bias: bool) -> None:
     conv = nn.Conv2d(24, 24, 5, 2, 2, groups=24, bias=bias)
     input = torch.randn(2, 24, 16, 17, requires_grad=True)
-    assert slow_backward(conv)
+    assert has_slow_backward(conv)
     with torch.autocast("cpu", torch.bfloat16):
-        output = convolve(conv, input, conv.weight, conv.bias)
+        output = depthwise_convolution(conv, input, conv.weight, conv.bias)
         assert torch.equal(output, conv(input))
     assert output.dtype is torch.bfloat16
     output.float().square().sum().backward()
@@ -68,13 +73,13 @@ def test_a_step_under_autocast_has_gradients_in_the_types_of_its_tensors(bias: b
 
 
 def test_others_are_left_to_torch() -> None:
-    assert not slow_backward(nn.Conv2d(24, 24, 3, 1, 1, groups=24))
-    assert not slow_backward(nn.Conv2d(24, 48, 5, 1, 2, groups=24))
-    assert not slow_backward(nn.Conv2d(24, 24, 5, 1, 2))
-    assert not slow_backward(nn.Conv2d(24, 24, 5, padding="same", groups=24))
-    assert not slow_backward(nn.Conv2d(24, 24, 5, padding=4, dilation=2, groups=24))
+    assert not has_slow_backward(nn.Conv2d(24, 24, 3, 1, 1, groups=24))
+    assert not has_slow_backward(nn.Conv2d(24, 48, 5, 1, 2, groups=24))
+    assert not has_slow_backward(nn.Conv2d(24, 24, 5, 1, 2))
+    assert not has_slow_backward(nn.Conv2d(24, 24, 5, padding="same", groups=24))
+    assert not has_slow_backward(nn.Conv2d(24, 24, 5, padding=4, dilation=2, groups=24))
     conv, input = nn.Conv2d(24, 24, 5, 1, 2, groups=24), torch.randn(1, 24, 9, 9)
-    output = convolve(conv, input, conv.weight, conv.bias)
+    output = depthwise_convolution(conv, input, conv.weight, conv.bias)
     assert torch.equal(output, conv(input))
     assert "_Depthwise" not in type(output.grad_fn).__name__
 
@@ -83,5 +88,7 @@ def test_no_image_and_no_gradient_of_the_input() -> None:
     conv = nn.Conv2d(24, 24, 5, 2, 2, groups=24, bias=False).bfloat16()
     for images in (0, 1):
         conv.zero_grad()
-        convolve(conv, torch.ones(images, 24, 9, 8, dtype=torch.bfloat16), conv.weight, None).float().sum().backward()
+        depthwise_convolution(
+            conv, torch.ones(images, 24, 9, 8, dtype=torch.bfloat16), conv.weight, None
+        ).float().sum().backward()
         assert conv.weight.grad is not None and bool(conv.weight.grad.any()) == (images > 0)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections
-from paceline.models.metrics.tide import KINDS, RIGHT, UNCOUNTED, costs, error_kinds
+from paceline.models.metrics.tide import KINDS, RIGHT, UNCOUNTED, classify_errors, error_costs
 
 Scene = tuple[list[tuple], list[tuple]]  # of one image: (box, class, crowd) and (box, class, score)
 
@@ -136,11 +136,11 @@ def photos(draw: Any) -> list[Scene]:
 @given(photos())
 def test_kinds_and_costs_agree_with_the_obvious_loops(scenes):
     truth, found = arrays(scenes)
-    errors = error_kinds(truth, found)
+    errors = classify_errors(truth, found)
     kinds, missed, before, gains = by_hand(scenes)
     names = {RIGHT: "right", UNCOUNTED: "uncounted", **dict(enumerate(KINDS))}
     assert [names[kind] for kind in errors.kinds.tolist()] == kinds and errors.missed.tolist() == missed
-    ours, mended = costs(truth, found, errors)
+    ours, mended = error_costs(truth, found, errors)
     assert ours == pytest.approx(before, abs=1e-12)
     assert mended == pytest.approx(gains, abs=1e-12)
 
@@ -158,11 +158,11 @@ def planted() -> list[Scene]:
 
 def test_each_planted_error_is_named_and_costs_something():
     truth, found = arrays(planted())
-    errors = error_kinds(truth, found)
+    errors = classify_errors(truth, found)
     assert errors.counts() == dict.fromkeys(KINDS, 1)  # the object that "both" was about is the missed one
     assert np.flatnonzero(errors.kinds >= 0).tolist() == [0, 1, 2, 60, 61]
     assert errors.partners[[0, 1, 60]].tolist() == [0, 1, 4] and errors.missed.nonzero()[0].tolist() == [2]
-    _, gains = costs(truth, found, errors)
+    _, gains = error_costs(truth, found, errors)
     assert all(gains[kind] > 0.004 for kind in KINDS if kind != "duplicate"), gains
 
 
@@ -179,8 +179,8 @@ def test_numbers_are_those_of_tidecv():
         ]  # fmt: skip
         scenes.append((there, found))
     truth, found = arrays(scenes)
-    errors = error_kinds(truth, found)
-    before, gains = costs(truth, found, errors)
+    errors = classify_errors(truth, found)
+    before, gains = error_costs(truth, found, errors)
     assert errors.counts() == TIDE_COUNTS
     assert 100 * before == pytest.approx(TIDE_AP, abs=1e-9)
     assert {kind: 100 * gain for kind, gain in gains.items()} == pytest.approx(TIDE_GAINS, abs=1e-9)
@@ -201,12 +201,12 @@ TIDE_GAINS = {
 @pytest.mark.parametrize("scenes", [[], [([], [])], [([], [((0, 0, 9, 9), 1, 0.5)])], [([((0, 0, 9, 9), 1, 1)], [])]])
 def test_nothing_to_find_costs_nothing(scenes):
     truth, found = arrays(scenes)
-    errors = error_kinds(truth, found)
-    assert costs(truth, found, errors) == (0.0, dict.fromkeys(KINDS, 0.0))
+    errors = classify_errors(truth, found)
+    assert error_costs(truth, found, errors) == (0.0, dict.fromkeys(KINDS, 0.0))
     assert not errors.missed.any() and errors.counts()["background"] == len(found.scores)
 
 
 def test_where_nothing_was_found_everything_is_missed():
     truth, _ = arrays(planted())
-    errors = error_kinds(truth, no_detections())
-    assert errors.missed.all() and costs(truth, no_detections(), errors)[1]["missed"] == 0.0
+    errors = classify_errors(truth, no_detections())
+    assert errors.missed.all() and error_costs(truth, no_detections(), errors)[1]["missed"] == 0.0

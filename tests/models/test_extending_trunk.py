@@ -11,11 +11,11 @@ from tiny_runs import make_photos, without_report
 
 import paceline
 from paceline.config.maskrcnn import MaskRCNNModel
-from paceline.config.resnet import TRUNKS, TrunkModel
+from paceline.config.resnet import TRUNKS, BackboneModel
 from paceline.config.ssd import SSDModel
-from paceline.models.backbones.base import Form
-from paceline.models.backbones.factory import make_trunk
-from paceline.models.layers.batch_norm import batch_norms
+from paceline.models.backbones.base import BackboneSpec
+from paceline.models.backbones.factory import build_backbone
+from paceline.models.layers.batch_norm import list_batch_norms
 from paceline.models.maskrcnn.model import MaskRCNN
 
 PAGE = Path(paceline.__file__).parents[1] / "docs" / "extending" / "trunk.md"
@@ -36,11 +36,11 @@ def test_the_page_s_trunk_trains_predicts_and_fits_under_every_network(tmp_path,
     assert names["ending"].step == 4 and len(names["answer"].names) == 3
     exec(checks, names)
     # The two detectors, from the same field.
-    trunk = make_trunk(SSDModel(trunk="plain", width=4), Form(stride=8))
-    assert trunk.strides == [4, 8] and len(list(batch_norms(trunk))) == 3
+    trunk = build_backbone(SSDModel(trunk="plain", width=4), BackboneSpec(stride=8))
+    assert trunk.strides == [4, 8] and len(list(list_batch_norms(trunk))) == 3
     network = MaskRCNN(MaskRCNNModel(trunk="plain", width=4, channels=8, norm="batch", frozen="stem"), 3)
     assert [level.shape[-1] for level in network.backbone(torch.zeros(1, 3, 64, 64))] == [16, 8, 4, 2, 1]
     # A classifier's file fills the shorter trunk.
-    whole = make_trunk(TrunkModel(trunk="plain", width=4), Form())
+    whole = build_backbone(BackboneModel(trunk="plain", width=4), BackboneSpec())
     tensors, beyond = trunk.of_file(whole.state_dict())
     assert {name for name in tensors if not name.startswith(beyond)} <= set(trunk.state_dict())

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.config.system import System
-from paceline.models.datamodule import BUCKET_THREADS, threads_that_fetch
+from paceline.models.datamodule import BUCKET_THREADS, choose_fetch_threads
 
 
 @pytest.mark.parametrize(
@@ -15,4 +15,4 @@ from paceline.models.datamodule import BUCKET_THREADS, threads_that_fetch
 )
 def test_stores_that_answer_several_at_once_have_threads_that_ask(at_once: int, asked: int, threads: int) -> None:
     records = SimpleNamespace(at_once=at_once)
-    assert threads_that_fetch(records, System(fetch_threads=asked)) == threads  # type: ignore[arg-type]
+    assert choose_fetch_threads(records, System(fetch_threads=asked)) == threads  # type: ignore[arg-type]

@@ -12,19 +12,19 @@ import torch
 from field_effects import Row, both, fields_of, hashed, photo, pictures_drawn, task_on, wanted_by, weights_of
 from torch import Tensor
 
-from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import RPN, InstanceFilter, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe, override
-from paceline.data.batch import FoundInstances, InstanceBatch, InstanceObjects
+from paceline.data.batch import DetectedInstances, InstanceBatch, InstanceObjects
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import render
-from paceline.inference.torch_predictor import Seen, answers_of
-from paceline.models.layers.batch_norm import commit_running_statistics
+from paceline.data.transforms.sample import decode_and_transform
+from paceline.inference.torch_predictor import PreparedImage, make_results
+from paceline.models.layers.batch_norm import update_running_statistics
 from paceline.models.maskrcnn import module
-from paceline.models.maskrcnn.module import Segmenter
-from paceline.models.registry import workload_of
+from paceline.models.maskrcnn.module import MaskRCNNWithLoss
+from paceline.models.registry import get_workload
 from paceline.models.task import Task
 
-MASKRCNN = workload_of("maskrcnn")
+MASKRCNN = get_workload("maskrcnn")
 CLASSES = 2
 HEIGHT, WIDTH, CANVAS = 64, 96, 16
 SMALL = Recipe(
@@ -38,7 +38,7 @@ SMALL = Recipe(
         rpn=RPN(sizes=(12.0, 24.0, 36.0, 48.0, 64.0), samples=48, pre_train=300, pre_test=60, post_train=150, post_test=30),
         roi=RoI(iou=0.15, samples=24, positive_share=0.5, channels=16),
         mask=MaskHead(convs=1, side=7, canvas=CANVAS),
-        detect=InstanceDetect(keep=30),
+        detect=InstanceFilter(keep=30),
     ),
     input=InstanceInput(short=(64,), long=96, crop=0.8, jitter="matrix", drop_empty=False),
     global_batch=4,
@@ -67,15 +67,15 @@ def task_of(recipe: Recipe) -> Task:
     return task_on(MASKRCNN, recipe)
 
 
-def built(recipe: Recipe) -> Segmenter:
+def built(recipe: Recipe) -> MaskRCNNWithLoss:
     MASKRCNN.network.check(recipe)
     model = MASKRCNN.network.build(recipe, CLASSES)
-    MASKRCNN.network.initialise(recipe, model, torch.Generator().manual_seed(3))
-    assert isinstance(model, Segmenter)
+    MASKRCNN.network.initialize(recipe, model, torch.Generator().manual_seed(3))
+    assert isinstance(model, MaskRCNNWithLoss)
     return model
 
 
-def speaking(recipe: Recipe) -> Segmenter:
+def speaking(recipe: Recipe) -> MaskRCNNWithLoss:
     """Class scores and boxes differ from region to region."""
     model = built(recipe)
     heads = model.network.roi_heads.box_predictor
@@ -114,7 +114,7 @@ def trained(recipe: Recipe) -> str:
     """Losses, counts and what is left in the buffers."""
     model = speaking(recipe)
     found = model(batch())
-    commit_running_statistics(model)
+    update_running_statistics(model)
     told = found.get("accuracies", {})
     return hashed(found["sums"], found["counts"], *told, *(part for _, part in model.named_buffers()))
 
@@ -124,10 +124,10 @@ def predicted(recipe: Recipe) -> str:
     return hashed(found.detections, found.masks)
 
 
-def outputs() -> FoundInstances:
+def outputs() -> DetectedInstances:
     """One mask in a box of half pixels, which is smaller than the mask."""
     masks = torch.nn.functional.interpolate(torch.rand(1, 1, 7, 7, generator=torch.Generator().manual_seed(0)), 28)
-    return FoundInstances(torch.tensor([[[0.103, 0.209, 0.308, 0.411, 0.9, 1.0]]]), masks)
+    return DetectedInstances(torch.tensor([[[0.103, 0.209, 0.308, 0.411, 0.9, 1.0]]]), masks)
 
 
 def scored(recipe: Recipe) -> str:
@@ -141,8 +141,8 @@ def answered(recipe: Recipe) -> str:
     """What a user is told of it."""
     facts = SimpleNamespace(workload=MASKRCNN, recipe=recipe, classes=("a", "b"), category_ids=(3, 5))
     data = photo()
-    seen = Seen("photo.jpg", read_header(data, "photo"), 1, np.zeros((1, 1, 3), np.uint8), None)
-    (found,) = answers_of(outputs(), [seen], facts)
+    seen = PreparedImage("photo.jpg", read_header(data, "photo"), 1, np.zeros((1, 1, 3), np.uint8), None)
+    (found,) = make_results(outputs(), [seen], facts)
     return hashed(found.boxes, *found.masks)
 
 
@@ -174,7 +174,7 @@ def evaluated(recipe: Recipe) -> str:
     pixels = np.zeros((*shape, 3), np.uint8)
     data = photo()
     draw = MASKRCNN.data().draw_eval(recipe, read_header(data, "photo"), "photo", shape)
-    render(data, draw, pixels)
+    decode_and_transform(data, draw, pixels)
     return hashed(pixels, draw.label.size)
 
 

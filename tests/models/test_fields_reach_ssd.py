@@ -11,22 +11,22 @@ from field_effects import Row, Said, both, fields_of, hashed, photo, pictures_dr
 from torch import Tensor
 
 from paceline.config.recipe import Recipe, override
-from paceline.config.ssd import BoxInput, Detect, SSDModel, grids
+from paceline.config.ssd import BoxInput, DetectionFilter, SSDModel, grid_sizes
 from paceline.data.batch import DetectionBatch
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import render
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.ops.boxes import pairwise_iou, to_ltrb
-from paceline.models.registry import workload_of
-from paceline.models.ssd.loss import Detector
+from paceline.models.registry import get_workload
+from paceline.models.ssd.loss import SSDWithLoss
 from paceline.models.task import Task
 
-SSD = workload_of("ssd")
+SSD = get_workload("ssd")
 CLASSES = 2
 PLACE = 4 * (3 * 8 + 3)  # a default box of the finest map, in its middle
 SMALL = Recipe(
     task="ssd",
-    model=SSDModel(depth=10, width=8, extras=8, detect=Detect(score_above=0.3)),
+    model=SSDModel(depth=10, width=8, extras=8, detect=DetectionFilter(score_above=0.3)),
     input=BoxInput(size=64, drop_empty=False, jitter="matrix"),
     global_batch=4,
     epochs=1,
@@ -46,11 +46,11 @@ def task_of(recipe: Recipe) -> Task:
     return task_on(SSD, recipe)
 
 
-def built(recipe: Recipe) -> Detector:
+def built(recipe: Recipe) -> SSDWithLoss:
     SSD.network.check(recipe)
     model = SSD.network.build(recipe, CLASSES)
-    SSD.network.initialise(recipe, model, torch.Generator().manual_seed(3))
-    assert isinstance(model, Detector)
+    SSD.network.initialize(recipe, model, torch.Generator().manual_seed(3))
+    assert isinstance(model, SSDWithLoss)
     return model
 
 
@@ -60,10 +60,10 @@ def network(recipe: Recipe) -> str:
     side = recipe.input.size
     pixels = torch.randint(0, 256, (2, 3, side, side), generator=torch.Generator().manual_seed(5)).to(torch.uint8)
     first = hashed(*weights_of(model))
-    return hashed(first, *model.network(model.normalise(pixels)), *weights_of(model))
+    return hashed(first, *model.network(model.normalize(pixels)), *weights_of(model))
 
 
-def speaking(recipe: Recipe, images: int) -> Detector:
+def speaking(recipe: Recipe, images: int) -> SSDWithLoss:
     """A detector whose network says random things."""
     model = built(recipe)
     random = torch.Generator().manual_seed(7)
@@ -104,7 +104,7 @@ def of_one_at_the_threshold(recipe: Recipe) -> str:
 
 def next_best() -> float:
     """The largest IoU of that default box with another one."""
-    corners = to_ltrb(default_boxes(SMALL.input.size, grids(SMALL.input.size), SMALL.model.scales[:5]))
+    corners = to_ltrb(default_boxes(SMALL.input.size, grid_sizes(SMALL.input.size), SMALL.model.scales[:5]))
     return float(pairwise_iou(corners[None, PLACE : PLACE + 1], corners)[0, 0].sort().values[-2])
 
 
@@ -147,7 +147,7 @@ def evaluated(recipe: Recipe) -> str:
     shape = SSD.network.eval_shape(recipe, 60, 80)
     pixels = np.zeros((*shape, 3), np.uint8)
     data = photo()
-    render(data, SSD.data().draw_eval(recipe, read_header(data, "photo"), "photo", shape), pixels)
+    decode_and_transform(data, SSD.data().draw_eval(recipe, read_header(data, "photo"), "photo", shape), pixels)
     return hashed(pixels)
 
 

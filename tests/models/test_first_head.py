@@ -14,10 +14,10 @@ from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.models.registry import workload_of
+from paceline.data.prepare.auto_prepare import prepare_if_needed
+from paceline.models.registry import get_workload
 from paceline.models.resnet import task as resnet_task
-from paceline.models.resnet.task import PENALTY, fit_head, linear_probe
+from paceline.models.resnet.task import PENALTY, fit_linear_probe, linear_probe
 
 
 def test_the_fit_is_where_the_objective_has_no_slope():
@@ -40,37 +40,37 @@ def test_the_fit_is_where_the_objective_has_no_slope():
 def photos(tmp_path):
     """Three classes that differ in colour, four photos each."""
     random = np.random.default_rng(1)
-    for label, colour in (("blue", (20, 30, 200)), ("green", (30, 180, 40)), ("red", (200, 40, 20))):
+    for label, color in (("blue", (20, 30, 200)), ("green", (30, 180, 40)), ("red", (200, 40, 20))):
         for number in range(4):
             for split in ("train", "val"):
                 file = tmp_path / split / label / f"{number}.png"
                 file.parent.mkdir(parents=True, exist_ok=True)
                 noise = random.integers(-20, 20, (50, 60, 3))
-                Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8)).save(file)
+                Image.fromarray((np.array(color) + noise).clip(0, 255).astype(np.uint8)).save(file)
     return tmp_path
 
 
 def test_photos_are_told_apart_before_the_first_step_and_the_trunk_stays(photos, monkeypatch):
     changes = {"model.depth": 10, "model.width": 8, "input.size": 64, "input.eval_size": 64, "input.eval_resize": 64}
     recipe = override(RECIPES["resnet50-tiny"](), changes)
-    manifest = Manifest.load(ensure_prepared(photos, kind="class-folder"))
-    task: Any = workload_of("classification").open(recipe, manifest)
+    manifest = Manifest.load(prepare_if_needed(photos, kind="class-folder"))
+    task: Any = get_workload("classification").open(recipe, manifest)
     model: Any = task.build(torch.device("cpu")).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    line = fit_head(task.data, model)
+    line = fit_linear_probe(task.data, model)
     assert check_text(line, "12 training", "2 views", "100.0%") and model.training
     changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed == {"network.fc.weight", "network.fc.bias"}
     # However the views are cut into forwards.
     fitted = model.network.fc.weight.detach().clone()
     monkeypatch.setattr(resnet_task, "FORWARD", 5)
-    fit_head(task.data, model)
+    fit_linear_probe(task.data, model)
     torch.testing.assert_close(model.network.fc.weight, fitted, rtol=1e-2, atol=1e-2)
 
 
 def test_a_trunk_that_trains_with_its_batches_statistics_is_refused():
     changes = {"model.depth": 10, "model.width": 8, "model.first_head": "fitted"}
-    build = workload_of("classification").network.build
+    build = get_workload("classification").network.build
     with pytest.raises(RecipeError, match=r"Add --model\.norm frozen"):
         build(override(RECIPES["resnet50-tiny"](), changes), 3)
     build(override(RECIPES["resnet50-tiny"](), {**changes, "model.norm": "frozen"}), 3)

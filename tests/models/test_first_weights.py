@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
-from paceline.config.ssd import SSDModel, grids
-from paceline.models.backbones.base import Form, Init, initialise
-from paceline.models.backbones.factory import make_trunk
+from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones.base import BackboneSpec, Init, init_weights
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
-from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
-from paceline.models.ops.anchors import boxes_a_cell
-from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
+from paceline.models.ops.anchors import count_boxes_per_cell
+from paceline.models.ssd.model import SSD, init_ssd
 
 # Of a parameter's numbers so many are looked at: more would take longer and say the same.
-MOST = 20_000
+MAX = 20_000
 # Times sqrt(n): a right law is beyond it once in 10,000 parameters (Kolmogorov's limit: 2 exp(-2 d^2)). Draws are seeded.
 DISTANCE = 2.3
 
@@ -72,7 +72,7 @@ def assert_law(name: str, weight: Tensor, law: Law) -> None:
 
 def assert_drawn(name: str, values: Tensor, shape: str) -> None:
     """The numbers, all divided by their spread, are draws of N(0, 1) or U(+-1)."""
-    values = values[:: 1 + len(values) // MOST].sort().values
+    values = values[:: 1 + len(values) // MAX].sort().values
     count = len(values)
     std, kurtosis = (1.0, 3.0) if shape == "normal" else (1 / math.sqrt(3), 1.8)
     assert abs(float(values.mean())) < 4.5 * std / math.sqrt(count), (name, "mean")
@@ -131,7 +131,7 @@ TORCHVISION_TRUNK: Laws = {CONV: kaiming_out, GAMMA: ones, BETA: zeros}
 
 def resnet(init: Init, *, channels: int = 3, zero: bool = False, seed: int = 0) -> ResNet:
     model = ResNet(50, 100, width=32, stem_channels=channels)
-    initialise(model, init, torch.Generator().manual_seed(seed), zero_init_last_gamma=zero)
+    init_weights(model, init, torch.Generator().manual_seed(seed), zero_init_last_gamma=zero)
     return model
 
 
@@ -171,10 +171,10 @@ def xavier(name: str, weight: Tensor) -> Law:
 
 @pytest.mark.parametrize("heads", ["separate", "fused"])
 def test_ssd(heads):
-    cells = grids(300)
-    trunk = make_trunk(SSDModel(depth=18, width=16), Form(stride=8))
-    model = SSD(trunk, 80, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=64, heads=heads)
-    initialise_ssd(model, torch.Generator().manual_seed(0))
+    cells = grid_sizes(300)
+    trunk = build_backbone(SSDModel(depth=18, width=16), BackboneSpec(stride=8))
+    model = SSD(trunk, 80, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=64, heads=heads)
+    init_ssd(model, torch.Generator().manual_seed(0))
     trunk_laws = {rf"trunk\.{pattern}": law for pattern, law in TORCHVISION_TRUNK.items()}
     modules = dict(model.named_modules())
 
@@ -203,7 +203,7 @@ SMALL = MaskRCNNModel(depth=18, width=16, channels=64, roi=RoI(channels=128), ma
 def test_mask_rcnn(norm):
     settings = replace(SMALL, norm="batch", fpn_norm=norm, frozen="none")
     model = MaskRCNN(settings, 80)
-    initialise_mask_rcnn(model, torch.Generator().manual_seed(0))
+    init_mask_rcnn(model, torch.Generator().manual_seed(0))
 
     def pyramid(name: str, weight: Tensor) -> Law:
         # Kaiming's uniform with a = 1: a variance of 1 / fan_in.

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.models.memory_estimate import StepFlop, memory_of
-from paceline.models.registry import workload_of
+from paceline.models.memory_estimate import FlopCount, estimate_recipe_memory
+from paceline.models.registry import get_workload
 
 BATCH = 2
 
@@ -24,13 +24,13 @@ def test_the_count_is_torch_s_over_forward_and_backward(name):
     recipe = RECIPES[name]()
     if name == "maskrcnn-tiny":
         recipe = replace(recipe, model=replace(recipe.model, frozen="stem_and_first", norm="frozen"))
-    workload = workload_of(recipe.task)
+    workload = get_workload(recipe.task)
     model = workload.network.build(recipe, 3)
-    workload.network.initialise(recipe, model, torch.Generator().manual_seed(0))
+    workload.network.initialize(recipe, model, torch.Generator().manual_seed(0))
     batch = workload.data().made_up(recipe, BATCH, workload.network.largest(recipe), 8)
     # One walk through the network for both: what Mask R-CNN computes on a CPU follows from its proposals.
     with FlopCounterMode(display=False) as theirs:
-        with StepFlop() as ours:
+        with FlopCount() as ours:
             found = model(batch)
         (found["loss"] if "loss" in found else found["sums"].sum()).backward()
     assert ours.flop == theirs.get_total_flops() > 1e6
@@ -40,18 +40,18 @@ def test_a_resnet_50_is_what_is_published_of_it():
     """4.1 thousand million multiplications with an addition each, of 224 x 224; three times in training, less the first
     layer's gradient to the photo.
     """
-    memory = memory_of(workload_of("classification"), RECIPES["resnet50"](), System("cpu"), 1000)
+    memory = estimate_recipe_memory(get_workload("classification"), RECIPES["resnet50"](), System("cpu"), 1000)
     assert memory.flop == pytest.approx(3 * 2 * 4.09e9 - 2 * 112**2 * 64 * 3 * 49, rel=0.005)
     assert memory.flop_of(5, 5 * 224 * 224) == 5 * memory.flop
 
 
 def test_work_of_other_shapes_follows_from_two_counts():
     recipe = RECIPES["maskrcnn-tiny"]()
-    workload = workload_of("maskrcnn")
-    memory = memory_of(workload, recipe, System("cpu"), 8, (256, 384))
+    workload = get_workload("maskrcnn")
+    memory = estimate_recipe_memory(workload, recipe, System("cpu"), 8, (256, 384))
     for shape in ((256, 384), (384, 256), (128, 128), (192, 320)):
         with torch.device("meta"):
             model, batch = workload.network.build(recipe, 8).to("meta"), workload.data().made_up(recipe, 3, shape, 16)
-        with StepFlop() as counted:
+        with FlopCount() as counted:
             model(batch)
         assert memory.flop_of(3, 3 * math.prod(shape)) == pytest.approx(counted.flop, rel=1e-3), shape

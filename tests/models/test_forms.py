@@ -17,22 +17,22 @@ PACKAGE = Path(paceline.__file__).parent
 
 def test_off_a_cpu_shapes_are_fixed_and_on_one_where_it_was_asked_for() -> None:
     here, there = torch.zeros(1), torch.zeros(1, device="meta")
-    assert not dispatch.fixed_shapes(here) and dispatch.fixed_shapes(there)
-    with dispatch.fixed(), dispatch.fixed():
-        assert dispatch.fixed_shapes(here) and dispatch.fixed_shapes(there)
-    with pytest.raises(KeyError), dispatch.fixed():
+    assert not dispatch.uses_static_shapes(here) and dispatch.uses_static_shapes(there)
+    with dispatch.static_shapes(), dispatch.static_shapes():
+        assert dispatch.uses_static_shapes(here) and dispatch.uses_static_shapes(there)
+    with pytest.raises(KeyError), dispatch.static_shapes():
         raise KeyError
-    assert not dispatch.fixed_shapes(here)
+    assert not dispatch.uses_static_shapes(here)
 
 
 def test_our_kernels_are_for_cuda_alone_and_where_they_were_asked_for() -> None:
     tensors = [SimpleNamespace(device=torch.device(kind)) for kind in ("cuda", "cpu", "meta", "hpu")]
     try:
         for wanted in (True, False):
-            dispatch.use_triton(wanted)
-            assert [dispatch.in_triton(tensor) for tensor in tensors] == [wanted, False, False, False]
+            dispatch.set_triton(wanted)
+            assert [dispatch.uses_triton(tensor) for tensor in tensors] == [wanted, False, False, False]
     finally:
-        dispatch.use_triton(False)
+        dispatch.set_triton(False)
 
 
 def test_no_network_and_no_loss_asks_for_the_device_itself() -> None:

@@ -15,18 +15,18 @@ from mask_scenes import box_of, strings, truth_of
 from messages import check_text, raises
 
 from paceline._utils.errors import DataError
-from paceline.data.batch import Batch, FoundInstances
+from paceline.data.batch import Batch, DetectedInstances
 from paceline.data.index.box_split import BoxSplit, open_boxes
 from paceline.data.prepare.box_source import prepare_boxes
-from paceline.data.rle import RunLengths, areas, bitmap
+from paceline.data.rle import RLE, decode_mask, mask_areas
 from paceline.models.metrics import coco, self_check
-from paceline.models.metrics.coco import Detections, GroundTruth, subset
+from paceline.models.metrics.coco import Detections, GroundTruth, select_images
 from paceline.models.metrics.self_check import masks_score_one
 from paceline.models.object_predictions import (
     InstanceScore,
     InstanceTruth,
-    describe_instances,
-    instance_truth,
+    instance_predictions_json,
+    read_instance_truth,
     require_masks,
     score_instances,
 )
@@ -58,7 +58,7 @@ def truth() -> InstanceTruth:
     return InstanceTruth(boxes, masks, np.ones(4, bool))
 
 
-def outputs(numbers: list[int], rows: dict[int, list[tuple]], places: int = 5) -> tuple[Batch, FoundInstances]:
+def outputs(numbers: list[int], rows: dict[int, list[tuple]], places: int = 5) -> tuple[Batch, DetectedInstances]:
     """rows: of a photo its (left, top, right, bottom in pixels, score, class); masks fill their boxes, as far as 28 x 28 can."""
     detections, masks = torch.zeros(len(numbers), places, 6), torch.zeros(len(numbers), places, 28, 28)
     for image, number in enumerate(numbers):
@@ -68,13 +68,13 @@ def outputs(numbers: list[int], rows: dict[int, list[tuple]], places: int = 5) -
             detections[image, place, 4:] = torch.tensor([score, k])
             masks[image, place] = 1
     empty = torch.zeros(len(numbers), 1, dtype=torch.int64)
-    return Batch(torch.zeros(len(numbers), 3, 8, 8), empty, torch.tensor(numbers)), FoundInstances(detections, masks)
+    return Batch(torch.zeros(len(numbers), 3, 8, 8), empty, torch.tensor(numbers)), DetectedInstances(detections, masks)
 
 
 PERFECT = {0: [(20, 10, 60, 40, 0.9, 1), (0, 0, 15, 20, 0.8, 2)], 2: [(4, 4, 26, 26, 0.7, 2)]}
 
 
-def packed_of(batches: list[tuple[Batch, FoundInstances]]) -> bytes:
+def packed_of(batches: list[tuple[Batch, DetectedInstances]]) -> bytes:
     score = InstanceScore(HEIGHTS, WIDTHS)
     for batch, found in batches:
         score.add(batch, found)
@@ -99,11 +99,11 @@ def test_masks_begin_where_the_recipe_says() -> None:
     for above in (0.25, 0.5, 0.75, 0.999):
         score = InstanceScore(HEIGHTS, WIDTHS, above)
         score.add(batch, found)
-        areas.append(int(bitmap(score.masks[0][0], *SIZES[0]).sum()))
+        areas.append(int(decode_mask(score.masks[0][0], *SIZES[0]).sum()))
     assert areas == sorted(areas, reverse=True) and areas[0] > 1.3 * areas[1] > 1.6 * areas[2] and areas[3] < 60
     plain = InstanceScore(HEIGHTS, WIDTHS)
     plain.add(batch, found)
-    assert int(bitmap(plain.masks[0][0], *SIZES[0]).sum()) == areas[1]
+    assert int(decode_mask(plain.masks[0][0], *SIZES[0]).sum()) == areas[1]
 
 
 def test_what_accelerators_left_open_is_summed_over_photos_and_ranks() -> None:
@@ -131,7 +131,7 @@ def test_masks_lie_in_their_own_photo_beside_their_box() -> None:
     assert found.found.images.tolist() == [0, 0, 2] and found.found.classes.tolist() == [1, 2, 2]
     np.testing.assert_allclose(found.found.boxes[0], [20, 10, 40, 30], atol=1e-5)
     for text, image, around in zip(found.masks, found.found.images, found.found.boxes):
-        np.testing.assert_allclose(box_of(bitmap(text, *SIZES[image])), around, atol=2.01)
+        np.testing.assert_allclose(box_of(decode_mask(text, *SIZES[image])), around, atol=2.01)
 
 
 def test_an_evaluation_of_some_photos_knows_only_those() -> None:
@@ -147,7 +147,7 @@ def test_an_evaluation_of_some_photos_knows_only_those() -> None:
 
 def described(of: InstanceTruth, rows: dict[int, list[tuple]]) -> dict[str, Any]:
     scored = score_instances(of, [packed_of([outputs([0, 1, 2], rows)])], np.arange(3))
-    made = describe_instances(of, scored, ["a.jpg", "b.jpg", "c.jpg"], np.array([5, 6, 7]), CLASSES, IDS)
+    made = instance_predictions_json(of, scored, ["a.jpg", "b.jpg", "c.jpg"], np.array([5, 6, 7]), CLASSES, IDS)
     return json.loads(json.dumps(made, allow_nan=False))
 
 
@@ -161,7 +161,7 @@ def test_predictions_are_those_of_boxes_with_masks_beside_them() -> None:
     for image, size in ((first, SIZES[0]), (last, SIZES[2])):
         assert len(image["masks"]) == len(image["boxes"])
         for text, around in zip(image["masks"], image["boxes"]):
-            np.testing.assert_allclose(box_of(bitmap(text.encode(), *size)), around, atol=2.01)
+            np.testing.assert_allclose(box_of(decode_mask(text.encode(), *size)), around, atol=2.01)
     assert first["truth"]["masks"] == [text.decode() for text in truth().masks][:3]
     assert first["truth"]["crowd"] == [0, 0, 1]
     assert (empty["masks"], empty["truth"]["masks"]) == ([], [])
@@ -181,9 +181,7 @@ def test_an_object_without_a_mask_is_neither_missed_nor_wrong_as_a_mask() -> Non
     whole = truth()
     without = whole._replace(known=np.array([True, False, True, True]))
     masks = strings([rectangle(SIZES[0], 0, 0, 20, 15)])
-    without = without._replace(
-        masks=RunLengths.join([whole.masks.take(np.array([0])), masks, whole.masks.take(np.array([2, 3]))])
-    )
+    without = without._replace(masks=RLE.join([whole.masks.take(np.array([0])), masks, whole.masks.take(np.array([2, 3]))]))
     made = described(without, PERFECT)
     assert made["images"][0]["truth"]["masks"][1] is None and made["images"][0]["truth"]["masks"][0]
     assert [entry["objects"] for entry in made["per_class"]] == [1, 2, 0]
@@ -222,14 +220,14 @@ THIN = [[2.1, 2.1, 2.2, 2.1, 2.2, 2.2]]
 
 def truth_in(split: BoxSplit, numbers: np.ndarray) -> InstanceTruth:
     every = GroundTruth(**split.truth_arrays(), num_classes=len(split.names))
-    return instance_truth(subset(every, numbers), split, numbers)
+    return read_instance_truth(select_images(every, numbers), split, numbers)
 
 
 def test_the_truth_of_a_split_is_rasterised_once(tmp_path: Path) -> None:
     split = prepared(tmp_path / "set", [SQUARE, None, THIN, {"counts": [10, 20, 1170], "size": [30, 40]}])
     made = truth_in(split, np.array([1, 0]))
     assert made.boxes.image_ids.tolist() == [2, 1] and made.known.tolist() == [True, False, True, True]
-    assert areas(made.masks).tolist() == [64, 64, 0, 20]  # the second is its box
+    assert mask_areas(made.masks).tolist() == [64, 64, 0, 20]  # the second is its box
     assert made.for_masks.crowd.tolist() == [0, 1, 0, 0] and made.boxes.crowd.tolist() == [0, 0, 0, 0]
     assert masks_score_one(made, CLASSES) == 1  # the thin one covers no pixel
 
@@ -248,9 +246,9 @@ def test_a_set_without_a_single_mask_is_refused_with_every_way_out(tmp_path: Pat
 @pytest.mark.parametrize("name", ["coco_mini", "facades10"])
 def test_real_masks_score_one(shared_data: Path, name: str) -> None:
     from paceline.data.index.manifest import Manifest
-    from paceline.data.prepare.auto_prepare import ensure_prepared
+    from paceline.data.prepare.auto_prepare import prepare_if_needed
 
-    split = open_boxes(Manifest.load(ensure_prepared(shared_data / name, kind="boxes")), "val")
+    split = open_boxes(Manifest.load(prepare_if_needed(shared_data / name, kind="boxes")), "val")
     assert masks_score_one(truth_in(split, np.arange(len(split))), split.names) == 0
 
 
@@ -262,7 +260,7 @@ def test_masks_that_cannot_be_found_are_named_with_class_and_image(monkeypatch: 
     assert "image: id 20, box [4, 4, 22, 22] of area 1e+11 in 30 x 30 pixels" in str(caught.value)
     right = coco.score_masks
 
-    def shifted(boxes: Any, wanted: RunLengths, found: Detections, masks: RunLengths) -> Any:
+    def shifted(boxes: Any, wanted: RLE, found: Detections, masks: RLE) -> Any:
         """The detections' masks of another object of the same photo."""
         return right(boxes, wanted, found, masks.take(np.array([1, 0, *range(2, len(masks))])) if len(masks) > 1 else masks)
 
@@ -272,11 +270,11 @@ def test_masks_that_cannot_be_found_are_named_with_class_and_image(monkeypatch: 
 
 
 def test_only_a_sample_of_a_large_set_of_masks_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_check, "MOST_IMAGES", 3)
+    monkeypatch.setattr(self_check, "MAX_IMAGES", 3)
     seen, right = [], coco.score_masks
 
-    def noted(boxes: Any, wanted: RunLengths, found: Detections, masks: RunLengths) -> Any:
-        seen.append((boxes.image_ids.tolist(), areas(wanted).tolist()))
+    def noted(boxes: Any, wanted: RLE, found: Detections, masks: RLE) -> Any:
+        seen.append((boxes.image_ids.tolist(), mask_areas(wanted).tolist()))
         return right(boxes, wanted, found, masks)
 
     monkeypatch.setattr(self_check, "score_masks", noted)

@@ -7,9 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data.rle import RunLengths, rows_of
+from paceline.data.rle import RLE, gather_rows
 from paceline.models.metrics import bootstrap
-from paceline.models.metrics.bootstrap import accuracy_draws, box_draws, difference, intervals, mask_draws
+from paceline.models.metrics.bootstrap import (
+    confidence_intervals,
+    paired_difference,
+    resample_accuracy,
+    resample_boxes,
+    resample_masks,
+)
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, score_masks
 
 CLASSES = 3
@@ -48,10 +54,10 @@ def drawn(
     """The photos as often as the weights say, in the order of their ids -> truth, detections, and the rows of both."""
     order = np.argsort(truth.image_ids)
     picked = np.repeat(order, weights[order].astype(int))
-    objects = rows_of(truth.starts, picked)
+    objects = gather_rows(truth.starts, picked)
     by_photo = np.argsort(found.images, kind="stable")
     starts = np.searchsorted(found.images[by_photo], np.arange(len(truth.image_ids) + 1))
-    rows = by_photo[rows_of(starts, picked)]
+    rows = by_photo[gather_rows(starts, picked)]
     counts = np.diff(truth.starts)[picked]
     again = GroundTruth(
         np.arange(len(picked)), truth.heights[picked], truth.widths[picked], np.r_[0, np.cumsum(counts)],
@@ -70,7 +76,7 @@ def same(value: float, official: float) -> bool:
 @given(st.integers(0, 1000), st.integers(1, 40))
 def test_every_draw_is_the_official_score_of_the_drawn_photos(seed, photos):
     truth, found = scene(seed, photos)
-    draws = box_draws(truth, found, seed=seed)
+    draws = resample_boxes(truth, found, seed=seed)
     weights = bootstrap._weights(photos, bootstrap.DRAWS, seed)
     assert set(draws) == (set(NAMES) if len(truth.classes) else set())
     for place in range(0, bootstrap.DRAWS, 250) if draws else ():
@@ -83,12 +89,11 @@ def test_masks_are_drawn_alike_and_photos_in_parts(monkeypatch):
 
     truth, found = scene(4, 30)
     strings = [
-        RunLengths.of([mask.fr_bbox(box.tolist(), 200, 200)["counts"] for box in boxes])
-        for boxes in (truth.boxes, found.boxes)
+        RLE.of([mask.fr_bbox(box.tolist(), 200, 200)["counts"] for box in boxes]) for boxes in (truth.boxes, found.boxes)
     ]
     monkeypatch.setattr(bootstrap, "CHUNK", 7)
     monkeypatch.setattr(bootstrap, "BLOCK", 1000)
-    draws, weights = mask_draws(truth, strings[0], found, strings[1]), bootstrap._weights(30, bootstrap.DRAWS, 0)
+    draws, weights = resample_masks(truth, strings[0], found, strings[1]), bootstrap._weights(30, bootstrap.DRAWS, 0)
     for place in (0, 999):
         again, other, objects, rows = drawn(truth, found, weights[place])
         official = score_masks(again, strings[0].take(objects), other, strings[1].take(rows)).metrics
@@ -97,7 +102,7 @@ def test_masks_are_drawn_alike_and_photos_in_parts(monkeypatch):
 
 def test_the_interval_holds_95_percent_of_newly_drawn_sets():
     truth, found = scene(1, 400, crowds=False)
-    low, high = intervals(box_draws(truth, found))["box_ap50"]
+    low, high = confidence_intervals(resample_boxes(truth, found))["box_ap50"]
     official = score_boxes(truth, found).metrics["box_ap50"]
     assert low < official < high
     random, inside = np.random.default_rng(9), 0
@@ -109,14 +114,16 @@ def test_the_interval_holds_95_percent_of_newly_drawn_sets():
 
 def test_nothing_to_find_nothing_found_and_no_photos():
     truth, _ = scene(2, 10)
-    assert set(intervals(box_draws(truth, no_detections())).values()) == {(0.0, 0.0)}
+    assert set(confidence_intervals(resample_boxes(truth, no_detections())).values()) == {(0.0, 0.0)}
     empty, found = scene(3, 1)
     nothing = GroundTruth(
         empty.image_ids, empty.heights, empty.widths, np.zeros(2, np.int64), np.zeros((0, 4)), np.zeros(0, np.int64),
         np.zeros(0, np.uint8), np.zeros(0), CLASSES,
     )  # fmt: skip
     assert (
-        box_draws(nothing, found) == {} and accuracy_draws({"top1": np.zeros(0, bool)}) == {} and accuracy_draws({}) == {}
+        resample_boxes(nothing, found) == {}
+        and resample_accuracy({"top1": np.zeros(0, bool)}) == {}
+        and resample_accuracy({}) == {}
     )
 
 
@@ -124,9 +131,9 @@ def test_accuracy_has_the_binomial_s_spread_and_a_difference_that_of_pairs():
     random = np.random.default_rng(0)
     right = random.random(500) < 0.8
     other = right ^ (random.random(500) < 0.02)  # two models that differ on ten photos or so
-    one, two = accuracy_draws({"top1": right}), accuracy_draws({"top1": other})
-    low, high = intervals(one)["top1"]
+    one, two = resample_accuracy({"top1": right}), resample_accuracy({"top1": other})
+    low, high = confidence_intervals(one)["top1"]
     wide = 2 * 1.96 * (right.mean() * (1 - right.mean()) / 500) ** 0.5
     assert high - low == pytest.approx(wide, rel=0.1)
-    low, high = difference(one, two)["top1"]
+    low, high = paired_difference(one, two)["top1"]
     assert high - low < wide / 2 and low <= other.mean() - right.mean() <= high

@@ -16,13 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from paceline.config.recipes.maskrcnn import tiny
-from paceline.models.ops.dispatch import fixed
-from paceline.models.ops.roi_align import pooling_maps
+from paceline.models.ops.dispatch import static_shapes
+from paceline.models.ops.roi_align import prepare_feature_maps
 from paceline.models.registry import WORKLOADS
 
 CHANNELS, LAST = 64, torch.channels_last
 COPIES = ("_to_copy", "copy_", "clone")
-MOST_COPIES, MOST_BYTES = 10, 3_293_184
+MAX_COPIES, MAX_BYTES = 10, 3_293_184
 
 
 class Layouts(TorchDispatchMode):
@@ -59,11 +59,11 @@ def counted() -> Layouts:
     )  # fmt: skip
     recipe, workload = replace(recipe, model=model), WORKLOADS["maskrcnn"]
     network = workload.network.build(recipe, 3)
-    workload.network.initialise(recipe, network, torch.Generator().manual_seed(0))
+    workload.network.initialize(recipe, network, torch.Generator().manual_seed(0))
     network = network.to(memory_format=LAST).train()
     batch = workload.data().made_up(recipe, 2, (128, 128), 8)
     layouts = Layouts()
-    with fixed():
+    with static_shapes():
         with torch.autocast("cpu", dtype=torch.bfloat16), layouts:
             loss = network(batch)["sums"].sum()
         with layouts:
@@ -74,22 +74,22 @@ def counted() -> Layouts:
 def test_a_step_copies_no_more_and_mixes_no_layouts() -> None:
     found = counted()
     assert found.mixed == Counter()
-    assert found.copies.total() <= MOST_COPIES and found.bytes <= MOST_BYTES, (found.bytes, found.copies)
+    assert found.copies.total() <= MAX_COPIES and found.bytes <= MAX_BYTES, (found.bytes, found.copies)
 
 
 def test_gradients_of_all_heads_are_added_in_float32_and_have_the_layout_of_the_maps() -> None:
     drawn = torch.randn(2, 8, 6, 5, generator=torch.Generator().manual_seed(0))
     for dtype, layout in ((torch.bfloat16, LAST), (torch.float32, LAST), (torch.bfloat16, torch.contiguous_format)):
         feature = drawn.to(dtype).contiguous(memory_format=layout).requires_grad_()
-        with fixed():
-            [map] = pooling_maps([feature])
+        with static_shapes():
+            [map] = prepare_feature_maps([feature])
             with torch.no_grad():
-                assert pooling_maps([feature])[0] is feature
+                assert prepare_feature_maps([feature])[0] is feature
         assert map.dtype == torch.float32 and map.is_contiguous() and torch.equal(map, feature.float())
         (map * (1 + 2**-8) + map * 2**-8).sum().backward()  # 1, if each is rounded to bf16 first
         assert feature.grad is not None and feature.grad.dtype == dtype
         assert feature.grad.is_contiguous(memory_format=layout)
         assert torch.equal(feature.grad, torch.full_like(feature, 1 + 2**-7))
-    assert pooling_maps([drawn])[0] is drawn
-    with fixed():
-        assert pooling_maps([drawn])[0] is drawn  # nothing to convert
+    assert prepare_feature_maps([drawn])[0] is drawn
+    with static_shapes():
+        assert prepare_feature_maps([drawn])[0] is drawn  # nothing to convert

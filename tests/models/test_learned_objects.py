@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
-from paceline.models.object_task import learned
-from paceline.models.registry import workload_of
+from paceline.models.object_task import select_trained_objects
+from paceline.models.registry import get_workload
 
 WIDTH, HEIGHT = 20, 10
 objects = st.tuples(  # x, y, width, height, annotated area, usable
@@ -37,7 +37,7 @@ def test_learned_objects_are_those_of_an_obvious_loop(photos, least_area, least_
         widths=np.full(len(photos), WIDTH), heights=np.full(len(photos), HEIGHT), __len__=None,
     )  # fmt: skip
     settings = SimpleNamespace(least_area=least_area, least_box=least_box, most_objects=most_objects)
-    found = learned(Split(split), rows[:, 5] > 0, settings)  # type: ignore[arg-type]
+    found = select_trained_objects(Split(split), rows[:, 5] > 0, settings)  # type: ignore[arg-type]
     wanted, first = [], 0
     for photo in photos:
         left = []
@@ -66,4 +66,4 @@ def test_these_settings_are_checked_and_leave_everything_where_they_are_not_aske
     assert (recipe.input.least_area, recipe.input.least_box, recipe.input.most_objects) == (0, 0, 0)
     for flag, value in (("least_area", -1.0), ("least_box", -2.0), ("most_objects", -1)):
         with pytest.raises(RecipeError, match=f"--input.{flag.replace('_', '-')} -.*must be 0 or more"):
-            workload_of(recipe.task).network.check(override(recipe, {f"input.{flag}": value}))
+            get_workload(recipe.task).network.check(override(recipe, {f"input.{flag}": value}))

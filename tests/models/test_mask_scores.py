@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from mask_scenes import Scene, as_found, mask_scene, strings, truth_of
 
-from paceline.data.rle import RunLengths
+from paceline.data.rle import RLE
 from paceline.models.metrics import coco
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_masks
-from paceline.models.metrics.coco_pack import Share, join, join_masks, pack, unpack
+from paceline.models.metrics.coco_pack import CocoShard, join_detection_masks, join_detections, pack_shard, unpack_shard
 
 NAMES = [
     "mask_ap", "mask_ap50", "mask_ap75", "mask_ap_small", "mask_ap_medium", "mask_ap_large",
@@ -67,10 +67,10 @@ def test_what_lies_on_a_crowd_is_not_held_against_a_model() -> None:
 
 def test_nothing_found_scores_zero_and_nothing_to_find_minus_one() -> None:
     truth, wanted = truth_of([(1, square(0, 0, 50, 50))], [])
-    assert score_masks(truth, wanted, no_detections(), RunLengths.of([])).metrics["mask_ap"] == 0
+    assert score_masks(truth, wanted, no_detections(), RLE.of([])).metrics["mask_ap"] == 0
     for images in ([[], []], []):
         truth, wanted = truth_of(*images)
-        assert set(score_masks(truth, wanted, no_detections(), RunLengths.of([])).metrics.values()) == {-1.0}
+        assert set(score_masks(truth, wanted, no_detections(), RLE.of([])).metrics.values()) == {-1.0}
 
 
 def test_an_empty_mask_is_found_by_nothing_and_finds_nothing() -> None:
@@ -117,7 +117,7 @@ def test_scoring_prints_nothing_leaves_its_input_alone_and_may_run_twice_at_once
 def test_masks_and_rows_must_be_as_many() -> None:
     truth, wanted = truth_of([(1, square(0, 0, 9, 9))])
     with pytest.raises(ValueError, match="1 masks of 1 objects, 0 of 1 detections"):
-        score_masks(truth, wanted, as_found(truth), RunLengths.of([]))
+        score_masks(truth, wanted, as_found(truth), RLE.of([]))
     strange = Detections(np.array([4]), np.zeros((1, 4)), np.array([1]), np.array([0.5]))
     with pytest.raises(ValueError, match=r"image outside 0\.\.0: 4"):
         score_masks(truth, wanted, strange, wanted)
@@ -131,29 +131,29 @@ def shares_of(scene: Scene, ranks: int) -> list[bytes]:
         mine = np.arange(images * rank // ranks, images * (rank + 1) // ranks)
         rows = np.flatnonzero(np.isin(found.images, mine))
         part = Detections(*(column[rows] for column in vars(found).values()))
-        packed.append(pack(Share(mine, part, masks.take(rows))))
+        packed.append(pack_shard(CocoShard(mine, part, masks.take(rows))))
     return packed
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 12])
 def test_any_number_of_ranks_gives_the_same_scores(ranks: int) -> None:
     truth, wanted, found, masks = scene = mask_scene(5)
-    shares = [unpack(data) for data in shares_of(scene, ranks)][::-1]
-    joined, its_masks = join_masks(shares, np.arange(len(truth.image_ids)))
+    shares = [unpack_shard(data) for data in shares_of(scene, ranks)][::-1]
+    joined, its_masks = join_detection_masks(shares, np.arange(len(truth.image_ids)))
     assert (np.diff(joined.images) >= 0).all()
     assert score_masks(truth, wanted, joined, its_masks).metrics == score_masks(truth, wanted, found, masks).metrics
     order = np.argsort(found.images, kind="stable")
     assert list(its_masks) == list(masks.take(order))
     np.testing.assert_array_equal(joined.scores, found.scores[order])
-    np.testing.assert_array_equal(join(shares, np.arange(len(truth.image_ids))).scores, joined.scores)
+    np.testing.assert_array_equal(join_detections(shares, np.arange(len(truth.image_ids))).scores, joined.scores)
 
 
 def test_masks_come_back_byte_for_byte_and_a_share_without_them_stays_so() -> None:
     _, _, found, masks = mask_scene(6)
-    back = unpack(pack(Share(np.arange(9), found, masks)))
+    back = unpack_shard(pack_shard(CocoShard(np.arange(9), found, masks)))
     assert back.masks is not None and list(back.masks) == list(masks)
-    assert unpack(pack(Share(np.arange(9), found))).masks is None
-    nothing = unpack(pack(Share(np.arange(9), no_detections(), RunLengths.of([]))))
+    assert unpack_shard(pack_shard(CocoShard(np.arange(9), found))).masks is None
+    nothing = unpack_shard(pack_shard(CocoShard(np.arange(9), no_detections(), RLE.of([]))))
     assert nothing.masks is not None and len(nothing.masks) == 0
 
 
@@ -161,7 +161,7 @@ def test_a_share_with_too_few_masks_is_refused() -> None:
     _, _, found, masks = mask_scene(6)
     for wrong in (None, masks.take(np.arange(3))):
         with pytest.raises(RuntimeError, match=r"share 0 has [03] masks of 60 detections"):
-            join_masks([Share(np.arange(9), found, wrong)], np.arange(9))
+            join_detection_masks([CocoShard(np.arange(9), found, wrong)], np.arange(9))
     truth = GroundTruth(*([np.zeros(0)] * 3), np.zeros(1, np.int64), np.zeros((0, 4)), *([np.zeros(0)] * 3), 1)
-    empty, its_masks = join_masks([], truth.image_ids.astype(np.int64))
+    empty, its_masks = join_detection_masks([], truth.image_ids.astype(np.int64))
     assert len(empty.scores) == 0 == len(its_masks)

@@ -16,18 +16,18 @@ from instance_sets import make_instances
 
 from paceline._utils.errors import RecipeError
 from paceline.config.maskrcnn import RPN, InstanceInput, MaskHead, MaskRCNNModel, RoI
-from paceline.config.plan import Plan, make_plan
+from paceline.config.plan import BatchPlan, make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.data.batch import InstanceBatch
 from paceline.data.index.manifest import Manifest
-from paceline.data.loader.aspect_buckets import buckets
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.loader.aspect_buckets import make_buckets
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.shapes.render import DEFAULTS
-from paceline.models.batch_shapes import Buckets, Sizes
+from paceline.models.batch_shapes import AspectBuckets, ImageSizes
 from paceline.models.datamodule import InputRank, is_target_data
-from paceline.models.maskrcnn.module import Segmenter
+from paceline.models.maskrcnn.module import MaskRCNNWithLoss
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import Task
 
@@ -53,20 +53,20 @@ def drawn(prepared, tmp_path_factory) -> Path:
 
 
 def task_of(recipe: Recipe, root: Path) -> Task:
-    return WORKLOADS["maskrcnn"].open(recipe, Manifest.load(ensure_prepared(root, kind="boxes")))
+    return WORKLOADS["maskrcnn"].open(recipe, Manifest.load(prepare_if_needed(root, kind="boxes")))
 
 
 def changed(task: Task, **fields) -> Task:
     """The same photos under a recipe that differs in some fields (dots as __)."""
     other = copy(task.data)
     other.recipe = override(task.recipe, {name.replace("__", "."): value for name, value in fields.items()})
-    sizes = [Sizes(split.heights, split.widths, kept) for split, kept in (
+    sizes = [ImageSizes(split.heights, split.widths, kept) for split, kept in (
         (task.data.train, task.data.train_numbers), (task.data.val, task.data.val_numbers))]  # fmt: skip
-    other.shapes = Buckets(other.recipe, *sizes)
+    other.shapes = AspectBuckets(other.recipe, *sizes)
     return replace(task, data=other)
 
 
-def plan_of(task: Task, batch: int, *, world: int = 1, most: int = 512) -> Plan:
+def plan_of(task: Task, batch: int, *, world: int = 1, most: int = 512) -> BatchPlan:
     assert task.recipe.global_batch == batch
     recipe = replace(task.recipe, model=replace(task.recipe.model, loss_group=0))
     return make_plan(
@@ -74,14 +74,14 @@ def plan_of(task: Task, batch: int, *, world: int = 1, most: int = 512) -> Plan:
     )
 
 
-def step_of(task: Task, plan: Plan, step: int) -> list[tuple[int, int]]:
+def step_of(task: Task, plan: BatchPlan, step: int) -> list[tuple[int, int]]:
     """(epoch, position) of every sample of a step, over all ranks."""
     cut = {"world": plan.world, "forwards": plan.forwards, "join": plan.bn_join}
     parts = [task.data.samples(step, rank=rank, **cut) for rank in range(plan.world)]
     return [pair for epochs, places in parts for pair in zip(epochs.tolist(), places.tolist())]
 
 
-def epoch_shapes(task: Task, plan: Plan) -> set[tuple[int, int]]:
+def epoch_shapes(task: Task, plan: BatchPlan) -> set[tuple[int, int]]:
     """Shapes of all steps of the first two epochs; no photo is read."""
     found = set()
     for step in range(2 * task.data.train_images // plan.global_batch):
@@ -119,7 +119,7 @@ def test_coco_photos_come_in_no_more_shapes_than_there_are_buckets(coco, each):
     coco = changed(coco, global_batch=16, optim__lr=0.01)
     plan = plan_of(coco, 16, most=each)
     assert plan.images_per_forward == each
-    found, ladder = epoch_shapes(coco, plan), buckets(800, 1333, 32)
+    found, ladder = epoch_shapes(coco, plan), make_buckets(800, 1333, 32)
     assert found <= set(ladder) and 4 <= len(found) <= len(ladder) <= 10
     height, width = coco.data.shapes.of_run(plan)[0].shape
     assert max(h * w for h, w in found) <= height * width
@@ -136,7 +136,7 @@ def test_no_photo_of_a_step_is_larger_than_its_shape_with_several_short_sides(co
     task = changed(coco, input__short=short, global_batch=4, optim__lr=0.01)
     plan = plan_of(task, 4)
     found, largest = epoch_shapes(task, plan), task.data.shapes.of_run(plan)[0].shape
-    ladders = {shape for side in short for shape in buckets(side, 1333, 32)}
+    ladders = {shape for side in short for shape in make_buckets(side, 1333, 32)}
     assert found <= ladders and len({min(shape) for shape in found}) > 3
     assert max(h * w for h, w in found) <= largest[0] * largest[1]
 
@@ -198,7 +198,7 @@ def test_the_step_tried_first_is_as_large_as_any_of_the_run_and_runs(drawn):
     task = task_of(small(), drawn)
     plan = plan_of(task, 4, most=2)
     model = task.build(torch.device("cpu"))
-    assert isinstance(model, Segmenter) and task.data.most_objects == 3
+    assert isinstance(model, MaskRCNNWithLoss) and task.data.most_objects == 3
     system = System(precision="fp32")
     first = task.data.warm_up_batch(plan, torch.device("cpu"))
     assert isinstance(first, InstanceBatch)

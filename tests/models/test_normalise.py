@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.models.layers.common import IMAGENET_MEAN, IMAGENET_STD, Normalise
+from paceline.models.layers.common import IMAGENET_MEAN, IMAGENET_STD, Normalize
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -13,7 +13,7 @@ from paceline.models.layers.common import IMAGENET_MEAN, IMAGENET_STD, Normalise
 def test_every_pixel_value_becomes_its_share_of_255_less_mean_over_std(channels, memory_format):
     images = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).repeat(2, 3, 1, 1)
     images = images.contiguous(memory_format=memory_format)
-    found = Normalise(channels=channels)(images)
+    found = Normalize(channels=channels)(images)
     expected = (images.double() / 255 - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(IMAGENET_STD).view(
         3, 1, 1
     )
@@ -25,4 +25,4 @@ def test_every_pixel_value_becomes_its_share_of_255_less_mean_over_std(channels,
 
 
 def test_its_numbers_are_the_recipes_and_not_the_checkpoints():
-    assert not Normalise((0.5, 0.5, 0.5), (0.1, 0.2, 0.3)).state_dict()
+    assert not Normalize((0.5, 0.5, 0.5), (0.1, 0.2, 0.3)).state_dict()

@@ -13,19 +13,19 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.ops import FrozenBatchNorm2d
 
 from paceline.config.maskrcnn import MaskRCNNModel
-from paceline.models.backbones.base import Form, Trunk
-from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.base import Backbone, BackboneSpec
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
-from paceline.models.layers.batch_norm import batch_norms, commit_running_statistics
-from paceline.models.layers.common import FoldedConv2d, FrozenBatchNorm, change_norms, fold_frozen, group_norm
-from paceline.models.maskrcnn.model import FROZEN, Backbone
+from paceline.models.layers.batch_norm import list_batch_norms, update_running_statistics
+from paceline.models.layers.common import FoldedConv2d, FrozenBatchNorm, fold_frozen, make_group_norm, replace_norms
+from paceline.models.maskrcnn.model import FROZEN, BackboneWithFPN
 from paceline.models.maskrcnn.module import MaskRCNN
 
 EPS = 1e-3
 
 
-def resnet(depth: int, width: int, norm: str) -> Trunk:
-    return make_trunk(MaskRCNNModel(depth=depth, width=width, bn_eps=EPS), Form(stride=32, norm=norm))
+def resnet(depth: int, width: int, norm: str) -> Backbone:
+    return build_backbone(MaskRCNNModel(depth=depth, width=width, bn_eps=EPS), BackboneSpec(stride=32, norm=norm))
 
 
 def filled(net: nn.Module) -> nn.Module:
@@ -99,7 +99,7 @@ def test_folding_leaves_parameters_where_they_are_and_survives_a_copy():
     parameters = [
         id(parameter) for name, parameter in net.named_parameters() if "bn" not in name and "downsample.1" not in name
     ]
-    change_norms(net, "frozen", EPS)
+    replace_norms(net, "frozen", EPS)
     fold_frozen(net)
     assert [id(parameter) for parameter in net.parameters()] == parameters
     filled(net)
@@ -134,7 +134,7 @@ def test_group_norms_take_every_batch_norms_place_with_its_channels():
     names = {name for name, module in resnet(10, 16, "batch").named_modules()
              if isinstance(module, nn.BatchNorm2d)}  # fmt: skip
     groups = {name: module for name, module in body.named_modules() if isinstance(module, nn.GroupNorm)}
-    assert set(groups) == names and not list(batch_norms(body))
+    assert set(groups) == names and not list(list_batch_norms(body))
     assert all(module.eps == EPS for module in groups.values())
     assert groups["bn1"].num_channels == 16 and groups["layer4.0.bn2"].num_channels == 128
     assert all(parameter.requires_grad for parameter in groups["bn1"].parameters())
@@ -142,7 +142,7 @@ def test_group_norms_take_every_batch_norms_place_with_its_channels():
 
 @pytest.mark.parametrize(("channels", "groups"), [(1, 1), (7, 1), (8, 1), (16, 2), (64, 8), (256, 32), (1024, 32)])
 def test_groups_have_eight_channels_or_there_are_32_of_them(channels, groups):
-    assert group_norm(channels).num_groups == groups
+    assert make_group_norm(channels).num_groups == groups
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_frozen_layers_neither_train_nor_count_statistics(frozen, still):
     body.eval().train()
     before = {name: tensor.clone() for name, tensor in body.state_dict().items()}
     torch.stack([stage.square().mean() for stage in body(torch.randn(2, 3, 32, 32))]).sum().backward()
-    commit_running_statistics(body)
+    update_running_statistics(body)
     for name, parameter in body.named_parameters():
         assert (parameter.grad is None) == name.startswith(still), name
     for name, tensor in body.state_dict().items():
@@ -180,7 +180,7 @@ def test_names_and_shapes_are_torchvisions(monkeypatch):
 @pytest.mark.parametrize("norm", ["none", "batch", "group"])
 def test_levels_have_half_the_sides_of_the_one_before_rounded_up(first_level, top, norm):
     trunk = resnet(10, 8, "group")
-    net = Backbone(trunk, 16, first_level=first_level, frozen="none", fpn_norm=norm, top=top, eps=EPS)
+    net = BackboneWithFPN(trunk, 16, first_level=first_level, frozen="none", fpn_norm=norm, top=top, eps=EPS)
     levels = filled(net)(torch.randn(1, 3, 96, 160))
     assert [tuple(level.shape) for level in levels] == [
         (1, 16, -(-96 // stride), -(-160 // stride)) for stride in net.strides

@@ -12,9 +12,9 @@ from pycocotools import mask as official
 from torch import Tensor
 from torchvision.models.detection.roi_heads import paste_masks_in_image
 
-from paceline.data.rle import areas, bitmap
+from paceline.data.rle import decode_mask, mask_areas
 from paceline.models.ops import paste_masks
-from paceline.models.ops.paste_masks import changes_batched, changes_cpu, paste_to_rle, visible_pieces
+from paceline.models.ops.paste_masks import paste_to_rle, rle_changes_batched, rle_changes_cpu, visible_patches
 
 VALUES = ["any", "few", "same", "ones", "zeros"]
 BOXES = ["any", "whole photo", "no size", "inside a pixel", "far outside", "whole numbers"]
@@ -49,7 +49,7 @@ def scene(seed: int, count: int, height: int, width: int, side: int, values: str
 def obvious(masks: Tensor, boxes: Tensor, height: int, width: int) -> np.ndarray:
     """(n, H, W) uint8 by torchvision. It fails on boxes whose region lies outside; their masks are empty."""
     bits = np.zeros((len(masks), height, width), np.uint8)
-    for piece in visible_pieces(boxes, masks.shape[-1], height, width):
+    for piece in visible_patches(boxes, masks.shape[-1], height, width):
         one = slice(piece.mask, piece.mask + 1)
         bits[piece.mask] = (paste_masks_in_image(masks[one, None], boxes[one], (height, width)) > 0.5)[0, 0].numpy()
     return bits
@@ -74,7 +74,7 @@ def test_masks_are_torchvisions_bits_as_pycocotools_writes_them(seed, count, hei
     expected = obvious(masks, boxes, height, width)
     found = paste_to_rle(masks, boxes, height, width)
     assert list(found) == [official.encode(np.asfortranarray(bits))["counts"] for bits in expected]
-    assert areas(found).tolist() == expected.sum((1, 2)).tolist()
+    assert mask_areas(found).tolist() == expected.sum((1, 2)).tolist()
 
 
 def exact(mask: Tensor, box: Tensor, height: int, width: int) -> np.ndarray:
@@ -82,7 +82,7 @@ def exact(mask: Tensor, box: Tensor, height: int, width: int) -> np.ndarray:
     side = mask.shape[-1]
     padded = np.pad(mask.double().numpy(), 1)
     pasted = np.zeros((height, width))
-    for piece in visible_pieces(box[None], side, height, width):
+    for piece in visible_patches(box[None], side, height, width):
         for row in range(piece.rows):
             for column in range(piece.columns):
                 at = [
@@ -114,20 +114,20 @@ def test_both_forms_agree_with_the_obvious_loop_in_chunks_of_any_size(
     masks, boxes = scene(seed, count, height, width, side, values, where)
     values_of = [exact(mask, box, height, width) for mask, box in zip(masks, boxes)]
     with pytest.MonkeyPatch.context() as patch:
-        for form in (changes_cpu, changes_batched):
+        for form in (rle_changes_cpu, rle_changes_batched):
             patch.setattr(paste_masks, "CHUNK", chunk)
-            patch.setattr(paste_masks, "changes_cpu", form)
+            patch.setattr(paste_masks, "rle_changes_cpu", form)
             found = paste_to_rle(masks, boxes, height, width)
             for text, value in zip(found, values_of):
                 clear = np.abs(value - 0.5) > 1e-5
-                np.testing.assert_array_equal(bitmap(text, height, width)[clear], (value > 0.5)[clear])
+                np.testing.assert_array_equal(decode_mask(text, height, width)[clear], (value > 0.5)[clear])
 
 
 def test_a_chunk_never_holds_more_pixels_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paste_masks, "CHUNK", 500)
     _, boxes = scene(3, 12, 90, 70, 28, "any", "any")
     boxes[0] = torch.tensor([0.0, 0, 70, 90])
-    pieces = visible_pieces(boxes, 28, 90, 70)
+    pieces = visible_patches(boxes, 28, 90, 70)
     chunks = list(paste_masks._chunks(pieces))
     assert len(chunks) > 3
     for chunk in chunks:
@@ -151,7 +151,7 @@ def test_the_threshold_is_a_choice_and_is_itself_outside() -> None:
     masks = torch.tensor([0.25, 0.5, 0.75])[:, None, None].expand(3, 28, 28)
     boxes = torch.tensor([[6.25, 6.25, 33.75, 33.75]]).expand(3, 4)
     for threshold, expected in ((0.2, [784, 784, 784]), (0.25, [0, 784, 784]), (0.5, [0, 0, 784]), (0.75, [0, 0, 0])):
-        assert areas(paste_to_rle(masks, boxes, 40, 40, threshold=threshold)).tolist() == expected
+        assert mask_areas(paste_to_rle(masks, boxes, 40, 40, threshold=threshold)).tolist() == expected
 
 
 def test_half_precision_masks_with_gradients_are_pasted_as_float32() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.rpn import RegionProposalNetwork
 
-from paceline.models.maskrcnn.proposals import proposals
+from paceline.models.maskrcnn.proposals import make_proposals
 from paceline.models.ops import dispatch
 from paceline.models.ops.boxes import pairwise_iou
 
@@ -29,23 +29,23 @@ def outputs(seed: int, images: int = 3, counts=COUNTS, spread: float = 0.3):
     logits = torch.stack([torch.randperm(total, generator=random) * (8 / max(total, 1)) - 4 for _ in range(images)])
     anchors = []
     for level, count in enumerate(counts):
-        centre = torch.rand(count, 2, generator=random) * torch.tensor([128.0, 96.0])
+        center = torch.rand(count, 2, generator=random) * torch.tensor([128.0, 96.0])
         half = 8.0 * 2**level * torch.exp(0.3 * torch.randn(count, 2, generator=random)) / 2
-        anchors.append(torch.cat((centre - half, centre + half), dim=1))
+        anchors.append(torch.cat((center - half, center + half), dim=1))
     deltas = [spread * torch.randn(images, count, 4, generator=random) for count in counts]
     return list(logits.split(list(counts), dim=1)), deltas, anchors
 
 
-fixed_shapes = dispatch.fixed()(proposals)  # what an accelerator runs, on the CPU
+with_static_shapes = dispatch.static_shapes()(make_proposals)  # what an accelerator runs, on the CPU
 
 
 def decoded(deltas: Tensor, anchors: Tensor, size) -> Tensor:
     """(n, 4) and (n, 4) -> (n, 4) ltrb clipped to the photo."""
     side = anchors[:, 2:] - anchors[:, :2]
-    centre = (anchors[:, :2] + anchors[:, 2:]) / 2 + deltas[:, :2] * side
+    center = (anchors[:, :2] + anchors[:, 2:]) / 2 + deltas[:, :2] * side
     half = deltas[:, 2:].clamp(max=LIMIT).exp() * side / 2
     high = torch.tensor([float(size[1]), float(size[0])]).repeat(2)
-    return torch.minimum(torch.cat((centre - half, centre + half), dim=1).clamp(min=0), high)
+    return torch.minimum(torch.cat((center - half, center + half), dim=1).clamp(min=0), high)
 
 
 def slow_proposals(logits, deltas, anchors, sizes, *, pre, post, iou, least_side, limit, nms_over, post_of):
@@ -87,7 +87,7 @@ def test_they_are_torchvisions(pre, post) -> None:
     network = RegionProposalNetwork(None, None, 0.7, 0.3, 256, 0.5, *rules, 0.7)
     moved = network.box_coder.decode(torch.cat(deltas, 1).reshape(-1, 4), [torch.cat(anchors)] * 3).view(3, -1, 4)
     expected, _ = network.filter_proposals(moved, torch.cat(logits, 1), [tuple(s) for s in SIZES.tolist()], COUNTS)
-    for form in (proposals, fixed_shapes):
+    for form in (make_proposals, with_static_shapes):
         boxes, valid, _ = form(logits, deltas, anchors, SIZES, **{**RULES, "pre": pre, "post": post})
         assert boxes.shape == (3, post, 4)
         for image in range(3):
@@ -110,16 +110,16 @@ def test_every_rule_is_the_obvious_loop(seed, counts, spread, pre, post, iou, le
     logits, deltas, anchors = outputs(seed, images=2, counts=counts, spread=spread)
     rules = dict(pre=pre, post=post, iou=iou, least_side=least_side, limit=LIMIT, nms_over=nms_over, post_of=post_of)
     expected = slow_proposals(logits, deltas, anchors, SIZES[:2], **rules)
-    boxes, valid, _ = proposals(logits, deltas, anchors, SIZES[:2], **rules)
+    boxes, valid, _ = make_proposals(logits, deltas, anchors, SIZES[:2], **rules)
     assert_same(boxes, valid, expected)
-    fixed, fixed_valid, _ = fixed_shapes(logits, deltas, anchors, SIZES[:2], **rules)
+    fixed, fixed_valid, _ = with_static_shapes(logits, deltas, anchors, SIZES[:2], **rules)
     assert torch.equal(fixed, boxes) and torch.equal(fixed_valid, valid)
 
 
 def test_the_best_of_the_batch_spread_as_they_like() -> None:
     logits, deltas, anchors = outputs(seed=5)
     logits = [level + torch.tensor([[0.0], [1.0], [-20.0]]) for level in logits]
-    for form in (proposals, fixed_shapes):
+    for form in (make_proposals, with_static_shapes):
         boxes, valid, _ = form(logits, deltas, anchors, SIZES, **{**RULES, "post": 30, "post_of": "batch"})
         assert boxes.shape == (3, 90, 4)
         assert int(valid.sum()) == 90 and valid[1].sum() > valid[0].sum() > 0 and not valid[2].any()
@@ -130,7 +130,7 @@ def test_the_best_of_the_batch_spread_as_they_like() -> None:
 def test_a_batch_s_number_may_be_no_multiple_of_its_images() -> None:
     """12,000 of 11 images in published logs; here 89 of 3: all of 90 but the worst."""
     logits, deltas, anchors = outputs(seed=5)
-    for form in (proposals, fixed_shapes):
+    for form in (make_proposals, with_static_shapes):
         rules = {**RULES, "post": 30, "post_of": "batch"}
         boxes, most, _ = form(logits, deltas, anchors, SIZES, **rules)
         fewer, valid, _ = form(logits, deltas, anchors, SIZES, **rules, post_group=89)
@@ -143,7 +143,7 @@ def test_one_list_for_the_image_lets_levels_compete(nms_over) -> None:
     """Twice the same anchor, on two levels."""
     anchors = [torch.tensor([[10.0, 10.0, 40.0, 40.0]])] * 2
     logits, deltas = [torch.tensor([[1.0]]), torch.tensor([[2.0]])], [torch.zeros(1, 1, 4)] * 2
-    for form in (proposals, fixed_shapes):
+    for form in (make_proposals, with_static_shapes):
         _, valid, _ = form(logits, deltas, anchors, SIZES[:1], **{**RULES, "nms_over": nms_over})
         assert int(valid.sum()) == (2 if nms_over == "level" else 1)
 
@@ -151,7 +151,7 @@ def test_one_list_for_the_image_lets_levels_compete(nms_over) -> None:
 def test_boxes_outside_of_the_photo_vanish_even_if_inside_of_the_padding() -> None:
     anchors = [torch.tensor([[70.0, 10.0, 90.0, 30.0], [40.0, 10.0, 90.0, 30.0]])]
     sizes = torch.tensor([[60, 64]])
-    for form in (proposals, fixed_shapes):
+    for form in (make_proposals, with_static_shapes):
         boxes, valid, _ = form([torch.tensor([[3.0, 2.0]])], [torch.zeros(1, 2, 4)], anchors, sizes, **RULES)
         assert boxes[valid].tolist() == [[40.0, 10.0, 64.0, 30.0]]
         boxes, valid, _ = form([torch.tensor([[3.0, 2.0]])], [torch.zeros(1, 2, 4)], anchors, sizes * 0, **RULES)
@@ -162,7 +162,7 @@ def test_equal_logits_keep_the_order_of_levels_and_anchors() -> None:
     logits, deltas, anchors = outputs(seed=2, images=1, counts=[20, 10])
     logits = [torch.zeros_like(level) for level in logits]
     rules = {**RULES, "pre": 100, "iou": 1.0}
-    for form in (proposals, fixed_shapes):
+    for form in (make_proposals, with_static_shapes):
         boxes, valid, _ = form(logits, deltas, anchors, SIZES[:1], **rules)
         expected = torch.cat([decoded(moves[0], references, (96, 128)) for moves, references in zip(deltas, anchors)])
         large = ((expected[:, 2:] - expected[:, :2]) >= 1e-3).all(dim=1)
@@ -184,7 +184,7 @@ def test_groups_of_a_batch_are_batches_of_their_own(seed, images, groups, counts
     sizes = SIZES[torch.arange(images * groups) % len(SIZES)]
     rules = dict(pre=8, post=post, iou=0.7, least_side=1e-3, limit=LIMIT, nms_over="level", post_of="batch")
     rules["post_group"] = post_group
-    for form in (proposals, fixed_shapes):
+    for form in (make_proposals, with_static_shapes):
         whole = form(logits, deltas, anchors, sizes, **rules, groups=groups)
         parts = [
             form([level[at] for level in logits], [level[at] for level in deltas], anchors, sizes[at], **rules)
@@ -197,14 +197,14 @@ def test_no_gradient_and_float32_whatever_comes_in() -> None:
     logits, deltas, anchors = outputs(seed=1)
     logits = [level.bfloat16().requires_grad_() for level in logits]
     deltas = [level.bfloat16().requires_grad_() for level in deltas]
-    boxes, valid, _ = proposals(logits, deltas, anchors, SIZES, **RULES)
+    boxes, valid, _ = make_proposals(logits, deltas, anchors, SIZES, **RULES)
     assert boxes.dtype == torch.float32 and not boxes.requires_grad and valid.any()
-    full = proposals([level.float() for level in logits], [level.float() for level in deltas], anchors, SIZES, **RULES)
+    full = make_proposals([level.float() for level in logits], [level.float() for level in deltas], anchors, SIZES, **RULES)
     assert torch.equal(boxes, full[0])
 
 
 @pytest.mark.parametrize("post_of", ["image", "batch"])
 def test_the_memory_estimate_runs_it_without_data(post_of) -> None:
     logits, deltas, anchors = ([part.to("meta") for part in parts] for parts in outputs(seed=0))
-    boxes, valid, _ = proposals(logits, deltas, anchors, SIZES.to("meta"), **{**RULES, "post_of": post_of})
+    boxes, valid, _ = make_proposals(logits, deltas, anchors, SIZES.to("meta"), **{**RULES, "post_of": post_of})
     assert boxes.shape == (3, 50 if post_of == "image" else 145, 4) and valid.shape == boxes.shape[:2]

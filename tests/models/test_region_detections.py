@@ -14,13 +14,13 @@ from torch import Tensor
 from torchvision.models.detection.roi_heads import RoIHeads
 
 from paceline.models.maskrcnn import proposals as module
-from paceline.models.maskrcnn.proposals import RegionRules, region_detections
+from paceline.models.maskrcnn.proposals import ProposalRules, detect_regions
 from paceline.models.ops import dispatch
 from paceline.models.ops.boxes import BoxCoder
 
 LIMIT = math.log(1000 / 16)
 SIZES = torch.tensor([[96, 128], [80, 100]])
-RULES = RegionRules(
+RULES = ProposalRules(
     coder=BoxCoder((10.0, 10.0, 5.0, 5.0), LIMIT), score_above=0.05, iou=0.5, keep=20, candidates=1000,
     least_side=1e-2,
 )  # fmt: skip
@@ -30,14 +30,14 @@ def outputs(seed: int, count: int = 60, classes: int = 4, spread: float = 2.0, i
     random = torch.Generator().manual_seed(seed)
     logits = spread * torch.randn(images, count, classes + 1, generator=random)
     deltas = torch.randn(images, count, 4 * (classes + 1), generator=random)
-    centre = torch.rand(images, count, 2, generator=random) * torch.tensor([128.0, 96.0])
+    center = torch.rand(images, count, 2, generator=random) * torch.tensor([128.0, 96.0])
     half = 10.0 * torch.exp(0.6 * torch.randn(images, count, 2, generator=random))
-    regions = torch.cat((centre - half, centre + half), dim=2).clamp(min=0)
+    regions = torch.cat((center - half, center + half), dim=2).clamp(min=0)
     return logits, deltas, regions, torch.rand(images, count, generator=random) < 0.8
 
 
-fixed_shapes = dispatch.fixed()(region_detections)  # what an accelerator runs, on the CPU
-FORMS = [region_detections, fixed_shapes]
+with_static_shapes = dispatch.static_shapes()(detect_regions)  # what an accelerator runs, on the CPU
+FORMS = [detect_regions, with_static_shapes]
 
 
 def torchvisions(logits, deltas, regions, valid, sizes, *, score_above, iou, keep):
@@ -88,16 +88,16 @@ def test_the_fixed_shapes_are_the_cpus_form(
     if crowd:  # all near one place
         regions, deltas = torch.tensor([30.0, 20.0, 60.0, 70.0]).expand_as(regions), 0.5 * deltas
     rules = RULES._replace(score_above=score_above, iou=iou, least_side=least_side, keep=keep)
-    one = region_detections(logits, deltas, regions, valid, SIZES, rules)
-    other = fixed_shapes(logits, deltas, regions, valid, SIZES, rules)
+    one = detect_regions(logits, deltas, regions, valid, SIZES, rules)
+    other = with_static_shapes(logits, deltas, regions, valid, SIZES, rules)
     assert all(torch.equal(*pair) for pair in zip(one, other))
 
 
 def test_candidates_limit_what_the_fixed_shapes_look_at() -> None:
     logits, deltas, regions, valid = outputs(seed=3)
     sizes = 10 * SIZES  # none is dropped for lying outside
-    chosen = fixed_shapes(logits, deltas, regions, valid, sizes, RULES._replace(candidates=5, iou=1.0))
-    every = region_detections(logits, deltas, regions, valid, sizes, RULES._replace(iou=1.0))
+    chosen = with_static_shapes(logits, deltas, regions, valid, sizes, RULES._replace(candidates=5, iou=1.0))
+    every = detect_regions(logits, deltas, regions, valid, sizes, RULES._replace(iou=1.0))
     assert (chosen[1] > 0).sum(dim=1).tolist() == [5, 5]
     assert torch.equal(chosen[1][:, :5], every[1][:, :5])
 
@@ -106,20 +106,20 @@ def test_what_the_fixed_shapes_did_not_look_at_is_counted(monkeypatch) -> None:
     """Pairs beyond the cap, and boxes whose suppression was cut off: a chain of overlaps longer than the rounds."""
     logits, deltas, regions, valid = outputs(seed=3)
     scored = (logits.softmax(dim=2)[..., 1:] > RULES.score_above) & valid.unsqueeze(2)
-    left_open = fixed_shapes(logits, deltas, regions, valid, SIZES, RULES._replace(candidates=5))[3]
+    left_open = with_static_shapes(logits, deltas, regions, valid, SIZES, RULES._replace(candidates=5))[3]
     assert left_open.tolist() == [[0, count - 5] for count in scored.sum(dim=(1, 2)).tolist()]
-    assert not fixed_shapes(logits, deltas, regions, valid, SIZES, RULES)[3].any()
+    assert not with_static_shapes(logits, deltas, regions, valid, SIZES, RULES)[3].any()
 
     count = 12  # each overlaps its neighbour by more than a half, in the order of their scores
     chain = torch.tensor([[4.0 * place, 10.0, 4.0 * place + 20.0, 30.0] for place in range(count)])
     logits = torch.zeros(1, count, 2)
     logits[0, :, 1] = torch.linspace(4, 3, count)
-    monkeypatch.setattr(module, "keep_fixed", partial(module.keep_fixed, rounds=3))
-    found = fixed_shapes(
+    monkeypatch.setattr(module, "nms_fixed", partial(module.nms_fixed, rounds=3))
+    found = with_static_shapes(
         logits, torch.zeros(1, count, 8), chain[None], torch.ones(1, count, dtype=torch.bool), SIZES[:1], RULES
     )
     assert found[3].tolist() == [[count - 3, 0]]
-    assert not region_detections(
+    assert not detect_regions(
         logits, torch.zeros(1, count, 8), chain[None], torch.ones(1, count, dtype=torch.bool), SIZES[:1], RULES
     )[3].any()
 
@@ -176,5 +176,5 @@ def test_bf16_outputs_are_answered_in_float32_without_gradient(form) -> None:
 
 
 def test_the_memory_estimate_runs_it_without_data() -> None:
-    boxes, scores, labels, _ = region_detections(*(part.to("meta") for part in (*outputs(seed=0), SIZES)), RULES)
+    boxes, scores, labels, _ = detect_regions(*(part.to("meta") for part in (*outputs(seed=0), SIZES)), RULES)
     assert (boxes.shape, scores.shape, labels.shape) == ((2, 20, 4), (2, 20), (2, 20))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
-from paceline.models.layers.common import group_norm
-from paceline.models.maskrcnn.heads import ConvBoxHead, MaskPredictor, RPNHead, cells_of
+from paceline.models.layers.common import make_group_norm
+from paceline.models.maskrcnn.heads import ConvBoxHead, MaskPredictor, RPNHead, unravel_cells
 from paceline.models.ops import roi_align
 
 GRIDS = [(5, 7), (3, 4), (2, 2), (1, 1)]
@@ -25,7 +25,7 @@ def head_and_levels() -> tuple[RPNHead, list[torch.Tensor]]:
     return head, [level.requires_grad_() for level in levels]
 
 
-@pytest.mark.parametrize("form", ["cell_patches_cpu", "cell_patches_fixed"])
+@pytest.mark.parametrize("form", ["gather_cells_cpu", "gather_cells_fixed"])
 @examples(15)
 @given(seed=st.integers(0, 2**31), count=st.integers(0, 9))
 def test_chosen_anchors_have_the_numbers_and_the_gradients_of_the_whole_maps(form, seed, count):
@@ -49,13 +49,13 @@ def test_chosen_anchors_have_the_numbers_and_the_gradients_of_the_whole_maps(for
 
 def with_form(form: str, head: RPNHead, levels: list[torch.Tensor], places: torch.Tensor):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.models.maskrcnn.heads.cell_patches", getattr(roi_align, form))
+        patch.setattr("paceline.models.maskrcnn.heads.gather_cells", getattr(roi_align, form))
         return head.at(levels, places)
 
 
 def test_every_cell_of_every_level_is_found_where_it_lies():
     total = sum(height * width for height, width in GRIDS)
-    image, level, row, column = cells_of(torch.arange(total).expand(2, -1), GRIDS)
+    image, level, row, column = unravel_cells(torch.arange(total).expand(2, -1), GRIDS)
     wanted = [
         (number, row, column)
         for number, (height, width) in enumerate(GRIDS)
@@ -72,7 +72,7 @@ def test_a_box_head_with_convolutions_is_torchvision_s(norm):
     ours = ConvBoxHead(16, 5, 12, convs=4, conv_channels=32, norm=norm)
     for weight in ours.parameters():
         torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(len(weight)))
-    layer = None if norm == "none" else group_norm
+    layer = None if norm == "none" else make_group_norm
     theirs = FastRCNNConvFCHead((16, 5, 5), [32] * 4, [12], norm_layer=layer)
     assert list(ours.state_dict()) == list(theirs.state_dict())
     theirs.load_state_dict(ours.state_dict())

@@ -8,14 +8,14 @@ from by_night import ONE_MORE
 from torch import nn
 
 from paceline._utils.errors import RecipeError
-from paceline.models.backbones.base import initialise
+from paceline.models.backbones.base import init_weights
 from paceline.models.backbones.resnet import DEPTHS, BasicBlock, Bottleneck, EndMaxPool, ResNet
-from paceline.models.layers.batch_norm import BatchNorm, commit_running_statistics, configure_batch_norm
+from paceline.models.layers.batch_norm import BatchNorm, configure_batch_norm, update_running_statistics
 
 
 def tiny(depth: int = 18, seed: int = 0, **settings) -> ResNet:
     model = ResNet(depth, 7, width=8, **settings)
-    initialise(model, "torchvision", torch.Generator().manual_seed(seed))
+    init_weights(model, "torchvision", torch.Generator().manual_seed(seed))
     return model.to(memory_format=torch.channels_last)
 
 
@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_generator_al
 @pytest.mark.parametrize(("depth", "last"), [(18, "bn2"), (50, "bn3")])
 def test_zero_init_last_gamma_makes_each_unit_its_shortcut(depth, last):
     model = ResNet(depth, 4, width=4)
-    initialise(model, "mlperf", torch.Generator().manual_seed(0), zero_init_last_gamma=True)
+    init_weights(model, "mlperf", torch.Generator().manual_seed(0), zero_init_last_gamma=True)
     unit = model.layer1[1]
     assert not getattr(unit, last).weight.any()
     assert (unit.bn1.weight == 1).all()
@@ -97,7 +97,7 @@ def test_the_compiler_sees_one_whole_graph_that_computes_the_eager_step(precisio
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
             logits = forward(images)
         logits.square().sum().backward()
-        commit_running_statistics(model)
+        update_running_statistics(model)
         return logits.detach(), [parameter.grad for parameter in model.parameters()], list(model.buffers())
 
     eager, compiled = tiny(stem="small"), tiny(stem="small")

@@ -16,14 +16,14 @@ from torch import Tensor
 from torchvision.ops.poolers import LevelMapper
 
 from paceline.models.ops import dispatch, roi_align
-from paceline.models.ops.roi_align import levels_of, pool_regions, samples
+from paceline.models.ops.roi_align import assign_levels, pool_regions, sample_axis
 
 HEIGHT, WIDTH = 128, 192
 STRIDES = [4, 8, 16, 32]
 
 
-fixed_shapes = dispatch.fixed()(pool_regions)  # what an accelerator runs, on the CPU
-FORMS = [pool_regions, fixed_shapes]
+with_static_shapes = dispatch.static_shapes()(pool_regions)  # what an accelerator runs, on the CPU
+FORMS = [pool_regions, with_static_shapes]
 POOL_FORMS = [partial(form, mode="pool", sampling_ratio=0, aligned=False) for form in FORMS]
 
 
@@ -76,18 +76,18 @@ edge = st.integers(-300, 1100).map(lambda x: x / 4)
 def test_levels_are_torchvisions_to_the_bit(rows, first) -> None:
     boxes = torch.tensor([(x, y, x + w / 4, y + h / 4) for x, y, w, h in rows]).reshape(-1, 4)
     expected = LevelMapper(first, 5)([boxes])
-    assert torch.equal(levels_of(boxes, levels=6 - first, law="torchvision", first=first), expected)
+    assert torch.equal(assign_levels(boxes, levels=6 - first, law="torchvision", first=first), expected)
 
 
 def test_levels_change_at_the_powers_of_two_of_224() -> None:
     sides = torch.tensor([0.0, 1.0, 111.9, 112.0, 223.9, 224.0, 447.9, 448.0, 5000.0])
     boxes = torch.stack((sides * 0, sides * 0, sides, sides), dim=1)
-    assert levels_of(boxes, levels=4, law="torchvision", first=2).tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3]
-    assert levels_of(boxes, levels=3, law="torchvision", first=3).tolist() == [0, 0, 0, 0, 0, 1, 1, 2, 2]
+    assert assign_levels(boxes, levels=4, law="torchvision", first=2).tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3]
+    assert assign_levels(boxes, levels=3, law="torchvision", first=3).tolist() == [0, 0, 0, 0, 0, 1, 1, 2, 2]
     # GluonCV's sides are longer by 1.
     boxes = torch.stack((sides * 0, sides * 0, sides - 1, sides - 1), dim=1)
-    assert levels_of(boxes, levels=4, law="gluoncv", first=2).tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3]
-    assert levels_of(torch.zeros(2, 0, 4), levels=4, law="gluoncv", first=2).shape == (2, 0)
+    assert assign_levels(boxes, levels=4, law="gluoncv", first=2).tolist() == [0, 0, 0, 1, 1, 2, 2, 3, 3]
+    assert assign_levels(torch.zeros(2, 0, 4), levels=4, law="gluoncv", first=2).shape == (2, 0)
 
 
 @examples(60)
@@ -96,7 +96,7 @@ def test_gluoncvs_law_is_its_formula(row) -> None:
     x, y, width, height = row[0], row[1], row[2] / 4, row[3] / 4
     exponent = 4 + math.log2(math.sqrt((width + 1) * (height + 1)) / 224 + 1e-6)
     if abs(exponent - round(exponent)) > 1e-5:
-        level = levels_of(torch.tensor([x, y, x + width, y + height]), levels=4, law="gluoncv", first=2)
+        level = assign_levels(torch.tensor([x, y, x + width, y + height]), levels=4, law="gluoncv", first=2)
         assert int(level) == min(max(math.floor(exponent), 2), 5) - 2
 
 
@@ -124,7 +124,7 @@ def test_a_region_anywhere_is_the_obvious_loop(row, side, ratio, aligned, level)
 def test_no_sample_reads_beyond_the_map(extent) -> None:
     """The next pixel would be another row's, or another image's."""
     low = torch.linspace(-3, extent + 2, 25)
-    pixels, weights = samples(low, low + 2, extent, 3, 2, False)
+    pixels, weights = sample_axis(low, low + 2, extent, 3, 2, False)
     assert (int(pixels.min()), int(pixels.max())) == (0, extent - 1)
     assert (weights >= 0).all() and (weights.sum(dim=2) <= 1 + 1e-6).all()
 
@@ -137,7 +137,7 @@ def test_pooling_and_its_gradient_are_torchvisions(form, channels_last, side) ->
     if channels_last:
         features = [f.detach().to(memory_format=torch.channels_last).requires_grad_() for f in features]
     boxes = some_boxes(40)
-    levels = levels_of(boxes, levels=4, law="torchvision", first=2)
+    levels = assign_levels(boxes, levels=4, law="torchvision", first=2)
     assert set(levels.tolist()) == {0, 1, 2}, "one level stays without regions"
     oracle = torchvision.ops.MultiScaleRoIAlign(["0", "1", "2", "3"], side, 2)
     named = OrderedDict((str(place), feature) for place, feature in enumerate(features))
@@ -181,7 +181,7 @@ def test_no_region_at_all_keeps_every_level_in_the_graph(form, image) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_bf16_features_are_pooled_in_float32(form) -> None:
     features, boxes = pyramid(1, 4, torch.bfloat16), some_boxes(20)
-    levels, image = levels_of(boxes, levels=4, law="torchvision", first=2), torch.zeros(20, dtype=torch.int64)
+    levels, image = assign_levels(boxes, levels=4, law="torchvision", first=2), torch.zeros(20, dtype=torch.int64)
     rules = {"side": 7, "sampling_ratio": 2, "aligned": True}
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = form(features, STRIDES, image, boxes, levels, **rules)
@@ -244,7 +244,7 @@ def test_the_largest_pixels_and_their_gradient_are_torchvision_s_roi_pool(form, 
         features = [f.detach().to(memory_format=torch.channels_last).requires_grad_() for f in features]
     boxes, image = some_boxes(40), (torch.arange(40) >= 25).long()
     image[7] = -1
-    levels = levels_of(boxes, levels=4, law="torchvision", first=2)
+    levels = assign_levels(boxes, levels=4, law="torchvision", first=2)
     found = form(features, STRIDES, image, boxes, levels, side=7)
     weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
     gradients = torch.autograd.grad((found * weight).sum(), features)
@@ -286,8 +286,8 @@ def test_an_accelerators_kernel_is_given_each_level_in_float32_and_in_its_own_la
     levels = [level.detach().contiguous(memory_format=torch.channels_last) for level in pyramid(2, 3, torch.bfloat16)]
     where = torch.tensor([0, 1]), some_boxes(2), torch.tensor([0, 2])
     rules = {"side": 3, "sampling_ratio": 2, "aligned": False, "mode": mode}
-    found = fixed_shapes(levels, STRIDES, *where, **rules)
+    found = with_static_shapes(levels, STRIDES, *where, **rules)
     assert [features.dtype for features in given] == [torch.float32] * len(STRIDES)
     assert all(features.is_contiguous() for features in given)
     plain = [level.contiguous() for level in levels]
-    assert torch.equal(found, fixed_shapes(plain, STRIDES, *where, **rules))
+    assert torch.equal(found, with_static_shapes(plain, STRIDES, *where, **rules))

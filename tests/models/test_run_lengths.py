@@ -11,7 +11,7 @@ from messages import raises
 from pycocotools import mask as official
 
 from paceline.data import rle
-from paceline.data.rle import RunLengths, areas, bitmap, compress, decompress
+from paceline.data.rle import RLE, compress, decode_mask, decompress, mask_areas
 
 
 def official_string(runs: list[int]) -> bytes:
@@ -45,7 +45,7 @@ def test_strings_are_those_of_pycocotools_and_come_back_as_the_same_runs(masks: 
     runs, starts = decompress(packed)
     np.testing.assert_array_equal(runs, flat(masks)[0])
     np.testing.assert_array_equal(starts, flat(masks)[1])
-    assert areas(packed).tolist() == [sum(runs[1::2]) for runs in masks]
+    assert mask_areas(packed).tolist() == [sum(runs[1::2]) for runs in masks]
 
 
 @examples(30)
@@ -53,31 +53,28 @@ def test_strings_are_those_of_pycocotools_and_come_back_as_the_same_runs(masks: 
 def test_a_bitmap_is_the_one_that_was_encoded(height: int, width: int, seed: int, share: float) -> None:
     mask = (np.random.default_rng(seed).random((height, width)) < share).astype(np.uint8)
     text = official.encode(np.asfortranarray(mask))["counts"]
-    np.testing.assert_array_equal(bitmap(text, height, width), mask)
-    assert areas(RunLengths.of([text])).tolist() == [mask.sum()]
+    np.testing.assert_array_equal(decode_mask(text, height, width), mask)
+    assert mask_areas(RLE.of([text])).tolist() == [mask.sum()]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 def test_areas_are_the_same_in_chunks_of_any_size(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     masks = [*drawn(1), *drawn(2), [50], *drawn(3)]
     monkeypatch.setattr(rle, "CHUNK", chunk)
-    assert areas(compress(*flat(masks))).tolist() == [sum(runs[1::2]) for runs in masks]
-    assert areas(RunLengths.of([])).tolist() == [] and areas(RunLengths.of([b"", official_string([2, 3])])).tolist() == [
-        0,
-        3,
-    ]
+    assert mask_areas(compress(*flat(masks))).tolist() == [sum(runs[1::2]) for runs in masks]
+    assert mask_areas(RLE.of([])).tolist() == [] and mask_areas(RLE.of([b"", official_string([2, 3])])).tolist() == [0, 3]
 
 
 def test_a_string_of_another_photo_is_refused() -> None:
     with raises(ValueError, "12 pixels", "15"):
-        bitmap(official_string([5, 7]), 5, 3)
+        decode_mask(official_string([5, 7]), 5, 3)
 
 
 def test_masks_are_taken_and_joined_in_any_order() -> None:
     strings = [b"a", b"", b"bcd", b"ef"]
-    masks = RunLengths.of(strings)
+    masks = RLE.of(strings)
     assert len(masks) == 4 and list(masks) == strings and masks[2] == b"bcd"
     assert list(masks.take(np.array([3, 1, 0, 3]))) == [b"ef", b"", b"a", b"ef"]
     assert list(masks.take(np.zeros(0, np.int64))) == []
-    assert list(RunLengths.join([masks, RunLengths.of([]), masks.take(np.array([2]))])) == [*strings, b"bcd"]
-    assert len(RunLengths.join([])) == 0 and len(RunLengths.of([])) == 0
+    assert list(RLE.join([masks, RLE.of([]), masks.take(np.array([2]))])) == [*strings, b"bcd"]
+    assert len(RLE.join([])) == 0 and len(RLE.of([])) == 0

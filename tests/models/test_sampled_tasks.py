@@ -16,21 +16,21 @@ from messages import raises
 from photo_folders import paint
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import make_plan, shorten
+from paceline.config.plan import limit_steps, make_plan
 from paceline.config.recipe import check_recipe, override
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.sampler import AGAIN
-from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.models.registry import workload_of
+from paceline.data.prepare.auto_prepare import prepare_if_needed
+from paceline.models.registry import get_workload
 from paceline.training import open_data
 
 
 def _task(recipe, root, **limits) -> Any:
-    workload = workload_of(recipe.task)
-    return workload.open(recipe, Manifest.load(ensure_prepared(root, kind=workload.kind)), **limits)
+    workload = get_workload(recipe.task)
+    return workload.open(recipe, Manifest.load(prepare_if_needed(root, kind=workload.kind)), **limits)
 
 
 def test_balanced_classes_are_drawn_equally_and_a_photo_drawn_again_is_cropped_anew(tmp_path):
@@ -76,7 +76,7 @@ def test_photos_with_objects_are_repeated_by_their_rarest_class(name, tmp_path):
     epochs = len(draws) / 13
     np.testing.assert_allclose(np.bincount(draws, minlength=13) / epochs, factors * 13 / factors.sum(), atol=0.15)
     if name == "maskrcnn-tiny":
-        plan = shorten(make_plan(recipe, System(), world=1, most=512, train_images=13, val_images=3), steps=40)
+        plan = limit_steps(make_plan(recipe, System(), world=1, most=512, train_images=13, val_images=3), steps=40)
         taken = {task.data.shapes.of_step(step, task.data.train_numbers[task.data.samples(step)[1]]) for step in range(40)}
         assert set(task.data.shapes.of_run(plan)) == taken and task.data.shapes.largest_of_run(plan) in taken
     plain = _task(replace(recipe, sampler="shuffle", repeat_threshold=0.001), root)
@@ -115,7 +115,7 @@ def test_what_no_sampler_does_is_refused(monkeypatch):
     for name in ("ssd-tiny", "maskrcnn-tiny"):
         recipe = replace(RECIPES[name](), sampler="balanced")
         with raises(RecipeError, "--sampler balanced", "several classes"):
-            workload_of(recipe.task).network.check(recipe)
+            get_workload(recipe.task).network.check(recipe)
     with pytest.raises(RecipeError, match=r"^--repeat-threshold 0.01: counts with --sampler repeat alone"):
         check_recipe(replace(RECIPES["resnet50-tiny"](), repeat_threshold=0.01))
     # A data module that makes its order without DataModule.sampled.
@@ -124,4 +124,4 @@ def test_what_no_sampler_does_is_refused(monkeypatch):
     own = SimpleNamespace(open=lambda *_, **__: task, kind="class-folder")
     monkeypatch.setattr(open_data, "check_recipe", lambda _: own)
     with raises(RecipeError, "--sampler balanced", "workload"):
-        open_data.open_task(recipe, Controls(), None, manifest=object())  # type: ignore[arg-type]
+        open_data.open_task(recipe, RunOptions(), None, manifest=object())  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.models.ops.sampling import Sample, mixed, random_bits, sample, sample_fixed
+from paceline.models.ops.sampling import SampledBoxes, hash_uint32, random_bits, sample_candidates, sample_candidates_fixed
 
 FILLS = ["negatives", "any"]
 # Keys 0, 1, 2^32 - 1; places 0 to 3; streams 0 and 1.
@@ -40,8 +40,8 @@ def test_the_hash_is_lowbias32() -> None:
         (np.arange(1000), 2**32 - 1 - np.arange(1000), np.random.RandomState(0).randint(0, 2**32, 5000, np.int64))
     )
     expected = c_mixed(numbers.astype(np.uint32)).astype(np.int64)
-    assert mixed(torch.from_numpy(numbers)).tolist() == expected.tolist()
-    assert [mixed(int(number)) for number in numbers[:1010]] == expected[:1010].tolist()
+    assert hash_uint32(torch.from_numpy(numbers)).tolist() == expected.tolist()
+    assert [hash_uint32(int(number)) for number in numbers[:1010]] == expected[:1010].tolist()
 
 
 def test_golden_values() -> None:
@@ -99,10 +99,10 @@ def slow_sample(
     return drawn, others
 
 
-def both_forms(positive: Tensor, negative: Tensor, bits: Tensor, count: int, most_positive: int, fill) -> Sample:
+def both_forms(positive: Tensor, negative: Tensor, bits: Tensor, count: int, most_positive: int, fill) -> SampledBoxes:
     """The CPU's answer, after the accelerators' form gave the same."""
-    found = sample(positive, negative, bits, count=count, most_positive=most_positive, fill=fill)
-    fixed = sample_fixed(positive, negative, bits, count=count, most_positive=most_positive, fill=fill)
+    found = sample_candidates(positive, negative, bits, count=count, most_positive=most_positive, fill=fill)
+    fixed = sample_candidates_fixed(positive, negative, bits, count=count, most_positive=most_positive, fill=fill)
     assert all(torch.equal(one, other) for one, other in zip(found, fixed))
     assert [part.dtype for part in found] == [torch.int64, torch.bool, torch.bool]
     return found
@@ -177,7 +177,7 @@ def test_every_candidate_is_drawn_equally_often() -> None:
     images, candidates, count = 4000, 40, 10
     negative = torch.ones(images, candidates, dtype=torch.bool)
     bits = random_bits(torch.arange(images), candidates, 2)
-    found = sample(~negative, negative, bits, count=count, most_positive=5, fill="negatives")
+    found = sample_candidates(~negative, negative, bits, count=count, most_positive=5, fill="negatives")
     drawn = torch.bincount(found.places.flatten(), minlength=candidates).double()
     expected = images * count / candidates
     spread = (expected * (1 - count / candidates)) ** 0.5
@@ -189,5 +189,5 @@ def test_shapes_do_not_depend_on_the_data() -> None:
     kind = torch.empty(2, 300, dtype=torch.bool, device="meta")
     bits = random_bits(torch.empty(2, dtype=torch.int64, device="meta"), 300, 0)
     for count in (16, 400):
-        found = sample(kind, kind, bits, count=count, most_positive=8, fill="any")
+        found = sample_candidates(kind, kind, bits, count=count, most_positive=8, fill="any")
         assert [part.shape for part in found] == [(2, count)] * 3

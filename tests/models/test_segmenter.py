@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.config.maskrcnn import RPN, InstanceDetect, MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import RPN, InstanceFilter, MaskHead, MaskRCNNModel, RoI
 from paceline.data.batch import InstanceBatch, InstanceObjects, instance_batch
-from paceline.models.layers.batch_norm import batch_norms, commit_running_statistics
+from paceline.models.layers.batch_norm import list_batch_norms, update_running_statistics
 from paceline.models.maskrcnn import proposals
 from paceline.models.maskrcnn.loss import ACCURACIES
-from paceline.models.maskrcnn.model import initialise_mask_rcnn
-from paceline.models.maskrcnn.module import MaskRCNN, Segmenter
+from paceline.models.maskrcnn.model import init_mask_rcnn
+from paceline.models.maskrcnn.module import MaskRCNN, MaskRCNNWithLoss
 from paceline.models.ops import dispatch
 
 CLASSES = 5
@@ -33,14 +33,14 @@ SMALL = MaskRCNNModel(
     rpn=RPN(sizes=(12.0, 24.0, 48.0, 80.0, 120.0), samples=32, pre_train=120, pre_test=80, post_train=60, post_test=40),
     roi=RoI(samples=24, channels=24),
     mask=MaskHead(convs=2, side=7, canvas=CANVAS),
-    detect=InstanceDetect(keep=60),
+    detect=InstanceFilter(keep=60),
 )
 
 
-def model(settings: MaskRCNNModel = SMALL) -> Segmenter:
+def model(settings: MaskRCNNModel = SMALL) -> MaskRCNNWithLoss:
     """First weights, with class scores and boxes that differ from region to region."""
     network = MaskRCNN(settings, CLASSES)
-    initialise_mask_rcnn(network, torch.Generator().manual_seed(11))
+    init_mask_rcnn(network, torch.Generator().manual_seed(11))
     with torch.no_grad():
         for layer, factor in (
             (network.rpn.head.cls_logits, 20.0),
@@ -49,7 +49,7 @@ def model(settings: MaskRCNNModel = SMALL) -> Segmenter:
             (network.roi_heads.box_predictor.bbox_pred, 100.0),
         ):
             layer.weight.mul_(factor)
-    return Segmenter(network, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), settings=settings)
+    return MaskRCNNWithLoss(network, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25), settings=settings)
 
 
 def objects(count: int, seed: int) -> InstanceObjects:
@@ -95,7 +95,7 @@ def fixed_forms(monkeypatch):
     with ExitStack() as stack:
 
         def switch() -> None:
-            stack.enter_context(dispatch.fixed())
+            stack.enter_context(dispatch.static_shapes())
             for module, form in ((proposals, "proposals_fixed"), (proposals, "detections_fixed")):
                 monkeypatch.setattr(module, form, partial(settled, getattr(module, form)))
 
@@ -108,7 +108,7 @@ def settled(form, *inputs, **choices):
     return found
 
 
-def trained(net: Segmenter, images: InstanceBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def trained(net: MaskRCNNWithLoss, images: InstanceBatch) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The forward's result and each parameter's gradient of the divided losses' sum."""
     net.zero_grad()
     result = net.train()(images)
@@ -216,9 +216,9 @@ def test_counting_gives_the_forwards_counts_and_leaves_running_statistics_alone(
     assert torch.equal(counted, net(images)["counts"])
     twin(images)
     for one in (net, twin):
-        commit_running_statistics(one)
+        update_running_statistics(one)
     assert all(torch.equal(tensor, twin.state_dict()[name]) for name, tensor in net.state_dict().items())
-    assert bool(list(batch_norms(net))) == (norm == "batch")
+    assert bool(list(list_batch_norms(net))) == (norm == "batch")
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_scorer_that_is_a_pixel_off_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_a_sample_of_a_large_set_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_check, "MOST_IMAGES", 3)
+    monkeypatch.setattr(self_check, "MAX_IMAGES", 3)
     seen = []
     right = coco.score_boxes
     monkeypatch.setattr(self_check, "score_boxes", lambda t, d: (seen.append(t.image_ids.tolist()), right(t, d))[1])

@@ -19,8 +19,8 @@ from paceline.config.system import System
 from paceline.data.loader.class_balancing import sampled_order, sampling_rates
 from paceline.data.loader.sampler import batch_indices
 from paceline.models import batch_shapes as shapes_module
-from paceline.models.batch_shapes import Buckets, OneShape, Sizes
-from paceline.models.dummy_data import synthetic_task
+from paceline.models.batch_shapes import AspectBuckets, ImageSizes, SquareShapes
+from paceline.models.dummy_data import make_synthetic_task
 from paceline.models.registry import WORKLOADS
 
 SIDES = st.tuples(st.integers(20, 120), st.integers(20, 120))
@@ -31,9 +31,9 @@ def run_of(sizes, short, padding, batch, steps, order=None):
     recipe = replace(recipe, input=InstanceInput(short=short, long=96, padding=padding))
     heights, widths = np.array(sizes).T
     # A photo that is not learned from stands before the others.
-    every = Sizes(np.append(999, heights), np.append(1, widths), np.arange(1, len(sizes) + 1))
+    every = ImageSizes(np.append(999, heights), np.append(1, widths), np.arange(1, len(sizes) + 1))
     plan = make_plan(recipe, System(), world=1, most=batch, train_images=len(sizes), val_images=len(sizes))
-    return Buckets(recipe, every, every, order), replace(plan, stop_after=steps, total_steps=steps)
+    return AspectBuckets(recipe, every, every, order), replace(plan, stop_after=steps, total_steps=steps)
 
 
 def brought(shapes, plan, steps):
@@ -71,18 +71,18 @@ def test_past_what_is_looked_at_the_groups_tell(monkeypatch):
     sizes = [(60, 90)] * 9 + [(90, 60)] * 8 + [(64, 64)]
     shapes, plan = run_of(sizes, (64,), "buckets", 4, 40)
     exact = set(shapes.of_run(plan))
-    monkeypatch.setattr(shapes_module, "MOST_EPOCHS", 1)
+    monkeypatch.setattr(shapes_module, "MAX_EPOCHS", 1)
     assert exact <= set(shapes.of_run(plan))
 
 
 def test_a_ladder_of_one_has_one_shape():
-    one = OneShape(64, 80, images=8, seed=0)
+    one = SquareShapes(64, 80, images=8, seed=0)
     _, plan = run_of([(64, 64)], (64,), "buckets", 4, 3)
     assert [fit.shape for fit in one.of_run(plan)] == [(64, 64)] and one.widest() == (80, 80)
 
 
 def test_made_up_batches_have_their_one_shape_listed():
-    task = synthetic_task(WORKLOADS["ssd"], RECIPES["ssd-tiny"](), limit_train=64)
+    task = make_synthetic_task(WORKLOADS["ssd"], RECIPES["ssd-tiny"](), limit_train=64)
     plan = make_plan(task.recipe, System(), world=1, most=64, train_images=64, val_images=0)
     assert task.data.input_shapes(plan) == [task.data.shapes.of_sample(0).shape]
 
@@ -98,5 +98,5 @@ def test_so_are_those_of_a_run_that_draws_some_photos_more_often(sizes, batch, s
     assert set(listed) == set(brought(shapes, plan, range(steps)))
     assert shapes.largest_of_run(plan) == listed[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shapes_module, "MOST_PHOTOS", 3 * batch)  # of few steps exactly, of the others by what can ever meet
+        patch.setattr(shapes_module, "MAX_PHOTOS", 3 * batch)  # of few steps exactly, of the others by what can ever meet
         assert math.prod(shapes.largest_of_run(plan).shape) >= math.prod(listed[0].shape)

@@ -15,12 +15,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline._utils.errors import CheckpointError, RecipeError
-from paceline.config.ssd import SSDModel, grids
-from paceline.models.backbones.base import Form, Norm
-from paceline.models.backbones.factory import make_trunk
-from paceline.models.layers.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
-from paceline.models.ops.anchors import anchor_to_cell, boxes_a_cell
-from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones.base import BackboneSpec, Norm
+from paceline.models.backbones.factory import build_backbone
+from paceline.models.layers.batch_norm import configure_batch_norm, list_batch_norms, update_running_statistics
+from paceline.models.ops.anchors import anchor_to_cell, count_boxes_per_cell
+from paceline.models.ssd.model import SSD, init_ssd
 from paceline.models.weights.formats.mlperf import from_reference, swap_channels, to_reference
 from paceline.models.weights.load_detectors import load_ssd_weights
 
@@ -28,11 +28,11 @@ from paceline.models.weights.load_detectors import load_ssd_weights
 def network(
     size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, pyramid: int = 0, norm: Norm = "batch", **choices
 ) -> SSD:
-    cells = grids(size)
-    form = Form(stride=32, finest=8, norm=norm) if pyramid else Form(stride=8, norm=norm)
-    trunk = make_trunk(SSDModel(depth=depth, width=width), form)
-    model = SSD(trunk, classes, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), pyramid=pyramid, **choices)
-    initialise_ssd(model, torch.Generator().manual_seed(3))
+    cells = grid_sizes(size)
+    form = BackboneSpec(stride=32, finest=8, norm=norm) if pyramid else BackboneSpec(stride=8, norm=norm)
+    trunk = build_backbone(SSDModel(depth=depth, width=width), form)
+    model = SSD(trunk, classes, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), pyramid=pyramid, **choices)
+    init_ssd(model, torch.Generator().manual_seed(3))
     return model
 
 
@@ -82,7 +82,7 @@ def test_full_size_outputs_from_the_reference_s_weights_are_the_reference_s(orac
     images = np.random.RandomState(int(recorded["model_input_seed"])).standard_normal((2, 3, 300, 300))
     with torch.inference_mode():
         logits, deltas = model(torch.from_numpy(images.astype(np.float32)))
-    order = torch.argsort(anchor_to_cell(grids(300)))  # back to the reference's order of boxes
+    order = torch.argsort(anchor_to_cell(grid_sizes(300)))  # back to the reference's order of boxes
     deltas, logits = deltas[:, order].transpose(1, 2), logits[:, order].transpose(1, 2)
     assert deltas.shape == (2, 4, 8732) and logits.shape == (2, 81, 8732)
     for ours, theirs, sums in (
@@ -111,9 +111,9 @@ def test_fused_heads_have_344_and_512_channels():
 @pytest.mark.parametrize("pyramid", [0, 4])
 @pytest.mark.parametrize("size", [64, 96, 100, 160, 192, 256, 300, 320, 511])
 def test_maps_have_the_sizes_that_default_boxes_are_made_for(size, pyramid):
-    cells = grids(size)
+    cells = grid_sizes(size)
     model = network(size, depth=10, width=2, classes=2, extras=4, pyramid=pyramid)
-    per_cell = boxes_a_cell(len(cells))
+    per_cell = count_boxes_per_cell(len(cells))
     logits, deltas = model.eval()(torch.zeros(1, 3, size, size))
     assert logits.shape[1] == deltas.shape[1] == sum(n * cell**2 for n, cell in zip(per_cell, cells))
 
@@ -156,14 +156,14 @@ def test_same_seed_same_weights_and_frozen_parts_do_not_move():
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter -= 0.1 * parameter.grad
-    commit_running_statistics(model)
+    update_running_statistics(model)
     changed = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
     still = {f"trunk.{module}." for module in ("conv1", "bn1", "layer1.0.conv1", "layer1.0.bn1")}
     frozen = {name for name in before if name.startswith(tuple(still))}
     assert frozen and not frozen & changed
     assert "trunk.layer1.0.bn2.running_mean" in changed and "trunk.layer1.0.conv2.weight" in changed
     model.eval().train()
-    assert [module.training for module in batch_norms(model)].count(False) == 2
+    assert [module.training for module in list_batch_norms(model)].count(False) == 2
 
 
 @pytest.mark.parametrize("norm", [False, True])
@@ -196,9 +196,9 @@ def test_a_pyramid_takes_the_whole_of_a_classifier_s_trunk(tmp_path, norm):
 
 
 def test_a_pyramid_needs_maps_of_three_strides():
-    trunk = make_trunk(SSDModel(depth=10, width=4), Form(stride=8))
+    trunk = build_backbone(SSDModel(depth=10, width=4), BackboneSpec(stride=8))
     with raises(RecipeError, "pyramid", "[8, 16, 32]"):
-        SSD(trunk, 3, cells=grids(96), boxes_a_cell=boxes_a_cell(4), pyramid=8)
+        SSD(trunk, 3, cells=grid_sizes(96), boxes_a_cell=count_boxes_per_cell(4), pyramid=8)
 
 
 def test_torchvision_s_resnet34_fills_the_trunk(tmp_path):

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from slow_suppression import slow_detections
 from torch import Tensor
 
-from paceline.config.ssd import grids
+from paceline.config.ssd import grid_sizes
 from paceline.models.ops import dispatch
 from paceline.models.ops.anchors import default_boxes
-from paceline.models.ssd.postprocess import ssd_detections
+from paceline.models.ssd.postprocess import postprocess_ssd
 
-ANCHORS = default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9))
+ANCHORS = default_boxes(64, grid_sizes(64), (0.1, 0.3, 0.5, 0.8, 0.9))
 REFERENCE = {"score_above": 0.05, "iou": 0.5, "candidates": 20, "candidates_of": "class", "keep": 15, "clip": False}
 SYSTEM_A = {"score_above": 0.0, "iou": 0.5, "candidates": 40, "candidates_of": "image", "keep": 30, "clip": True}
 
@@ -27,7 +27,7 @@ def outputs(images: int, classes: int, spread: float, seed: int, boxes: int = 15
     return logits, torch.randn(images, boxes, 4, generator=random), ANCHORS[places]
 
 
-fixed_shapes = dispatch.fixed()(ssd_detections)  # what an accelerator runs, on the CPU
+with_static_shapes = dispatch.static_shapes()(postprocess_ssd)  # what an accelerator runs, on the CPU
 
 
 def assert_same(found: Tensor, expected) -> None:
@@ -46,8 +46,8 @@ def assert_same(found: Tensor, expected) -> None:
 def test_both_forms_are_the_obvious_loop(rules, spread) -> None:
     logits, deltas, anchors = outputs(2, 4, spread, seed=1)
     expected = slow_detections(logits, deltas, anchors, **rules)
-    assert_same(ssd_detections(logits, deltas, anchors, **rules), expected)
-    assert_same(fixed_shapes(logits, deltas, anchors, **rules), expected)
+    assert_same(postprocess_ssd(logits, deltas, anchors, **rules), expected)
+    assert_same(with_static_shapes(logits, deltas, anchors, **rules), expected)
 
 
 @examples(60)
@@ -70,7 +70,7 @@ def test_the_cpus_short_way_is_the_fixed_shapes(seed, spread, score_above, candi
     rules = dict(
         score_above=score_above, iou=0.5, candidates=candidates, candidates_of=candidates_of, keep=keep, clip=False
     )
-    found, fixed = ssd_detections(logits, deltas, anchors, **rules), fixed_shapes(logits, deltas, anchors, **rules)
+    found, fixed = postprocess_ssd(logits, deltas, anchors, **rules), with_static_shapes(logits, deltas, anchors, **rules)
     assert torch.equal(found[..., 4:], fixed[..., 4:])
     assert torch.allclose(found[..., :4], fixed[..., :4], atol=1e-6)
 
@@ -81,7 +81,7 @@ def test_what_lies_elsewhere_is_found_behind_a_crowd_of_candidates(candidates_of
     anchors = torch.tensor([[0.3, 0.3, 0.2, 0.2]] * 29 + [[0.7, 0.7, 0.2, 0.2]])
     logits = torch.stack((torch.zeros(30), torch.linspace(4, 3, 30)), dim=1).unsqueeze(0)
     rules = {**SYSTEM_A, "candidates_of": candidates_of, "candidates": 30, "keep": 3}
-    for form in (ssd_detections, fixed_shapes):
+    for form in (postprocess_ssd, with_static_shapes):
         found = form(logits, torch.zeros(1, 30, 4), anchors, **rules)[0]
         assert found[:, 5].tolist() == [1.0, 1.0, 0.0]
         assert found[:2, 0].tolist() == pytest.approx([0.2, 0.6])
@@ -89,7 +89,7 @@ def test_what_lies_elsewhere_is_found_behind_a_crowd_of_candidates(candidates_of
 
 @pytest.mark.parametrize(("images", "boxes", "classes"), [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
 def test_nothing_to_find_gives_empty_places(images, boxes, classes) -> None:
-    found = ssd_detections(
+    found = postprocess_ssd(
         torch.zeros(images, boxes, classes + 1), torch.zeros(images, boxes, 4), ANCHORS[:boxes], **REFERENCE
     )
     assert found.shape == (images, 15, 6)
@@ -99,28 +99,28 @@ def test_nothing_to_find_gives_empty_places(images, boxes, classes) -> None:
 def test_nothing_above_the_threshold_gives_empty_places() -> None:
     logits, deltas, anchors = outputs(1, 4, 0.1, seed=0)
     logits[..., 0] += 20
-    assert not ssd_detections(logits, deltas, anchors, **REFERENCE).any()
-    assert not fixed_shapes(logits, deltas, anchors, **REFERENCE).any()
+    assert not postprocess_ssd(logits, deltas, anchors, **REFERENCE).any()
+    assert not with_static_shapes(logits, deltas, anchors, **REFERENCE).any()
 
 
 def test_a_broken_network_gives_no_detections_and_no_error() -> None:
     logits, deltas, anchors = outputs(1, 4, 0.1, seed=0)
     logits[:] = float("nan")
-    assert not ssd_detections(logits, deltas, anchors, **REFERENCE).any()
+    assert not postprocess_ssd(logits, deltas, anchors, **REFERENCE).any()
 
 
 def test_half_precision_is_scored_in_float32() -> None:
     logits, deltas, anchors = outputs(1, 4, 3.0, seed=2)
-    found = ssd_detections(logits.bfloat16(), deltas.bfloat16(), anchors, **REFERENCE)
+    found = postprocess_ssd(logits.bfloat16(), deltas.bfloat16(), anchors, **REFERENCE)
     assert found.dtype == torch.float32
-    assert torch.equal(found, ssd_detections(logits.bfloat16().float(), deltas.bfloat16().float(), anchors, **REFERENCE))
+    assert torch.equal(found, postprocess_ssd(logits.bfloat16().float(), deltas.bfloat16().float(), anchors, **REFERENCE))
 
 
 @pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A])
 def test_fixed_shapes_do_not_depend_on_the_data(rules) -> None:
     """The meta device has no data to look at."""
     logits, deltas, anchors = (part.to("meta") for part in outputs(3, 4, 1.0, seed=0))
-    assert ssd_detections(logits, deltas, anchors, **rules).shape == (3, rules["keep"], 6)
+    assert postprocess_ssd(logits, deltas, anchors, **rules).shape == (3, rules["keep"], 6)
 
 
 @pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A])
@@ -130,7 +130,7 @@ def test_a_chain_of_overlaps_is_followed_to_its_end_in_both_forms(rules) -> None
     anchors = torch.tensor([[0.1 + 0.006 * place, 0.5, 0.02, 0.5] for place in range(count)])
     logits = torch.stack((torch.zeros(count), torch.linspace(4, 3, count)), dim=1).unsqueeze(0)
     rules = {**rules, "candidates": count, "keep": count}
-    for form in (ssd_detections, fixed_shapes):
+    for form in (postprocess_ssd, with_static_shapes):
         found = form(logits, torch.zeros(1, count, 4), anchors, **rules)[0]
         kept = (found[:, 5] > 0).nonzero().squeeze(1)
         assert found[kept, 4].tolist() == logits[0].softmax(dim=1)[::2, 1].tolist()

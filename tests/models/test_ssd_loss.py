@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.config.ssd import grids
+from paceline.config.ssd import grid_sizes
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh, to_ltrb
-from paceline.models.ops.dispatch import fixed
+from paceline.models.ops.dispatch import static_shapes
 from paceline.models.ops.matching import match
 from paceline.models.ssd import loss as module
-from paceline.models.ssd.loss import SSDLosses, hardest, per_image, softmax_minus_one_hot, ssd_loss
+from paceline.models.ssd.loss import SSDLosses, normalize_per_image, select_hardest, softmax_minus_one_hot, ssd_loss
 
-ANCHORS = default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9))
+ANCHORS = default_boxes(64, grid_sizes(64), (0.1, 0.3, 0.5, 0.8, 0.9))
 RULES = {"iou": 0.5, "positive": "above", "tie": "last"}
 K = 5
 
@@ -84,7 +84,7 @@ def plain_focal(logits: Tensor, boxes: Tensor, labels: Tensor, gamma: float, wei
 @pytest.mark.parametrize("fixed_form", [False, True])
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
 def test_focal_losses_and_gradients_are_the_plain_ones_over_all_boxes(gamma, fixed_form, monkeypatch) -> None:
-    monkeypatch.setattr(module, "fixed_shapes", lambda _: fixed_form)
+    monkeypatch.setattr(module, "uses_static_shapes", lambda _: fixed_form)
     logits, deltas, boxes, labels = batch(4, 7)
     weights, weight = torch.linspace(0.5, 3.0, K + 1), torch.tensor([1.0, 2.0, 0.5, 3.0])
     ours = logits.clone().requires_grad_()
@@ -108,7 +108,7 @@ def test_class_weights_multiply_each_chosen_box_s_loss_and_gradient() -> None:
     slots, positives = match(boxes, labels, to_ltrb(ANCHORS))
     targets = labels.gather(1, slots).masked_fill(~positives, 0)
     background = -logits.log_softmax(2)[..., 0]
-    chosen = positives | hardest(background, ~positives, 3 * positives.sum(1))
+    chosen = positives | select_hardest(background, ~positives, 3 * positives.sum(1))
     expected = F.cross_entropy(theirs[chosen], targets[chosen], weights.double(), reduction="sum")
     expected.backward()
     torch.testing.assert_close(losses.classification.sum().double(), expected, rtol=1e-5, atol=1e-5)
@@ -152,9 +152,9 @@ def test_mining_is_the_head_of_a_full_sort_and_the_first_of_equals_wins(rows) ->
     losses = torch.tensor([[value for value, _ in row] for row, _ in rows]).reshape(-1, 9).float() / 4
     candidates = torch.tensor([[flag for _, flag in row] for row, _ in rows], dtype=torch.bool).reshape(-1, 9)
     wanted = torch.tensor([count for _, count in rows], dtype=torch.int64)
-    chosen = hardest(losses, candidates, wanted)
-    with fixed():
-        assert torch.equal(hardest(losses, candidates, wanted), chosen)
+    chosen = select_hardest(losses, candidates, wanted)
+    with static_shapes():
+        assert torch.equal(select_hardest(losses, candidates, wanted), chosen)
     for image in range(len(rows)):
         places = candidates[image].nonzero().squeeze(1).tolist()
         expected = sorted(places, key=lambda place: (-float(losses[image, place]), place))[: int(wanted[image])]
@@ -168,7 +168,7 @@ def test_images_without_objects_give_zero_loss_and_a_gradient(objects) -> None:
     deltas.requires_grad_()
     boxes, labels = torch.zeros(2, objects, 4), torch.zeros(2, objects, dtype=torch.int64)
     losses = ssd_loss(logits, deltas, boxes, labels, ANCHORS, **RULES)
-    classification, localisation = per_image(losses)
+    classification, localisation = normalize_per_image(losses)
     assert classification.tolist() == localisation.tolist() == [0.0, 0.0]
     (classification + localisation).mean().backward()
     for leaf in (logits, deltas):
@@ -177,7 +177,7 @@ def test_images_without_objects_give_zero_loss_and_a_gradient(objects) -> None:
 
 def test_an_image_is_divided_by_its_own_positives() -> None:
     losses = SSDLosses(torch.tensor([6.0, 0.0]), torch.tensor([3.0, 0.0]), torch.tensor([3, 0]))
-    assert [part.tolist() for part in per_image(losses)] == [[2.0, 0.0], [1.0, 0.0]]
+    assert [part.tolist() for part in normalize_per_image(losses)] == [[2.0, 0.0], [1.0, 0.0]]
 
 
 def test_a_box_without_area_does_not_spoil_the_loss() -> None:

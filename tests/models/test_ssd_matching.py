@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.config.ssd import grids
+from paceline.config.ssd import grid_sizes
 from paceline.models.ops import matching
 from paceline.models.ops.anchors import default_boxes, tie_order
 from paceline.models.ops.boxes import pairwise_iou, to_ltrb
 from paceline.models.ops.matching import match, match_fixed
 
-ANCHORS = to_ltrb(default_boxes(64, grids(64), (0.1, 0.3, 0.5, 0.8, 0.9)))
+ANCHORS = to_ltrb(default_boxes(64, grid_sizes(64), (0.1, 0.3, 0.5, 0.8, 0.9)))
 RULES = [(positive, tie) for positive in ("above", "at_least") for tie in ("last", "first")]
 
 
@@ -72,7 +72,7 @@ def test_matching_agrees_with_the_obvious_loop(positive, tie, images) -> None:
 def test_equally_good_ones_are_decided_in_the_order_that_is_asked_for(rule, tie, equal, images) -> None:
     boxes = torch.tensor([[row[0] for row in one] for one in images])
     labels = torch.tensor([[row[1] for row in one] for one in images])
-    order = tie_order(rule, grids(64))
+    order = tie_order(rule, grid_sizes(64))
     found = match(boxes, labels, ANCHORS, tie=tie, order=order, equal=equal)
     slow = [slow_match(b, n, ANCHORS, 0.5, "above", tie, order, equal) for b, n in zip(boxes, labels)]
     assert as_dicts(*found) == slow
@@ -102,8 +102,8 @@ def test_no_objects_match_nothing(images, objects) -> None:
 
 def test_every_slot_may_be_filled() -> None:
     random = torch.Generator().manual_seed(0)
-    centre, half = torch.rand(1, 64, 2, generator=random), 0.02 + 0.3 * torch.rand(1, 64, 2, generator=random)
-    boxes, labels = torch.cat((centre - half, centre + half), dim=2), torch.ones(1, 64, dtype=torch.int64)
+    center, half = torch.rand(1, 64, 2, generator=random), 0.02 + 0.3 * torch.rand(1, 64, 2, generator=random)
+    boxes, labels = torch.cat((center - half, center + half), dim=2), torch.ones(1, 64, dtype=torch.int64)
     slots, positives = match(boxes, labels, ANCHORS)
     assert as_dicts(slots, positives)[0] == slow_match(boxes[0], labels[0], ANCHORS, 0.5, "above", "last")
 

@@ -14,19 +14,19 @@ from torch import Tensor
 from paceline._utils.errors import CheckpointError, RecipeError
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe
-from paceline.config.resnet import PhotoInput, ResNetModel, check_classification
-from paceline.config.ssd import SSDModel, grids
+from paceline.config.resnet import ImageInput, ResNetModel, check_classification
+from paceline.config.ssd import SSDModel, grid_sizes
 from paceline.config.system import System
-from paceline.models.backbones.base import Form, Trunk, initialise
-from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.base import Backbone, BackboneSpec, init_weights
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.timm_adapter import FrozenBatchNormAct, TimmConv2d
-from paceline.models.layers.batch_norm import batch_norms, commit_running_statistics, configure_batch_norm
-from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
-from paceline.models.memory_estimate import memory_of
-from paceline.models.ops.anchors import boxes_a_cell
+from paceline.models.layers.batch_norm import configure_batch_norm, list_batch_norms, update_running_statistics
+from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
+from paceline.models.memory_estimate import estimate_recipe_memory
+from paceline.models.ops.anchors import count_boxes_per_cell
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.module import Classifier
-from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.ssd.model import SSD, init_ssd
 from paceline.models.weights.load import load_weights
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
@@ -36,13 +36,13 @@ NAMES = ("convnext_atto", "resnet10t", "mobilenetv3_small_050", "tf_efficientnet
 WITH_NORMS = NAMES[1:]
 
 
-def trunk_of(name: str, form: Form | None = None, seed: int = 1) -> Trunk:
-    trunk = make_trunk(ResNetModel(trunk=f"timm/{name}"), form or Form())
+def trunk_of(name: str, form: BackboneSpec | None = None, seed: int = 1) -> Backbone:
+    trunk = build_backbone(ResNetModel(trunk=f"timm/{name}"), form or BackboneSpec())
     trunk.draw("torchvision", torch.Generator().manual_seed(seed), zero_init_last_gamma=False)
     return trunk
 
 
-def theirs_of(trunk: Trunk, name: str) -> torch.nn.Module:
+def theirs_of(trunk: Backbone, name: str) -> torch.nn.Module:
     """timm's own feature network with the trunk's weights; layers that the trunk has not keep timm's."""
     theirs = timm.create_model(name, features_only=True, out_indices=trunk.places)
     state = {name.removeprefix("net."): tensor for name, tensor in trunk.state_dict().items()}
@@ -65,7 +65,7 @@ def images(count: int = 4, height: int = 64, width: int = 64) -> Tensor:
     ],
 )  # fmt: skip
 def test_maps_statistics_and_gradients_are_timm_s(name, stride):
-    trunk = trunk_of(name, Form(stride=stride))
+    trunk = trunk_of(name, BackboneSpec(stride=stride))
     theirs, given = theirs_of(trunk, name), images(2, 64, 64)
     assert trunk.strides[-1] == (8 if stride == 8 else 32)
     mine, expected = trunk.train()(given), theirs.train()(given)
@@ -87,8 +87,8 @@ def test_maps_statistics_and_gradients_are_timm_s(name, stride):
 
 @pytest.mark.parametrize("name", WITH_NORMS)
 def test_each_group_of_images_has_its_own_statistics(name):
-    trunk, given = trunk_of(name, Form(stride=8)).train(), images()
-    norms = list(batch_norms(trunk))
+    trunk, given = trunk_of(name, BackboneSpec(stride=8)).train(), images()
+    norms = list(list_batch_norms(trunk))
     assert norms and not [
         module
         for module in trunk.modules()
@@ -98,13 +98,13 @@ def test_each_group_of_images_has_its_own_statistics(name):
     configure_batch_norm(trunk, groups=2, join_group=None, join=1, forwards=1)
     torch.testing.assert_close(trunk(given)[-1], torch.cat(alone), rtol=1e-4, atol=1e-5)
     before = norms[0].running_mean.clone()
-    commit_running_statistics(trunk)
+    update_running_statistics(trunk)
     assert not torch.equal(norms[0].running_mean, before)
 
 
 @pytest.mark.parametrize("name", WITH_NORMS)
 def test_frozen_norms_use_their_running_statistics_and_do_not_train(name):
-    trunk = trunk_of(name, Form(stride=32, norm="frozen"))
+    trunk = trunk_of(name, BackboneSpec(stride=32, norm="frozen"))
     theirs, given = theirs_of(trunk, name), images(2)
     for module in (trunk.net, theirs):
         random = torch.Generator().manual_seed(1)
@@ -117,7 +117,7 @@ def test_frozen_norms_use_their_running_statistics_and_do_not_train(name):
     for map, other in zip(trunk.double().train()(given), theirs.double().eval()(given)):
         torch.testing.assert_close(map, other, rtol=1e-9, atol=1e-9)
         assert map.any()
-    assert not list(batch_norms(trunk))
+    assert not list(list_batch_norms(trunk))
     assert len(list(trunk.parameters())) < len(list(theirs.parameters()))
 
 
@@ -136,19 +136,19 @@ def networks(name: str) -> dict:
     """One of each workload on this trunk, with its loader of weights, its trunk, and its trunk's prefix."""
     classes = (
         WORKLOADS["classification"]
-        .network.build(Recipe("classification", ResNetModel(trunk=f"timm/{name}"), PhotoInput()), 3)
+        .network.build(Recipe("classification", ResNetModel(trunk=f"timm/{name}"), ImageInput()), 3)
         .network
     )
-    initialise(classes, "torchvision", torch.Generator().manual_seed(1))
-    cells = grids(96)
-    trunk = make_trunk(SSDModel(trunk=f"timm/{name}"), Form(stride=8))
-    boxes = SSD(trunk, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8)
-    initialise_ssd(boxes, torch.Generator().manual_seed(1))
+    init_weights(classes, "torchvision", torch.Generator().manual_seed(1))
+    cells = grid_sizes(96)
+    trunk = build_backbone(SSDModel(trunk=f"timm/{name}"), BackboneSpec(stride=8))
+    boxes = SSD(trunk, 3, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=8)
+    init_ssd(boxes, torch.Generator().manual_seed(1))
     settings = MaskRCNNModel(
         trunk=f"timm/{name}", norm="batch", frozen="none", channels=8, roi=RoI(channels=8), mask=MaskHead(convs=1)
     )
     masks = MaskRCNN(settings, 3)
-    initialise_mask_rcnn(masks, torch.Generator().manual_seed(1))
+    init_mask_rcnn(masks, torch.Generator().manual_seed(1))
     return {
         "classification": (classes, load_weights, classes, ""),
         "ssd": (boxes, load_ssd_weights, boxes.trunk, "trunk."),
@@ -189,19 +189,19 @@ def test_timm_s_files_and_our_own_checkpoints_fill_every_network_by_name(name, t
 @pytest.mark.parametrize(
     ("name", "form", "says"),
     [
-        ("convnext_ato", Form(), "--model.trunk timm/convnext_ato ... convnext_atto"),
-        ("hf-hub:timm/resnet18.a1_in1k", Form(), "network"),  # create_model would fetch it
-        ("", Form(), "network"),
-        ("vit_tiny_patch16_224", Form(), r"strides [16, 16, 16]"),
-        ("hrnet_w18_small", Form(stride=8), "12 of ... map"),
-        ("levit_128s", Form(), "any size"),
-        ("convnext_atto", Form(norm="frozen"), "--model.norm frozen ... BatchNorm"),
-        ("resnet10t", Form(norm="group"), "--model.norm group"),
+        ("convnext_ato", BackboneSpec(), "--model.trunk timm/convnext_ato ... convnext_atto"),
+        ("hf-hub:timm/resnet18.a1_in1k", BackboneSpec(), "network"),  # create_model would fetch it
+        ("", BackboneSpec(), "network"),
+        ("vit_tiny_patch16_224", BackboneSpec(), r"strides [16, 16, 16]"),
+        ("hrnet_w18_small", BackboneSpec(stride=8), "12 of ... map"),
+        ("levit_128s", BackboneSpec(), "any size"),
+        ("convnext_atto", BackboneSpec(norm="frozen"), "--model.norm frozen ... BatchNorm"),
+        ("resnet10t", BackboneSpec(norm="group"), "--model.norm group"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_trunk_is_refused_by_name(name, form, says):
     with raises(RecipeError, says):
-        make_trunk(ResNetModel(trunk=f"timm/{name}"), form)
+        build_backbone(ResNetModel(trunk=f"timm/{name}"), form)
 
 
 def test_a_norm_whose_statistics_could_not_span_images_is_refused_by_name():
@@ -214,30 +214,30 @@ def test_a_norm_whose_statistics_could_not_span_images_is_refused_by_name():
 def test_what_a_network_cannot_do_with_a_trunk_is_refused_by_its_flag():
     with pytest.raises(RecipeError, match=r"--model.frozen: .* Use --model.frozen none"):
         MaskRCNN(MaskRCNNModel(trunk="timm/convnext_atto", norm="batch"), 3)
-    cells = grids(100)
-    trunk = make_trunk(SSDModel(trunk="timm/convnext_atto"), Form(stride=8))
-    model = SSD(trunk, 3, cells=cells, boxes_a_cell=boxes_a_cell(len(cells)), extras=8)
+    cells = grid_sizes(100)
+    trunk = build_backbone(SSDModel(trunk="timm/convnext_atto"), BackboneSpec(stride=8))
+    model = SSD(trunk, 3, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=8)
     with raises(RecipeError, "--input.size 100", "12 cells", "13"):
         model(torch.zeros(1, 3, 100, 100))
     with raises(RecipeError, "--model.stem small", "--model.trunk timm/resnet10t"):
-        check_classification(Recipe("classification", ResNetModel(trunk="timm/resnet10t", stem="small"), PhotoInput()))
+        check_classification(Recipe("classification", ResNetModel(trunk="timm/resnet10t", stem="small"), ImageInput()))
 
 
 def test_without_timm_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(RecipeError, match=r"pip install 'timm>=1.0.22'"):
-        make_trunk(ResNetModel(trunk="timm/resnet10t"), Form())
+        build_backbone(ResNetModel(trunk="timm/resnet10t"), BackboneSpec())
 
 
 def test_a_classifier_pools_timm_s_last_map_and_its_memory_is_counted():
-    recipe = Recipe("classification", ResNetModel(trunk="timm/mobilenetv3_small_050"), PhotoInput(size=64))
+    recipe = Recipe("classification", ResNetModel(trunk="timm/mobilenetv3_small_050"), ImageInput(size=64))
     model = WORKLOADS["classification"].network.build(recipe, 5)
-    assert isinstance(model, Classifier)
-    initialise(model.network, "torchvision", torch.Generator().manual_seed(1))
+    assert isinstance(model, ClassifierWithLoss)
+    init_weights(model.network, "torchvision", torch.Generator().manual_seed(1))
     trunk, given = model.network.eval(), images(2)
     expected = torch.nn.functional.linear(trunk(given)[-1].mean((2, 3)), trunk.fc.weight, trunk.fc.bias)
     torch.testing.assert_close(trunk.classify(given), expected)
-    found = memory_of(WORKLOADS["classification"], recipe, System("cpu"), 5)
+    found = estimate_recipe_memory(WORKLOADS["classification"], recipe, System("cpu"), 5)
     assert found.parameters == sum(parameter.numel() for parameter in model.parameters()) and found.per_image > 0
 
 
@@ -269,7 +269,9 @@ def test_what_a_network_draws_in_a_step_is_switched_off_or_refused():
 )
 def test_frozen_norms_are_folded_where_that_changes_nothing(name: str, folded: int) -> None:
     """timm's own network in eval mode computes the same maps and the same gradients; ghostnet's names are in another order."""
-    trunk = trunk_of(name, Form(norm="frozen", finest=8)).train().double()  # in float32 a ReLU6 here and there flips
+    trunk = (
+        trunk_of(name, BackboneSpec(norm="frozen", finest=8)).train().double()
+    )  # in float32 a ReLU6 here and there flips
     drawn = torch.Generator().manual_seed(3)
     for norm in (module for module in trunk.modules() if isinstance(module, FrozenBatchNormAct)):
         norm.running_mean.copy_(0.1 * torch.randn(len(norm.weight), generator=drawn))

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.data.batch import Batch
-from paceline.models.metrics import better
-from paceline.models.metrics.top_k import TopKScore, best_classes, check_every_image_once, unpack
+from paceline.models.metrics import is_better
+from paceline.models.metrics.top_k import TopKScore, check_every_image_once, top_classes, unpack_top_k
 
 
 def numbered(indices: torch.Tensor, labels: torch.Tensor) -> Batch:
@@ -49,7 +49,7 @@ def test_any_number_of_ranks_gives_the_same_result(ranks: int) -> None:
         for image in mine:
             score.add(numbered(torch.tensor([image]), labels[image : image + 1]), logits[image : image + 1])
         packed.append(score.pack())
-    joined, whole = unpack(packed[::-1]), TopKScore()
+    joined, whole = unpack_top_k(packed[::-1]), TopKScore()
     whole.add(numbered(torch.arange(23), labels), logits)
     np.testing.assert_array_equal(joined.classes, whole.joined().classes)
     np.testing.assert_array_equal(joined.indices, np.arange(23))
@@ -63,7 +63,7 @@ def test_a_photo_with_nan_logits_is_wrong_even_for_class_0() -> None:
 
 
 def test_scores_are_probabilities_best_first() -> None:
-    classes, scores = best_classes(torch.tensor([[0.0, 2.0, 1.0]]))
+    classes, scores = top_classes(torch.tensor([[0.0, 2.0, 1.0]]))
     assert classes.tolist() == [[1, 2, 0]]
     torch.testing.assert_close(scores[0], torch.softmax(torch.tensor([2.0, 1.0, 0.0]), 0))
 
@@ -75,9 +75,9 @@ def test_an_evaluation_that_misses_or_repeats_an_image_is_refused(scored: list[i
 
 
 def test_a_rank_without_images_packs_and_joins() -> None:
-    assert unpack([TopKScore().pack()]).accuracy(1) == 0
+    assert unpack_top_k([TopKScore().pack()]).accuracy(1) == 0
 
 
 def test_only_more_is_better():
-    assert better(0.5, None) and better(0.5, 0.4)
-    assert not better(0.5, 0.5) and not better(0.4, 0.5) and not better(float("nan"), None)
+    assert is_better(0.5, None) and is_better(0.5, 0.4)
+    assert not is_better(0.5, 0.5) and not is_better(0.4, 0.5) and not is_better(float("nan"), None)

@@ -12,8 +12,8 @@ from triton_programs import interpreter_works, printed_by
 pytest.importorskip("triton")
 FOLDER = Path(__file__).parent
 # Of a thread, of which a program has 256: 128 let an SM hold two programs, 80 three.
-MOST_REGISTERS = {"image_gradients": 80, "normalise": 80, "partial_moments": 96, "partial_slopes": 128, "whole_slopes": 128}
-MOST_OF_FEW_PROGRAMS = 168
+MAX_REGISTERS = {"image_gradients": 80, "normalise": 80, "partial_moments": 96, "partial_slopes": 128, "whole_slopes": 128}
+MAX_OF_FEW_PROGRAMS = 168
 
 
 BY_DAY = ("channels_far_from_0_and_without_spread", "other_layouts", "any_sizes")
@@ -36,7 +36,7 @@ def test_they_are_built_without_spilled_registers_and_round_as_they_should(tmp_p
     assert len(found) == 9
     for name, facts in found.items():
         kernel = name.partition(" ")[0]
-        assert facts["registers"] <= MOST_REGISTERS.get(kernel, MOST_OF_FEW_PROGRAMS), (name, facts)
+        assert facts["registers"] <= MAX_REGISTERS.get(kernel, MAX_OF_FEW_PROGRAMS), (name, facts)
         assert facts["spilled"] == 0, (name, facts)
         # A mask that is computed again is the output's to the bit only where no multiply-add is fused.
         assert not any(word.startswith(("fma", "mad")) for word in facts["words"]), (name, facts)

@@ -12,10 +12,10 @@ from triton_programs import interpreter_works, printed_by
 pytest.importorskip("triton")
 FOLDER = Path(__file__).parent
 # Of the 255 that a thread may have; above 128 an SM holds fewer than 16 warps, which `walk`, a warp or four a list, never asks for.
-MOST_REGISTERS = {"objects": 80, "anchors": 96, "defaults": 96, "overlapped": 112}
-MOST_OF_A_WALK = 192
+MAX_REGISTERS = {"objects": 80, "anchors": 96, "defaults": 96, "overlapped": 112}
+MAX_OF_A_WALK = 192
 # RoIAlign's, of programs of 256 threads: 128 let an SM hold two of them, 80 three, 64 four.
-MOST_OF_ROI_ALIGN = {"by_map": 64, "pool": 64, "gather": 112}
+MAX_OF_ROI_ALIGN = {"by_map": 64, "pool": 64, "gather": 112}
 
 
 BY_DAY = (
@@ -44,7 +44,7 @@ def test_they_are_built_without_spilled_registers_and_round_as_torch_does(tmp_pa
     found = printed_by(FOLDER / "built_kernels.py", capability, *widths, TRITON_CACHE_DIR=str(tmp_path))
     assert len(found) == 4 + len(widths)
     for name, facts in found.items():
-        assert facts["registers"] <= MOST_REGISTERS.get(name, MOST_OF_A_WALK), (name, facts)
+        assert facts["registers"] <= MAX_REGISTERS.get(name, MAX_OF_A_WALK), (name, facts)
         assert facts["spilled"] == 0, (name, facts)
         # No fused multiply-add, and no quotient that is only nearly right; Triton 3.5 takes one below 2^-126 for 0.
         quotients = ([],) if name.startswith("walk") else (["div.rn.f32"], ["div.rn.ftz.f32"])
@@ -60,7 +60,7 @@ def test_roi_align_is_built_without_spilled_registers_and_reads_16_bytes_at_once
     assert len(found) == 5
     for name, facts in found.items():
         kernel = name.partition(" ")[0]
-        assert facts["registers"] <= MOST_OF_ROI_ALIGN[kernel] and facts["spilled"] == 0, (name, facts)
+        assert facts["registers"] <= MAX_OF_ROI_ALIGN[kernel] and facts["spilled"] == 0, (name, facts)
         # Places are rounded as torchvision's: no fused multiply-add.
         assert not any(word.startswith(("fma", "mad")) for word in facts["words"]), (name, facts)
         assert kernel == "by_map" or {"ld.global.v4.b32", "st.global.v4.b32"} <= set(facts["moves"]), (name, facts)

@@ -21,7 +21,7 @@ from paceline.config.recipes import RECIPES
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.box_source import prepare_boxes
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.models.batch_shapes import Fit
+from paceline.models.batch_shapes import ResizedShape
 from paceline.models.registry import WORKLOADS
 
 NAMES = ("ssd-tiny", "maskrcnn-tiny")
@@ -71,7 +71,7 @@ def test_samples_groups_and_truth_are_those_of_the_upright_set(sets, name):
         pictures = [np.zeros(side, np.uint8) for _ in range(2)]
         where = (256, (352, 352)) if name == "maskrcnn-tiny" else (192, (192, 192))
         for task, out in zip((upright, turned), pictures):
-            task.data.render(task.data.val_index, partial(task.data.draw_val, Fit(*where)), 0, number, out)
+            task.data.render(task.data.val_index, partial(task.data.draw_val, ResizedShape(*where)), 0, number, out)
         equal(*pictures)
     if name == "maskrcnn-tiny":
         equal(turned.data.shapes.groups, upright.data.shapes.groups)
@@ -100,5 +100,7 @@ def test_class_folders_give_the_upright_sets_photos(tmp_path):
         equal(tasks[1].data.sample(0, number), tasks[0].data.sample(0, number))
         pictures = [np.zeros((160, 160, 3), np.uint8) for _ in range(2)]
         for task, out in zip(tasks, pictures):
-            task.data.render(task.data.val_index, partial(task.data.draw_val, Fit(160, (160, 160))), 0, number, out)
+            task.data.render(
+                task.data.val_index, partial(task.data.draw_val, ResizedShape(160, (160, 160))), 0, number, out
+            )
         equal(*pictures)

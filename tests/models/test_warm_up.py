@@ -10,13 +10,13 @@ import torch
 from instance_sets import make_instances
 from tiny_runs import make_photos
 
-from paceline.config.plan import Plan, make_plan
+from paceline.config.plan import BatchPlan, make_plan
 from paceline.config.recipes.resnet50 import tiny as resnet50_tiny
 from paceline.config.recipes.ssd import tiny as ssd_tiny
 from paceline.config.system import System
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank, Task
 
@@ -24,18 +24,18 @@ ALONE = InputRank(0, 1, torch.device("cpu"), 1)
 
 
 def classification(folder: Path) -> Task:
-    manifest = Manifest.load(ensure_prepared(make_photos(folder / "photos")))
+    manifest = Manifest.load(prepare_if_needed(make_photos(folder / "photos")))
     return WORKLOADS["classification"].open(replace(resnet50_tiny(), global_batch=8, bn_span=4), manifest)
 
 
 def detection(folder: Path) -> Task:
     root = make_instances(folder / "instances", train=8, val=2)
     return WORKLOADS["ssd"].open(
-        replace(ssd_tiny(), global_batch=8, bn_span=4), Manifest.load(ensure_prepared(root, kind="boxes"))
+        replace(ssd_tiny(), global_batch=8, bn_span=4), Manifest.load(prepare_if_needed(root, kind="boxes"))
     )
 
 
-def plan_of(task: Task) -> Plan:
+def plan_of(task: Task) -> BatchPlan:
     recipe = task.recipe
     return make_plan(
         recipe, System(), world=1, most=4, train_images=task.data.train_images, val_images=task.data.val_images

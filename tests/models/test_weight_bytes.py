@@ -21,7 +21,7 @@ from paceline.models.weights.formats.mxnet_files import read_params
 from paceline.models.weights.formats.tensorflow import find_index, read_tf_checkpoint
 from paceline.models.weights.weight_file import open_weights
 
-MOST = 2**20
+MAX = 2**20
 TYPES = ("f4", "f8", "f2", "u1", "i4", "i1", "i8")
 
 
@@ -43,13 +43,13 @@ def equal(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> bool:
 @pytest.mark.parametrize("magic", [0, V1, V2, V3], ids=["legacy", "V1", "V2", "V3"])
 def test_params_of_every_age_and_type_are_read(magic, tmp_path):
     (tmp_path / "w.params").write_bytes(params(arrays(), magic))
-    assert equal(read_params(tmp_path / "w.params", MOST), arrays())
+    assert equal(read_params(tmp_path / "w.params", MAX), arrays())
 
 
 def test_params_of_a_module_lose_their_prefix_and_scalars_need_numpys_shapes(tmp_path):
     scalar = {"arg:a": np.float32(2).reshape(()), "aux:b": np.ones(2, "f4")}
     (tmp_path / "w.params").write_bytes(params(scalar, V3))
-    found = read_params(tmp_path / "w.params", MOST)
+    found = read_params(tmp_path / "w.params", MAX)
     assert found.keys() == {"a", "b"} and found["a"].shape == () and found["a"] == 2
 
 
@@ -94,7 +94,7 @@ def test_no_bytes_make_the_params_reader_raise_anything_else(tmp_path_factory, c
     file = tmp_path_factory.getbasetemp() / "any.params"
     file.write_bytes(struct.pack("<QQQ", 0x112, 0, 1) + content)
     try:
-        read_params(file, MOST)
+        read_params(file, MAX)
     except CheckpointError:
         return
 
@@ -112,7 +112,7 @@ def test_a_tensorflow_checkpoint_is_read_by_any_of_its_names(blocks, checksums, 
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
     for name in ("", "model.ckpt-7", "model.ckpt-7.index", "model.ckpt-7.data-00000-of-00001", "model.ckpt-7.meta"):
         assert find_index(tmp_path / name) == index
-    assert equal(read_tf_checkpoint(index, MOST), arrays())
+    assert equal(read_tf_checkpoint(index, MAX), arrays())
 
 
 DAMAGE = {
@@ -171,7 +171,7 @@ def test_a_key_longer_than_its_block_is_refused(tmp_path):
             body += content + b"\0" + struct.pack("<I", masked(content + b"\0"))
         index.write_bytes(body + b"".join(places[1:]).ljust(40, b"\0") + struct.pack("<Q", 0xDB4775248B80FB57))
         with pytest.raises(CheckpointError, match=says):
-            read_tf_checkpoint(index, MOST)
+            read_tf_checkpoint(index, MAX)
 
 
 @given(st.binary(max_size=200), st.integers(0, 60))
@@ -180,7 +180,7 @@ def test_no_index_makes_the_reader_raise_anything_else(tmp_path_factory, content
     index = tf_checkpoint(folder / "any", {"a": np.ones(2, "f4")}, blocks=1)
     index.write_bytes(content + index.read_bytes()[keep:])
     try:
-        read_tf_checkpoint(index, MOST)
+        read_tf_checkpoint(index, MAX)
     except CheckpointError:
         return
 

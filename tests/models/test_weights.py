@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 from paceline._utils.errors import CheckpointError
 from paceline.cli.main import main
-from paceline.models.backbones.base import initialise
+from paceline.models.backbones.base import init_weights
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.weights.formats.array_pickle import read_pickled_arrays
 from paceline.models.weights.formats.torchvision import resnet_fields
@@ -31,7 +31,7 @@ from paceline.models.weights.weight_file import open_weights
 
 def tiny(depth: int = 18, classes: int = 5, seed: int = 0, **settings) -> ResNet:
     model = ResNet(depth, classes, width=4, **settings)
-    initialise(model, "torchvision", torch.Generator().manual_seed(seed))
+    init_weights(model, "torchvision", torch.Generator().manual_seed(seed))
     for module in model.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
             module.get_buffer("running_mean").normal_(generator=torch.Generator().manual_seed(seed))

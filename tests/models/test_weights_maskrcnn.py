@@ -18,12 +18,12 @@ from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipes import RECIPES
 from paceline.config.ssd import SSDModel
 from paceline.models.backbones.resnet import ResNet
-from paceline.models.maskrcnn.model import initialise_mask_rcnn
+from paceline.models.maskrcnn.model import init_mask_rcnn
 from paceline.models.maskrcnn.module import MaskRCNN
 from paceline.models.registry import WORKLOADS
 from paceline.models.weights.classes import Labels
 from paceline.models.weights.formats.detectron2 import from_detectron2, to_detectron2
-from paceline.models.weights.formats.ours import FormError, Ours
+from paceline.models.weights.formats.ours import PacelineWeights, WeightFormatError
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))
@@ -37,7 +37,7 @@ NAMES = tuple(f"category {number}" for number in COCO_IDS)
 
 def network(classes: int, seed: int, settings: MaskRCNNModel = SMALL) -> MaskRCNN:
     made = MaskRCNN(settings, classes)
-    initialise_mask_rcnn(made, torch.Generator().manual_seed(seed))
+    init_mask_rcnn(made, torch.Generator().manual_seed(seed))
     with torch.no_grad():
         for name, tensor in made.state_dict().items():  # biases and statistics that tell two nets apart
             if tensor.dim() == 1 and tensor.is_floating_point():
@@ -215,7 +215,7 @@ def test_a_box_head_with_convolutions_goes_to_detectron2_and_back():
     state = network(4, 0, settings).state_dict()
     head = {name: tensor for name, tensor in state.items() if ".box_head." in name}
     assert head["roi_heads.box_head.4.weight"].shape[1] == 24 * settings.roi.side**2
-    theirs, _, (wanted, *_) = to_detectron2(Ours(state))
+    theirs, _, (wanted, *_) = to_detectron2(PacelineWeights(state))
     assert "NUM_CONV 3" in wanted and "CONV_DIM 24" in wanted and "NUM_FC 1" in wanted
     layers = ("conv1", "conv2", "conv3", "fc1")
     names = [f"roi_heads.box_head.{layer}.{part}" for layer in layers for part in ("weight", "bias")]
@@ -223,5 +223,5 @@ def test_a_box_head_with_convolutions_goes_to_detectron2_and_back():
     back = from_detectron2(theirs, {"__author__": "torchvision"}).tensors
     assert all(torch.equal(back[name], tensor) for name, tensor in head.items())
     theirs["roi_heads.box_head.fc2.weight"] = torch.zeros(4, 4)
-    with raises(FormError, "two"):
+    with raises(WeightFormatError, "two"):
         from_detectron2(theirs, {})

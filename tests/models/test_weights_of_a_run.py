@@ -12,10 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from paceline._utils.errors import CheckpointError
-from paceline._utils.safe_read import sealed
+from paceline._utils.safe_read import with_checksum
 from paceline.cli.main import main
 from paceline.config.run import FORMAT
-from paceline.models.backbones.base import initialise
+from paceline.models.backbones.base import init_weights
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.weights.formats.ours import NEEDS
 from paceline.models.weights.load import load_weights
@@ -25,7 +25,7 @@ OTHER = [(field, value) for field, values in NEEDS.items() for value in values]
 
 def resnet(**more) -> ResNet:
     model = ResNet(50, 5, width=4, **more)
-    initialise(model, "torchvision", torch.Generator().manual_seed(0))
+    init_weights(model, "torchvision", torch.Generator().manual_seed(0))
     return model
 
 
@@ -42,7 +42,7 @@ def checkpoint(folder: Path, **model: object) -> Path:
         "plan": {},
         "controls": {},
     }
-    (folder / "run" / "run.json").write_text(json.dumps(sealed(facts)))
+    (folder / "run" / "run.json").write_text(json.dumps(with_checksum(facts)))
     built = {name: value for name, value in model.items() if name in NEEDS}
     save_file(
         {name: tensor.contiguous() for name, tensor in resnet(**built).state_dict().items()}, best / "model.safetensors"

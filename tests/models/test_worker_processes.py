@@ -14,11 +14,11 @@ from instance_sets import make_instances
 import paceline.models.datamodule as task_module
 from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.data.loader.loader import Loader
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.models.task import InputRank
 from paceline.tools.bench.input_contenders import task_loader
 from paceline.training.open_data import open_task
@@ -62,8 +62,8 @@ def test_a_task_s_batches(name: str, changes: dict[str, Any], objects: Path, cla
     recipe = RECIPES[name]()
     recipe = replace(recipe, input=replace(recipe.input, **changes), global_batch=4)
     data = class_photos if recipe.task == "classification" else objects
-    with open_world(SINGLE, device=CPU) as world:
-        task = open_task(recipe, Controls(data=str(data)), world)
+    with open_distributed(SINGLE, device=CPU) as world:
+        task = open_task(recipe, RunOptions(data=str(data)), world)
         expected, found = batches(task, False, monkeypatch), batches(task, True, monkeypatch)
     assert len(expected) == len(found) > 4
     for ours, theirs in zip(found, expected, strict=True):
@@ -75,8 +75,8 @@ def test_a_loader_of_few_images_renders_in_threads(class_photos: Path, monkeypat
     made: list[bool] = []
     monkeypatch.setattr(task_module, "Loader", lambda **options: made.append(options["processes"]))
     recipe, system, few = (replace(RECIPES["resnet50-tiny"](), global_batch=2), System("cpu"), task_module.WORTH_PROCESSES)
-    with open_world(SINGLE, device=CPU) as world:
-        task, place = open_task(recipe, Controls(data=str(class_photos)), world), InputRank(0, 1, CPU, 2)
+    with open_distributed(SINGLE, device=CPU) as world:
+        task, place = open_task(recipe, RunOptions(data=str(class_photos)), world), InputRank(0, 1, CPU, 2)
     plan = make_plan(recipe, system, world=1, most=2, train_images=task.data.train_images, val_images=task.data.val_images)
     for images in (few - 2, few):
         task.data.train_loader(replace(plan, stop_after=images // 2), system, place)

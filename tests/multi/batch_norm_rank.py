@@ -15,8 +15,8 @@ from torch import nn
 from paceline.models.layers.batch_norm import (
     BatchNorm,
     average_running_statistics,
-    commit_running_statistics,
     configure_batch_norm,
+    update_running_statistics,
 )
 
 RANKS = 2
@@ -58,7 +58,7 @@ def train(model: nn.Module, part: slice) -> dict[str, torch.Tensor]:
         # A gradient that differs everywhere: that of a plain sum vanishes in BatchNorm.
         upstream = torch.linspace(-1, 1, output[0].numel() * RANKS * SHARE).view(-1, *output.shape[1:])
         ((output * upstream[part]).sum() / (RANKS * SHARE)).backward()
-        commit_running_statistics(model)
+        update_running_statistics(model)
         found[f"{step}.output"] = output.detach()
         assert own.grad is not None
         found[f"{step}.input"] = own.grad

@@ -9,7 +9,7 @@ import pytest
 from small_run import UNTIL_STOPPED, Trainer
 from zygote import Zygote
 
-from paceline.distributed.comm.interfaces import free_port
+from paceline.distributed.comm.interfaces import find_free_port
 
 
 @pytest.fixture(scope="session")
@@ -34,4 +34,4 @@ def undisturbed(trainer) -> Path:
 @pytest.fixture
 def port() -> int:
     """A TCP port that nobody listens at."""
-    return free_port()
+    return find_free_port()

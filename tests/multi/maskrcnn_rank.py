@@ -20,17 +20,17 @@ from given_model import state_around
 from torch import Tensor
 from training_rank import main as command_line
 
-from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
-from paceline.config.plan import Rates, make_plan
+from paceline.config.maskrcnn import RPN, InstanceFilter, InstanceInput, MaskHead, MaskRCNNModel, RoI
+from paceline.config.plan import StepRates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
 from paceline.data.batch import Batch, InstanceBatch, InstanceObjects, instance_batch
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import World, open_world
-from paceline.models.maskrcnn.model import initialise_mask_rcnn
+from paceline.distributed.comm.world import DistContext, open_distributed
+from paceline.models.maskrcnn.model import init_mask_rcnn
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank
 from paceline.training.factory import build_model, build_state
@@ -79,7 +79,7 @@ def small() -> Recipe[MaskRCNNModel, InstanceInput]:
             ),
             roi=RoI(iou=0.3, samples=40, positive_share=1.0, channels=32),
             mask=MaskHead(convs=1, canvas=CANVAS),
-            detect=InstanceDetect(keep=20, candidates=100),
+            detect=InstanceFilter(keep=20, candidates=100),
         ),
         input=InstanceInput(short=(64,), long=96, crop=0.8, jitter="matrix", drop_empty=False),
         target_data="none",
@@ -131,20 +131,20 @@ def forward_of(case: str, images: range) -> InstanceBatch:
     return instance_batch(tensor, [objects_of(image, case, size) for image in images], torch.tensor(list(images)))
 
 
-def step(world: World, case: str, group: int, most: int) -> dict[str, Tensor]:
+def step(world: DistContext, case: str, group: int, most: int) -> dict[str, Tensor]:
     """This rank's losses of one step, the gradients, and the running statistics after it."""
     recipe = recipe_of(case, group)
     plan = make_plan(recipe, System(), world=world.world, most=most, train_images=80, val_images=8)
-    run = Run("steps", recipe, "cpu", System(precision="fp32"), plan, Controls())
+    run = RunSpec("steps", recipe, "cpu", System(precision="fp32"), plan, RunOptions())
     model = WORKLOADS["maskrcnn"].network.build(recipe, CLASSES)
-    initialise_mask_rcnn(model.network, torch.Generator().manual_seed(3))
+    init_mask_rcnn(model.network, torch.Generator().manual_seed(3))
     state = state_around(lambda device: model, run, world)
     first, each = world.rank * plan.images_per_rank, plan.images_per_forward
     starts = range(first, first + plan.images_per_rank, each)
     batches = [forward_of(case, range(start, start + each)) for start in starts]
-    losses = TrainStep(state, plan, run.system, torch.device("cpu"))(batches, Rates(0.02, 0.02))
+    losses = TrainStep(state, plan, run.system, torch.device("cpu"))(batches, StepRates(0.02, 0.02))
     found = {f"loss.{name}": value for name, value in losses.items()}
-    found.update({name: value for name, value in state.optimiser.state().items() if name.startswith("velocity.")})
+    found.update({name: value for name, value in state.optimizer.state().items() if name.startswith("velocity.")})
     found.update({f"buffer.{name}": value for name, value in model.named_buffers() if "running_" in name})
     return {name: value.detach().clone() for name, value in found.items()}
 
@@ -162,12 +162,12 @@ def memory(data: Path, tried: bool) -> list[int]:
         global_batch=4,
         images_seen=4 * 10,
     )
-    task = WORKLOADS["maskrcnn"].open(recipe, Manifest.load(ensure_prepared(data, kind="boxes")))
-    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+    task = WORKLOADS["maskrcnn"].open(recipe, Manifest.load(prepare_if_needed(data, kind="boxes")))
+    with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         plan = make_plan(
             recipe, System(), world=1, most=4, train_images=task.data.train_images, val_images=task.data.val_images
         )
-        run = Run("memory", recipe, "cpu", System(precision="fp32"), plan, Controls())
+        run = RunSpec("memory", recipe, "cpu", System(precision="fp32"), plan, RunOptions())
         state = build_state(build_model(task, run, world), run, world)
         place = InputRank(0, 1, torch.device("cpu"), 1)
         with task.data.train_loader(plan, run.system, place, first=0, one_batch=False) as loader:
@@ -178,7 +178,7 @@ def memory(data: Path, tried: bool) -> list[int]:
             take.discard([task.data.warm_up_batch(plan, place.device)])
         peaks.append(peak())
         for batch in batches:
-            take([batch], Rates(0.02, 0.02))
+            take([batch], StepRates(0.02, 0.02))
             peaks.append(peak())
     return peaks
 
@@ -201,7 +201,7 @@ def main() -> int:
         data, out, tried = sys.argv[2:]
         Path(out).write_text(json.dumps(memory(Path(data), tried == "tried")))
         return 0
-    with open_world(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=60) as world:
+    with open_distributed(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=60) as world:
         found = {
             f"{case} {group} {most}": step(world, case, group, most) for case, cuts in CASES.items() for group, most in cuts
         }

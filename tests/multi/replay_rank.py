@@ -11,12 +11,12 @@ import torch
 from small_steps import batch_of, plan_of, small, state_of
 from tape import Recorder
 
-from paceline.config.plan import rates_at
+from paceline.config.plan import step_rates
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import World, open_world
+from paceline.distributed.comm.world import DistContext, open_distributed
 from paceline.models.ops import dispatch
-from paceline.training.optim.step_scalars import StepNumbers
+from paceline.training.optim.step_scalars import StepScalars
 from paceline.training.step import TrainStep
 
 CPU, STEPS = torch.device("cpu"), 6
@@ -29,13 +29,13 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
 }
 
 
-def trained(world: World, case: str, capture: Recorder | None) -> dict[str, Any]:
+def trained(world: DistContext, case: str, capture: Recorder | None) -> dict[str, Any]:
     """Losses of the steps, and the weights after them."""
     task, changes, most = CASES[case]
     recipe, system = small(task, changes), System(images_per_forward=most)
     plan = plan_of(recipe, system, steps=STEPS, world=world.world)
     state = state_of(recipe, plan, system, CPU, world=world)
-    numbers = StepNumbers(recipe.optim, CPU, tensors=True)
+    numbers = StepScalars(recipe.optim, CPU, tensors=True)
     take = TrainStep(state, plan, system, CPU, world.group, numbers=numbers, capture=capture)
     losses = []
     for step in range(-1, STEPS):
@@ -45,13 +45,13 @@ def trained(world: World, case: str, capture: Recorder | None) -> dict[str, Any]
             take.warm_up(batches)  # settles data parallel's buckets
             take.prepare(batches)
             continue
-        losses.append(float(take(batches, rates_at(recipe, plan, step))["loss"]))
+        losses.append(float(take(batches, step_rates(recipe, plan, step))["loss"]))
     return {"losses": losses, "weights": {name: tensor.clone() for name, tensor in state.model.state_dict().items()}}
 
 
 def main() -> int:
     torch.set_num_threads(1)
-    with dispatch.fixed(), open_world(read_launch(os.environ), device=CPU, collective_seconds=60) as world:
+    with dispatch.static_shapes(), open_distributed(read_launch(os.environ), device=CPU, collective_seconds=60) as world:
         found = {}
         for case in CASES:
             recorder = Recorder()

@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
-from paceline.config.resnet import PhotoInput, ResNetModel
+from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.models.resnet.workload import RESNET, ResNetNetwork
-from paceline.models.workload import Workload
+from paceline.models.workload import WorkloadSpec
 
 STEPS = 30
 
 
-def small() -> Recipe[ResNetModel, PhotoInput]:
+def small() -> Recipe[ResNetModel, ImageInput]:
     """Thirty steps of twelve photos of 32 pixels.
 
     Ranks that share BatchNorm's statistics exchange them in each norm, forward and backward, and take three times as long: only
@@ -27,7 +27,7 @@ def small() -> Recipe[ResNetModel, PhotoInput]:
     return Recipe(
         task="classification",
         model=ResNetModel(depth=10, width=8),
-        input=PhotoInput(size=32, area=(0.35, 1.0), eval_resize=36, eval_size=32),
+        input=ImageInput(size=32, area=(0.35, 1.0), eval_resize=36, eval_size=32),
         target_data="none",
         global_batch=12,
         images_seen=12 * STEPS,
@@ -38,7 +38,7 @@ def small() -> Recipe[ResNetModel, PhotoInput]:
     )
 
 
-def smooth() -> Recipe[ResNetModel, PhotoInput]:
+def smooth() -> Recipe[ResNetModel, ImageInput]:
     """Fifty steps of 64 photos through a network without kinks.
 
     At a ReLU's kink the gradient jumps, so that rounding of 1e-7 becomes a difference of 1e-3 within a few steps, at
@@ -48,7 +48,7 @@ def smooth() -> Recipe[ResNetModel, PhotoInput]:
         small(),
         task=f"{__file__}:SMOOTH",
         model=ResNetModel(depth=10, width=8, stem="small"),
-        input=PhotoInput(size=16, area=(0.35, 1.0), eval_resize=36, eval_size=32),
+        input=ImageInput(size=16, area=(0.35, 1.0), eval_resize=36, eval_size=32),
         global_batch=64,
         images_seen=50 * 64,
         bn_span=16,
@@ -73,7 +73,7 @@ class Smooth(ResNetNetwork):
 SMOOTH = replace(RESNET, network=Smooth())
 
 
-def watched() -> Recipe[ResNetModel, PhotoInput]:
+def watched() -> Recipe[ResNetModel, ImageInput]:
     """The small recipe; RUN.touchedRANK gets a line "milliseconds,started" when the process or a worker opens a training image."""
     run = Path(sys.argv[sys.argv.index("--out") + 1])
     file = f"{run}.touched{os.environ.get('RANK', 0)}"
@@ -93,7 +93,7 @@ def watched() -> Recipe[ResNetModel, PhotoInput]:
     return small()
 
 
-def built_slowly() -> Recipe[ResNetModel, PhotoInput]:
+def built_slowly() -> Recipe[ResNetModel, ImageInput]:
     """The small recipe, whose network takes a while to build."""
     return replace(small(), task=f"{__file__}:BUILT_SLOWLY")
 
@@ -109,22 +109,22 @@ class BuiltSlowly(ResNetNetwork):
 BUILT_SLOWLY = replace(RESNET, network=BuiltSlowly())
 
 
-def on_disks_of_their_own() -> Recipe[ResNetModel, PhotoInput]:
+def on_disks_of_their_own() -> Recipe[ResNetModel, ImageInput]:
     """The small recipe, of whose run rank 1 sees other checkpoints: RUN.rank1, as if its host had a disk of its own."""
     import paceline.training.resume as start
 
     if os.environ.get("RANK") == "1":
-        ours = start.newest_valid
-        start.newest_valid = lambda folder, *more: ours(beside_run("rank1"), *more)
+        ours = start.find_newest_valid
+        start.find_newest_valid = lambda folder, *more: ours(beside_run("rank1"), *more)
     return small()
 
 
-def drawn_by_rank() -> Recipe[ResNetModel, PhotoInput]:
+def drawn_by_rank() -> Recipe[ResNetModel, ImageInput]:
     """The small recipe with an average of the weights, in a network that every rank draws by itself."""
     return replace(small(), task=f"{__file__}:DRAWN_BY_RANK", ema=0.999, quality=Quality())
 
 
-def drawn_alike() -> Recipe[ResNetModel, PhotoInput]:
+def drawn_alike() -> Recipe[ResNetModel, ImageInput]:
     """The same; all ranks draw as rank 0 does there."""
     return replace(drawn_by_rank(), task=f"{__file__}:DRAWN_ALIKE")
 
@@ -135,8 +135,8 @@ class Drawn(ResNetNetwork):
     def __init__(self, drawn=0):
         self.drawn = drawn
 
-    def initialise(self, recipe, model, generator):
-        super().initialise(recipe, model, generator.manual_seed(self.drawn))
+    def initialize(self, recipe, model, generator):
+        super().initialize(recipe, model, generator.manual_seed(self.drawn))
 
 
 DRAWN_BY_RANK, DRAWN_ALIKE = (replace(RESNET, network=Drawn(seed)) for seed in (int(os.environ.get("RANK", 0)), 0))
@@ -147,7 +147,7 @@ def beside_run(suffix: str) -> Path:
     return Path(f"{sys.argv[sys.argv.index('--out') + 1]}.{suffix}")
 
 
-def troubled() -> Recipe[ResNetModel, PhotoInput]:
+def troubled() -> Recipe[ResNetModel, ImageInput]:
     """The small recipe, in whose input path and scorer something happens (see `open_troubled`)."""
     return replace(small(), task=f"{__file__}:TROUBLED")
 
@@ -162,10 +162,10 @@ def open_troubled(workload, recipe, manifest, **limits):
     """
     import torch
 
-    task = Workload.open(workload, recipe, manifest, **limits)
+    task = WorkloadSpec.open(workload, recipe, manifest, **limits)
     order = beside_run("trouble")
     here = int(os.environ.get("RANK", 0)) == int(os.environ.get("WORLD_SIZE", 1)) - 1
-    draw_train, summarise = task.data.draw_train, task.evaluator.summarise
+    draw_train, summarize = task.data.draw_train, task.evaluator.summarize
     photos = 0
 
     def limit(more: int) -> None:
@@ -189,15 +189,15 @@ def open_troubled(workload, recipe, manifest, **limits):
     def score(packed):
         if order.exists() and order.read_text() == "leave score":
             sys.exit(0)
-        return summarise(packed)
+        return summarize(packed)
 
     if ordered() == "addresses at once":
         limit(100 * 2**20)
-    task.data.draw_train, task.evaluator.summarise = draw, score
+    task.data.draw_train, task.evaluator.summarize = draw, score
     return task
 
 
-class Troubled(Workload):
+class Troubled(WorkloadSpec):
     """See `open_troubled`."""
 
     open = open_troubled
@@ -206,7 +206,7 @@ class Troubled(Workload):
 TROUBLED = Troubled(**vars(RESNET))
 
 
-def scored_slowly() -> Recipe[ResNetModel, PhotoInput]:
+def scored_slowly() -> Recipe[ResNetModel, ImageInput]:
     """The small recipe, whose scorer, or its training, waits for what the test tells it (see `open_scored_slowly`)."""
     return replace(small(), task=f"{__file__}:SCORED_SLOWLY")
 
@@ -222,9 +222,9 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
     RUN.scoring is there once somebody has waited. A rank that only evaluates reads in RUN.begun how far training is.
     """
 
-    task = Workload.open(workload, recipe, manifest, **limits)
+    task = WorkloadSpec.open(workload, recipe, manifest, **limits)
     orders, waiting, progress = beside_run("scorer"), beside_run("scoring"), beside_run("begun")
-    summarise, train_loader, draw_val = task.evaluator.summarise, task.data.train_loader, task.data.draw_val
+    summarize, train_loader, draw_val = task.evaluator.summarize, task.data.train_loader, task.data.draw_val
     begun = 0
 
     @contextmanager
@@ -280,13 +280,13 @@ def open_scored_slowly(workload, recipe, manifest, **limits):
             waiting.touch()
             assert time.monotonic() < until, f"no training beside scoring: step {reached()} was the last"
             time.sleep(0.01)
-        return summarise(packed)
+        return summarize(packed)
 
-    task.evaluator.summarise, task.data.train_loader, task.data.draw_val = obedient, counted_loader, draw
+    task.evaluator.summarize, task.data.train_loader, task.data.draw_val = obedient, counted_loader, draw
     return task
 
 
-class ScoredSlowly(Workload):
+class ScoredSlowly(WorkloadSpec):
     """See `open_scored_slowly`."""
 
     open = open_scored_slowly
@@ -295,7 +295,7 @@ class ScoredSlowly(Workload):
 SCORED_SLOWLY = ScoredSlowly(**vars(RESNET))
 
 
-def lagging() -> Recipe[ResNetModel, PhotoInput]:
+def lagging() -> Recipe[ResNetModel, ImageInput]:
     """The small recipe, in which the last rank takes a nap in each forward."""
     return replace(small(), task=f"{__file__}:LAGGING")
 

@@ -23,7 +23,7 @@ from PIL import Image
 from run_files import tensor_files
 from zygote import Ended, Job, Zygote, by_hand
 
-from paceline.distributed.comm.interfaces import free_port
+from paceline.distributed.comm.interfaces import find_free_port
 from paceline.training.logging.events import MEASURED, read_events
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Trainer:
         self._jobs += 1
         outs = self.folder / f"job{self._jobs}"
         outs.mkdir()
-        port = free_port()
+        port = find_free_port()
         more = environs or [{}] * ranks
         every = [{**by_hand(rank, ranks, port), **self.environ, **more[rank]} for rank in range(ranks)]
         if ranks == 1:
@@ -203,7 +203,7 @@ PLAIN = [sys.executable]
 def torchrun(ranks: int) -> list[str]:
     """The launcher's part of a command; its ranks are on this host."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    return [*command, "--master-port", str(free_port())]
+    return [*command, "--master-port", str(find_free_port())]
 
 
 def mpirun(ranks: int) -> list[str]:

@@ -17,16 +17,16 @@ from given_model import state_around
 from torch import Tensor
 from training_rank import main as command_line
 
-from paceline.config.plan import Rates, make_plan
+from paceline.config.plan import StepRates, make_plan
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.ssd import BoxInput, SSDModel
 from paceline.config.system import System
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.models.registry import WORKLOADS
-from paceline.models.ssd.model import initialise_ssd
+from paceline.models.ssd.model import init_ssd
 from paceline.training.step import TrainStep
 
 IMAGES, SIDE, CLASSES, STEPS = 8, 64, 2, 15
@@ -84,11 +84,11 @@ def steps(folder: Path, case: str, over: str) -> None:
         optim=replace(recipe.optim, weight_decay=0.0),
     )
     torch.set_num_threads(1)
-    with open_world(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=20) as world:
+    with open_distributed(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=20) as world:
         plan = make_plan(recipe, System(), world=world.world, most=IMAGES, train_images=100, val_images=1)
-        run = Run("steps", recipe, "cpu", System(), plan, Controls())
+        run = RunSpec("steps", recipe, "cpu", System(), plan, RunOptions())
         model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
-        initialise_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
+        init_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
         state = state_around(lambda device: model, run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
         found: dict[str, Tensor] = {}
@@ -96,10 +96,10 @@ def steps(folder: Path, case: str, over: str) -> None:
         model.network.register_forward_hook(lambda module, given, output: outputs.append(output))
         batch = part_of_batch(case, world.rank, world.world)
         for step in range(2):
-            losses = step_once([batch], Rates(0.002, 0.002))
+            losses = step_once([batch], StepRates(0.002, 0.002))
             found.update({f"{step}.loss.{name}": value.clone() for name, value in losses.items()})
             # Without decay the momentum form's velocity holds the gradients: g, then 0.9 g + g'.
-            found.update({f"{step}.{name}": value.clone() for name, value in state.optimiser.state().items()})
+            found.update({f"{step}.{name}": value.clone() for name, value in state.optimizer.state().items()})
             for name, value in zip(("logits", "deltas"), outputs[step]):
                 found[f"{step}.output.{name}"] = value.detach().clone()
         found.update({f"buffer.{name}": value for name, value in model.named_buffers() if "running_" in name})

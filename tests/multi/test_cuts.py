@@ -14,7 +14,7 @@ from small_run import Trainer, assert_same_statistics, events, losses, tensor_fi
 from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.models.registry import WORKLOADS
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
@@ -56,7 +56,7 @@ def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(tra
 def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     recipe = replace(small(), bn_span=4)  # which two ranks have to share
-    task = WORKLOADS["classification"].open(recipe, Manifest.load(ensure_prepared(trainer.photos)))
+    task = WORKLOADS["classification"].open(recipe, Manifest.load(prepare_if_needed(trainer.photos)))
     plans = [
         make_plan(
             recipe, System(), world=world, most=most, train_images=task.data.train_images, val_images=task.data.val_images

@@ -10,14 +10,14 @@ from small_run import PLAIN, Trainer, said, torchrun
 from tiny_runs import command, refused
 from zygote import Ended, by_hand
 
-from paceline.distributed.comm.interfaces import free_port
+from paceline.distributed.comm.interfaces import find_free_port
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 
 def on_two_nodes(trainer: Trainer, folder, *words: str, own=(), ranks: int = 3) -> list[Ended]:
     """Ranks 0 and 1 on the first node, rank 2 on the second, as torchrun's agents would number them."""
-    port, first = free_port(), ranks - 1
+    port, first = find_free_port(), ranks - 1
     environs = []
     for rank in range(ranks):
         node = int(rank == first)

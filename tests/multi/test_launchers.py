@@ -29,11 +29,11 @@ from small_run import (
 
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.inference.trained_model import open_trained
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank
-from paceline.training.evaluate import inference
+from paceline.training.evaluate import inference_mode
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
@@ -81,16 +81,16 @@ def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, und
     found = [trainer.evaluated(undisturbed, *asked, ranks=ranks)[0] for ranks in (1, 2, 3)]
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     trained = open_trained(undisturbed, checkpoint="last", device=torch.device("cpu"))
-    task = WORKLOADS["classification"].open(trained.recipe, Manifest.load(ensure_prepared(trainer.photos)))
+    task = WORKLOADS["classification"].open(trained.recipe, Manifest.load(prepare_if_needed(trainer.photos)))
     packed = []
     for rank in range(7):
         score = task.evaluator.new_score()
         place = InputRank(rank, 7, torch.device("cpu"), 1)
-        with inference(trained.model), task.data.val_loader(6, System(), place) as loader:
+        with inference_mode(trained.model), task.data.val_loader(6, System(), place) as loader:
             for _, (images,) in loader:
                 score.add(images, trained.model.predict(images))  # type: ignore[operator]
         packed.append(score.pack())
-    seven = task.evaluator.summarise(packed)
+    seven = task.evaluator.summarize(packed)
     assert [one["images"] for one in found] == [VAL_IMAGES] * 3
     assert seven.images == VAL_IMAGES
     assert [{name: one[name] for name in seven.metrics} for one in found] == [dict(seven.metrics)] * 3
@@ -101,7 +101,7 @@ def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, und
 def test_a_photo_that_only_one_rank_reads_ends_all_with_its_name(trainer, tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     photos = Path(shutil.copytree(trainer.photos, tmp_path / "photos"))
-    ensure_prepared(photos)
+    prepare_if_needed(photos)
     spoiled = photos / "train" / "class1" / "004.jpg"
     spoiled.write_bytes(b"\xff\xd8" + b"\0" * (spoiled.stat().st_size - 2))  # the size that the manifest remembers
     command = trainer.train(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The detector of tests/centre_points.py, a workload from outside the package: every verb, and two ranks resumed to the bit."""
+"""The detector of tests/center_points.py, a workload from outside the package: every verb, and two ranks resumed to the bit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from instance_sets import make_instances
 from small_run import FLAGS, events, tensor_files
 
-FILE = Path(__file__).parents[1] / "centre_points.py"
-NAMED = ("--workload", f"{FILE}:CENTRES")
+FILE = Path(__file__).parents[1] / "center_points.py"
+NAMED = ("--workload", f"{FILE}:CENTERS")
 SMALL = (
     "--model.width 4 --model.channels 8 --input.size 64 --global-batch 6 --bn-span 6 --optim.lr 0.005 --steps 8 "
     "--eval-every 4 --log-every 1 --limit-val 6"
@@ -52,7 +52,7 @@ def test_every_verb_knows_it_where_its_file_is_named(trainer, photos, tmp_path):
         trainer.ended_well([*map(str, words), *NAMED])
         if verb == "predict":  # the others refuse alike: tests/cli/test_foreign_runs.py
             (ended,) = trainer.run([*map(str, words)])
-            assert ended.code == 2 and f"--workload {FILE}:CENTRES" in ended.text, ended
+            assert ended.code == 2 and f"--workload {FILE}:CENTERS" in ended.text, ended
     answers = json.loads((found / "predictions.json").read_text())
     assert len(answers["images"]) == 6 and (found / "coco_results.json").is_file()
     assert "Worst" in (run / "report.html").read_text()

@@ -11,11 +11,11 @@ from messages import check_text
 from run_files import without_card
 from small_run import last_event, mpirun, said, step_reached, tensor_files, torchrun, wait_until
 
-from paceline.distributed.device.detect import allowed_cpus
-from paceline.distributed.device.topology import listed
+from paceline.distributed.device.detect import get_allowed_cpus
+from paceline.distributed.device.topology import parse_cpu_list
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
-two_cores = pytest.mark.skipif(len(allowed_cpus()) < 2, reason="one core cannot be divided between two ranks")
+two_cores = pytest.mark.skipif(len(get_allowed_cpus()) < 2, reason="one core cannot be divided between two ranks")
 
 FLAGS = "--steps 6 --eval-every 0 --log-every 1"
 
@@ -25,7 +25,7 @@ def threads_of(pid: int) -> dict[str, tuple[int, ...]]:
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
-        found[f"{status['Name'].strip()} {task.name}"] = listed(status["Cpus_allowed_list"])
+        found[f"{status['Name'].strip()} {task.name}"] = parse_cpu_list(status["Cpus_allowed_list"])
     return found
 
 
@@ -47,10 +47,10 @@ def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_na
     ended = job.wait()
     assert [rank.code for rank in ended] == [0, 0], said(ended)
     facts = json.loads((run / "run.json").read_text())
-    cores = [listed(text) for text in facts["placement"]["cores"]]
+    cores = [parse_cpu_list(text) for text in facts["placement"]["cores"]]
     assert [set(each.values()) for each in threads] == [{cores[0]}, {cores[1]}], threads
     assert all(len(each) > 3 for each in threads)  # not the main thread alone
-    assert not set(cores[0]) & set(cores[1]) and {*cores[0], *cores[1]} == allowed_cpus()
+    assert not set(cores[0]) & set(cores[1]) and {*cores[0], *cores[1]} == get_allowed_cpus()
     assert "cores (exclusive): rank 0 on" in ended[0].text and "cores (" not in ended[1].text
     # The cards tell two evaluation sizes.
     placed, free = ({name: without_card(each) for name, each in tensor_files(one).items()} for one in (run, unbound))
@@ -60,7 +60,7 @@ def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_na
 
 @pytest.mark.nightly("two more live ranks")
 def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, tmp_path):
-    cores = allowed_cpus()
+    cores = get_allowed_cpus()
     if len(cores) > 3:
         pytest.skip("as many ranks would take long")
     ranks = len(cores) + 1
@@ -81,7 +81,7 @@ def test_it_holds_under_a_launcher_also_one_that_binds_ranks_itself(
     assert done.returncode == 0, done.stdout
     facts = json.loads((run / "run.json").read_text())
     assert facts["launcher"] == kind and last_event(run)["status"] == "stopped_early"
-    one, other = (set(listed(text)) for text in facts["placement"]["cores"])
+    one, other = (set(parse_cpu_list(text)) for text in facts["placement"]["cores"])
     assert one and other and not one & other
     assert tensor_files(run) == tensor_files(unbound)
 

@@ -14,7 +14,7 @@ from messages import check_line
 from small_run import said, wait_until
 from zygote import Job, Zygote, by_hand
 
-from paceline.distributed.comm.interfaces import free_port
+from paceline.distributed.comm.interfaces import find_free_port
 from paceline.distributed.comm.secret import VARIABLE
 
 # The ranks' patience with each other is counted in seconds here.
@@ -31,7 +31,7 @@ class Run:
     """
 
     def __init__(self, zygote: Zygote, folder: Path, *, late: bool = False, hosts: int = 1, **environ: str) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder, self.port = folder, find_free_port()
         self.tmp = folder / "tmp"
         self.tmp.mkdir(exist_ok=True)
         more = {"STOP_FILE": str(folder / "STOP"), "TMPDIR": str(self.tmp), **environ}
@@ -178,7 +178,7 @@ def test_the_secret_is_a_private_file_for_as_long_as_ranks_come_and_never_in_the
 
 
 def test_a_failure_after_a_forged_one_is_still_told(zygote, tmp_path):
-    port = free_port()
+    port = find_free_port()
     environs = [by_hand(rank, 2, port) for rank in range(2)]
     environs[1]["LATE"] = str(tmp_path / "come")
     job = zygote.start(tmp_path, environs, "hang", "1", "raise")
@@ -215,7 +215,7 @@ def test_only_other_hosts_make_the_store_listen_to_more_than_the_loopback(zygote
 
 
 def test_several_hosts_without_a_common_folder_need_the_launchers_secret(zygote, tmp_path):
-    port = free_port()
+    port = find_free_port()
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TIMEOUT": "2"}
     environs = [{**by_hand(rank, 2, port), **alone} for rank in range(2)]
     ended = zygote.run(tmp_path, environs, "talk")
@@ -236,7 +236,7 @@ def test_several_hosts_without_a_common_folder_need_the_launchers_secret(zygote,
     ],
 )
 def test_ranks_with_different_secrets_say_so(zygote, tmp_path, secrets, reasons):
-    port = free_port()
+    port = find_free_port()
     environs = [by_hand(rank, 2, port, TIMEOUT="1.5", **{VARIABLE: secrets[rank]}) for rank in range(2)]
     ended = zygote.run(tmp_path, environs, "talk")
     assert [rank.code for rank in ended] == [2, 2], said(ended)

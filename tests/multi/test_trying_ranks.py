@@ -8,13 +8,13 @@ from messages import check_line, check_text
 from small_run import said
 from zygote import by_hand
 
-from paceline.distributed.comm.interfaces import free_port
+from paceline.distributed.comm.interfaces import find_free_port
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 
 def ended_with(zygote, folder, *holds, evaluators=0):
-    port = free_port()
+    port = find_free_port()
     environs = [by_hand(rank, len(holds), port) for rank in range(len(holds))]
     return zygote.run(folder, environs, str(folder), str(evaluators), *map(str, holds), module="trying_rank")
 

@@ -17,7 +17,7 @@ from messages import check_line, check_text
 from small_run import ROOT, Trainer, events, last_event, step_reached, tensor_files, told, wait_until
 from two_hosts import MISSING, SCRIPT, TwoHosts, port_holder
 
-from paceline.distributed.comm.interfaces import free_port
+from paceline.distributed.comm.interfaces import find_free_port
 
 NIGHT = pytest.mark.nightly("two hosts in network namespaces")
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), NIGHT]
@@ -197,7 +197,7 @@ def test_every_host_that_cannot_take_part_is_named_in_a_line_of_its_own_before_a
     with (hosts.folder / "ssh" / "ssh_config").open("a") as file:
         file.write("Host locked\n    HostName node2\n    User nobody\n")
     hosts.hostfile.write_text("node1\nnowhere\n10.77.0.9\nlocked\nnode2\n")
-    port = free_port()
+    port = find_free_port()
     holder = subprocess.Popen(hosts.command("node1", *port_holder(port)), stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout is not None and holder.stdout.readline()

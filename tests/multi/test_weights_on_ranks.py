@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 RECIPE = """
 import os
 from small_recipe import small
-from paceline.models.weights.download import PUBLISHED, File, Published
+from paceline.models.weights.download import PUBLISHED, PretrainedWeights, WeightDownload
 
-PUBLISHED["shared"] = Published("of a test", (File(os.environ["ADDRESS"], sha256_prefix=os.environ["DIGEST"]),))
+PUBLISHED["shared"] = PretrainedWeights("of a test", (WeightDownload(os.environ["ADDRESS"], sha256_prefix=os.environ["DIGEST"]),))
 """
 
 

@@ -11,18 +11,18 @@ from short_of_memory import OBJECTS, recipe_of, run_of, short_task
 from toy_loss_groups import toy_batch
 
 from paceline._utils.reporter import Lines
-from paceline.config.plan import Rates
+from paceline.config.plan import StepRates
 from paceline.data.loader.sampler import stream_positions
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.roles import Roles, assign
-from paceline.distributed.comm.world import open_world
-from paceline.models.layers.batch_norm import batch_norms
+from paceline.distributed.comm.roles import RankRoles, assign_roles
+from paceline.distributed.comm.world import open_distributed
+from paceline.models.layers.batch_norm import list_batch_norms
 from paceline.training.factory import build_model, build_state
 from paceline.training.memory_probe import run_that_fits
 from paceline.training.step import TrainStep
 
 
-def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object] | None:
+def smaller(roles: RankRoles, holds: int, span: int, group: int) -> dict[str, object] | None:
     """The cut that was found, what was said, and the weights after one step of it; None on a rank that only evaluates."""
     recipe, world = recipe_of(span, group), roles.peers
     run, task, said = run_of(recipe, roles.trainers), short_task(recipe, holds), []
@@ -35,17 +35,17 @@ def smaller(roles: Roles, holds: int, span: int, group: int) -> dict[str, object
         step=0, rank=world.rank, world=plan.world, global_batch=plan.global_batch, forwards=plan.forwards, join=plan.bn_join
     ).reshape(plan.forwards, -1)
     batches = [toy_batch(OBJECTS, slice(int(part[0]), int(part[-1]) + 1)) for part in places]
-    TrainStep(state, plan, run.system, torch.device("cpu"), world.group)(batches, Rates(0.1, 0.1))
+    TrainStep(state, plan, run.system, torch.device("cpu"), world.group)(batches, StepRates(0.1, 0.1))
     cut = [plan.images_per_forward, plan.forwards, plan.bn_join, plan.loss_join]
-    joined = {module.join for module in batch_norms(state.model)}
+    joined = {module.join for module in list_batch_norms(state.model)}
     return {"cut": cut, "joined": joined, "said": said, "weights": dict(state.model.named_parameters())}
 
 
 def main() -> int:
     torch.set_num_threads(1)
     folder, evaluators, *holds = Path(sys.argv[1]), *map(int, sys.argv[2:])
-    with open_world(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=20) as world:
-        roles, mine = assign(world, evaluators), holds[world.rank]
+    with open_distributed(read_launch(os.environ), device=torch.device("cpu"), collective_seconds=20) as world:
+        roles, mine = assign_roles(world, evaluators), holds[world.rank]
         found = {f"{span} {group}": smaller(roles, mine, span, group) for span, group in ((1, 8), (4, 0))}
         torch.save(found, folder / f"{world.rank}.pt")
     return 0

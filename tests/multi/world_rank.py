@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.stop import StopVote, catch_stop
-from paceline.distributed.comm.world import World, open_world
+from paceline.distributed.comm.world import DistContext, open_distributed
 
 
-def talk(world: World) -> None:
+def talk(world: DistContext) -> None:
     """Every kind of message once; any wrong answer fails the rank."""
     rank, size = world.rank, world.world
     total = world.sum_(torch.full((2, 3), float(rank + 1)))
@@ -47,7 +47,7 @@ def talk(world: World) -> None:
     world.barrier()
 
 
-def halves(world: World) -> None:
+def halves(world: DistContext) -> None:
     """Groups of two among four."""
     group = world.new_groups(2)
     ranks = torch.tensor([float(world.rank)])
@@ -55,7 +55,7 @@ def halves(world: World) -> None:
     assert ranks.item() == (1.0 if world.rank < 2 else 5.0)
 
 
-def steps(world: World, who: int, how: str) -> None:
+def steps(world: DistContext, who: int, how: str) -> None:
     """Steps of 20 ms until the vote; one rank is asked to stop at its step 5."""
     stop_file = Path(os.environ["STOP_FILE"]) if world.rank == who else None
     with catch_stop(stop_file) as request:
@@ -73,7 +73,7 @@ def steps(world: World, who: int, how: str) -> None:
     print(f"rank {world.rank} stopped at step {step}: {vote.reason}", flush=True)
 
 
-def told(world: World) -> None:
+def told(world: DistContext) -> None:
     """Steps of 20 ms until the file STOP_FILE is there; then rank 0 posts and the others read."""
     print(f"rank {world.rank} ready", flush=True)
     with catch_stop(Path(os.environ["STOP_FILE"])) as request, closing(StopVote(world, request)) as vote:
@@ -87,7 +87,7 @@ def told(world: World) -> None:
     print(f"rank {world.rank} read {world.wait_for('score')} after a {reason}", flush=True)
 
 
-def uneven(world: World) -> None:
+def uneven(world: DistContext) -> None:
     """An evaluation whose shards differ; rank 1 is asked to stop, rank 0 hears of it without a collective."""
     with catch_stop() as request:
         vote = StopVote(world, request)
@@ -106,14 +106,14 @@ def uneven(world: World) -> None:
     print(f"rank {world.rank} agreed", flush=True)
 
 
-def hang(world: World, who: int, how: str) -> None:
+def hang(world: DistContext, who: int, how: str) -> None:
     """Rank `who` fails in some way while the others wait in a collective, or sleep."""
     world.barrier()
     if how == "voting":
         vote_until_failure(world, who)
     if world.rank == who:
         if how == "user":
-            raise UserError("photos/cat.jpg: truncated")
+            raise PacelineError("photos/cat.jpg: truncated")
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         raise KeyError("no such layer")
@@ -122,7 +122,7 @@ def hang(world: World, who: int, how: str) -> None:
     world.barrier()
 
 
-def vote_until_failure(world: World, who: int) -> None:
+def vote_until_failure(world: DistContext, who: int) -> None:
     """Rank `who` fails while the answer to its last vote needs the others, who are slower."""
     with catch_stop() as request, closing(StopVote(world, request)) as vote:
         for step in range(1000):
@@ -132,7 +132,7 @@ def vote_until_failure(world: World, who: int) -> None:
             time.sleep(0.05 if world.rank == who else 0.5)
 
 
-def mixed(world: World, who: int) -> None:
+def mixed(world: DistContext, who: int) -> None:
     """Rank `who` is killed while the others do long work without any collective."""
     world.barrier()
     if world.rank == who:
@@ -140,7 +140,7 @@ def mixed(world: World, who: int) -> None:
     time.sleep(60)
 
 
-def slow_to_leave(world: World) -> None:
+def slow_to_leave(world: DistContext) -> None:
     """The last rank takes two seconds to say that it leaves."""
     watch = world.watch
     assert watch is not None
@@ -149,7 +149,7 @@ def slow_to_leave(world: World) -> None:
         watch.finish = lambda: (time.sleep(2.0), finish())[1]  # type: ignore[method-assign]
 
 
-def rest(world: World) -> None:
+def rest(world: DistContext) -> None:
     """The last rank is frozen for three seconds, which is no failure yet."""
     world.barrier()
     if world.rank == world.world - 1:
@@ -168,7 +168,7 @@ def main() -> None:
         time.sleep(0.01)
     stale = float(os.environ.get("STALE", "20"))
     try:
-        with open_world(
+        with open_distributed(
             launch, device=torch.device("cpu"), secret_folder=folder, timeout_seconds=timeout, stale_seconds=stale
         ) as world:
             if mode == "talk":
@@ -195,7 +195,7 @@ def main() -> None:
                 world.barrier()
             elif mode == "leave":
                 raise SystemExit(75)
-    except UserError as error:
+    except PacelineError as error:
         print(error, file=sys.stderr, flush=True)
         raise SystemExit(2) from None
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torchvision.transforms import InterpolationMode, RandAugment, RandomErasing, TrivialAugmentWide, autoaugment, v2
 
-from paceline.config.resnet import PhotoInput
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.augment import OPERATIONS, SIGNED, apply_augmentation, draw_augmentation
+from paceline.config.resnet import ImageInput
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.augment import OPERATIONS, SIGNED, apply_augmentation, sample_augmentation
 
 SIDE = 96
 SPACES = {
@@ -31,7 +31,7 @@ def _photo() -> np.ndarray:
 
 def _draws(kind, count):
     for key in range(count):
-        drawn = draw_augmentation(SampleRandom(3, 0, key), PhotoInput(size=SIDE, augment=kind))
+        drawn = sample_augmentation(SampleRng(3, 0, key), ImageInput(size=SIDE, augment=kind))
         assert drawn is not None and len(drawn.changes) == (1 if kind == "trivial" else 2)
         yield drawn
 
@@ -82,11 +82,11 @@ def test_pixels_are_torchvisions_of_the_operations_that_were_drawn(kind):
 
 
 def test_erased_rectangles_are_as_large_and_as_long_as_torchvisions():
-    settings, blank = PhotoInput(size=SIDE, erase=1.0), torch.empty(3, SIDE, SIDE)
+    settings, blank = ImageInput(size=SIDE, erase=1.0), torch.empty(3, SIDE, SIDE)
     ours, theirs = [], []
     torch.manual_seed(0)
     for key in range(4000):
-        drawn = draw_augmentation(SampleRandom(0, 0, key), settings)
+        drawn = sample_augmentation(SampleRng(0, 0, key), settings)
         assert drawn is not None and drawn.erased is not None
         ours.append(drawn.erased)
         theirs.append(RandomErasing.get_params(blank, (0.02, 0.33), (0.3, 3.3), [0.0])[:4])

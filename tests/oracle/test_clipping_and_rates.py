@@ -47,7 +47,7 @@ def ours_of(model: nn.Module, bias_lr: float):
 @pytest.mark.parametrize("clip_norm", [0.0, 2.0, 1e6])
 def test_sgd_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm, nesterov):
     mine, theirs = network(), network()
-    optimiser = SGD(ours_of(mine, 2.0), Optim(weight_decay=0.01, nesterov=nesterov, clip_norm=clip_norm))
+    optimizer = SGD(ours_of(mine, 2.0), Optim(weight_decay=0.01, nesterov=nesterov, clip_norm=clip_norm))
     ours_of(theirs, 2.0)
     groups = torch_groups(theirs, lr=1.0, bias_lr=2.0, decay=0.01)
     oracle = torch.optim.SGD(groups, lr=1.0, momentum=0.9, nesterov=nesterov, foreach=True)
@@ -56,7 +56,7 @@ def test_sgd_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm, n
         set_gradients(mine, step)
         set_gradients(theirs, step)
         mine[1].weight.grad = theirs[1].weight.grad = None
-        take(optimiser, lr)
+        take(optimizer, lr)
         oracle.param_groups[0]["lr"], oracle.param_groups[1]["lr"] = lr, 2 * lr
         if clip_norm:
             before = torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip_norm)
@@ -69,14 +69,14 @@ def test_sgd_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm, n
 @pytest.mark.parametrize("clip_norm", [0.0, 2.0])
 def test_adamw_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm):
     mine, theirs = network(), network()
-    optimiser = AdamW(ours_of(mine, 0.5), Optim(weight_decay=0.1, clip_norm=clip_norm))
+    optimizer = AdamW(ours_of(mine, 0.5), Optim(weight_decay=0.1, clip_norm=clip_norm))
     ours_of(theirs, 0.5)
     oracle = torch.optim.AdamW(torch_groups(theirs, lr=0.01, bias_lr=0.5, decay=0.1), foreach=True)
     for step in range(8):
         set_gradients(mine, step)
         set_gradients(theirs, step)
         mine[1].weight.grad = theirs[1].weight.grad = None
-        take(optimiser, 0.01)
+        take(optimizer, 0.01)
         if clip_norm:
             torch.nn.utils.clip_grad_norm_(theirs.parameters(), clip_norm)
         oracle.step()
@@ -89,7 +89,7 @@ def test_clipped_elements_in_mxnet_s_form_follow_its_formula(form):
     """clip(g) before the decay: v <- m v - lr (clip(g) + d w); w <- w + v, with twice the rate for biases."""
     model = network()
     parameters = named_parameters(model, "no_norm_no_bias", bias_lr=2.0)
-    optimiser = SGD(parameters, Optim(weight_decay=0.1, momentum_form=form, clip_value=0.5))
+    optimizer = SGD(parameters, Optim(weight_decay=0.1, momentum_form=form, clip_value=0.5))
     weights = {p.name: p.tensor.detach().double().numpy().copy() for p in parameters}
     velocities = {name: np.zeros_like(value) for name, value in weights.items()}
     rates = [0.1, 0.2, 0.05]
@@ -106,7 +106,7 @@ def test_clipped_elements_in_mxnet_s_form_follow_its_formula(form):
             clipped = np.clip(gradient, -0.5, 0.5) + decay * weights[name]
             velocities[name] = momentum * velocities[name] - rate * clipped
             weights[name] = weights[name] + velocities[name]
-        take(optimiser, lr, previous_lr=previous)
+        take(optimizer, lr, previous_lr=previous)
     for parameter in parameters:
         np.testing.assert_allclose(parameter.tensor.detach().numpy(), weights[parameter.name], rtol=1e-5, atol=1e-6)
 
@@ -130,11 +130,11 @@ def test_a_step_that_overflowed_changes_nothing_clipped_or_not(value, norm):
     model = network()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     parameters = named_parameters(model, "all", bias_lr=2.0)
-    optimiser = SGD(parameters, Optim(weight_decay=0.1, clip_value=value, clip_norm=norm))
+    optimizer = SGD(parameters, Optim(weight_decay=0.1, clip_value=value, clip_norm=norm))
     scaler = LossScaler("dynamic", 128.0)
     set_gradients(model, 0)
     model[0].weight.grad[0] = torch.inf
-    take(optimiser, 0.1, scaler=scaler)
+    take(optimizer, 0.1, scaler=scaler)
     assert int(scaler.skipped) == 1
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before))
 
@@ -144,9 +144,9 @@ def test_lars_gives_biases_their_rate_too():
     for rate in (1.0, 3.0):
         model = network()
         before = model[4].bias.detach().clone()
-        optimiser = LARS(named_parameters(model, "no_norm_no_bias", bias_lr=rate), Optim(momentum=0.0, weight_decay=0.1))
+        optimizer = LARS(named_parameters(model, "no_norm_no_bias", bias_lr=rate), Optim(momentum=0.0, weight_decay=0.1))
         set_gradients(model, 0)
-        take(optimiser, 0.1)
+        take(optimizer, 0.1)
         moved.append(model[4].bias.detach() - before)
     torch.testing.assert_close(moved[1], 3 * moved[0], rtol=1e-4, atol=1e-7)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from official_coco import assert_same, judge, loaded, results_of, truth_of
 from pycocotools.cocoeval import COCOeval
 
-from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, subset
+from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, select_images
 
 
 def check(truth: GroundTruth, detections: Detections, **columns: int) -> None:
@@ -109,9 +109,9 @@ def test_a_subset_of_the_images_scores_as_pycocotools_scores_those_images(seed, 
             judged.evaluate()
             judged.accumulate()
             judged.summarize()
-        assert_same(score_boxes(subset(truth, numbers), few), judged)
+        assert_same(score_boxes(select_images(truth, numbers), few), judged)
     else:
-        assert set(score_boxes(subset(truth, numbers), few).metrics.values()) == {-1.0}
+        assert set(score_boxes(select_images(truth, numbers), few).metrics.values()) == {-1.0}
 
 
 def test_ignore_flags_of_annotations_change_nothing_as_in_pycocotools():

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tiny_runs import command, refused
 
 from paceline.models.weights.formats.detectron2 import from_detectron2
-from paceline.models.weights.formats.ours import FormError
+from paceline.models.weights.formats.ours import WeightFormatError
 
 MEAN, STD = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])  # of R, G, B
 STEM = torch.randn(4, 3, 7, 7, generator=torch.Generator().manual_seed(0))
@@ -90,5 +90,5 @@ def test_colours_of_a_file_that_says_them_are_not_overruled(tmp_path, capsys):
 
 
 def test_a_deviation_of_nothing_is_refused():
-    with pytest.raises(FormError, match="no deviation"):
+    with pytest.raises(WeightFormatError, match="no deviation"):
         from_detectron2(file(statistics=True, pixel_std=torch.zeros(3)), {})

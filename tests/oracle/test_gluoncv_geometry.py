@@ -13,13 +13,13 @@ from torch import Tensor
 
 from paceline.config.maskrcnn import RPN
 from paceline.config.recipes.maskrcnn import gluoncv
-from paceline.data.transforms.crop import Window
-from paceline.models.maskrcnn.mask_targets import canvases_of
-from paceline.models.ops.anchors import pyramid_anchors
+from paceline.data.transforms.crop import CropWindow
+from paceline.models.maskrcnn.mask_targets import make_canvases
+from paceline.models.ops.anchors import make_pyramid_anchors
 from paceline.models.ops.boxes import BoxCoder
-from paceline.models.ops.matching import inside_photo, match_anchors
-from paceline.models.ops.roi_align import levels_of, mask_targets, pool_regions
-from paceline.models.ops.sampling import random_bits, sample
+from paceline.models.ops.matching import is_inside_image, match_anchors
+from paceline.models.ops.roi_align import assign_levels, mask_targets, pool_regions
+from paceline.models.ops.sampling import random_bits, sample_candidates
 from paceline.models.ops.torchvision_kernels import roi_align
 
 HEIGHT, WIDTH = 320, 416
@@ -33,7 +33,7 @@ def recorded() -> Recorded:
 
 def our_anchors(rpn: RPN = MODEL.rpn) -> list[Tensor]:
     grids = [(-(-HEIGHT // stride), -(-WIDTH // stride)) for stride in (4, 8, 16, 32, 64)]
-    return pyramid_anchors(grids, HEIGHT, WIDTH, sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding)
+    return make_pyramid_anchors(grids, HEIGHT, WIDTH, sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding)
 
 
 def test_anchors(recorded: Recorded) -> None:
@@ -49,7 +49,7 @@ def test_anchors(recorded: Recorded) -> None:
 def matched(boxes: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
     """anchors (A, 4), slots (A,) and kind (A,) of one photo, by the recipe's rules."""
     rpn, anchors = MODEL.rpn, torch.cat(our_anchors())
-    inside = inside_photo(anchors, torch.tensor([[HEIGHT, WIDTH]]))
+    inside = is_inside_image(anchors, torch.tensor([[HEIGHT, WIDTH]]))
     slots, kind = match_anchors(
         torch.from_numpy(boxes)[None],
         torch.ones(1, len(boxes), dtype=torch.int64),
@@ -77,7 +77,7 @@ def test_how_many_anchors_are_sampled(recorded: Recorded) -> None:
     theirs = recorded("anchor_targets")
     for photo in range(int(theirs["photos"])):
         _, _, kind = matched(theirs[f"boxes_{photo}"])
-        chosen = sample(
+        chosen = sample_candidates(
             kind[None] == 1,
             kind[None] == 0,
             random_bits(torch.tensor([photo]), len(kind), 1),
@@ -96,7 +96,7 @@ def test_how_many_regions_are_sampled(recorded: Recorded) -> None:
     for there, taken in zip(theirs["there"].tolist(), theirs["taken"].tolist()):
         positives, negatives = there
         kinds = torch.tensor([1] * positives + [0] * negatives)[None]
-        chosen = sample(
+        chosen = sample_candidates(
             kinds == 1,
             kinds == 0,
             random_bits(torch.tensor([7]), kinds.shape[1], 2),
@@ -128,7 +128,7 @@ def test_roi_align(recorded: Recorded) -> None:
 
 def test_levels_of_regions(recorded: Recorded) -> None:
     theirs = recorded("pooling")
-    ours = levels_of(torch.from_numpy(theirs["regions"]), levels=4, law="gluoncv", first=2) + 2
+    ours = assign_levels(torch.from_numpy(theirs["regions"]), levels=4, law="gluoncv", first=2) + 2
     assert np.array_equal(ours, theirs["levels"])
 
 
@@ -158,12 +158,12 @@ def our_mask_targets(theirs, side: int, sampling_ratio: int) -> np.ndarray:
     height, width = theirs["size"].tolist()
     outlines = theirs["outlines"]
     boxes = np.concatenate((outlines.min(axis=1), outlines.max(axis=1)), axis=1).astype(np.float64)
-    canvases, frames = canvases_of(
+    canvases, frames = make_canvases(
         Outlines(outlines),
         np.arange(len(boxes)),
         boxes,
         photo=(height, width),
-        window=Window(0, 0, height, width, height, width),
+        window=CropWindow(0, 0, height, width, height, width),
         flip=False,
         side=side,
     )

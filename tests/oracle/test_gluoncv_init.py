@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.recipes.maskrcnn import gluoncv, mlperf
-from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
+from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
 
 NORMAL, UNIFORM = 3.0, 1.8  # kurtosis
 LOOKED_AT = 400_000
@@ -39,7 +39,7 @@ def recorded() -> Recorded:
 
 def drawn(model: MaskRCNNModel) -> MaskRCNN:
     network = MaskRCNN(model, 80)
-    initialise_mask_rcnn(network, torch.Generator().manual_seed(8), model.init)
+    init_mask_rcnn(network, torch.Generator().manual_seed(8), model.init)
     return network
 
 
@@ -50,9 +50,9 @@ def some(values: Tensor) -> Tensor:
 
 def moments(values: Tensor) -> tuple[float, float, float, float]:
     """mean, deviation, largest magnitude and kurtosis; kurtosis 0 of zeros."""
-    centred = values - values.mean()
-    variance = float(centred.square().mean())
-    kurtosis = float(centred.pow(4).mean()) / variance**2 if variance else 0.0
+    centerd = values - values.mean()
+    variance = float(centerd.square().mean())
+    kurtosis = float(centerd.pow(4).mean()) / variance**2 if variance else 0.0
     return float(values.mean()), math.sqrt(variance), float(values.abs().max()), kurtosis
 
 

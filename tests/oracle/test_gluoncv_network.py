@@ -20,9 +20,9 @@ from paceline.config.recipes.maskrcnn import gluoncv
 from paceline.data.batch import InstanceBatch
 from paceline.models.maskrcnn.loss import Regions
 from paceline.models.maskrcnn.model import MaskRCNN
-from paceline.models.maskrcnn.module import Segmenter
-from paceline.models.ops.matching import inside_photo, match_anchors
-from paceline.models.ops.sampling import Sample
+from paceline.models.maskrcnn.module import MaskRCNNWithLoss
+from paceline.models.ops.matching import is_inside_image, match_anchors
+from paceline.models.ops.sampling import SampledBoxes
 
 CLASSES, HEIGHT, WIDTH = 3, 256, 320
 PROPOSALS, SAMPLES, ANCHORS = 40, 32, 48
@@ -78,7 +78,7 @@ def settings() -> MaskRCNNModel:
     )
 
 
-def ours(theirs: Mapping[str, np.ndarray]) -> Segmenter:
+def ours(theirs: Mapping[str, np.ndarray]) -> MaskRCNNWithLoss:
     network = MaskRCNN(settings(), CLASSES)
     network.backbone = Maps([torch.from_numpy(theirs[f"weight_maps_level{level}"]) for level in range(2, 7)])
     for name, module in NAMES.items():
@@ -87,7 +87,7 @@ def ours(theirs: Mapping[str, np.ndarray]) -> Segmenter:
             values = torch.from_numpy(theirs[f"weight_{name}_{part}"])
             missing = BACKGROUND.get(module, 0)
             getattr(target, part).data = torch.cat((values.new_zeros(missing, *values.shape[1:]), values))
-    return Segmenter(network, mean=(0.0,) * 3, std=(1.0,) * 3, settings=settings())
+    return MaskRCNNWithLoss(network, mean=(0.0,) * 3, std=(1.0,) * 3, settings=settings())
 
 
 def batch_of(theirs: Mapping[str, np.ndarray]) -> InstanceBatch:
@@ -108,7 +108,7 @@ def batch_of(theirs: Mapping[str, np.ndarray]) -> InstanceBatch:
     )
 
 
-def drawn_anchors(theirs: Mapping[str, np.ndarray], batch: InstanceBatch, anchors: Tensor) -> tuple[Sample, Tensor]:
+def drawn_anchors(theirs: Mapping[str, np.ndarray], batch: InstanceBatch, anchors: Tensor) -> tuple[SampledBoxes, Tensor]:
     """The anchors that GluonCV drew, and each anchor's object, found by our rules."""
     rpn = settings().rpn
     slots, kind = match_anchors(
@@ -118,7 +118,7 @@ def drawn_anchors(theirs: Mapping[str, np.ndarray], batch: InstanceBatch, anchor
         positive_iou=rpn.positive_iou,
         negative_iou=rpn.negative_iou,
         best_anchor=rpn.best_anchor,
-        eligible=inside_photo(anchors, batch.sizes),
+        eligible=is_inside_image(anchors, batch.sizes),
     )
     kinds = torch.from_numpy(theirs["anchor_kinds"])
     assert ((kinds == kind) | (kinds < 0)).all()  # it drew from what ours would draw from
@@ -128,7 +128,7 @@ def drawn_anchors(theirs: Mapping[str, np.ndarray], batch: InstanceBatch, anchor
         places.append(drawn)
         positive.append(image[drawn] == 1)
     chosen = torch.stack(places)
-    return Sample(chosen, torch.stack(positive), torch.ones_like(chosen, dtype=torch.bool)), slots
+    return SampledBoxes(chosen, torch.stack(positive), torch.ones_like(chosen, dtype=torch.bool)), slots
 
 
 def test_proposals(recorded: Recorded) -> None:

@@ -11,9 +11,9 @@ from torch import nn
 
 from paceline.config.recipes.maskrcnn import gluoncv, gluoncv_192
 from paceline.config.schedule import learning_rate
-from paceline.data.loader.aspect_buckets import resized, resized_all
-from paceline.data.rle import bitmap
-from paceline.data.transforms.crop import Window
+from paceline.data.loader.aspect_buckets import resized_size, resized_sizes
+from paceline.data.rle import decode_mask
+from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.resample import resample_torch
 from paceline.models.ops import paste_masks
 from paceline.training.optim.base import named_parameters
@@ -28,8 +28,8 @@ def recorded() -> Recorded:
 def test_sizes_of_photos(recorded: Recorded) -> None:
     theirs, photo = recorded("resizing"), gluoncv().input
     for (height, width), size in zip(theirs["sizes"].tolist(), theirs["resized"].tolist()):
-        assert resized(height, width, *photo.short, photo.long, photo.sides) == tuple(size)
-    assert np.array_equal(resized_all(*theirs["sizes"].T, *photo.short, photo.long, photo.sides), theirs["resized"])
+        assert resized_size(height, width, *photo.short, photo.long, photo.sides) == tuple(size)
+    assert np.array_equal(resized_sizes(*theirs["sizes"].T, *photo.short, photo.long, photo.sides), theirs["resized"])
 
 
 @pytest.mark.parametrize("name", ["smaller", "larger"])
@@ -38,7 +38,7 @@ def test_pixels_of_photos(recorded: Recorded, name: str) -> None:
     theirs = recorded("resizing")
     photo, expected = theirs[f"{name}_photo"], theirs[name]
     made = np.empty_like(expected)
-    window = Window(0, 0, *photo.shape[:2], *expected.shape[:2])
+    window = CropWindow(0, 0, *photo.shape[:2], *expected.shape[:2])
     resample_torch(np.ascontiguousarray(photo), window, made, flip=False, law=gluoncv().input.resize)
     assert np.abs(made.astype(int) - expected.astype(int)).max() <= 1
 
@@ -50,12 +50,12 @@ def test_sgd_with_its_clip_and_its_decay(recorded: Recorded) -> None:
     model.conv.weight.data = torch.from_numpy(theirs["start"][0]).view(40, 1, 1, 1)
     model.conv.bias.data = torch.from_numpy(theirs["start"][1])
     parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
-    optimiser = SGD(parameters, optim)
+    optimizer = SGD(parameters, optim)
     assert np.abs(theirs["gradients"]).max() > optim.clip_value
     for rate, gradients, after in zip(theirs["rates"].tolist(), theirs["gradients"], theirs["after"]):
         model.conv.weight.grad = torch.from_numpy(gradients[0].copy()).view(40, 1, 1, 1)
         model.conv.bias.grad = torch.from_numpy(gradients[1].copy())
-        take(optimiser, rate)
+        take(optimizer, rate)
         assert np.allclose(model.conv.weight.detach().flatten(), after[0], rtol=0, atol=5e-7)
         assert np.allclose(model.conv.bias.detach(), after[1], rtol=0, atol=5e-7)
 
@@ -90,14 +90,14 @@ def test_pasted_masks(recorded: Recorded, together: bool, monkeypatch: pytest.Mo
     """The same pixels; by the form for accelerators those whose probability is not a rounding from a half."""
     theirs, detect = recorded("pasting"), gluoncv().model.detect
     if together:
-        monkeypatch.setattr(paste_masks, "changes_cpu", paste_masks.changes_batched)
+        monkeypatch.setattr(paste_masks, "rle_changes_cpu", paste_masks.rle_changes_batched)
     height, width = theirs["size"].tolist()
     count = len(theirs["boxes"])
     expected = np.unpackbits(theirs["bitmaps"])[: count * height * width].reshape(count, height, width)
     masks, boxes = torch.from_numpy(theirs["masks"]), torch.from_numpy(theirs["boxes"])
     ours = np.stack(
-        [bitmap(run, height, width) for run in paste_masks.paste_to_rle(masks, boxes, height, width, law=detect.paste)]
+        [decode_mask(run, height, width) for run in paste_masks.paste_to_rle(masks, boxes, height, width, law=detect.paste)]
     )
     assert (ours != expected).sum() <= (2 if together else 0)
-    cut = np.stack([bitmap(run, height, width) for run in paste_masks.paste_to_rle(masks, boxes, height, width)])
+    cut = np.stack([decode_mask(run, height, width) for run in paste_masks.paste_to_rle(masks, boxes, height, width)])
     assert (cut != expected).sum() > 100

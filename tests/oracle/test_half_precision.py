@@ -24,7 +24,7 @@ from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank
 from paceline.training.factory import FIRST_LOSS_SCALE
@@ -114,7 +114,7 @@ class Watch:
 
 def kept(state: State) -> list[Tensor]:
     """Copies of the weights and of what the optimiser keeps of past gradients."""
-    tensors = [*state.model.parameters(), *state.optimiser.state().values()]
+    tensors = [*state.model.parameters(), *state.optimizer.state().values()]
     return [tensor.detach().clone() for tensor in tensors]
 
 
@@ -131,7 +131,7 @@ def training(request, tmp_path_factory) -> Training:
     else:
         folder = rendered_boxes(tmp_path_factory)
     workload = WORKLOADS[recipe.task]
-    task = workload.open(recipe, Manifest.load(ensure_prepared(folder, kind=workload.kind)))
+    task = workload.open(recipe, Manifest.load(prepare_if_needed(folder, kind=workload.kind)))
     plan = make_plan(recipe, System(), world=1, most=IMAGES, train_images=task.data.train_images, val_images=1)
     with task.data.train_loader(plan, System(), InputRank(0, 1, CPU, 1), first=0, one_batch=False) as loader:
         batches = [batch.to("cpu", copy=True) for _, (batch,) in loader]

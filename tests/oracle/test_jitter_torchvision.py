@@ -9,8 +9,8 @@ from PIL import Image
 from torchvision.transforms.v2 import functional as F
 
 from paceline.config.ssd import BoxInput
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.color_jitter import ORDER, apply_colour, draw_colour
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.color_jitter import ORDER, apply_color_jitter, sample_color_jitter
 
 CHANGES = {
     "brightness": F.adjust_brightness,
@@ -31,23 +31,23 @@ def _photo() -> np.ndarray:
 
 def _drawn(key: int, settings: BoxInput) -> list[tuple[str, float]]:
     """The changes of this key in their order: the order first, then the amounts in the order of ORDER."""
-    random, order = SampleRandom(0, 0, key), list(ORDER)
+    random, order = SampleRng(0, 0, key), list(ORDER)
     for last in (3, 2, 1):
         other = random.integer(0, last + 1)
         order[last], order[other] = order[other], order[last]
     amounts = {}
     for change in ORDER:
         reach = getattr(settings, change)
-        centre = 0.0 if change == "hue" else 1.0
-        amounts[change] = random.uniform(centre - reach, centre + reach)
+        center = 0.0 if change == "hue" else 1.0
+        amounts[change] = random.uniform(center - reach, center + reach)
     return [(change, amounts[change]) for change in order]
 
 
 def _ours(pixels: np.ndarray, key: int, settings: BoxInput) -> np.ndarray:
     out = pixels.copy()
-    colour = draw_colour(SampleRandom(0, 0, key), settings)
-    assert colour is not None
-    apply_colour(out, colour)
+    color = sample_color_jitter(SampleRng(0, 0, key), settings)
+    assert color is not None
+    apply_color_jitter(out, color)
     return out
 
 

@@ -24,7 +24,7 @@ from paceline.config.recipe import Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.data.batch import Batch
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.module import Classifier
+from paceline.models.resnet.module import ClassifierWithLoss
 
 IMAGES, SIDE, CLASSES, STEPS = 16, 32, 8, 20
 TRAIN = 33  # images: an epoch is 3 steps of 16, the last of them with images of the next
@@ -67,9 +67,9 @@ def batches() -> list[Batch]:
     return make_batches()
 
 
-def first_model(recipe: Recipe) -> Classifier:
+def first_model(recipe: Recipe) -> ClassifierWithLoss:
     model = WORKLOADS["classification"].network.build(recipe, CLASSES)
-    WORKLOADS["classification"].network.initialise(recipe, model, torch.Generator().manual_seed(3))
+    WORKLOADS["classification"].network.initialize(recipe, model, torch.Generator().manual_seed(3))
     return model
 
 
@@ -87,8 +87,8 @@ def plain_logits(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
         return F.conv2d(map, weights[f"{name}.weight"], None, stride, padding)
 
     def norm(map: Tensor, name: str) -> Tensor:
-        centred = map - map.mean((0, 2, 3), keepdim=True)
-        scaled = centred / (centred.square().mean((0, 2, 3), keepdim=True) + 1e-5).sqrt()
+        centerd = map - map.mean((0, 2, 3), keepdim=True)
+        scaled = centerd / (centerd.square().mean((0, 2, 3), keepdim=True) + 1e-5).sqrt()
         return scaled * weights[f"{name}.weight"].view(1, -1, 1, 1) + weights[f"{name}.bias"].view(1, -1, 1, 1)
 
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))

@@ -14,10 +14,10 @@ from official_coco import assert_same, judge, loaded, results_of, size_of, truth
 from pycocotools import mask as official
 from pycocotools.coco import COCO
 
-from paceline.data.index.box_split import BoxSplit, has_masks, open_boxes, truth_masks
+from paceline.data.index.box_split import BoxSplit, has_masks, open_boxes, read_object_masks
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
-from paceline.data.rle import RunLengths, bitmap
+from paceline.data.prepare.auto_prepare import prepare_if_needed
+from paceline.data.rle import RLE, decode_mask
 from paceline.models.metrics.coco import Detections, GroundTruth, score_masks
 
 
@@ -44,7 +44,7 @@ def test_random_scenes_score_as_pycocotools_scores_them(seed, images, objects, f
 
 def opened(root: Path, split: str) -> tuple[BoxSplit, COCO]:
     """A real set as we prepare it, and its JSON as pycocotools loads it."""
-    found = open_boxes(Manifest.load(ensure_prepared(root, kind="boxes")), split)
+    found = open_boxes(Manifest.load(prepare_if_needed(root, kind="boxes")), split)
     return found, loaded(root / "annotations" / f"instances_{split}2017.json")
 
 
@@ -52,14 +52,14 @@ def opened(root: Path, split: str) -> tuple[BoxSplit, COCO]:
 def test_annotations_become_the_strings_that_pycocotools_makes_of_them(shared_data: Path, name: str, crowds: int) -> None:
     split, files = opened(shared_data / name, "val")
     assert has_masks(split) and split.crowd.sum() == crowds
-    masks, known = truth_masks(split, np.arange(len(split)))
+    masks, known = read_object_masks(split, np.arange(len(split)))
     assert known.all() and len(masks) == len(split.classes) > 400
     for counts, annotation in zip(masks, split.annotation_ids.tolist()):
         assert counts == files.annToRLE(files.anns[annotation])["counts"]
     few = np.array([7, 3, 40, 3])
     rows = np.concatenate([np.arange(split.object_starts[image], split.object_starts[image + 1]) for image in few])
-    assert list(truth_masks(split, few).masks) == list(masks.take(rows))
-    assert len(truth_masks(split, np.zeros(0, np.int64)).masks) == 0
+    assert list(read_object_masks(split, few).masks) == list(masks.take(rows))
+    assert len(read_object_masks(split, np.zeros(0, np.int64)).masks) == 0
 
 
 def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path, seed: int) -> None:
@@ -67,19 +67,19 @@ def test_real_annotations_score_as_pycocotools_scores_the_file(shared_data: Path
     split, files = opened(shared_data / "coco_mini", "train")
     assert split.crowd.any() and (np.diff(split.object_starts) == 0).any()
     truth = GroundTruth(**split.truth_arrays(), num_classes=len(split.names))
-    wanted = truth_masks(split, np.arange(len(split))).masks
+    wanted = read_object_masks(split, np.arange(len(split))).masks
     draw = np.random.default_rng(seed)
     owner = np.repeat(np.arange(len(split)), np.diff(split.object_starts))
     rows = np.flatnonzero(draw.random(len(owner)) < 0.4)
     moved = []
     for row in rows:
-        bits = bitmap(wanted[row], int(truth.heights[owner[row]]), int(truth.widths[owner[row]]))
+        bits = decode_mask(wanted[row], int(truth.heights[owner[row]]), int(truth.widths[owner[row]]))
         bits = np.roll(bits, draw.integers(-3, 4, 2), (0, 1))
         moved.append(official.encode(np.asfortranarray(bits))["counts"])
     right = draw.random(len(rows)) < 0.8
     classes = np.where(right, truth.classes[rows], draw.integers(1, truth.num_classes + 1, len(rows)))
     found = Detections(owner[rows], np.zeros((len(rows), 4)), classes, draw.random(len(rows)).round(2))
-    scene = Scene(truth, wanted, found, RunLengths.of(moved))
+    scene = Scene(truth, wanted, found, RLE.of(moved))
     judged = judge(files, results_of(truth, found, split.category_ids.tolist(), scene.masks), "segm")
     assert 0.05 < judged.stats[0] < 0.95
     assert_same(score_masks(*scene), judged)

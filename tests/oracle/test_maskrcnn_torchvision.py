@@ -36,8 +36,8 @@ from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.data.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.data.loader.aspect_buckets import padded_shape
 from paceline.data.shapes.render import render_shapes
-from paceline.models.maskrcnn.module import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, Segmenter
-from paceline.models.ops.sampling import random_bits, sample
+from paceline.models.maskrcnn.module import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, MaskRCNNWithLoss
+from paceline.models.ops.sampling import random_bits, sample_candidates
 
 CLASSES = 90
 PAIRS = 60  # of a region and a class that are above the threshold in an image, before suppression
@@ -136,10 +136,10 @@ def network(settings: MaskRCNNModel) -> MaskRCNN:
     return MaskRCNN(settings, CLASSES)
 
 
-def ours(state: dict[str, Tensor], settings: MaskRCNNModel) -> Segmenter:
+def ours(state: dict[str, Tensor], settings: MaskRCNNModel) -> MaskRCNNWithLoss:
     made = network(settings)
     made.load_state_dict(state)
-    return Segmenter(made, mean=INPUT.mean, std=INPUT.std, settings=settings)
+    return MaskRCNNWithLoss(made, mean=INPUT.mean, std=INPUT.std, settings=settings)
 
 
 def theirs(state: dict[str, Tensor], monkeypatch, settings: MaskRCNNModel) -> TorchvisionFasterRCNN:
@@ -264,7 +264,7 @@ class SameSample:
                 place[len(row) - objects :] = self.places + torch.arange(objects)
                 total = self.places + self.batch.labels.shape[1]
             bits = random_bits(key.view(1), total, self.stream)[:, place]
-            drawn = sample(
+            drawn = sample_candidates(
                 (row >= 1).unsqueeze(0), (row == 0).unsqueeze(0), bits,
                 count=self.count, most_positive=int(self.count * self.share), fill="negatives",
             )  # fmt: skip

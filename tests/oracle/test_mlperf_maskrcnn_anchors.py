@@ -11,11 +11,11 @@ from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.data.batch import InstanceBatch
 from paceline.models.maskrcnn.loss import anchor_box_loss, objectness_loss
-from paceline.models.maskrcnn.module import Segmenter
-from paceline.models.maskrcnn.proposals import proposals
-from paceline.models.ops.anchors import BEYOND_LAST, Rounding, pyramid_anchors
+from paceline.models.maskrcnn.module import MaskRCNNWithLoss
+from paceline.models.maskrcnn.proposals import make_proposals
+from paceline.models.ops.anchors import BEYOND_LAST, Rounding, make_pyramid_anchors
 from paceline.models.ops.boxes import BoxCoder
-from paceline.models.ops.matching import inside_photo, match_anchors
+from paceline.models.ops.matching import is_inside_image, match_anchors
 from paceline.models.registry import WORKLOADS
 
 RPN = RECIPES["maskrcnn"]().model.rpn
@@ -23,7 +23,7 @@ ONES = (1.0, 1.0, 1.0, 1.0)
 
 
 def anchors_of(grids, height: int, width: int, rounding: Rounding = "legacy_edges") -> list[Tensor]:
-    return pyramid_anchors(grids, height, width, sizes=RPN.sizes, ratios=RPN.ratios, rounding=rounding)
+    return make_pyramid_anchors(grids, height, width, sizes=RPN.sizes, ratios=RPN.ratios, rounding=rounding)
 
 
 def maps() -> tuple[list[Tensor], list[Tensor]]:
@@ -36,13 +36,13 @@ def maps() -> tuple[list[Tensor], list[Tensor]]:
 
 
 def kinds_and_slots(boxes: Tensor, labels: Tensor, anchors: Tensor, size) -> tuple[Tensor, Tensor]:
-    """As the Segmenter matches under the reference's rules: what crosses the photo's border is left out after matching."""
+    """As the MaskRCNNWithLoss matches under the reference's rules: what crosses the photo's border is left out after matching."""
     slots, kind = match_anchors(
         boxes[None], labels[None], anchors, eligible=None,
         positive_iou=RPN.positive_iou, negative_iou=RPN.negative_iou, best_anchor=RPN.best_anchor,
     )  # fmt: skip
     assert RPN.edges == "inside"
-    return kind.masked_fill(~inside_photo(anchors, torch.tensor([size]), BEYOND_LAST["legacy_edges"]), -1)[0], slots[0]
+    return kind.masked_fill(~is_inside_image(anchors, torch.tensor([size]), BEYOND_LAST["legacy_edges"]), -1)[0], slots[0]
 
 
 def test_anchors_are_the_references_bit_for_bit() -> None:
@@ -74,7 +74,7 @@ def test_a_segmenter_of_the_preset_trains_the_same_anchors_of_a_real_photo() -> 
     )
     with torch.device("meta"):
         model = WORKLOADS["maskrcnn"].network.build(recipe, 80)
-    assert isinstance(model, Segmenter)
+    assert isinstance(model, MaskRCNNWithLoss)
     boxes, labels = outside(recorded()["photo2_boxes"]), tensor("photo2_labels")
     batch = InstanceBatch(
         images=torch.zeros(1, 3, rows, columns, dtype=torch.uint8),
@@ -103,7 +103,7 @@ def test_proposals_are_the_references(mode: str) -> None:
     logits, deltas = maps()
     anchors = anchors_of(inputs().grids(), *inputs().SHAPE)
     kept = 2 * inputs().PROPOSALS // 3
-    boxes, valid, _ = proposals(
+    boxes, valid, _ = make_proposals(
         logits, deltas, anchors, torch.tensor(inputs().PHOTOS),
         pre=inputs().PROPOSALS, iou=RPN.iou, least_side=RPN.least_side, limit=RPN.limit, nms_over=RPN.nms_over,
         post=kept // 2 if mode == "train" else kept, post_of=RPN.post_of if mode == "train" else "image",

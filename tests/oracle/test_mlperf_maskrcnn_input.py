@@ -9,22 +9,22 @@ from mlperf_recorded import PHOTOS, inputs, masks_of, outside, recorded, tensor
 
 from paceline.config.recipes import RECIPES
 from paceline.config.schedule import learning_rate
-from paceline.data.loader.aspect_buckets import resized
-from paceline.data.transforms.crop import Window
-from paceline.models.maskrcnn.mask_targets import canvases_of
-from paceline.models.maskrcnn.transforms import boxes_in
+from paceline.data.loader.aspect_buckets import resized_size
+from paceline.data.transforms.crop import CropWindow
+from paceline.models.maskrcnn.mask_targets import make_canvases
+from paceline.models.maskrcnn.transforms import clip_boxes_to_input
 from paceline.models.ops.roi_align import mask_targets
 
 MASK = RECIPES["maskrcnn"]().model.mask
 FLIPPED = (1, 3)
 
 
-def objects(photo: int) -> tuple[np.ndarray, tuple[int, int], Window]:
+def objects(photo: int) -> tuple[np.ndarray, tuple[int, int], CropWindow]:
     """Boxes (n, 4) ltrb in the photo, its height and width, and the whole of it at the size that the reference gives it."""
     height, width, *size = recorded()[f"photo{photo}_size"].tolist()
     xywh = recorded()[f"photo{photo}_xywh"].astype(np.float64)
     ltrb = np.concatenate((xywh[:, :2], xywh[:, :2] + xywh[:, 2:]), axis=1)
-    return ltrb, (height, width), Window(0, 0, height, width, *size)
+    return ltrb, (height, width), CropWindow(0, 0, height, width, *size)
 
 
 def test_the_schedule_can_say_the_references_rates_to_the_last_bit_of_float32() -> None:
@@ -54,7 +54,7 @@ def test_the_schedule_can_say_nvidias_ramp_of_the_weights() -> None:
 
 def test_photos_become_the_references_size_or_one_pixel_off() -> None:
     """It computes the shorter side first, rounds it where the longer one is the limit, and the longer side from it."""
-    ours = np.array([resized(height, width, 800, 1333) for height, width in recorded()["sizes"].tolist()])
+    ours = np.array([resized_size(height, width, 800, 1333) for height, width in recorded()["sizes"].tolist()])
     apart = np.abs(ours - recorded()["resized"]).max(axis=1)
     assert apart.max() == 1
     assert (apart > 0).mean() < 0.15
@@ -64,7 +64,7 @@ def test_photos_become_the_references_size_or_one_pixel_off() -> None:
 def test_boxes_are_the_references_but_for_the_pixel_that_it_counts_along(photo: int) -> None:
     """It scales the last pixel inside, we the edge: so the edges lie apart by the scale less one pixel, and by nothing else."""
     ltrb, (height, width), window = objects(photo)
-    ours, keep = boxes_in(window, ltrb, photo in FLIPPED)
+    ours, keep = clip_boxes_to_input(window, ltrb, photo in FLIPPED)
     assert keep.all()
     theirs = outside(recorded()[f"photo{photo}_boxes"]).numpy()
     apart = ours - theirs
@@ -81,7 +81,7 @@ def test_boxes_are_the_references_but_for_the_pixel_that_it_counts_along(photo: 
 def test_mask_targets_are_the_references_but_for_points_at_the_edge(photo: int, bound: float) -> None:
     """It rasterises polygons at 28 x 28, ours are a half of what they cover: every point that differs lies at an edge."""
     ltrb, size, window = objects(photo)
-    canvases, frames = canvases_of(
+    canvases, frames = make_canvases(
         masks_of(photo), np.arange(len(ltrb)), ltrb, photo=size, window=window, flip=photo in FLIPPED, side=MASK.canvas
     )
     of, regions = torch.arange(len(ltrb)).repeat(2), tensor(f"photo{photo}_regions")

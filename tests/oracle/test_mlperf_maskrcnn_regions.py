@@ -10,12 +10,12 @@ from torch import Tensor
 
 from paceline.config.recipes import RECIPES
 from paceline.models.maskrcnn.loss import class_loss, region_box_loss
-from paceline.models.maskrcnn.proposals import RegionRules, region_detections
+from paceline.models.maskrcnn.proposals import ProposalRules, detect_regions
 from paceline.models.ops import dispatch
 from paceline.models.ops.boxes import BoxCoder
 from paceline.models.ops.matching import match_regions
 from paceline.models.ops.paste_masks import paste_to_rle
-from paceline.models.ops.roi_align import levels_of, pool_regions
+from paceline.models.ops.roi_align import assign_levels, pool_regions
 
 MODEL = RECIPES["maskrcnn"]().model
 ROI, DETECT = MODEL.roi, MODEL.detect
@@ -65,7 +65,7 @@ def test_both_losses_of_the_regions_that_it_sampled() -> None:
 
 def test_levels_are_the_references() -> None:
     boxes = torch.cat((regions(0), regions(1), torch.from_numpy(inputs().boxes_in("large", 200, 800, 1333))))
-    found = levels_of(outside(boxes), levels=4, law="torchvision", first=2)
+    found = assign_levels(outside(boxes), levels=4, law="torchvision", first=2)
     assert torch.equal(found, tensor("levels").long())
     assert len(found.unique()) == 4
 
@@ -75,7 +75,7 @@ def test_pooled_regions_are_the_references() -> None:
     boxes = torch.cat([regions(image)[:10] for image in range(2)])
     found = pool_regions(
         [torch.from_numpy(part) for part in inputs().feature_maps()], inputs().STRIDES[:4], torch.arange(2).repeat_interleave(10),
-        boxes, levels_of(outside(boxes), levels=4, law="torchvision", first=2),
+        boxes, assign_levels(outside(boxes), levels=4, law="torchvision", first=2),
         side=ROI.side, sampling_ratio=ROI.sampling_ratio, aligned=ROI.aligned,
     )  # fmt: skip
     torch.testing.assert_close(found, tensor("pooled"), rtol=1e-5, atol=1e-5)
@@ -88,14 +88,14 @@ def found_by(form) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def through_detections(logits, deltas, boxes, sizes):
-    rules = RegionRules(
+    rules = ProposalRules(
         BoxCoder(ROI.weights, ROI.limit), DETECT.score_above, DETECT.iou, DETECT.keep, DETECT.candidates, DETECT.least_side
     )
-    return region_detections(logits, deltas, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool), sizes, rules)
+    return detect_regions(logits, deltas, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool), sizes, rules)
 
 
 def through_fixed_shapes(logits, deltas, boxes, sizes):
-    with dispatch.fixed():
+    with dispatch.static_shapes():
         return through_detections(logits, deltas, boxes, sizes)
 
 

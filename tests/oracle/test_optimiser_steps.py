@@ -12,8 +12,8 @@ from step_rates import take
 from torch import nn
 
 from paceline._utils.errors import CheckpointError
-from paceline.config.recipe import Optim, OptimiserKind
-from paceline.training.optim import OPTIMISERS, make_optimiser
+from paceline.config.recipe import Optim, OptimizerKind
+from paceline.training.optim import OPTIMIZERS, make_optimizer
 from paceline.training.optim.adamw import AdamW
 from paceline.training.optim.base import NamedParameter, named_parameters
 from paceline.training.optim.sgd import LARS, SGD
@@ -49,28 +49,28 @@ def rate(step: int) -> float:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 def test_the_torch_form_equals_torch_optim_sgd_bit_for_bit_over_20_steps(weight_decay, nesterov):
     ours, theirs = parameters(decay_all=True), parameters()
-    optimiser = SGD(ours, Optim(momentum=0.9, weight_decay=weight_decay, nesterov=nesterov))
+    optimizer = SGD(ours, Optim(momentum=0.9, weight_decay=weight_decay, nesterov=nesterov))
     oracle = torch.optim.SGD(
         [p.tensor for p in theirs], lr=1, momentum=0.9, weight_decay=weight_decay, nesterov=nesterov, foreach=True
     )
     for step in range(20):
         set_gradients(ours, step)
         set_gradients(theirs, step)
-        take(optimiser, rate(step))
+        take(optimizer, rate(step))
         oracle.param_groups[0]["lr"] = rate(step)
         oracle.step()
         for a, b in zip(ours, theirs):
             assert torch.equal(a.tensor, b.tensor), (step, a.name)
-    assert all(torch.equal(v, oracle.state[p.tensor]["momentum_buffer"]) for v, p in zip(optimiser.own["velocity"], theirs))
+    assert all(torch.equal(v, oracle.state[p.tensor]["momentum_buffer"]) for v, p in zip(optimizer.own["velocity"], theirs))
 
 
 def test_the_corrected_form_moves_like_the_torch_form_and_the_uncorrected_one_does_not():
     made = {form: parameters() for form in ("torch", "lr_inside", "lr_inside_corrected")}
     for form, own in made.items():
-        optimiser = SGD(own, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
+        optimizer = SGD(own, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
         for step in range(12):
             set_gradients(own, step)
-            take(optimiser, rate(step), previous_lr=rate(step - 1) if step else 0.0)
+            take(optimizer, rate(step), previous_lr=rate(step - 1) if step else 0.0)
     for a, b, c in zip(made["torch"], made["lr_inside_corrected"], made["lr_inside"]):
         torch.testing.assert_close(b.tensor, a.tensor, rtol=1e-5, atol=1e-5)
         assert (c.tensor - a.tensor).abs().max() > 1e-3
@@ -108,13 +108,13 @@ def test_lars_follows_the_formulas_of_the_mxnet_kernel(case):
             made[0].tensor.zero_()
     expected = lars_in_numpy(made, 8, zero, corrected=corrected)
     form = "lr_inside_corrected" if corrected else "lr_inside"
-    optimiser = LARS(made, Optim(momentum=0.9, weight_decay=5e-3, lars_eta=0.01, lars_eps=1e-6, momentum_form=form))
+    optimizer = LARS(made, Optim(momentum=0.9, weight_decay=5e-3, lars_eta=0.01, lars_eps=1e-6, momentum_form=form))
     for step in range(8):
         set_gradients(made, step)
         for parameter in made:
             if parameter.name in zero:
                 parameter.tensor.grad.zero_()
-        take(optimiser, rate(step), previous_lr=rate(step - 1) if step else 0.0)
+        take(optimizer, rate(step), previous_lr=rate(step - 1) if step else 0.0)
     for parameter, target in zip(made, expected):
         assert torch.isfinite(parameter.tensor).all()
         np.testing.assert_allclose(parameter.tensor.detach().double().numpy(), target, rtol=2e-5, atol=1e-6)
@@ -134,21 +134,21 @@ def test_an_overflowed_step_changes_nothing_and_is_counted_and_the_next_one_goes
         made = parameters()
         form = {"nesterov": "torch", "lars": "lr_inside_corrected"}.get(kind, kind)
         if kind == "lars":
-            optimiser = LARS(made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
+            optimizer = LARS(made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
         else:
-            optimiser = SGD(made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form, nesterov=kind == "nesterov"))
+            optimizer = SGD(made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form, nesterov=kind == "nesterov"))
         scaler = LossScaler("dynamic", 1024.0)
         for step in range(6):
             if overflows:
                 # A step in between whose gradients overflowed in one tensor.
                 set_gradients(made, step)
                 made[1].tensor.grad[2] = bad
-                before = [p.tensor.detach().clone() for p in made], [v.clone() for v in optimiser.own["velocity"]]
-                take(optimiser, rate(step), previous_lr=rate(step - 1) if step else 0.0, scaler=scaler)
-                after = [p.tensor.detach() for p in made], optimiser.own["velocity"]
+                before = [p.tensor.detach().clone() for p in made], [v.clone() for v in optimizer.own["velocity"]]
+                take(optimizer, rate(step), previous_lr=rate(step - 1) if step else 0.0, scaler=scaler)
+                after = [p.tensor.detach() for p in made], optimizer.own["velocity"]
                 assert all(torch.equal(a, b) for left, right in zip(before, after) for a, b in zip(left, right))
             set_gradients(made, step, scale=float(scaler.current))
-            take(optimiser, rate(step), previous_lr=rate(step - 1) if step else 0.0, scaler=scaler)
+            take(optimizer, rate(step), previous_lr=rate(step - 1) if step else 0.0, scaler=scaler)
         return made, scaler
 
     smooth, scaler = run(False)
@@ -177,14 +177,14 @@ def test_scaled_gradients_take_the_unscaled_step():
 def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refused(kind):
     straight, resumed = parameters(), parameters()
     optim = Optim(kind, weight_decay=0.01, momentum_form="lr_inside_corrected")
-    first = make_optimiser(straight, optim)
+    first = make_optimizer(straight, optim)
     for step in range(6):
         set_gradients(straight, step)
         take(first, rate(step), previous_lr=rate(step - 1) if step else 0.0)
         if step == 2:
             saved = {name: value.clone() for name, value in first.state().items()}
             weights = [p.tensor.detach().clone() for p in straight]
-    second = make_optimiser(resumed, optim)
+    second = make_optimizer(resumed, optim)
     held = second.state()["velocity.fc.weight"]
     second.load_state(saved)
     assert second.state()["velocity.fc.weight"] is held
@@ -201,43 +201,43 @@ def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refuse
 
 
 def test_every_kind_that_a_recipe_can_name_is_made():
-    assert set(OPTIMISERS) == set(get_args(OptimiserKind))
-    for kind in OPTIMISERS:
+    assert set(OPTIMIZERS) == set(get_args(OptimizerKind))
+    for kind in OPTIMIZERS:
         made = parameters()
         set_gradients(made, 0)
         before = [parameter.tensor.detach().clone() for parameter in made]
-        take(make_optimiser(made, Optim(kind)), 0.1)
+        take(make_optimizer(made, Optim(kind)), 0.1)
         assert not any(torch.equal(parameter.tensor, old) for parameter, old in zip(made, before)), kind
 
 
 def test_parameters_without_a_gradient_stay_and_zero_grad_drops_all():
     made = parameters()
-    optimiser = SGD(made, Optim(momentum=0.9, weight_decay=0.1))
+    optimizer = SGD(made, Optim(momentum=0.9, weight_decay=0.1))
     before = [p.tensor.detach().clone() for p in made]
-    take(optimiser, 0.1)
+    take(optimizer, 0.1)
     set_gradients(made, 0)
     made[3].tensor.grad = None
-    take(optimiser, 0.1)
+    take(optimizer, 0.1)
     assert [torch.equal(p.tensor, b) for p, b in zip(made, before)] == [False, False, False, True, False]
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     assert all(p.tensor.grad is None for p in made)
 
 
 def test_the_optimiser_takes_a_models_named_parameters():
     model = nn.Sequential(nn.Linear(3, 2))
-    optimiser = SGD(named_parameters(model, "all"), Optim())
-    assert list(optimiser.state()) == ["velocity.0.weight", "velocity.0.bias"]
+    optimizer = SGD(named_parameters(model, "all"), Optim())
+    assert list(optimizer.state()) == ["velocity.0.weight", "velocity.0.bias"]
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05])
 def test_adamw_equals_torch_optim_adamw_to_rounding_over_40_steps(weight_decay):
     ours, theirs = parameters(decay_all=True), parameters()
-    optimiser = AdamW(ours, Optim(momentum=0.9, weight_decay=weight_decay))
+    optimizer = AdamW(ours, Optim(momentum=0.9, weight_decay=weight_decay))
     oracle = torch.optim.AdamW([p.tensor for p in theirs], lr=1, betas=(0.9, 0.999), weight_decay=weight_decay)
     for step in range(40):
         set_gradients(ours, step)
         set_gradients(theirs, step)
-        take(optimiser, rate(step))
+        take(optimizer, rate(step))
         oracle.param_groups[0]["lr"] = rate(step)
         oracle.step()
     for a, b in zip(ours, theirs):
@@ -246,24 +246,24 @@ def test_adamw_equals_torch_optim_adamw_to_rounding_over_40_steps(weight_decay):
 
 def test_adamw_decays_only_what_decays_and_an_overflowed_step_changes_nothing_but_the_scale():
     ours = parameters()
-    optimiser = AdamW(ours, Optim(momentum=0.9, weight_decay=0.5))
+    optimizer = AdamW(ours, Optim(momentum=0.9, weight_decay=0.5))
     for parameter in ours:
         parameter.tensor.grad = torch.zeros_like(parameter.tensor)
     before = {p.name: p.tensor.detach().clone() for p in ours}
-    take(optimiser, 0.1)
+    take(optimizer, 0.1)
     for parameter in ours:
         kept = 0.95 if parameter.decays else 1.0
         torch.testing.assert_close(parameter.tensor.detach(), kept * before[parameter.name])
     scaler = LossScaler("dynamic", 8.0, device=torch.device("cpu"))
-    saved = {name: tensor.clone() for name, tensor in optimiser.state().items()}
+    saved = {name: tensor.clone() for name, tensor in optimizer.state().items()}
     before = {p.name: p.tensor.detach().clone() for p in ours}
     set_gradients(ours, 0)
     ours[0].tensor.grad[0] = torch.inf
-    take(optimiser, 0.1, scaler=scaler)
+    take(optimizer, 0.1, scaler=scaler)
     assert all(torch.equal(p.tensor, before[p.name]) for p in ours)
-    assert all(torch.equal(tensor, saved[name]) for name, tensor in optimiser.state().items())
+    assert all(torch.equal(tensor, saved[name]) for name, tensor in optimizer.state().items())
     set_gradients(ours, 1, scale=4.0)
-    take(optimiser, 0.1, scaler=scaler)
+    take(optimizer, 0.1, scaler=scaler)
     assert not torch.equal(ours[0].tensor, before[ours[0].name])
 
 
@@ -288,13 +288,13 @@ def test_adamw_survives_an_overflow_in_its_very_first_step():
 def test_adamw_decays_by_each_tensor_s_own_rate():
     ours = [replace(one, rate=number + 0.5, decays=number != 1) for number, one in enumerate(parameters())]
     theirs = parameters()
-    optimiser = AdamW(ours, Optim(momentum=0.9, weight_decay=0.3))
+    optimizer = AdamW(ours, Optim(momentum=0.9, weight_decay=0.3))
     groups = [{"params": [b.tensor], "lr": a.rate * 0.1, "weight_decay": 0.3 * a.decays} for a, b in zip(ours, theirs)]
     oracle = torch.optim.AdamW(groups, betas=(0.9, 0.999))
     for step in range(3):
         set_gradients(ours, step)
         set_gradients(theirs, step)
-        take(optimiser, 0.1)
+        take(optimizer, 0.1)
         oracle.step()
     for a, b in zip(ours, theirs):
         torch.testing.assert_close(a.tensor, b.tensor, rtol=1e-5, atol=1e-5)

@@ -15,15 +15,15 @@ from torch import nn
 from paceline._utils.errors import RecipeError
 from paceline.config.constraints import check_bounds
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
-from paceline.config.recipe import refuse_outside
-from paceline.config.resnet import ResNetModel, trunk_rules
+from paceline.config.recipe import check_rules
+from paceline.config.resnet import ResNetModel, backbone_rules
 from paceline.config.ssd import SSDModel
-from paceline.models.backbones.base import Form
-from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.base import BackboneSpec
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN
 from paceline.models.ssd.model import SSD
-from paceline.models.weights.formats.torchvision import export
+from paceline.models.weights.formats.torchvision import to_plain_tensors
 from paceline.models.weights.load import load_weights
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
@@ -80,7 +80,7 @@ def test_torchvision_weights_give_torchvision_outputs_and_go_back(name, depth, p
     before = {name: value.clone() for name, value in theirs.state_dict().items()}
     for parameter in theirs.parameters():
         parameter.data.zero_()
-    theirs.load_state_dict(export(ours.state_dict()), strict=True)
+    theirs.load_state_dict(to_plain_tensors(ours.state_dict()), strict=True)
     assert all(torch.equal(value, before[name]) for name, value in theirs.state_dict().items())
 
 
@@ -111,7 +111,7 @@ def test_the_4_channel_stem_computes_the_3_channel_nets_outputs_both_ways(tmp_pa
     padded = torch.cat((images, torch.zeros(2, 1, 40, 40)), 1)
     with torch.no_grad():
         torch.testing.assert_close(ours.eval().classify(padded), theirs.eval()(images), rtol=1e-5, atol=1e-5)
-    exported = export(ours.state_dict())
+    exported = to_plain_tensors(ours.state_dict())
     assert all(torch.equal(exported[name], value) for name, value in theirs.state_dict().items())
 
 
@@ -152,7 +152,7 @@ def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_
                 torch.testing.assert_close(map, other, rtol=1e-4, atol=1e-5 * float(other.abs().max()))
         # SSD's third stage keeps the second's resolution: the reference takes the stride out of its first unit.
         theirs.layer3[0].conv2.stride = theirs.layer3[0].downsample[0].stride = (1, 1)
-        trunk = make_trunk(SSDModel(depth=50, **NEXT), Form(stride=8))
+        trunk = build_backbone(SSDModel(depth=50, **NEXT), BackboneSpec(stride=8))
         boxes = SSD(trunk, 2, cells=(12, 6, 3), boxes_a_cell=(4, 6, 4), extras=8)
         report = load_ssd_weights(boxes, tmp_path / "next.pth")
         assert {name.split(".")[1] for name in report.unexpected} == {"layer4", "fc"}
@@ -177,7 +177,7 @@ def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_
 def test_parts_that_cannot_be_are_refused_by_their_flag(model, changes, says):
     with raises(RecipeError, says):
         check_bounds(changed := replace(model, **changes), "--model.")
-        refuse_outside(*trunk_rules(changed))
+        check_rules(*backbone_rules(changed))
 
 
 def test_an_unknown_trunk_names_the_known_ones():
@@ -187,4 +187,4 @@ def test_an_unknown_trunk_names_the_known_ones():
         ("resnet/50", "--model.depth"),
     ):
         with pytest.raises(RecipeError, match=says):
-            make_trunk(ResNetModel(trunk=trunk), Form())
+            build_backbone(ResNetModel(trunk=trunk), BackboneSpec())

@@ -10,14 +10,14 @@ import torch
 from two_samples import differ
 
 from paceline.config.recipes.ssd import mlperf_1024
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.color_jitter import Colour, apply_colour
-from paceline.data.transforms.crop import Window, ssd_crop
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.color_jitter import ColorJitter, apply_color_jitter
+from paceline.data.transforms.crop import CropWindow, ssd_crop
 from paceline.data.transforms.resample import resample_torch
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh
 from paceline.models.ops.matching import match, match_fixed
 from paceline.models.registry import WORKLOADS
-from paceline.models.ssd.transforms import boxes_in
+from paceline.models.ssd.transforms import clip_boxes_to_crop
 
 RECIPE = mlperf_1024()
 
@@ -32,9 +32,9 @@ def test_colours_are_hsvs_and_brightness_contrasts_to_the_last_level(theirs) -> 
     assert RECIPE.input.jitter == "dali" and RECIPE.input.hue == 0.5 / 360
     for number, (saturation, degrees, contrast, brightness) in enumerate(theirs["amounts"].astype(np.float64)):
         turned, out = (theirs["pictures"][number % 2].copy() for _ in range(2))
-        apply_colour(turned, Colour("dali", (), 1.0, 0.0, 1.0, saturation, degrees / 360))
+        apply_color_jitter(turned, ColorJitter("dali", (), 1.0, 0.0, 1.0, saturation, degrees / 360))
         np.testing.assert_array_equal(turned, theirs["turned"][number])
-        apply_colour(out, Colour("dali", (), brightness, 0.0, contrast, saturation, degrees / 360))
+        apply_color_jitter(out, ColorJitter("dali", (), brightness, 0.0, contrast, saturation, degrees / 360))
         np.testing.assert_array_equal(out, theirs["jittered"][number])
 
 
@@ -43,7 +43,7 @@ def test_one_matrix_is_near_it_but_where_colours_are_cut_in_between(theirs) -> N
     apart = []
     for number, (saturation, degrees, contrast, brightness) in enumerate(theirs["amounts"][:14].astype(np.float64)):
         out = theirs["pictures"][number % 2].copy()
-        apply_colour(out, Colour("matrix", (), brightness, 0.0, contrast, saturation, degrees / 360))
+        apply_color_jitter(out, ColorJitter("matrix", (), brightness, 0.0, contrast, saturation, degrees / 360))
         apart.append(np.abs(out.astype(int) - theirs["jittered"][number]))
     assert np.mean(np.stack(apart) <= 1) > 0.97 and np.max(apart) > 3
 
@@ -52,7 +52,7 @@ def test_one_matrix_is_color_twist_to_a_level(theirs) -> None:
     """As NVIDIA's PyTorch submissions had it; DALI's last digits of YIQ are others."""
     for number, (saturation, degrees, contrast, brightness) in enumerate(theirs["amounts"][:14].astype(np.float64)):
         out = theirs["pictures"][number % 2].copy()
-        apply_colour(out, Colour("matrix", (), brightness, 0.0, contrast, saturation, degrees / 360))
+        apply_color_jitter(out, ColorJitter("matrix", (), brightness, 0.0, contrast, saturation, degrees / 360))
         apart = np.abs(out.astype(int) - theirs["twisted"][number])
         assert apart.max() <= 1 and np.mean(apart > 0) < 0.08
 
@@ -65,7 +65,7 @@ def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) 
     ltrb = side * objects.astype(np.float64)
     for draw in range(1000):
         window, keep = ssd_crop(
-            side, side, ltrb, SampleRandom(0, 0, draw), size=300, attempts=photo.crop_attempts, free=photo.crop_free
+            side, side, ltrb, SampleRng(0, 0, draw), size=300, attempts=photo.crop_attempts, free=photo.crop_free
         )
         ours.append((window.left, window.top, window.left + window.width, window.top + window.height, keep.sum()))
     mine = np.array(ours, np.float64) / (side, side, side, side, 1)
@@ -76,8 +76,8 @@ def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) 
     assert abs(stays.sum(1).mean() - mine[:, 4].mean()) < 0.12
     kept = []
     for (left, top, right, bottom), keep in zip(bounds.astype(np.float64) * side, stays):
-        window = Window(top, left, bottom - top, right - left, 300, 300)  # type: ignore[arg-type]
-        kept.append(boxes_in(window, ltrb, keep, False)[0][keep])
+        window = CropWindow(top, left, bottom - top, right - left, 300, 300)  # type: ignore[arg-type]
+        kept.append(clip_boxes_to_crop(window, ltrb, keep, False)[0][keep])
     np.testing.assert_allclose(np.concatenate(kept)[:300], theirs[f"crop_boxes_{name}"], atol=2e-6)
 
 
@@ -111,6 +111,6 @@ def test_matching_is_box_encoders(theirs, number, form) -> None:
 def test_a_photo_is_resized_as_its_resize_but_for_the_outermost_pixels(theirs, size) -> None:
     """There DALI goes on with the photo's last pixel, where torch and Pillow leave out what is beyond."""
     out = np.zeros((size, size, 3), np.uint8)
-    resample_torch(theirs["photo"], Window(0, 0, 37, 53, size, size), out, False)
+    resample_torch(theirs["photo"], CropWindow(0, 0, 37, 53, size, size), out, False)
     apart = np.abs(out.astype(int) - theirs[f"resized_{size}"])
     assert apart[1:-1, 1:-1].max() <= 1

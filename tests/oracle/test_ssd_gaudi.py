@@ -14,16 +14,16 @@ from two_samples import differ
 
 from paceline.config.recipes.ssd import gaudi
 from paceline.config.ssd import BoxInput
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.color_jitter import Colour, apply_colour
-from paceline.data.transforms.crop import IOU_ABOVE, Window, ssd_crop
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.color_jitter import ColorJitter, apply_color_jitter
+from paceline.data.transforms.crop import IOU_ABOVE, CropWindow, ssd_crop
 from paceline.data.transforms.decode import decode_crop
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import render
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh
 from paceline.models.ops.matching import match
 from paceline.models.registry import WORKLOADS
-from paceline.models.ssd.transforms import boxes_in, draw_evaluation_sample
+from paceline.models.ssd.transforms import clip_boxes_to_crop, evaluation_box_spec
 from paceline.models.weights.formats.tensorflow import from_tensorflow
 
 RECIPE = gaudi()
@@ -46,7 +46,7 @@ def test_a_crop_is_crop_and_resizes_to_half_a_level(theirs, flip) -> None:
     data = png(theirs["photo"])
     header = read_header(data, "it")
     for (top, left, bottom, right), wanted in zip(theirs["crops"].tolist(), theirs["crop_pixels"]):
-        window, out = Window(top, left, bottom - top, right - left, 20, 20), np.zeros((20, 20, 3), np.uint8)
+        window, out = CropWindow(top, left, bottom - top, right - left, 20, 20), np.zeros((20, 20, 3), np.uint8)
         decode_crop(data, header, window, out, flip=flip, decoder="simplejpeg", name="it", law="tensorflow-crop")
         assert np.abs(out - (wanted[:, ::-1] if flip else wanted)).max() <= 0.501
 
@@ -55,14 +55,14 @@ def test_a_crop_is_crop_and_resizes_to_half_a_level(theirs, flip) -> None:
 def test_a_photo_is_evaluated_as_resize_images_makes_it_to_half_a_level(theirs, size) -> None:
     data, out = png(theirs["photo"]), np.zeros((size, size, 3), np.uint8)
     settings = BoxInput(size=size, resize=RECIPE.input.resize)
-    render(data, draw_evaluation_sample(read_header(data, "it"), "it", settings), out)
+    decode_and_transform(data, evaluation_box_spec(read_header(data, "it"), "it", settings), out)
     assert np.abs(out - theirs[f"evaluation_{size}"]).max() <= 0.501
 
 
 def test_colours_are_color_jitters_to_half_a_level(theirs) -> None:
     for number, (added, contrast, saturation, turns) in enumerate(theirs["amounts"].tolist()):
         out = theirs["pictures"][number % 2].copy()
-        apply_colour(out, Colour("tensorflow", (), 1.0, 255 * added, contrast, saturation, turns))
+        apply_color_jitter(out, ColorJitter("tensorflow", (), 1.0, 255 * added, contrast, saturation, turns))
         # Theirs go on past black and white, ours end there: pixels are bytes.
         assert np.abs(out - (255 * theirs["jittered"][number]).clip(0, 255)).max() <= 0.505
 
@@ -82,7 +82,7 @@ def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) 
     photo, ours = RECIPE.input, []
     for draw in range(1000):
         window, keep = ssd_crop(
-            side, side, ltrb, SampleRandom(0, 0, draw), size=300, attempts=photo.crop_attempts, free=photo.crop_free
+            side, side, ltrb, SampleRng(0, 0, draw), size=300, attempts=photo.crop_attempts, free=photo.crop_free
         )
         ours.append((window.top, window.left, window.top + window.height, window.left + window.width, keep.sum()))
     mine = np.array(ours, np.float64) / (side, side, side, side, 1)
@@ -93,8 +93,8 @@ def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) 
     assert abs(stays.sum(1).mean() - mine[:, 4].mean()) < 0.12
     kept, place = [], 0
     for (top, left, bottom, right), keep in zip(bounds.astype(np.float64) * side, stays):
-        window = Window(top, left, bottom - top, right - left, 300, 300)  # type: ignore[arg-type]
-        kept.append(boxes_in(window, ltrb, keep, False)[0][keep])
+        window = CropWindow(top, left, bottom - top, right - left, 300, 300)  # type: ignore[arg-type]
+        kept.append(clip_boxes_to_crop(window, ltrb, keep, False)[0][keep])
         place += keep.sum()
         if place >= 300:
             break
@@ -106,8 +106,8 @@ def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) 
 def test_each_of_its_crops_passes_our_rules(theirs, name) -> None:
     objects, bounds, stays = (theirs[f"crop_{part}_{name}"].astype(np.float64) for part in ("objects", "bounds", "stays"))
     for (top, left, bottom, right), keep in zip(bounds, stays):
-        centres = (objects[:, :2] + objects[:, 2:]) / 2
-        inside = ((centres > (top, left)) & (centres < (bottom, right))).all(1)
+        centers = (objects[:, :2] + objects[:, 2:]) / 2
+        inside = ((centers > (top, left)) & (centers < (bottom, right))).all(1)
         assert (inside == keep.astype(bool)).all() and inside.any()
         assert 0.5 <= (right - left) / (bottom - top) <= 2
         shared = np.minimum(objects[:, 2:], (bottom, right)) - np.maximum(objects[:, :2], (top, left))
@@ -132,7 +132,7 @@ def test_matching_is_encode_labels(theirs, number) -> None:
 def test_new_layers_start_as_its_own(theirs) -> None:
     """Glorot's uniform law for kernels, each level's classes and boxes apart, and biases of zero."""
     model = WORKLOADS["ssd"].network.build(RECIPE, 80)
-    WORKLOADS["ssd"].network.initialise(RECIPE, model, torch.Generator().manual_seed(0))
+    WORKLOADS["ssd"].network.initialize(RECIPE, model, torch.Generator().manual_seed(0))
     first, ours = json.loads(str(theirs["first_values"])), model.network.state_dict()
     made = json.loads(str(theirs["variables"]))
     # Each variable full of its own number: under our names the numbers tell which it was.

@@ -11,13 +11,13 @@ import torch
 from ready_outputs import NOTHING, ReadyOutputs
 
 from paceline.config.recipes.ssd import mlperf_1024
-from paceline.config.ssd import Detect, SSDModel, grids
+from paceline.config.ssd import DetectionFilter, SSDModel, grid_sizes
 from paceline.data.batch import detection_batch
-from paceline.models.object_predictions import to_detections
+from paceline.models.object_predictions import to_pixel_detections
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.registry import WORKLOADS
-from paceline.models.ssd.loss import Detector
-from paceline.models.ssd.postprocess import by_image_fixed, ssd_detections
+from paceline.models.ssd.loss import SSDWithLoss
+from paceline.models.ssd.postprocess import detect_by_image_fixed, postprocess_ssd
 
 # As in scripts/originals/ssd_mxnet.py: grids, default boxes of a cell, K, candidates, places, what kind of numbers, generator.
 FULL = ((38, 19, 10, 5, 3, 1), (4, 6, 6, 6, 4, 4))
@@ -29,7 +29,7 @@ CASES = {
     "coarse": (*SMALL, 3, 150, 100, "coarse", 4),
     "equal": (*SMALL, 3, 60, 60, "equal", 5),
 }
-KNOBS: Detect = mlperf_1024().model.detect
+KNOBS: DetectionFilter = mlperf_1024().model.detect
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def theirs() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def detector() -> Detector:
+def detector() -> SSDWithLoss:
     return WORKLOADS["ssd"].network.build(mlperf_1024(), 1)
 
 
@@ -73,7 +73,7 @@ def compare(found: torch.Tensor, wanted: np.ndarray) -> None:
     """Rows of one image as (left, top, right, bottom, score, class) with theirs, as written for a photo of 640 x 427."""
     found = found[found[:, 5] > 0]
     rows = np.column_stack((np.zeros(len(found)), found.numpy().astype(np.float64)))
-    ours = to_detections(rows, np.array([427]), np.array([640]), KNOBS.plus_one)
+    ours = to_pixel_detections(rows, np.array([427]), np.array([640]), KNOBS.plus_one)
     assert len(rows) == len(wanted)
     np.testing.assert_array_equal(rows[:, 6] - 1, wanted[:, 5])
     np.testing.assert_allclose(rows[:, 5], wanted[:, 4], rtol=1e-5)
@@ -84,12 +84,12 @@ def compare(found: torch.Tensor, wanted: np.ndarray) -> None:
 def test_detections_are_the_submissions_in_its_order(theirs, detector, name) -> None:
     cells, boxes, classes, candidates, places, kind, seed = CASES[name]
     full = len(cells) == 6
-    anchors = default_boxes(300, grids(300), SSDModel().scales) if full else small_boxes(cells, boxes)
+    anchors = default_boxes(300, grid_sizes(300), SSDModel().scales) if full else small_boxes(cells, boxes)
     logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
     if full:
         assert (KNOBS.candidates, KNOBS.keep) == (candidates, places)
     rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_above}
-    found = ssd_detections(
+    found = postprocess_ssd(
         logits, deltas, anchors, **rules,
         candidates=candidates, candidates_of=KNOBS.candidates_of, keep=places, clip=KNOBS.clip,
     )[0]  # fmt: skip
@@ -102,7 +102,7 @@ def test_a_detector_with_the_recipes_settings_answers_so(theirs, name) -> None:
     model = mlperf_1024().model
     model = replace(model, detect=replace(KNOBS, candidates=candidates, keep=places))
     network = ReadyOutputs(*(torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed)))
-    ready = Detector(network, small_boxes(cells, boxes), mean=(0, 0, 0), std=(1, 1, 1), settings=model)  # type: ignore[arg-type]
+    ready = SSDWithLoss(network, small_boxes(cells, boxes), mean=(0, 0, 0), std=(1, 1, 1), settings=model)  # type: ignore[arg-type]
     batch = detection_batch(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), [NOTHING], torch.zeros(1))
     compare(ready.predict(batch)[0], theirs[name])
 
@@ -115,5 +115,5 @@ def test_an_accelerators_form_has_the_same_order_of_equals(detector, name) -> No
     logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
     rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_above}
     rules |= {"candidates": classes * len(anchors), "keep": classes * len(anchors)}
-    fixed = by_image_fixed(logits.softmax(2)[..., 1:], deltas, anchors, **rules)
-    assert torch.equal(fixed, ssd_detections(logits, deltas, anchors, **rules, candidates_of="image", clip=False))
+    fixed = detect_by_image_fixed(logits.softmax(2)[..., 1:], deltas, anchors, **rules)
+    assert torch.equal(fixed, postprocess_ssd(logits, deltas, anchors, **rules, candidates_of="image", clip=False))

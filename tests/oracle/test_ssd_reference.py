@@ -12,18 +12,18 @@ from ready_outputs import ReadyOutputs
 from torch import Tensor
 
 from paceline.config.recipes.ssd import mlperf
-from paceline.config.ssd import SSDModel, grids
+from paceline.config.ssd import SSDModel, grid_sizes
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.models.ops.anchors import anchor_to_cell, default_boxes
 from paceline.models.ops.boxes import pairwise_iou, to_cxcywh, to_ltrb
 from paceline.models.ops.matching import match
 from paceline.models.registry import WORKLOADS
-from paceline.models.ssd.loss import per_image, ssd_loss
-from paceline.models.ssd.postprocess import ssd_detections
+from paceline.models.ssd.loss import normalize_per_image, ssd_loss
+from paceline.models.ssd.postprocess import postprocess_ssd
 
 IMAGES = 7
 # Of the default boxes in cell order, as the network has them: in which order the reference has them.
-REFERENCE_ORDER = anchor_to_cell(grids(300)).argsort()
+REFERENCE_ORDER = anchor_to_cell(grid_sizes(300)).argsort()
 
 
 # Outputs on drawn boxes, which lie beside this file (scripts/originals/ssd_reference.py); and on objects of real photos.
@@ -38,7 +38,7 @@ def oracle(request) -> dict[str, np.ndarray]:
 
 
 def ssd300(order="anchor") -> Tensor:
-    return default_boxes(300, grids(300), SSDModel().scales, order=order)
+    return default_boxes(300, grid_sizes(300), SSDModel().scales, order=order)
 
 
 def objects(oracle) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ def objects(oracle) -> tuple[Tensor, Tensor]:
 def test_default_boxes_are_the_references_bit_for_bit(oracle) -> None:
     assert np.array_equal(ssd300().numpy(), oracle["default_boxes_xywh"])
     assert np.array_equal(to_ltrb(ssd300()).numpy(), oracle["default_boxes_ltrb"])
-    assert np.array_equal(ssd300("cell").numpy(), oracle["default_boxes_xywh"][anchor_to_cell(grids(300)).numpy()])
+    assert np.array_equal(ssd300("cell").numpy(), oracle["default_boxes_xywh"][anchor_to_cell(grid_sizes(300)).numpy()])
 
 
 @pytest.mark.parametrize("order", ["anchor", "cell"])
@@ -94,13 +94,13 @@ def test_loss_is_the_references(oracle, order) -> None:
     deltas = torch.from_numpy(random.standard_normal((8, 4, 8732)).astype(np.float32)).transpose(1, 2)
     logits = torch.from_numpy(random.standard_normal((8, 81, 8732)).astype(np.float32)).transpose(1, 2)
     if order == "cell":
-        places = anchor_to_cell(grids(300))
+        places = anchor_to_cell(grid_sizes(300))
         deltas, logits = deltas[:, places], logits[:, places]
     losses = ssd_loss(
         logits, deltas, boxes, labels, ssd300(order), iou=0.5, positive="above", tie="last",
         order=REFERENCE_ORDER if order == "cell" else None,
     )  # fmt: skip
-    classification, localisation = per_image(losses)
+    classification, localisation = normalize_per_image(losses)
     expected = oracle["loss_per_image"]
     assert expected[IMAGES] == 0
     assert (classification + localisation).numpy() == pytest.approx(expected, rel=2e-6)
@@ -113,7 +113,7 @@ def test_the_recipes_own_detector_has_the_references_loss(oracle) -> None:
     random = np.random.RandomState(int(oracle["loss_seed"]))
     deltas = torch.from_numpy(random.standard_normal((8, 4, 8732)).astype(np.float32)).transpose(1, 2)
     logits = torch.from_numpy(random.standard_normal((8, 81, 8732)).astype(np.float32)).transpose(1, 2)
-    detector, places = WORKLOADS["ssd"].network.build(mlperf(), 80), anchor_to_cell(grids(300))
+    detector, places = WORKLOADS["ssd"].network.build(mlperf(), 80), anchor_to_cell(grid_sizes(300))
     detector.network = ReadyOutputs(logits[:, places], deltas[:, places])  # type: ignore[assignment]
     images = torch.zeros(8, 3, 8, 8, dtype=torch.uint8)
     found = detector(DetectionBatch(images=images, labels=labels, indices=torch.arange(8), boxes=boxes))
@@ -126,9 +126,9 @@ def test_detections_are_the_references(oracle, order) -> None:
     deltas = torch.from_numpy((0.5 * random.standard_normal((2, 4, 8732))).astype(np.float32)).transpose(1, 2)
     logits = torch.from_numpy((2.2 * random.standard_normal((2, 81, 8732))).astype(np.float32)).transpose(1, 2)
     if order == "cell":
-        places = anchor_to_cell(grids(300))
+        places = anchor_to_cell(grid_sizes(300))
         deltas, logits = deltas[:, places], logits[:, places]
-    found = ssd_detections(
+    found = postprocess_ssd(
         logits, deltas, ssd300(order),
         score_above=0.05, iou=0.5, candidates=200, candidates_of="class", keep=200, clip=False,
     ).numpy()  # fmt: skip

@@ -19,12 +19,12 @@ from torch import Tensor
 from trajectories import SAME, apart, in_float64, take_steps
 
 from paceline.config.recipe import Optim, Recipe, Schedule
-from paceline.config.ssd import BoxInput, SSDModel, grids
+from paceline.config.ssd import BoxInput, SSDModel, grid_sizes
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.registry import WORKLOADS
-from paceline.models.ssd.loss import Detector
-from paceline.models.ssd.model import initialise_ssd
+from paceline.models.ssd.loss import SSDWithLoss
+from paceline.models.ssd.model import init_ssd
 
 IMAGES, SIDE, CLASSES, STEPS, WARMUP, DROP = 4, 64, 2, 30, 10, 25
 PEAK, MOMENTUM, DECAY = 0.004, 0.9, 5e-3
@@ -83,9 +83,9 @@ def batches() -> list[DetectionBatch]:
     return make_batches()
 
 
-def first_model(recipe: Recipe) -> Detector:
+def first_model(recipe: Recipe) -> SSDWithLoss:
     model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
-    initialise_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
+    init_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
     return model
 
 
@@ -176,8 +176,8 @@ def plain(batches: Sequence[DetectionBatch], over: str) -> list[list[float]]:
     """The same as the paper says it."""
     network = first_model(RECIPE).network
     weights = {name: p.detach().double().requires_grad_() for name, p in network.named_parameters()}
-    optimiser = torch.optim.SGD(weights.values(), lr=PEAK, momentum=MOMENTUM, weight_decay=DECAY)
-    anchors = default_boxes(SIDE, grids(SIDE), SCALES)
+    optimizer = torch.optim.SGD(weights.values(), lr=PEAK, momentum=MOMENTUM, weight_decay=DECAY)
+    anchors = default_boxes(SIDE, grid_sizes(SIDE), SCALES)
     corners = torch.cat((anchors[:, :2] - anchors[:, 2:] / 2, anchors[:, :2] + anchors[:, 2:] / 2), 1).tolist()
     mean, std = (torch.tensor(v, dtype=torch.float64).view(1, 3, 1, 1) for v in (BoxInput().mean, BoxInput().std))
     losses = []
@@ -192,11 +192,11 @@ def plain(batches: Sequence[DetectionBatch], over: str) -> list[list[float]]:
             positives.append(len(matched))
         by = [IMAGES * max(1, count) for count in positives] if over == "image" else [sum(positives)] * IMAGES
         class_loss, box_loss = (sum(part[k] / n for part, n in zip(parts, by)) for k in (0, 1))
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = plain_lr(step)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (class_loss + box_loss).backward()
-        optimiser.step()
+        optimizer.step()
         losses.append([float((class_loss + box_loss).detach()), float(class_loss.detach()), float(box_loss.detach())])
     return losses
 

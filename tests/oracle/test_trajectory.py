@@ -21,13 +21,13 @@ from torchvision.models.resnet import BasicBlock
 from trajectories import SAME, apart, column, in_float64, take_steps
 
 from paceline.config.recipe import Optim, Recipe, Schedule
-from paceline.config.resnet import PhotoInput, ResNetModel
+from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.config.system import System
 from paceline.data.batch import Batch
-from paceline.models.backbones.base import initialise
+from paceline.models.backbones.base import init_weights
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.module import Classifier
-from paceline.models.weights.formats.torchvision import export
+from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.weights.formats.torchvision import to_plain_tensors
 
 IMAGES, SIDE, CLASSES, STEPS, WARMUP = 8, 32, 8, 20, 4
 PEAK, MOMENTUM, DECAY, SMOOTHING = 0.005, 0.9, 5e-3, 0.1
@@ -36,7 +36,7 @@ FEW, BEYOND = 4, 1000  # a twin is seen within so many steps, so many times SAME
 RECIPE = Recipe(
     task="classification",
     model=ResNetModel(depth=10, label_smoothing=SMOOTHING),
-    input=PhotoInput(size=SIDE),
+    input=ImageInput(size=SIDE),
     global_batch=IMAGES,
     images_seen=IMAGES * STEPS,
     bn_span=IMAGES,
@@ -65,9 +65,9 @@ def batches() -> list[tuple[Tensor, Tensor]]:
     return made
 
 
-def first_model(recipe: Recipe) -> Classifier:
+def first_model(recipe: Recipe) -> ClassifierWithLoss:
     model = WORKLOADS["classification"].network.build(recipe, CLASSES)
-    initialise(model.network, "torchvision", torch.Generator().manual_seed(3), zero_init_last_gamma=True)
+    init_weights(model.network, "torchvision", torch.Generator().manual_seed(3), zero_init_last_gamma=True)
     return model
 
 
@@ -90,24 +90,24 @@ def plain(batches: Sequence[tuple[Tensor, Tensor]]) -> list[float]:
     """The same as anybody would write it with torchvision and torch."""
     model = torchvision.models.ResNet(BasicBlock, [1, 1, 1, 1], num_classes=CLASSES)
     state = first_model(RECIPE).network.state_dict()
-    assert export(first_model(RECIPE).network.state_dict()).keys() == state.keys()
+    assert to_plain_tensors(first_model(RECIPE).network.state_dict()).keys() == state.keys()
     model.load_state_dict(state)
     norms = {p for module in model.modules() if isinstance(module, nn.BatchNorm2d) for p in module.parameters()}
     groups = [
         {"params": [p for p in model.parameters() if p not in norms], "weight_decay": DECAY},
         {"params": [p for p in model.parameters() if p in norms], "weight_decay": 0.0},
     ]
-    optimiser = torch.optim.SGD(groups, lr=PEAK, momentum=MOMENTUM)
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (PhotoInput().mean, PhotoInput().std))
+    optimizer = torch.optim.SGD(groups, lr=PEAK, momentum=MOMENTUM)
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (ImageInput().mean, ImageInput().std))
     losses = []
     for step, (images, labels) in enumerate(batches):
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = plain_lr(step)
         loss = F.cross_entropy(model((images / 255 - mean) / std), labels, label_smoothing=SMOOTHING)
         assert loss.dtype == torch.float64
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     return losses
 

@@ -17,13 +17,13 @@ from weight_bytes import params, tf_checkpoint
 
 from paceline._utils.errors import CheckpointError
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
-from paceline.config.ssd import SSDModel, grids
-from paceline.models.backbones.base import Form
-from paceline.models.backbones.factory import make_trunk
+from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones.base import BackboneSpec
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN
-from paceline.models.ops.anchors import boxes_a_cell
-from paceline.models.ssd.model import SSD, initialise_ssd
+from paceline.models.ops.anchors import count_boxes_per_cell
+from paceline.models.ssd.model import SSD, init_ssd
 from paceline.models.weights.load import load_weights
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 from paceline.models.weights.weight_file import open_weights
@@ -98,7 +98,7 @@ class TensorFlowSSD:
                 F.relu(self.conv(y, f"ssd/block{7 + number}-conv3x3", filters, 3, 2 if halves else 1, padding, True))
             )
         logits, deltas = [], []
-        for level, (found, boxes) in enumerate(zip(maps, boxes_a_cell(6))):
+        for level, (found, boxes) in enumerate(zip(maps, count_boxes_per_cell(6))):
             scores = self.conv(found, f"ssd/class_net/class-{3 + level}", boxes * self.classes, 3, 1, "same", True)
             offsets = self.conv(found, f"ssd/box_net/box-{3 + level}", boxes * 4, 3, 1, "same", True)
             logits.append(scores.reshape(len(x), -1, self.classes))
@@ -132,11 +132,11 @@ def habana(tmp_path_factory) -> tuple[Path, Tensor, tuple[Tensor, Tensor]]:
 
 
 def ssd(padding: str = "both", heads: str = "separate", classes: int = 80) -> SSD:
-    settings, cells = SSDModel(width=4, padding=padding), grids(300)  # type: ignore[arg-type]
-    trunk = make_trunk(settings, Form(stride=8))
+    settings, cells = SSDModel(width=4, padding=padding), grid_sizes(300)  # type: ignore[arg-type]
+    trunk = build_backbone(settings, BackboneSpec(stride=8))
     more = {"padding": padding, "heads": heads, "extras": 8}
-    model = SSD(trunk, classes, cells=cells, boxes_a_cell=boxes_a_cell(6), **more)  # type: ignore[arg-type]
-    initialise_ssd(model, torch.Generator().manual_seed(0))
+    model = SSD(trunk, classes, cells=cells, boxes_a_cell=count_boxes_per_cell(6), **more)  # type: ignore[arg-type]
+    init_ssd(model, torch.Generator().manual_seed(0))
     return model.eval()
 
 
@@ -255,9 +255,9 @@ def test_caffes_networks_give_their_outputs_for_our_pixels(naming, tmp_path):
     file = open_weights(saved_caffe(network, tmp_path), pickles=True)
     trunk = ResNet(50, width=4, stride_in="1x1").eval()
     load_weights(trunk, file, allow_unexpected=("fc.",))
-    normalised = (pixels - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
+    normalized = (pixels - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
     with torch.no_grad():
-        for found, map in zip(trunk.double()(normalised), wanted, strict=True):
+        for found, map in zip(trunk.double()(normalized), wanted, strict=True):
             torch.testing.assert_close(found, map, **CLOSE)
     with pytest.raises(CheckpointError, match=r"Choose it with --model\.stride-in 1x1"):
         load_weights(ResNet(50, width=4), file)

@@ -56,12 +56,12 @@ def test_pixels_are_the_originals_to_a_level_and_a_turned_hue_is_noticed(script)
     samples, certificate = script("ssd_gaudi_samples"), script("ssd_gaudi")
     photo = samples.our_recipe("1.5.0", 1).input
     theirs = np.random.default_rng(0).uniform((40, 0, 0), (260, 120, 60), (1, 20, 20, 3))
-    normalised = (theirs / 255 - photo.mean) / photo.std
+    normalized = (theirs / 255 - photo.mean) / photo.std
     pixels = theirs.round().clip(0, 255).astype(np.uint8)
-    found = samples.pixel_difference(pixels, normalised)
+    found = samples.pixel_difference(pixels, normalized)
     assert 0.2 < found["levels"] < 0.3 and not certificate.pixels_differ(found)
-    assert certificate.pixels_differ(samples.pixel_difference(pixels[..., [0, 2, 1]], normalised))
-    assert certificate.pixels_differ(samples.pixel_difference(pixels - np.uint8(4), normalised))
+    assert certificate.pixels_differ(samples.pixel_difference(pixels[..., [0, 2, 1]], normalized))
+    assert certificate.pixels_differ(samples.pixel_difference(pixels - np.uint8(4), normalized))
 
 
 def test_a_run_that_fails_leaves_no_result(script, tmp_path):

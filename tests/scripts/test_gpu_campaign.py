@@ -18,7 +18,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.distributed.device.systems import h200x8
-from paceline.models.memory_estimate import images_that_fit, memory_of
+from paceline.models.memory_estimate import estimate_recipe_memory, max_images_per_forward
 from paceline.models.registry import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,7 +150,7 @@ def test_the_loop_s_recipes_have_a_plan_on_one_gpu_long_enough_to_measure(script
     for name, workload in scripts("loop").WORKLOADS.items():
         system = replace(h200x8(), per_node=1, compile=False)
         recipe = override(RECIPES[workload.recipe](), workload.changes)
-        most = images_that_fit(memory_of(WORKLOADS[recipe.task], recipe, system), system)
+        most = max_images_per_forward(estimate_recipe_memory(WORKLOADS[recipe.task], recipe, system), system)
         plan = make_plan(recipe, system, world=1, most=most, train_images=60, val_images=20)
         assert plan.total_steps >= 300 and plan.forwards == 1, name
         tiny = override(RECIPES[workload.tiny_recipe](), workload.tiny)

@@ -53,7 +53,7 @@ def test_parts_of_a_network_are_compiled(scripts, network, tmp_path, monkeypatch
     *_, (_, scene) = bench.scenes(CPU)
     for trial in trials.TRIALS[network]:
         trials.changed(bench, trial.change).trained(scene, CPU)
-    wanted = {"ssd": ["SSD"], "maskrcnn": ["Backbone", "Backbone", "RPNHead"]}
+    wanted = {"ssd": ["SSD"], "maskrcnn": ["BackboneWithFPN", "BackboneWithFPN", "RPNHead"]}
     assert compiled == wanted[network]
 
 

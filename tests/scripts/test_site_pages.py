@@ -49,9 +49,9 @@ def test_a_recipes_page_has_what_it_sets_with_help_and_source():
 def test_the_page_of_python_has_what_the_package_offers():
     page = PAGES.page_of_python(ROOT)
     assert {f"## paceline.{name}" for name in paceline.__all__ if name != "__version__"} <= set(page.splitlines())
-    assert "    data: str | Path = ''," in page and "### PhotoPredictor.predict" in page
+    assert "    data: str | Path = ''," in page and "### Predictor.predict" in page
     links = set(re.findall(r"\]\(#([\w-]+)\)", page))
-    assert "pacelineinferencefound" in links and links <= {
+    assert "pacelineinferencedetectionresult" in links and links <= {
         re.sub(r"[^\w-]", "", head.lower()) for head in re.findall(r"^## (.*)", page, flags=re.M)
     }
 

@@ -24,14 +24,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 from torch.utils.flop_counter import flop_registry
 
-from paceline.config.plan import make_plan, rates_at
+from paceline.config.plan import make_plan, step_rates
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.distributed.device.setup import make_exact
-from paceline.models.memory_estimate import memory_of
+from paceline.models.memory_estimate import estimate_recipe_memory
 from paceline.models.registry import WORKLOADS
 from paceline.training.factory import build_model, build_state
 from paceline.training.step import TrainStep
@@ -105,7 +105,7 @@ def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
         kernels=options.kernels,
     )
     plan = make_plan(recipe, system, world=world.world, most=options.images, train_images=100_000, val_images=1)
-    run = Run("simulated", recipe, "gpu", system, plan, Controls())
+    run = RunSpec("simulated", recipe, "gpu", system, plan, RunOptions())
     make_exact(options.exact)
     choose_kernels(system)
     made = SimpleNamespace(build=lambda where: workload.network.build(recipe, workload.classes).to(where))
@@ -121,13 +121,13 @@ def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """What one step does once it has been taken before, on this rank."""
     launch = read_launch(os.environ)
-    with open_world(launch, device=torch.device("cuda", launch.local_rank)) as world:
+    with open_distributed(launch, device=torch.device("cuda", launch.local_rank)) as world:
         recipe, system, plan, state, step, batches = build(options, world)
         warm_up = device.Watch()
         if options.graph:
             step.prepare(batches)
         for number in range(options.before):
-            state.meters.add(step(batches, rates_at(recipe, plan, number)), number)
+            state.meters.add(step(batches, step_rates(recipe, plan, number)), number)
         torch.cuda.synchronize()
         found: dict[str, Any] = {
             "graphs": [what for what in warm_up.counts if what.startswith("graph of")],
@@ -137,7 +137,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
         taken = torch.cuda.memory_stats()["allocation.all.allocated"]
         watch = device.Watch()
-        state.meters.add(step(batches, rates_at(recipe, plan, options.before)), options.before)
+        state.meters.add(step(batches, step_rates(recipe, plan, options.before)), options.before)
         stats = torch.cuda.memory_stats()
         found |= {
             "kernels": watch.launches,
@@ -149,7 +149,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             "peak": stats["allocated_bytes.all.peak"],
         }
         watch.close()
-        found["estimated"] = memory_of(WORKLOADS[recipe.task], recipe, system).total(options.images)
+        found["estimated"] = estimate_recipe_memory(WORKLOADS[recipe.task], recipe, system).total(options.images)
         if options.operations:
             operations = Operations()
             with operations:

@@ -120,23 +120,23 @@ def landing(plant: Callable[[], Any] | None) -> bool:
 
 
 def instead(name: str, does: Callable[..., Any]) -> Callable[[], Any]:
-    from paceline.data.loader.device_buffers import Landing
+    from paceline.data.loader.device_buffers import DeviceBuffer
 
-    return lambda: mock.patch.object(Landing, name, does)
+    return lambda: mock.patch.object(DeviceBuffer, name, does)
 
 
 @contextmanager
 def no_wait_for_the_consumer() -> Iterator[None]:
     """The copies do not wait for what the consumer still reads."""
-    from paceline.data.loader.device_buffers import Landing
+    from paceline.data.loader.device_buffers import DeviceBuffer
 
-    bring = Landing.bring
+    bring = DeviceBuffer.bring
 
     def early(self: Any, batches: Any) -> Any:
         with mock.patch.object(self, "_given_back", torch.cuda.Event()):
             return bring(self, batches)
 
-    with mock.patch.object(Landing, "bring", early):
+    with mock.patch.object(DeviceBuffer, "bring", early):
         yield
 
 
@@ -175,16 +175,16 @@ def freed_too_early(planted: bool) -> bool:
 @contextmanager
 def rate_of_the_first_step() -> Iterator[None]:
     """Rates are written once: what a float in the captured step would be."""
-    from paceline.training.optim.step_scalars import StepNumbers
+    from paceline.training.optim.step_scalars import StepScalars
 
-    write, written = StepNumbers.write, set()
+    write, written = StepScalars.write, set()
 
     def once(self: Any, rates: Any) -> None:
         if id(self) not in written:
             write(self, rates)
         written.add(id(self))
 
-    with mock.patch.object(StepNumbers, "write", once):
+    with mock.patch.object(StepScalars, "write", once):
         yield
 
 
@@ -211,14 +211,14 @@ def replayed(plant: Callable[[], Any] | None) -> bool:
     """Whether a replayed run differs from one that is sent."""
     from test_replay_on_cuda import batches_of, trainer
 
-    from paceline.config.plan import rates_at
+    from paceline.config.plan import step_rates
 
     states = []
     for graph in (False, True):
         recipe, plan, state, take = trainer("classification", graph=graph)
         with plant() if plant and graph else mock.patch.object(torch, "planted", None, create=True):
             for step in range(4):
-                take(batches_of(recipe, plan, step), rates_at(recipe, plan, step))
+                take(batches_of(recipe, plan, step), step_rates(recipe, plan, step))
         states.append(state.model.state_dict())
     return not all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 

@@ -32,7 +32,7 @@ class Training:
     decay_steps: tuple[float, ...]  # where the rate falls; of poly2 where its fall ends
     weight_decay: float
     momentum: float
-    optimiser: str  # sgd or lars; the rate inside or outside its velocity, corrected for the rate's changes
+    optimizer: str  # sgd or lars; the rate inside or outside its velocity, corrected for the rate's changes
     weights: str  # started from
     target: str
 
@@ -67,7 +67,7 @@ def mxnet_ssd(given: dict, ranks: int) -> Training:
         decay_steps=tuple(falls),
         weight_decay=given.get("weight_decay", 5e-4),
         momentum=given.get("momentum", 0.9),
-        optimiser="sgd inside",
+        optimizer="sgd inside",
         weights="resnet34-mlperf" if given.get("pretrained_backbone") else "none",
         target=f"box_ap {given.get('target_map', 23) / 100:g}",
     )
@@ -93,7 +93,7 @@ def nvidia_pytorch_ssd(given: dict, ranks: int) -> Training:
         decay_steps=tuple(epoch * steps for epoch in given.get("lr_decay_epochs", (44, 55))),
         weight_decay=given.get("wd", 5e-4),
         momentum=0.9,
-        optimiser="sgd outside",
+        optimizer="sgd outside",
         weights="resnet34-mlperf",
         target=f"box_ap {given.get('threshold', 0.23):g}",
     )
@@ -119,7 +119,7 @@ def reference_ssd(given: dict, ranks: int) -> Training:
         decay_steps=tuple(epoch * steps for epoch in given.get("lr_decay_schedule", (40, 50))),
         weight_decay=given.get("weight_decay", 5e-4),
         momentum=0.9,
-        optimiser="sgd outside",
+        optimizer="sgd outside",
         weights="resnet34-mlperf",
         target=f"box_ap {given.get('threshold', 0.23):g}",
     )
@@ -146,7 +146,7 @@ def gaudi_ssd(given: dict, ranks: int) -> Training:
         decay_steps=(int(40.0 * shift * steps), int(50.0 * shift * steps)),
         weight_decay=given.get("weight_decay", 5e-4),
         momentum=0.9,
-        optimiser="sgd outside",
+        optimizer="sgd outside",
         weights="ssd-resnet34-tensorflow" if given.get("resnet_checkpoint", True) else "none",
         target="none",
     )
@@ -186,7 +186,7 @@ def mxnet_resnet(given: dict, ranks: int, environment: bool = False) -> Training
         decay_steps=falls,
         weight_decay=value["wd"],
         momentum=value["mom"],
-        optimiser="sgd inside" if value["optimizer"] == "sgd" else "lars inside corrected",
+        optimizer="sgd inside" if value["optimizer"] == "sgd" else "lars inside corrected",
         weights="none",
         target=f"top1 {value.get('accuracy_threshold', 0.759):g}",
     )
@@ -221,7 +221,7 @@ def gluoncv_maskrcnn(given: dict, ranks: int) -> Training:
         decay_steps=tuple(epoch * steps for epoch in given.get("lr_decay_epoch", (17, 23))),
         weight_decay=given.get("wd", 1e-4),
         momentum=given.get("momentum", 0.9),
-        optimiser="sgd inside",
+        optimizer="sgd inside",
         weights=given.get("resume") or ("none" if given.get("no_pretrained_base") else "resnet50-v1b"),
         target="none",
     )

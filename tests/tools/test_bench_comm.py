@@ -11,24 +11,33 @@ import torchvision
 from tiny_runs import command, refused
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.cli.commands.bench_comm import Flags, _measure
+from paceline.cli.commands.bench_comm import BenchCommFlags, _measure
 from paceline.config.system import System
-from paceline.distributed.comm.launcher import SINGLE, Place
+from paceline.distributed.comm.launcher import SINGLE, RankInfo
 from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.world import World
-from paceline.tools.bench.comm import MIB, Message, _is_right, buckets, bus_share, fit, gradient_sizes, messages
+from paceline.distributed.comm.world import DistContext
+from paceline.tools.bench.comm import (
+    MIB,
+    CommMessage,
+    _is_right,
+    bus_factor,
+    fit_latency,
+    gradient_buckets,
+    gradient_sizes,
+    make_messages,
+)
 
 
 def test_gradients_are_as_large_as_the_published_networks_say():
     # 25,557,032 parameters: torchvision's ResNet-50; 51.2 MB in half precision, as a published system's own check sends.
     assert sum(gradient_sizes("classification")) == 25_557_032
-    half = {m.about: m.bytes for m in messages(25) if m.number == "fp16"}
+    half = {m.about: m.bytes for m in make_messages(25) if m.number == "fp16"}
     assert half["classification gradient"] == pytest.approx(51.2e6, rel=0.01)
     assert half["ssd gradient"] == pytest.approx(40e6, rel=0.01)  # "about 40 MB", says a published log of its SSD
 
 
 def test_messages_are_cut_into_buckets_that_hold_the_whole_gradient():
-    found = messages(25)
+    found = make_messages(25)
     whole = {m.about: m.bytes for m in found if m.kind == "all-reduce" and m.number == "fp32"}
     cut = [m for m in found if m.kind == "buckets"]
     assert len(cut) == 3
@@ -36,7 +45,7 @@ def test_messages_are_cut_into_buckets_that_hold_the_whole_gradient():
         name = message.about.split()[0]
         assert message.bytes == whole[f"{name} gradient"] and f"in {len(message.sizes)} buckets" in message.about
         assert all(4 * size >= 25 * MIB for size in message.sizes[1:-1]) and 4 * message.sizes[0] >= MIB
-    (one,) = [m for m in messages(1000) if m.about.startswith("ssd in")]
+    (one,) = [m for m in make_messages(1000) if m.about.startswith("ssd in")]
     assert len(one.sizes) == 1 and one.about == "ssd in 1 bucket"  # none stays small where a size was asked for
 
 
@@ -66,7 +75,7 @@ def test_buckets_are_those_that_data_parallel_sends(alone, limit):
         parallel(torch.randn(2, 3, 32, 32)).sum().backward()
     sizes = [parameter.numel() for parameter in network.parameters()]
     # Where a size is asked for, torch takes it for the first bucket too.
-    ours = buckets(sizes, 25 * MIB) if limit is None else buckets(sizes, limit * MIB, first=limit * MIB)
+    ours = gradient_buckets(sizes, 25 * MIB) if limit is None else gradient_buckets(sizes, limit * MIB, first=limit * MIB)
     # Within a block, torch meets the shortcut's parameters at another time than we say: the buckets' ends may differ by one.
     assert len(ours) == len(sent) and sum(ours) == sum(sent) > 11e6
     assert all(abs(one - other) < 600_000 for one, other in zip(ours, sent)), (ours, sent)
@@ -74,30 +83,30 @@ def test_buckets_are_those_that_data_parallel_sends(alone, limit):
 
 def test_the_fit_finds_the_model_that_made_the_times():
     sizes = [8, 4096, 120_000, 1e6, 5e7, 1e8]
-    found = fit([(size, 30e-6 + size * 0.5e-9) for size in sizes])
+    found = fit_latency([(size, 30e-6 + size * 0.5e-9) for size in sizes])
     assert found is not None
     assert found.alpha == pytest.approx(30e-6) and found.beta == pytest.approx(0.5e-9) and found.worst < 1e-9
     assert found.seconds(1e9) == pytest.approx(0.50003)
-    noisy = fit([(size, (30e-6 + size * 0.5e-9) * (1.2 if place % 2 else 0.8)) for place, size in enumerate(sizes)])
+    noisy = fit_latency([(size, (30e-6 + size * 0.5e-9) * (1.2 if place % 2 else 0.8)) for place, size in enumerate(sizes)])
     assert noisy is not None and 0.15 < noisy.worst < 0.6 and noisy.alpha == pytest.approx(30e-6, rel=0.3)
 
 
 def test_the_fit_of_odd_times_has_no_negative_part_and_of_one_size_there_is_none():
-    falling, through_0 = fit([(8, 2e-3), (1e6, 1e-3)]), fit([(1e3, 1e-9), (1e6, 1e-3), (1e9, 1.2)])
+    falling, through_0 = fit_latency([(8, 2e-3), (1e6, 1e-3)]), fit_latency([(1e3, 1e-9), (1e6, 1e-3), (1e9, 1.2)])
     assert falling is not None and falling.beta == 0 and 1e-3 <= falling.alpha <= 2e-3
     assert through_0 is not None and through_0.alpha == 0 and through_0.beta > 0
-    assert fit([(8, 1e-3), (8, 2e-3)]) is None and fit([]) is None
-    assert bus_share(2) == 1 and bus_share(8) == pytest.approx(1.75)
+    assert fit_latency([(8, 1e-3), (8, 2e-3)]) is None and fit_latency([]) is None
+    assert bus_factor(2) == 1 and bus_factor(8) == pytest.approx(1.75)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6])
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])
 def test_a_sum_that_lacks_a_rank_or_does_nothing_is_wrong(ranks, size):
-    part, message = torch.zeros(size, dtype=torch.float16), Message("all-reduce", "", (size,), "fp16")
+    part, message = torch.zeros(size, dtype=torch.float16), CommMessage("all-reduce", "", (size,), "fp16")
     others = [torch.arange(size) + rank for rank in range(ranks)]
 
     def right(adds: Iterable[int], rank: int = 1) -> bool:
-        world = World(Place(rank, ranks), rank, ranks, torch.device("cpu"), Messages(dist.HashStore(), b"", rank))
+        world = DistContext(RankInfo(rank, ranks), rank, ranks, torch.device("cpu"), Messages(dist.HashStore(), b"", rank))
         return _is_right(world, message, [part], lambda: part.copy_(sum(others[other] % 3 for other in adds)))
 
     assert right(range(ranks)) and right(range(ranks), rank=0)
@@ -140,7 +149,7 @@ def test_ranks_find_the_secret_beside_the_answer_or_in_the_working_directory(out
         raise InterruptedError(secret_folder)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("paceline.distributed.comm.world.open_world", opened)
+    monkeypatch.setattr("paceline.distributed.comm.world.open_distributed", opened)
     with pytest.raises(InterruptedError) as found:
-        _measure(Flags(out=out), System("cpu"), SINGLE)
+        _measure(BenchCommFlags(out=out), System("cpu"), SINGLE)
     assert found.value.args == (tmp_path / folder,)

@@ -20,16 +20,16 @@ from benchmarks.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from benchmarks.input_simulation import boundary, memory, simulate
 from benchmarks.input_torchvision import coco_detection, loader_of
 from benchmarks.peers.peer_protocol import tree_cpu_seconds
-from paceline._utils.errors import DataError, RecipeError, UserError
+from paceline._utils.errors import DataError, PacelineError, RecipeError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
-from paceline.data.index.records import digest_of
+from paceline.data.index.records import record_digest
 from paceline.data.loader import sampler as bench_stream
 from paceline.data.loader.loader import Loader
 from paceline.tools.bench import input as bench
 from paceline.tools.bench import input_contenders, input_scaling, peers
 from paceline.tools.bench.input import classification, maskrcnn, run_input_bench, ssd
-from paceline.tools.bench.input_contenders import BATCH, bare_decode, ours, records_of
+from paceline.tools.bench.input_contenders import BATCH, bare_decode, open_file_records, paceline_loader
 
 # torchvision 0.29 announces that its image decoders will go; the peer still has them. pycocotools has numpy's older protocol.
 pytestmark = [
@@ -89,7 +89,9 @@ def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, m
     # In threads of this process, where they can be counted.
     for module in (task_module, input_contenders):
         monkeypatch.setattr(module, "Loader", lambda **options: Loader(**{**options, "processes": False}))
-    monkeypatch.setattr(paceline.data.index.records, "digest_of", lambda data: hashed.append(len(data)) or digest_of(data))
+    monkeypatch.setattr(
+        paceline.data.index.records, "record_digest", lambda data: hashed.append(len(data)) or record_digest(data)
+    )
     name, make = next((name, make) for name, make in contests[task].ours.items() if name.startswith("unchecked"))
     for compared, one in ((False, make), (True, contests[task].ours[name.removeprefix("unchecked ")])):
         hashed.clear()
@@ -100,7 +102,7 @@ def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, m
 
 def test_records_with_fetch_threads_and_bare_decoding_make_whole_batches_too(photos):
     paths = sorted(photos.rglob("*.jpg"))
-    for make in (lambda: ours(records_of(paths), 32, 2, "simplejpeg", 2), lambda: bare_decode(paths, 2)):
+    for make in (lambda: paceline_loader(open_file_records(paths), 32, 2, "simplejpeg", 2), lambda: bare_decode(paths, 2)):
         with make() as take:
             assert [take() for _ in range(3)] == [BATCH] * 3
 
@@ -127,7 +129,7 @@ def test_torchvisions_side_has_the_masks_of_all_objects_but_crowds_at_the_same_s
 
 def few_contenders(monkeypatch):
     """Without worker processes, which take seconds to start."""
-    theirs = peers.peers("input_torchvision")
+    theirs = peers.find_peers("input_torchvision")
     real = theirs.contenders
     monkeypatch.setattr(
         theirs, "contenders", lambda *args: {name: one for name, one in real(*args).items() if " 0 workers" in name}
@@ -171,10 +173,10 @@ def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contest
 
 
 def test_numbers_of_workers(monkeypatch):
-    monkeypatch.setattr(input_scaling, "cpu_cores", lambda: 3)
-    assert input_scaling.workers_of([4, 1]) == [1, 4] and input_scaling.workers_of([0, 6]) == [1, 2, 4, 6]
+    monkeypatch.setattr(input_scaling, "count_cpus", lambda: 3)
+    assert input_scaling.parse_worker_counts([4, 1]) == [1, 4] and input_scaling.parse_worker_counts([0, 6]) == [1, 2, 4, 6]
     with pytest.raises(RecipeError, match="--scaling 2 -1"):
-        input_scaling.workers_of([2, -1])
+        input_scaling.parse_worker_counts([2, -1])
 
 
 def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos, tmp_path, monkeypatch, capsys):
@@ -182,7 +184,7 @@ def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos,
     report = run_input_bench(classification, photos, seconds=0.02, size=32, decoders=["simplejpeg"], rounds=1)
     assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "unchecked", "bare"]
     check_text(" ".join(capsys.readouterr().out.split()), "benchmarks/")
-    with raises(UserError, "--peers", "benchmarks/"):
+    with raises(PacelineError, "--peers", "benchmarks/"):
         benches.run(Printer(), ["input", "--peers", "all"])
 
 

@@ -8,15 +8,15 @@ import re
 import numpy as np
 import pytest
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
 from paceline.tools.bench import peers, scoring
 
 
 def test_the_synthetic_data_set_is_the_same_on_every_call_and_has_its_hard_parts():
-    truth, detections = scoring.synthetic(400, 20, 5)
-    again, same = scoring.synthetic(400, 20, 5)
+    truth, detections = scoring.make_synthetic_detections(400, 20, 5)
+    again, same = scoring.make_synthetic_detections(400, 20, 5)
     np.testing.assert_array_equal(truth.boxes, again.boxes)
     np.testing.assert_array_equal(detections.scores, same.scores)
     assert len(detections.scores) == 8000 and truth.starts[-1] == len(truth.boxes)
@@ -26,23 +26,23 @@ def test_the_synthetic_data_set_is_the_same_on_every_call_and_has_its_hard_parts
 
 
 def test_every_round_times_every_contender_and_ours_is_equal_to_pycocotools():
-    found = scoring.run(30, 10, 3, 2)
+    found = scoring.run_scoring(30, 10, 3, 2)
     assert set(found["seconds"]) >= {"paceline", "pycocotools"} and found["agrees"]["pycocotools"] is True
     assert all(len(rounds) == 2 and min(rounds) > 0 for rounds in found["seconds"].values())
     assert all(len(numbers) == 12 for numbers in found["numbers"].values())
 
 
 def test_a_contender_with_other_numbers_is_called_unequal(monkeypatch):
-    theirs = peers.peers("scoring")
+    theirs = peers.find_peers("scoring")
     real = theirs.contenders
     monkeypatch.setattr(theirs, "contenders", lambda *args: {**real(*args), "wrong": lambda: (0.5,) * 12})
-    found = scoring.run(5, 4, 2, 1)
+    found = scoring.run_scoring(5, 4, 2, 1)
     assert found["agrees"]["wrong"] is False and found["agrees"]["pycocotools"] is True
 
 
 def test_without_a_checkout_nothing_is_claimed(monkeypatch, tmp_path):
     monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
-    found = scoring.run(5, 4, 2, 1)
+    found = scoring.run_scoring(5, 4, 2, 1)
     assert found["agrees"] == {} and list(found["median_seconds"]) == ["paceline"]
 
 
@@ -56,5 +56,5 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
 
 
 def test_nothing_to_measure_is_refused():
-    with pytest.raises(UserError, match="--images is 0"):
+    with pytest.raises(PacelineError, match="--images is 0"):
         benches.run(Printer(), ["eval", "--images", "0"])

@@ -13,15 +13,15 @@ from messages import check_text
 from rich.console import Console
 
 from benchmarks import classification
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
 from paceline.config.system import System
 from paceline.tools.bench import peers, roofline, step
-from paceline.tools.bench.step import StepBench, our_step, run_step_bench
+from paceline.tools.bench.step import StepBench, make_step, run_step_bench
 from paceline.tools.bench.step_resnet import ResNetBench
 from paceline.tools.bench.tables import print_step
-from paceline.tools.bench.timing import Seconds
+from paceline.tools.bench.timing import CallSeconds
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 TINY = ResNetBench(
@@ -64,7 +64,7 @@ def test_without_a_checkout_ours_is_measured_alone_and_operations_are_refused(mo
     facts = run_step_bench(alone, CPU, lambda _: None)
     assert list(facts["step"]["fp32"]["images_per_second"]) == ["paceline", "paceline contiguous"]
     assert "benchmarks/" in facts["peers"]
-    with pytest.raises(UserError, match="--part ops"):
+    with pytest.raises(PacelineError, match="--part ops"):
         benches.run(Printer(), ["step", "--task", "ssd", "--part", "ops", "--system", "cpu"])
 
 
@@ -77,12 +77,12 @@ def test_the_command_takes_several_number_formats(tmp_path, capsys, monkeypatch,
     assert json.loads(out.read_text()) == {"paceline": "answer"} | json.loads(json.dumps(told[-1]))
     printed = capsys.readouterr().out
     assert "ResNet-50, 32 x 224 px" in printed and "torchvision" in printed and "convolutions" in printed
-    with pytest.raises(UserError, match="fp32,half"):
+    with pytest.raises(PacelineError, match="fp32,half"):
         benches.run(Printer(), ["step", "--precision", "fp32,half", "--system", "cpu"])
 
 
 def test_a_ceiling_that_is_too_low_ends_the_command_with_1_naming_the_kernel(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(roofline, "seconds_of", lambda *_: Seconds(1000.0, 0.0))
+    monkeypatch.setattr(roofline, "measure_seconds", lambda *_: CallSeconds(1000.0, 0.0))
     tiny = "--depth 18 --batch 2 --size 32 --rounds 1 --seconds 0 --matrix 32 --precision fp32 --system cpu"
     monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
     assert benches.run(Printer(), ["step", *tiny.split()]) == 1
@@ -94,7 +94,7 @@ def test_a_ceiling_that_is_too_low_ends_the_command_with_1_naming_the_kernel(mon
 def test_an_accelerators_whole_step_reads_nothing_back():
     """The meta device has no data to look at."""
     *_, (_, scene) = TINY.scenes(META)
-    taken = our_step(TINY, "fp32", scene, META).step
+    taken = make_step(TINY, "fp32", scene, META).step
     assert taken().shape == taken().shape == ()
     with pytest.raises(RuntimeError):
         float(taken())

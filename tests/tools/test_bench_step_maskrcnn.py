@@ -12,7 +12,7 @@ from messages import raises
 
 from benchmarks.maskrcnn import detectron2_model
 from benchmarks.shapes_maskrcnn import count_shapes
-from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.errors import PacelineError, RecipeError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
@@ -20,8 +20,8 @@ from paceline.config.system import System
 from paceline.models.ops.boxes import pairwise_iou
 from paceline.models.ops.roi_align import mask_targets
 from paceline.tools.bench import step
-from paceline.tools.bench.step import our_step, run_step_bench
-from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, synthetic_scene
+from paceline.tools.bench.step import make_step, run_step_bench
+from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, make_maskrcnn_inputs
 
 CPU = torch.device("cpu")
 RULES = MaskRCNNModel(depth=18)
@@ -52,7 +52,7 @@ def facts():
 
 @pytest.mark.parametrize("positives", [2, 5, 16])
 def test_a_scene_has_as_many_positive_regions_as_asked_for(positives):
-    made = synthetic_scene(2, 96, 128, classes=3, objects=2, positives=positives, proposals=50, canvas=16)
+    made = make_maskrcnn_inputs(2, 96, 128, classes=3, objects=2, positives=positives, proposals=50, canvas=16)
     for boxes, proposals in zip(made.boxes, made.proposals):
         overlap = pairwise_iou(torch.cat((proposals, boxes)), boxes).amax(dim=1)
         assert int((overlap >= 0.5).sum()) == positives
@@ -60,7 +60,7 @@ def test_a_scene_has_as_many_positive_regions_as_asked_for(positives):
 
 
 def test_a_scenes_canvases_are_its_bitmaps():
-    made = synthetic_scene(1, 64, 96, classes=3, objects=4, positives=4, proposals=8, canvas=64)
+    made = make_maskrcnn_inputs(1, 64, 96, classes=3, objects=4, positives=4, proposals=8, canvas=64)
     batch = made.batch
     assert (batch.frames[0, :, 2:] == 1).all()
     targets = mask_targets(batch.canvases[0], batch.frames[0], batch.boxes[0], side=28, target="soft")
@@ -97,7 +97,7 @@ def test_the_report_says_where_the_time_goes_and_what_is_absent(facts):
 
 def test_a_detectron2_that_is_not_there_is_absent_with_a_reason(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "detectron2", None)
-    with pytest.raises(UserError, match="detectron2"):
+    with pytest.raises(PacelineError, match="detectron2"):
         detectron2_model(RULES, 3)
 
 
@@ -114,7 +114,7 @@ def test_every_operation_and_prediction_gives_what_torchvisions_gives(facts):
 def test_an_accelerators_whole_step_reads_nothing_back():
     """The meta device has no data to look at: forward, sampling, losses, backward and update."""
     meta = torch.device("meta")
-    step = our_step(TINY, "fp32", TINY.scene(6).to(meta), meta).step
+    step = make_step(TINY, "fp32", TINY.scene(6).to(meta), meta).step
     assert step().shape == step().shape == ()
 
 
@@ -152,7 +152,7 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys, monkeypatch
     ],
 )
 def test_what_cannot_be_measured_is_refused(flags, message):
-    with raises(UserError, message):
+    with raises(PacelineError, message):
         benches.run(Printer(), ["step", "--task", "maskrcnn", "--system", "cpu", *flags.split()])
 
 

@@ -10,14 +10,14 @@ import torch
 from benchmarks import ssd, ssd_operations
 from benchmarks.ssd_operations import guesses
 from benchmarks.ssd_plain import reference_detections
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
 from paceline.config.system import System
 from paceline.tools.bench import harness
-from paceline.tools.bench.roofline import Work
-from paceline.tools.bench.step import our_step, run_step_bench
-from paceline.tools.bench.step_ssd import SSDBench, synthetic_scene
+from paceline.tools.bench.roofline import ConvFlops
+from paceline.tools.bench.step import make_step, run_step_bench
+from paceline.tools.bench.step_ssd import SSDBench, make_ssd_inputs
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 TINY = SSDBench(
@@ -27,7 +27,7 @@ TINY = SSDBench(
 
 @pytest.fixture(scope="module")
 def scene():
-    return synthetic_scene(2, 3, 64, CPU)
+    return make_ssd_inputs(2, 3, 64, CPU)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_peer_with_other_results_is_called_different():
 
 
 def test_the_plain_step_follows_ours_over_updates(scene):
-    ours = our_step(TINY, "fp32", scene, CPU).step
+    ours = make_step(TINY, "fp32", scene, CPU).step
     plain = ssd.peer_step(TINY, "fp32", scene, CPU).step
     for _ in range(2):
         assert float(ours()) == pytest.approx(float(plain()), rel=1e-4)
@@ -74,7 +74,7 @@ def test_the_plain_step_follows_ours_over_updates(scene):
 
 def test_an_accelerators_whole_step_reads_nothing_back():
     """The meta device has no data to look at: forward, matching, loss, backward and optimiser."""
-    step = our_step(TINY, "fp32", synthetic_scene(2, 3, 64, META), META).step
+    step = make_step(TINY, "fp32", make_ssd_inputs(2, 3, 64, META), META).step
     assert step().shape == step().shape == ()
     with pytest.raises(RuntimeError):
         float(step())
@@ -83,7 +83,7 @@ def test_an_accelerators_whole_step_reads_nothing_back():
 # What torch 2.11 says of its own tracing of an autograd.Function.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_an_accelerators_forward_compiles_as_one_graph_with_its_backward():
-    there = synthetic_scene(2, 3, 64, META)
+    there = make_ssd_inputs(2, 3, 64, META)
     model = TINY.trained(there, META)
     torch.compile(model, backend="eager", fullgraph=True)(there.batch)["loss"].backward()
     assert all(weight.grad is not None for weight in model.parameters())
@@ -106,14 +106,14 @@ def test_the_report_has_every_part(facts):
 def test_the_published_network_takes_its_published_work():
     full = SSDBench(depth=34, batch=1, size=300, classes=80, rounds=1, seconds=0.0, precisions=(), system=System())
     *_, (_, there) = full.scenes(META)
-    with Work() as work:
-        our_step(full, "fp32", there, META).step()
+    with ConvFlops() as work:
+        make_step(full, "fp32", there, META).step()
     assert work.gflop == pytest.approx(95, rel=0.02)
 
 
 def test_the_results_known_so_far_are_told_after_each_part(monkeypatch):
     told = []
-    monkeypatch.setattr(harness, "compared", lambda *_: ({}, {}))
+    monkeypatch.setattr(harness, "compare_operation", lambda *_: ({}, {}))
     monkeypatch.setattr(harness, "run_steps", lambda *_, **__: [{}])
     run_step_bench(TINY, CPU, lambda known: told.append((*(part in known for part in ("operations", "step", "predict")),)))
     assert list(dict.fromkeys(told)) == [
@@ -135,5 +135,5 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
     [("--depth 50", "--depth 50"), ("--size 32", "--size 32"), ("--rounds 0", "--rounds is 0"), ("--precision fp8", "fp8")],
 )
 def test_what_cannot_be_measured_is_refused(flags, message):
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(PacelineError, match=message):
         benches.run(Printer(), ["step", "--task", "ssd", "--system", "cpu", *flags.split()])

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.plan import Plan, make_plan, shorten
+from paceline.config.plan import BatchPlan, limit_steps, make_plan
 from paceline.config.recipe import DATA_IMAGES, override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
@@ -19,7 +19,7 @@ from paceline.tools.estimate.run_time import (
     LINK_SHARE,
     PUBLISHED,
     Estimate,
-    Speed,
+    RankSpeed,
     estimate,
     exchange_seconds,
     exposed_seconds,
@@ -37,12 +37,12 @@ H100 = System("cuda", per_node=8, memory_gib=80, precision="bf16", chip="H100-SX
 PARAMETERS = 25_560_000
 
 
-def resnet_plan(name: str, world: int) -> Plan:
+def resnet_plan(name: str, world: int) -> BatchPlan:
     train, val = DATA_IMAGES["imagenet"]
     return make_plan(RECIPES[name](), H100, world=world, most=512, train_images=train, val_images=val)
 
 
-def dgx(plan: Plan, speed: Speed | None = None, system: System = H100) -> Estimate:
+def dgx(plan: BatchPlan, speed: RankSpeed | None = None, system: System = H100) -> Estimate:
     speed = speed or PUBLISHED["classification", "H100-SXM5"]
     return estimate(plan, system, speed, parameters=PARAMETERS, system_name="dgx-h100")
 
@@ -111,7 +111,7 @@ def test_times_add_up():
     seconds = plan.total_steps * told.step_seconds + evaluations * told.evaluation_seconds
     assert told.minutes == pytest.approx(seconds / 60)
     assert told.evaluation_seconds == pytest.approx(50_000 / (64 * 7510))
-    short = dgx(shorten(plan, steps=100))
+    short = dgx(limit_steps(plan, steps=100))
     assert short.minutes == pytest.approx((100 * short.step_seconds + short.evaluation_seconds) / 60)
 
 

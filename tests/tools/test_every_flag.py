@@ -9,13 +9,12 @@ import shlex
 import pytest
 
 from paceline.cli import main as front_door
-from paceline.cli.commands.predict import Flags as PredictFlags
-from paceline.cli.eval_flags import Flags as EvalFlags
-from paceline.cli.eval_flags import check_flags
+from paceline.cli.commands.predict import PredictFlags
+from paceline.cli.eval_flags import EvalFlags, check_flags
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.tools.migrate import ORIGINALS
-from paceline.tools.migrate.table import Entry, Program
+from paceline.tools.migrate.table import FlagTranslation, ReferenceProgram
 from paceline.tools.migrate.translate import Translation, translate
 
 VALUES = {
@@ -40,7 +39,7 @@ LINES = [
 KINDS = {"dead", "fixed", "automatic", "none", "left out"}
 
 
-def typed(entry: Entry, name: str, program: Program) -> str:
+def typed(entry: FlagTranslation, name: str, program: ReferenceProgram) -> str:
     default = entry.default if isinstance(entry.default, str) else ""
     value = "0,5" if name == "--profile" and program.code == "ssd" else CHOICES.get(entry.names[0], "")
     return f"{name} {value or (default if entry.kind == 'str' and default else VALUES[entry.kind])}".strip()

@@ -15,9 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from paceline.models.metrics.tide import error_kinds
-from paceline.tools.report.detected import read_found
-from paceline.tools.report.gallery import LEAST_REGION, MOST_OF_A_KIND, MOST_OF_A_PHOTO, WORDS, _region, choose, error_tiles
+from paceline.models.metrics.tide import classify_errors
+from paceline.tools.report.detected import read_detections
+from paceline.tools.report.gallery import (
+    MAX_OF_A_KIND,
+    MAX_OF_A_PHOTO,
+    MIN_REGION,
+    WORDS,
+    _region,
+    choose_errors,
+    error_tiles,
+)
 
 FAR, WIDE = (60, 50, 20, 20), (10, 10, 20, 45)
 # One error of each kind: the last two objects are missed, one of them where a box of another class lies badly.
@@ -32,8 +40,8 @@ PLANTED = image_of(
 
 
 def tiles_of(images, root=Path("/nowhere")):
-    found = read_found(predictions_of(images), root)
-    return error_tiles(found, error_kinds(found.truth, found.boxes), ["cat", "dog", "cow"], "ignore")
+    found = read_detections(predictions_of(images), root)
+    return error_tiles(found, classify_errors(found.truth, found.boxes), ["cat", "dog", "cow"], "ignore")
 
 
 def test_each_kind_has_a_tile_that_names_what_is_wrong():
@@ -51,11 +59,11 @@ def test_no_kind_no_photo_and_no_class_fills_the_gallery():
     sure = [((8 * place, 30, 10, 10), 1, 0.9 - place / 100) for place in range(8)]
     images = [image_of(index, sure if not index else [((9, 9, 20, 20), 1, 0.5 - index / 100)], []) for index in range(30)]
     images.append(image_of(30, [(HERE, 2, 0.05)], []))
-    found = read_found(predictions_of(images), Path())
-    chosen = choose(found, error_kinds(found.truth, found.boxes))
-    assert len(chosen) == MOST_OF_A_KIND and {error.kind for error in chosen} == {"background"}
+    found = read_detections(predictions_of(images), Path())
+    chosen = choose_errors(found, classify_errors(found.truth, found.boxes))
+    assert len(chosen) == MAX_OF_A_KIND and {error.kind for error in chosen} == {"background"}
     photos = [error.photo for error in chosen]
-    assert Counter(photos)[0] == MOST_OF_A_PHOTO and photos[:4] == [0, 30, 0, 1]  # the rare class has its turn
+    assert Counter(photos)[0] == MAX_OF_A_PHOTO and photos[:4] == [0, 30, 0, 1]  # the rare class has its turn
     assert tiles_of([image_of(0, [], [])]) == [] and tiles_of([]) == []
 
 
@@ -65,12 +73,12 @@ def test_a_tile_shows_the_part_of_the_photo_around_its_box_whatever_the_stored_p
     photo[4 * 30 : 4 * 50, 4 * 40 : 4 * 60] = 250
     Image.fromarray(photo).save(tmp_path / "val" / "0.jpg")
     (tile,) = tiles_of([image_of(0, [], [((40, 30, 20, 20), 1, 0)])], tmp_path)
-    coloured = np.asarray(picture_in(tile.photo)).astype(int)
-    picture, side = coloured.mean(axis=2), len(coloured)
-    frame = np.argwhere(coloured[..., 0] - coloured[..., 2] > 90) / side  # in the colour of cats, around the box
+    colored = np.asarray(picture_in(tile.photo)).astype(int)
+    picture, side = colored.mean(axis=2), len(colored)
+    frame = np.argwhere(colored[..., 0] - colored[..., 2] > 90) / side  # in the colour of cats, around the box
     assert (frame.min(axis=0) > 0.28).all() and (frame.max(axis=0) < 0.72).all() and len(frame) > side / 2
-    inner = slice(round(side * 0.36), round(side * 0.64))  # the box is 20 of LEAST_REGION pixels wide, in the middle
-    assert LEAST_REGION == 56 and picture[inner, inner].mean() > 230
+    inner = slice(round(side * 0.36), round(side * 0.64))  # the box is 20 of MIN_REGION pixels wide, in the middle
+    assert MIN_REGION == 56 and picture[inner, inner].mean() > 230
     edge = round(side * 0.28)
     assert picture[:edge].mean() < 60 and picture[:, :edge].mean() < 60 and picture[-edge:].mean() < 60
 

@@ -10,25 +10,25 @@ import pytest
 import torch
 from messages import raises
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.tools.bench import harness, peers, roofline
 from paceline.tools.bench.harness import (
-    Contender,
-    Made,
+    Case,
     Operation,
-    compared,
+    ReadyCase,
+    compare_operation,
     format_ratio,
-    in_turn,
-    interval,
-    possible,
-    ratio,
+    list_variants,
+    median_interval,
+    ratio_interval,
+    run_interleaved,
     run_steps,
-    variants,
+    select_possible,
 )
-from paceline.tools.bench.peers import needed_peers
-from paceline.tools.bench.profile import part, replaced
-from paceline.tools.bench.roofline import Ceiling, Work, above, kernels
-from paceline.tools.bench.timing import Seconds, first_wait, seconds_of
+from paceline.tools.bench.peers import require_peers
+from paceline.tools.bench.profile import replace_attribute, resolve_part
+from paceline.tools.bench.roofline import ConvFlops, MachinePeak, describe_above_peak, list_kernels
+from paceline.tools.bench.timing import CallSeconds, find_host_wait, measure_seconds
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -43,11 +43,11 @@ def test_every_round_begins_with_another_contender_and_one_that_fails_leaves_all
         order.append("c")
 
     works = {"a": partial(order.append, "a"), "b": partial(order.append, "b"), "c": fails}
-    sizes = [{name: len(found) for name, found in taken.items()} for taken in in_turn(works, 3, absent)]
+    sizes = [{name: len(found) for name, found in taken.items()} for taken in run_interleaved(works, 3, absent)]
     assert "".join(order) == "abcbaab" and absent == {"c": "gone"}
     assert sizes == [{"a": 1, "b": 1, "c": 1}, {"a": 2, "b": 2}, {"a": 3, "b": 3}]
     with pytest.raises(OSError, match="gone"):
-        list(in_turn(works, 1))
+        list(run_interleaved(works, 1))
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 5, 6, 9, 20])
@@ -56,7 +56,7 @@ def test_an_interval_holds_the_median_as_often_as_it_says(rounds):
     hits = 0
     for _ in range(2000):
         values = [draw.lognormvariate(0, 1) for _ in range(rounds)]  # its median is 1
-        low, high, coverage = interval(values)
+        low, high, coverage = median_interval(values)
         assert low <= statistics.median(values) <= high
         hits += low <= 1 <= high
     assert hits / 2000 == pytest.approx(coverage, abs=0.03)
@@ -66,33 +66,35 @@ def test_an_interval_holds_the_median_as_often_as_it_says(rounds):
 
 
 def test_a_ratio_is_of_times_of_one_round():
-    found = ratio([2.0, 40.0, 6.0], [1.0, 10.0, 2.0])
+    found = ratio_interval([2.0, 40.0, 6.0], [1.0, 10.0, 2.0])
     assert found == {"median": 3.0, "low": 2.0, "high": 4.0, "coverage": 0.75}
     assert format_ratio(found) == "3.00 x (2.00 to 4.00)" and format_ratio(None) == ""
-    assert format_ratio(ratio([3.0], [2.0])) == "1.50 x (one round)"
+    assert format_ratio(ratio_interval([3.0], [2.0])) == "1.50 x (one round)"
 
 
 def test_a_peer_with_another_result_is_called_different():
     works = {"paceline": lambda: 5, "same": lambda: 5, "other": lambda: 7, "unasked": lambda: 9}
     differences = {name: lambda mine, theirs: abs(mine - theirs) for name in ("same", "other")}
-    row, results = compared(Operation("sum", works, differences), 2, 0.0, CPU)
+    row, results = compare_operation(Operation("sum", works, differences), 2, 0.0, CPU)
     assert row["agrees"] == {"same": True, "other": False} and row["difference"]["other"] == 2
     assert set(row["times_faster"]) == {"same", "other", "unasked"} and results["unasked"] == 9
     assert all(len(seconds) == 2 for seconds in row["seconds"].values())
 
 
 def test_graphs_come_last_and_only_what_a_device_can_have():
-    menu = variants("a", lambda **_: Made(torch.empty), ours=True) | variants("b", lambda **_: Made(torch.empty), ", c")
-    assert list(possible(menu, CPU, compile=False)) == ["a", "b, c"]
-    assert list(possible(menu, CPU, compile=True)) == ["a", "b, c", "a compiled", "b compiled, c"]
-    assert list(possible(menu, CUDA, compile=True))[5:] == [
+    menu = list_variants("a", lambda **_: ReadyCase(torch.empty), ours=True) | list_variants(
+        "b", lambda **_: ReadyCase(torch.empty), ", c"
+    )
+    assert list(select_possible(menu, CPU, compile=False)) == ["a", "b, c"]
+    assert list(select_possible(menu, CPU, compile=True)) == ["a", "b, c", "a compiled", "b compiled, c"]
+    assert list(select_possible(menu, CUDA, compile=True))[5:] == [
         "a CUDA graph",
         "a Triton CUDA graph",
         "b CUDA graph, c",
         "a compiled CUDA graph",
     ]
-    assert list(possible(menu, CUDA, compile=True, only=("a Triton", "a compiled"))) == ["a Triton", "a compiled"]
-    assert list(possible(menu, CPU, compile=True, only=("a", "a Triton"))) == ["a"]
+    assert list(select_possible(menu, CUDA, compile=True, only=("a Triton", "a compiled"))) == ["a Triton", "a compiled"]
+    assert list(select_possible(menu, CPU, compile=True, only=("a", "a Triton"))) == ["a"]
 
 
 def product() -> torch.Tensor:
@@ -101,17 +103,17 @@ def product() -> torch.Tensor:
 
 
 def steps(**menu) -> list[dict]:
-    made = {name: Contender(make) for name, make in menu.items()}
+    made = {name: Case(make) for name, make in menu.items()}
     known = run_steps(made, 4, rounds=2, seconds=0.0, side=32, precision="fp32", device=CPU)
     return [dict(facts) for facts in known]
 
 
 def test_a_contender_that_fails_is_absent_with_its_reason_and_ours_is_not_excused():
-    def fails() -> Made:
+    def fails() -> ReadyCase:
         # What torch raises where a kernel has no form for a device.
         raise NotImplementedError("no such kernel\nmore of it")
 
-    facts = steps(paceline=lambda: Made(product), theirs=fails, late=lambda: Made(fails))[-1]  # type: ignore[arg-type]
+    facts = steps(paceline=lambda: ReadyCase(product), theirs=fails, late=lambda: ReadyCase(fails))[-1]  # type: ignore[arg-type]
     assert facts["absent"] == {name: "NotImplementedError: no such kernel" for name in ("theirs", "late")}
     assert facts["first_losses"] == {"paceline": 32.0} and facts["gflop"]["paceline"] == 2 * 32**3 / 1e9
     with pytest.raises(NotImplementedError):
@@ -123,10 +125,10 @@ def test_a_contender_that_is_many_times_slower_is_not_in_the_rounds(monkeypatch)
         return product()
 
     # Seconds by contender instead of by the clock: a busy machine makes any short step many times slower.
-    taken = {product: Seconds(0.02, 0.02), slow: Seconds(0.5, 0.5)}
-    monkeypatch.setattr(harness, "seconds_of", lambda step, *_: taken[step])
+    taken = {product: CallSeconds(0.02, 0.02), slow: CallSeconds(0.5, 0.5)}
+    monkeypatch.setattr(harness, "measure_seconds", lambda step, *_: taken[step])
     made = {
-        name: Contender(partial(Made, step)) for name, step in (("paceline", product), ("slow", slow), ("alike", product))
+        name: Case(partial(ReadyCase, step)) for name, step in (("paceline", product), ("slow", slow), ("alike", product))
     }
     common = {"rounds": 2, "seconds": 0.0, "side": 32, "precision": "fp32", "device": CPU}
     *_, facts = run_steps(made, 4, slowest=10.0, **common)
@@ -135,7 +137,9 @@ def test_a_contender_that_is_many_times_slower_is_not_in_the_rounds(monkeypatch)
 
 
 def test_what_is_known_is_told_after_each_contender_and_each_round():
-    told_so_far = steps(paceline=lambda: Made(product), theirs=lambda: Made(product, extra_facts=lambda: {"size": 3}))
+    told_so_far = steps(
+        paceline=lambda: ReadyCase(product), theirs=lambda: ReadyCase(product, extra_facts=lambda: {"size": 3})
+    )
     assert [len(facts.get("seconds", {}).get("paceline", [])) for facts in told_so_far][:2] == [0, 0]
     assert len(told_so_far) == 2 + 2 + 1 and told_so_far[-1]["size"] == {"theirs": 3}
     assert set(told_so_far[-1]["times_faster"]) == {"theirs"} and told_so_far[-1]["waits_for_the_device"] is None
@@ -145,7 +149,7 @@ def test_the_share_of_the_ceiling_is_of_a_contender_s_own_work():
     def twice() -> torch.Tensor:
         return product() + product()
 
-    facts = steps(paceline=lambda: Made(product), theirs=lambda: Made(twice))[-1]
+    facts = steps(paceline=lambda: ReadyCase(product), theirs=lambda: ReadyCase(twice))[-1]
     reached = {name: share * facts["median_seconds"][name] for name, share in facts["share_of_ceiling"].items()}
     assert reached["theirs"] == pytest.approx(2 * reached["paceline"])
 
@@ -159,39 +163,43 @@ def network_step() -> torch.Tensor:
 
 
 def test_the_ceiling_is_the_best_of_products_and_of_the_steps_own_calls_in_both_layouts():
-    with Work() as work:
+    with ConvFlops() as work:
         network_step()
     forward, backward = 2 * 16 * 16 * 4 * 27 / 1e9, 2 * 2 * 16 * 16 * 4 * 27 / 1e9
     assert work.gflop == pytest.approx(forward + backward + 3 * 2 * 4 * 5 / 1e9)
-    names = [kernel.name for kernel in kernels(work, 32, torch.float32, CPU)]
+    names = [kernel.name for kernel in list_kernels(work, 32, torch.float32, CPU)]
     assert names[:2] == ["mm 32x32, 32x32 float32", "mm 256x8, 8x256 float32"]
     for layout in ("", " channels_last"):
         assert f"convolution 1x3x16x16, 4x3x3x3 float32{layout}" in names
         assert f"convolution_backward 1x4x16x16, 1x3x16x16, 4x3x3x3 float32{layout}" in names
     assert sum("mm " in name for name in names) == 5 and all("channels_last" not in name for name in names if "mm " in name)
-    found = Ceiling(work, 32, torch.float32, CPU)
+    found = MachinePeak(work, 32, torch.float32, CPU)
     found.measure(0.0)
     facts = found.facts()
     assert set(facts["kernels"]) == set(names) and facts["gflops"] == max(facts["kernels"].values()) > 0
 
 
 def test_a_step_above_the_ceiling_is_told_with_the_kernel_and_its_sizes(monkeypatch):
-    monkeypatch.setattr(roofline, "seconds_of", lambda *_: Seconds(1000.0, 0.0))
-    facts = steps(paceline=lambda: Made(product))[-1]
+    monkeypatch.setattr(roofline, "measure_seconds", lambda *_: CallSeconds(1000.0, 0.0))
+    facts = steps(paceline=lambda: ReadyCase(product))[-1]
     assert facts["share_of_ceiling"]["paceline"] > 1
     assert "GFLOP/s of mm " in facts["above_the_ceiling"]
-    assert above({"paceline": 1.0}, facts["ceiling"]) == "" != above({"paceline": 1.01}, facts["ceiling"])
+    assert (
+        describe_above_peak({"paceline": 1.0}, facts["ceiling"])
+        == ""
+        != describe_above_peak({"paceline": 1.01}, facts["ceiling"])
+    )
 
 
 def test_one_call_at_least_is_timed():
     calls = []
-    wall, cpu = seconds_of(lambda: calls.append(1), 0.0, CPU)
+    wall, cpu = measure_seconds(lambda: calls.append(1), 0.0, CPU)
     assert len(calls) == 1 and cpu >= 0 and 0 < wall < 1
 
 
 def test_a_step_on_a_cpu_waits_for_nothing_and_is_taken():
     taken = []
-    assert first_wait(lambda: taken.append(1) or torch.zeros(()), CPU) == "" and taken == [1]
+    assert find_host_wait(lambda: taken.append(1) or torch.zeros(()), CPU) == "" and taken == [1]
 
 
 def test_replaced_gives_back_what_was_there():
@@ -205,7 +213,7 @@ def test_replaced_gives_back_what_was_there():
     owner.own = lambda: 2  # type: ignore[assignment, method-assign]
     for name in ("method", "own"):
         before = getattr(owner, name)()
-        with replaced(owner, name, lambda function: lambda: 10 * function()):
+        with replace_attribute(owner, name, lambda function: lambda: 10 * function()):
             assert getattr(owner, name)() == 10 * before
         assert getattr(owner, name)() == before
     assert "method" not in vars(owner)
@@ -213,12 +221,12 @@ def test_replaced_gives_back_what_was_there():
 
 def test_a_part_that_is_not_called_by_its_name_there_is_an_error():
     with pytest.raises((AssertionError, KeyError)):
-        part("products", torch.addmm, called_in=peers)
+        resolve_part("products", torch.addmm, called_in=peers)
 
 
 def test_without_a_checkout_there_are_no_peers(monkeypatch, tmp_path):
-    assert peers.peers("ssd").contenders and peers.peers("nobody") is None
+    assert peers.find_peers("ssd").contenders and peers.find_peers("nobody") is None
     monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
-    assert peers.peers("ssd") is None
-    with raises(UserError, "--part ops", "benchmarks/"):
-        needed_peers("ssd", "--part ops")
+    assert peers.find_peers("ssd") is None
+    with raises(PacelineError, "--part ops", "benchmarks/"):
+        require_peers("ssd", "--part ops")

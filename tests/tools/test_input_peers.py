@@ -21,8 +21,8 @@ from benchmarks.input_peers import PROGRAMS, run_peers_bench
 from benchmarks.peer_installs import PEERS, install_peers, named_peers
 from benchmarks.peers import peer_protocol
 from benchmarks.peers.peer_protocol import crop, endless, measured
-from paceline._utils.errors import DataError, UserError
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline._utils.errors import DataError, PacelineError
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 # A contender of no library, which burns so much CPU time a batch; or fails.
 FAKE = """
@@ -84,7 +84,7 @@ def test_contenders_take_turns_and_the_missing_are_named(photos, fakes, tmp_path
 
 def test_a_prepared_set_is_a_further_contender_and_one_of_other_photos_is_refused(tmp_path, fakes):
     root = make_photos(tmp_path / "classes")
-    prepared = ensure_prepared(root)
+    prepared = prepare_if_needed(root)
     facts = {"peers": [], "environments": fakes, "absent": {}, "seconds": 0.02, "rounds": 1, "size": 32}
     report = run_peers_bench([prepared], **facts, decoders=["simplejpeg"])
     assert f"paceline simplejpeg, {prepared.name}" in report["contenders"]
@@ -155,7 +155,7 @@ def test_endless_photos_come_once_a_pass():
 
 def test_peers_are_named_and_others_refused(capsys, tmp_path):
     assert named_peers(["all"]) == list(PEERS) and named_peers(["dali,ffcv", "dali"]) == ["dali", "ffcv"]
-    with raises(UserError, "dalli"):
+    with raises(PacelineError, "dalli"):
         named_peers(["dalli"])
     assert all((PROGRAMS / f"with_{name}.py").is_file() for name in PEERS)
     refused(command(capsys, "bench", "input", "--peers", "all"), "photos")

@@ -15,7 +15,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.tools.bench import input_stages
-from paceline.tools.bench.input_advice import RATES, advice, demand, emulated, gap
+from paceline.tools.bench.input_advice import RATES, describe_emulation, describe_gap, give_advice, parse_demand
 from paceline.tools.bench.input_stages import bench_task_recipe, run_loader
 
 
@@ -87,13 +87,13 @@ def test_what_cannot_be_meant_is_refused(tmp_path, capsys):
     "text, rate", [("h200:8", 63_600), ("A100", 3397), ("2500", 2500), ("0.5", 0.5), ("gaudi2:16", 94_000)]
 )
 def test_what_accelerators_ask_for(text, rate):
-    assert demand(text, "classification").rate == pytest.approx(rate)
+    assert parse_demand(text, "classification").rate == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("text", ["h200:0", "h200:x", "h200:", "2500:8", "-3", "nan", "inf", "1e30", "", "h100:99999"])
 def test_no_other_demand_is_taken(text):
     with pytest.raises(RecipeError, match="--emulate"):
-        demand(text, "classification")
+        parse_demand(text, "classification")
 
 
 def test_rates_are_of_workloads_that_there_are_and_a_workload_of_ones_own_has_none():
@@ -101,7 +101,7 @@ def test_rates_are_of_workloads_that_there_are_and_a_workload_of_ones_own_has_no
 
     assert set(RATES) == set(WORKLOADS)
     with raises(RecipeError, "images", "second"):
-        demand("h100", "./mine.py:net")
+        parse_demand("h100", "./mine.py:net")
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -162,14 +162,14 @@ WANTED = {"accelerators": "1 x v100", "images_per_second": 1200, "delivered_imag
 )
 def test_advice_names_the_limit_and_the_flag(changes, flag):
     found = report(**changes)
-    assert check_text(advice(found), flag) and "\n" not in advice(found)
+    assert check_text(give_advice(found), flag) and "\n" not in give_advice(found)
 
 
 def test_the_gap_to_bare_decoding_is_made_of_its_parts():
     found = report()
-    line = gap(found)
+    line = describe_gap(found)
     check_text(line, "1,970", "1.02")
     parts = "less of each -500, reading +20, header and draw +50, resize, flip, colours +300, batch +0, threads +100"
     assert parts in line
-    assert gap({**found, "limits": {"decoder": None, "disk": None}}) == ""
-    assert "3 cores" in emulated(report(emulated={**WANTED, "utilisation": 0.5}))
+    assert describe_gap({**found, "limits": {"decoder": None, "disk": None}}) == ""
+    assert "3 cores" in describe_emulation(report(emulated={**WANTED, "utilisation": 0.5}))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from by_night import ONE_MORE
 
-from paceline.cli.commands.from_original import translated
+from paceline.cli.commands.from_original import translation_record
 from paceline.tools.migrate import ORIGINALS, PAGES
-from paceline.tools.migrate.table import Entry
+from paceline.tools.migrate.table import FlagTranslation
 
 ROOT = Path(__file__).parents[2]
 SPEC = importlib.util.spec_from_file_location("migration_pages", ROOT / "scripts" / "migration_pages.py")
@@ -40,7 +40,7 @@ def test_a_page_is_what_the_tables_say(page):
     ("run", "of"), [pytest.param(run, of, id=run, marks=() if run.startswith(FEW) else ONE_MORE) for run, of in RUNS]
 )
 def test_each_command_of_a_page_comes_to_the_same_numbers_or_names_the_row_that_says_why_not(run, of):
-    found = translated(run, of)
+    found = translation_record(run, of)
     assert {row["row"] for row in found["differs"]} <= ROWS
     assert found["command"].count("--weights") == (1 if found["facts"]["theirs"] else 0)
 
@@ -66,7 +66,7 @@ def test_a_wrong_number_in_a_table_would_be_noticed(monkeypatch):
     from paceline.tools.migrate import mxnet_ssd
 
     monkeypatch.setattr(mxnet_ssd, "TRAIN_IMAGES", 118_287)
-    found = translated("mpirun -np 8 python ssd_main.py --batch-size 128 --lr-warmup-epochs 5")
+    found = translation_record("mpirun -np 8 python ssd_main.py --batch-size 128 --lr-warmup-epochs 5")
     assert any(re.match("steps_per_epoch: 116 there, 115 here", row["what"]) for row in found["differs"])
 
 
@@ -74,5 +74,5 @@ def test_cells_of_entries_have_one_line():
     for page in PAGES:
         for section in page.sections:
             for row in section.rows:
-                cells = (row.ours, row.remark) if isinstance(row, Entry) else (row.theirs, row.ours, row.remark)
+                cells = (row.ours, row.remark) if isinstance(row, FlagTranslation) else (row.theirs, row.ours, row.remark)
                 assert not any("|" in cell or "\n" in cell for cell in cells), row

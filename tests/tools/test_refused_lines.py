@@ -3,8 +3,8 @@
 import pytest
 from messages import check_text
 
-from paceline._utils.errors import UserError
-from paceline.cli.commands.from_original import translated
+from paceline._utils.errors import PacelineError
+from paceline.cli.commands.from_original import translation_record
 
 RESNET, MASK = "python train_imagenet.py --use-dali", "python train_mask_rcnn.py --use-fpn"
 
@@ -26,20 +26,20 @@ RESNET, MASK = "python train_imagenet.py --use-dali", "python train_mask_rcnn.py
     ],
 )
 def test_a_line_that_cannot_be_carried_out_is_refused_in_a_line(line, said):
-    with pytest.raises(UserError) as refusal:
-        translated(line)
+    with pytest.raises(PacelineError) as refusal:
+        translation_record(line)
     assert check_text(str(refusal.value), said)
 
 
 @pytest.mark.parametrize("line", ["source {}", "{}", "source {}; CONT=x sbatch run.sub", "DGXSYSTEM={} ./run_and_time.sh"])
 def test_an_unknown_configuration_gets_the_near_names(line):
     name = "DGXH100_8x8x50" if "DGXSYSTEM" in line else "config_DGXH100_8x8x50.sh"
-    with pytest.raises(UserError) as refusal:
-        translated(line.format(name))
+    with pytest.raises(PacelineError) as refusal:
+        translation_record(line.format(name))
     assert "config_DGXH100_multi_8x8x50.sh" in str(refusal.value)
 
 
 def test_a_suggestion_has_each_name_once():
-    with pytest.raises(UserError) as refusal:
-        translated("python trains.py")
+    with pytest.raises(PacelineError) as refusal:
+        translation_record("python trains.py")
     assert str(refusal.value).count(" train.py") == 1

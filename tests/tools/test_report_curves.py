@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.tools.report.html import HEIGHT, MOST_POINTS, WIDE, Line, draw_chart, smoothed
+from paceline.tools.report.html import HEIGHT, MAX_POINTS, WIDE, ChartLine, draw_chart, smooth_values
 
 
-def line(values, name="loss", **look) -> Line:
-    return Line(name, list(range(len(values))), values, [f"step {step}" for step in range(len(values))], 0, **look)
+def line(values, name="loss", **look) -> ChartLine:
+    return ChartLine(name, list(range(len(values))), values, [f"step {step}" for step in range(len(values))], 0, **look)
 
 
 def draw(*lines, **options):
@@ -56,7 +56,7 @@ def test_a_single_point_is_marked():
 def test_long_runs_are_thinned_and_keep_their_ends():
     chart = draw(line([float(value) for value in range(100_000)]))
     texts = [text for _, _, text, _ in chart.hover["lines"][0]["points"]]
-    assert len(texts) == MOST_POINTS and texts[0] == "0" and texts[-1] == "99999"
+    assert len(texts) == MAX_POINTS and texts[0] == "0" and texts[-1] == "99999"
     assert len(chart.svg) < 40_000
 
 
@@ -80,7 +80,7 @@ def test_drawing_twice_gives_the_same_bytes():
 
 
 def test_smoothing_starts_unbiased_and_does_not_spread_a_gap():
-    assert smoothed([4.0, 4.0, 4.0], 0.9) == pytest.approx([4.0, 4.0, 4.0])
-    result = smoothed([1.0, math.nan, 3.0], 0.5)
+    assert smooth_values([4.0, 4.0, 4.0], 0.9) == pytest.approx([4.0, 4.0, 4.0])
+    result = smooth_values([1.0, math.nan, 3.0], 0.5)
     assert result[0] == 1.0 and math.isnan(result[1]) and result[2] == pytest.approx((0.5 * 0.5 + 1.5) / 0.75)
-    assert smoothed([1.0, 9.0], 0.0) == [1.0, 9.0]
+    assert smooth_values([1.0, 9.0], 0.0) == [1.0, 9.0]

@@ -26,19 +26,19 @@ from hypothesis import strategies as st
 from messages import check_text
 from PIL import Image
 
-from paceline.models.metrics.confusion import confusion
+from paceline.models.metrics.confusion import confusion_matrix
 from paceline.tools.report import detected as scene_pictures
-from paceline.tools.report.confusions import confusion_matrix, mistakes
-from paceline.tools.report.detected import Scene, read_found, with_pictures, worst_and_best
+from paceline.tools.report.confusions import format_confusion_matrix, list_mistakes
+from paceline.tools.report.detected import ImageComparison, add_rendered_images, read_detections, select_worst_and_best
 from paceline.tools.report.run_report import write_report
 from paceline.tools.report.score_curves import class_table, draw_curves, read_curves
 
 BEST = {"iou": 0.5, "threshold": 0.55, "f1": 0.8, "precision": 1.0, "recall": 2 / 3}
 
 
-def scene(found=(), truth=(), file="x.jpg") -> Scene:
+def scene(found=(), truth=(), file="x.jpg") -> ImageComparison:
     """found: (box, label, score) best first; truth: (box, label, crowd)."""
-    return Scene(
+    return ImageComparison(
         file, 100, 80,
         np.array([box for box, _, _ in found], float).reshape(-1, 4),
         np.array([label for _, label, _ in found], int),
@@ -109,8 +109,8 @@ def test_matching_agrees_with_the_obvious_loop(one):
 @examples(80)
 @given(st.lists(scenes, max_size=12), st.integers(1, 5))
 def test_worst_and_best_are_the_ends_of_the_ranking_and_share_no_photo(group, most):
-    group = [Scene(f"{place:02d}", *list(vars(one).values())[1:9]) for place, one in enumerate(group)]
-    worst, best = worst_and_best(group, most, most)
+    group = [ImageComparison(f"{place:02d}", *list(vars(one).values())[1:9]) for place, one in enumerate(group)]
+    worst, best = select_worst_and_best(group, most, most)
     rated = sorted((one.quality, one.file) for one in group if one.quality is not None)
     assert [(one.quality, one.file) for one in worst] == rated[: len(worst)]
     assert [one.quality for one in best] == sorted((one.quality for one in best), reverse=True)
@@ -124,15 +124,15 @@ def test_worst_and_best_are_the_ends_of_the_ranking_and_share_no_photo(group, mo
 def test_equal_photos_are_shown_in_the_order_of_their_names():
     right = [scene([(HERE, 1, 0.9)], [(HERE, 1, 0)], file) for file in "dbca"]
     wrong = [scene([], [(HERE, 1, 0)], file) for file in "zxwy"]
-    worst, best = worst_and_best(right + wrong, 3, 3)
+    worst, best = select_worst_and_best(right + wrong, 3, 3)
     assert [one.file for one in worst] == ["w", "x", "y"] and [one.file for one in best] == ["a", "b", "c"]
 
 
 def test_mistakes_leave_out_background_and_tell_the_share_of_the_class():
     counts = np.array([[0, 9, 9], [5, 3, 2], [0, 1, 1]])
-    assert mistakes(counts, ["a", "b"], 9) == [("a", "b", 2, 0.2, "1-2"), ("b", "a", 1, 0.5, "2-1")]
-    assert mistakes(counts, ["a", "b"], 1) == [("a", "b", 2, 0.2, "1-2")]
-    (_, first), _, (name, last) = confusion_matrix(counts, ["a", "b"])
+    assert list_mistakes(counts, ["a", "b"], 9) == [("a", "b", 2, 0.2, "1-2"), ("b", "a", 1, 0.5, "2-1")]
+    assert list_mistakes(counts, ["a", "b"], 1) == [("a", "b", 2, 0.2, "1-2")]
+    (_, first), _, (name, last) = format_confusion_matrix(counts, ["a", "b"])
     assert first == [("3", 0.3, "good", ""), ("2", 0.2, "bad", "1-2"), ("5", 0.5, "bad", "1-0")]
     assert name == "no object" and last[2][0] == ""
 
@@ -187,7 +187,7 @@ def test_curves_are_the_mean_and_a_choice_from_best_to_worst(classes, drawn):
 def test_a_picture_has_predictions_left_and_annotations_right_whatever_the_stored_photos_size(tmp_path):
     Image.new("RGB", (200, 160), (90, 90, 90)).save(tmp_path / "x.jpg")  # twice the size that the annotations name
     found = scene([((0, 0, 50, 80), 1, 0.9)], [((50, 0, 50, 80), 2, 0)], str(tmp_path / "x.jpg"))
-    ((_, picture),) = with_pictures([found], ["", ""], "ignore")
+    ((_, picture),) = add_rendered_images([found], ["", ""], "ignore")
     picture = np.asarray(picture_in(picture)).astype(int)
     assert picture.shape[0] == 300 and picture.shape[1] == 2 * 375 + 6
     plain = np.abs(picture - 90).sum(axis=-1) < 30
@@ -200,10 +200,12 @@ def test_a_picture_has_predictions_left_and_annotations_right_whatever_the_store
 def test_a_box_without_counterpart_is_dashed_on_its_side(tmp_path, monkeypatch):
     Image.new("RGB", (100, 80)).save(tmp_path / "x.jpg")
     drawn = []
-    monkeypatch.setattr(scene_pictures, "beside", lambda photo, left, right, **_: drawn.append((left, right)) or photo)
+    monkeypatch.setattr(
+        scene_pictures, "draw_side_by_side", lambda photo, left, right, **_: drawn.append((left, right)) or photo
+    )
     found = [(HERE, 1, 0.9), (HERE, 2, 0.5)]
     truth = [(HERE, 1, 0), (THERE, 2, 0), ((0, 40, 90, 40), 2, 1)]
-    with_pictures([scene(found, truth, str(tmp_path / "x.jpg"))], ["cat", "dog"], "ignore")
+    add_rendered_images([scene(found, truth, str(tmp_path / "x.jpg"))], ["cat", "dog"], "ignore")
     ((left, right),) = drawn
     assert [(mark.text, mark.line) for mark in left] == [("cat 0.90", "solid"), ("dog 0.50", "dashed")]
     assert [(mark.text, mark.line) for mark in right] == [
@@ -296,8 +298,8 @@ def test_where_a_threshold_was_chosen_by_f1_pictures_and_tables_count_from_it_an
         row["f1"] = -1.0 if row["name"] == "dog" else 0.625
     (one,) = scenes_of(content, Path())
     assert one.counts == (1, 2, 0) and one.scores.tolist() == [0.6]
-    found = read_found(content, Path())
-    assert confusion(found.truth, found.boxes, score=0.55)[1].tolist() == [1, 1, 0, 0]
+    found = read_detections(content, Path())
+    assert confusion_matrix(found.truth, found.boxes, score=0.55)[1].tolist() == [1, 1, 0, 0]
     write_predictions(run, content)
     text = report_of(run).text
     for wanted in ("from score 0.55 on", "0.800, precision 1.000, recall", "chosen on these same photos", "62.5"):
@@ -330,7 +332,7 @@ def test_damaged_predictions_cost_their_section_alone_and_are_named(run, damage)
     assert "predictions/step-000060.json" in text and "Target reached" in text
 
 
-@pytest.mark.parametrize("name", ["confusion", "with_pictures", "draw_curves", "error_tiles"])
+@pytest.mark.parametrize("name", ["confusion_matrix", "add_rendered_images", "draw_curves", "error_tiles"])
 def test_a_mistake_of_ours_is_not_called_damage(run, monkeypatch, name):
     monkeypatch.setattr(f"paceline.tools.report.prediction_section.{name}", lambda *_, **__: {}["no such key"])
     with pytest.raises(KeyError, match="no such key"):

@@ -27,10 +27,10 @@ from detected_runs import (
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from paceline._utils.formatting import leading_metrics
+from paceline._utils.formatting import select_leading_metrics
 from paceline.tools.report import detected as scene_pictures
-from paceline.tools.report.detected import Scene, read_found, with_pictures
-from paceline.tools.report.gallery import MOST_OF_A_KIND
+from paceline.tools.report.detected import ImageComparison, add_rendered_images, read_detections
+from paceline.tools.report.gallery import MAX_OF_A_KIND
 from paceline.tools.report.prediction_section import size_table
 from paceline.tools.report.score_curves import class_table, draw_curves, read_curves
 from paceline.training.logging.console import Console
@@ -79,8 +79,8 @@ def test_the_page_s_size_is_bounded_whatever_the_number_of_photos(run, monkeypat
     images = [image_of(index % 3, [(HERE, 1, 0.9, 0.5)], BOTH[: 1 + index % 2], masks=True) for index in range(90)]
     write_predictions(run, predictions_of(images, masks=True))
     page = report_of(run)
-    # Twelve whole photos, and of the ninety missed and misplaced objects at most MOST_OF_A_KIND.
-    assert page.html.count("<img") == 12 + MOST_OF_A_KIND and "90 validation photos" in page.html
+    # Twelve whole photos, and of the ninety missed and misplaced objects at most MAX_OF_A_KIND.
+    assert page.html.count("<img") == 12 + MAX_OF_A_KIND and "90 validation photos" in page.html
     assert len(page.html) < 24 * 60_000
 
 
@@ -92,7 +92,7 @@ def test_objects_without_a_known_mask_are_boxes_and_count_in_no_mask_number(tmp_
     content["per_class"][0].update(mask_ap=-1.0, mask_ap50=-1.0)
     (scene,) = scenes_of(content, tmp_path)
     assert scene.mask_overlaps.tolist() == [1.0] and scene.counts == (2, 2, 0)
-    ((shown, picture),) = with_pictures([replace(scene, file=str(tmp_path / "x.jpg"))], NAMES, "ignore")
+    ((shown, picture),) = add_rendered_images([replace(scene, file=str(tmp_path / "x.jpg"))], NAMES, "ignore")
     assert picture and shown.mask_iou == 1.0
     assert [row["name"] for row in class_table(content)] == [NAMES[2], "cat"]  # by 0.375 and, boxes alone, 0.5
     chart = draw_curves(read_curves(content, "mask"))
@@ -102,12 +102,14 @@ def test_objects_without_a_known_mask_are_boxes_and_count_in_no_mask_number(tmp_
 def test_a_found_pair_has_one_hue_on_both_sides_and_all_others_have_their_own(monkeypatch, tmp_path):
     Image.new("RGB", (WIDTH, HEIGHT)).save(tmp_path / "x.jpg")
     drawn = []
-    monkeypatch.setattr(scene_pictures, "beside", lambda photo, left, right, **_: drawn.append((left, right)) or photo)
+    monkeypatch.setattr(
+        scene_pictures, "draw_side_by_side", lambda photo, left, right, **_: drawn.append((left, right)) or photo
+    )
     far = (40, 60, 15, 15)
     found, truth = [(THERE, 1, 0.9, 1.0), (far, 1, 0.8, 1.0)], [(HERE, 1, 0), (THERE, 1, 0)]
     content = predictions_of([image_of(0, found, truth, masks=True)], masks=True)
-    (scene,) = read_found(content, tmp_path).scenes(0.3)
-    with_pictures([replace(scene, file=str(tmp_path / "x.jpg"))], NAMES, "ignore")
+    (scene,) = read_detections(content, tmp_path).scenes(0.3)
+    add_rendered_images([replace(scene, file=str(tmp_path / "x.jpg"))], NAMES, "ignore")
     ((left, right),) = drawn
     hue = {tuple(round(edge) for edge in mark.box): mark.hue for mark in right}
     assert sorted(hue.values()) == [0, 1]
@@ -148,14 +150,14 @@ def test_boxes_alone_have_a_size_table_of_their_own_and_no_word_of_masks(run):
 
 def test_a_scene_without_masks_has_no_mask_overlaps():
     box = np.array([HERE], float)
-    plain = Scene("x", WIDTH, HEIGHT, box, np.array([1]), np.array([0.9]), box, np.array([1]), np.array([False]))
+    plain = ImageComparison("x", WIDTH, HEIGHT, box, np.array([1]), np.array([0.9]), box, np.array([1]), np.array([False]))
     assert plain.counts == (1, 1, 0) and plain.mask_overlaps.size == 0
 
 
 def test_one_line_has_room_for_ap_and_ap50_of_boxes_and_masks():
-    assert leading_metrics(METRICS) == ["box_ap", "mask_ap", "box_ap50", "mask_ap50"]
-    assert leading_metrics(METRICS[:12]) == ["box_ap", "box_ap50", "box_ap75"]
-    assert leading_metrics(["top1", "top5", "eval_loss"]) == ["top1", "top5", "eval_loss"]
+    assert select_leading_metrics(METRICS) == ["box_ap", "mask_ap", "box_ap50", "mask_ap50"]
+    assert select_leading_metrics(METRICS[:12]) == ["box_ap", "box_ap50", "box_ap75"]
+    assert select_leading_metrics(["top1", "top5", "eval_loss"]) == ["top1", "top5", "eval_loss"]
     out = io.StringIO()
     Console(100, target="box AP 20, mask AP 30", out=out).evaluation(60, 3.0, dict.fromkeys(METRICS, 0.25), 2.0)
     assert "box AP 25.0  mask AP 25.0  box AP50 25.0  mask AP50 25.0" in out.getvalue()

@@ -16,10 +16,10 @@ from listed_photos import list_photos
 from messages import check_text
 from PIL import Image
 
-from paceline._utils.errors import UserError
-from paceline._utils.formatting import time_spent
+from paceline._utils.errors import PacelineError
+from paceline._utils.formatting import split_run_time
 from paceline.config.run import RunRecord
-from paceline.tools.report.run_report import targets_of, write_report
+from paceline.tools.report.run_report import get_targets, write_report
 from paceline.training.logging.events import EventLog
 
 
@@ -196,23 +196,23 @@ def test_where_the_time_went_adds_up_to_the_run_s_time_and_names_what_is_left(tm
         event("train", 26.0, step=20, samples=160, images_per_second=8.0, data_wait=0.2, step_seconds=step),
         event("end", 28.0),
     ]
-    spent = dict(time_spent(events))
+    spent = dict(split_run_time(events))
     assert spent == pytest.approx(
         {"forward": 10.0, "backward": 5.0, "waiting for data": 3.0, "warm-up": 3.0, "evaluations": 2.0,
          "steps, beyond their parts": 2.0, "the rest: start, checkpoints, pictures": 3.0}
     )  # fmt: skip
     assert next(iter(spent)) == "forward" and list(spent)[-1].startswith("the rest")
-    assert time_spent([]) == [] and time_spent(events[:1]) == [("warm-up", 3.0)]
+    assert split_run_time([]) == [] and split_run_time(events[:1]) == [("warm-up", 3.0)]
     assert "time went" in report_of(make_run(tmp_path / "run")).text
 
 
 def test_targets_are_those_of_the_runs_own_recipe():
-    assert targets_of(RunRecord(recipe={"quality": {"targets": [["top1", 0.7]]}})) == {"top1": 0.7}
-    assert targets_of(RunRecord(recipe={"quality": {}})) == targets_of(RunRecord()) == {}
+    assert get_targets(RunRecord(recipe={"quality": {"targets": [["top1", 0.7]]}})) == {"top1": 0.7}
+    assert get_targets(RunRecord(recipe={"quality": {}})) == get_targets(RunRecord()) == {}
 
 
 def test_a_folder_without_a_run_is_a_users_error(tmp_path):
-    with pytest.raises(UserError, match=r"no run\.json"):
+    with pytest.raises(PacelineError, match=r"no run\.json"):
         write_report(tmp_path)
 
 

@@ -11,8 +11,8 @@ from html_pages import Page
 from messages import check_text
 from tiny_runs import command
 
-from paceline._utils.safe_read import SEAL, sealed
-from paceline.tools.report.runs_page import differences, letter_of
+from paceline._utils.safe_read import SEAL, with_checksum
+from paceline.tools.report.runs_page import find_differences, run_letter
 
 
 def made(folder: Path, name: str, best: float, task: str = "ssd", **recipe: object) -> Path:
@@ -23,7 +23,7 @@ def made(folder: Path, name: str, best: float, task: str = "ssd", **recipe: obje
     facts = json.loads((run / "run.json").read_text())
     facts["recipe"].update(recipe)
     facts.update(versions={"torch": "2.15.0"}, started=f"2026-01-02T03:04:0{len(name)}")
-    (run / "run.json").write_text(json.dumps(sealed(facts)))
+    (run / "run.json").write_text(json.dumps(with_checksum(facts)))
     return run.rename(folder / name)
 
 
@@ -33,7 +33,7 @@ def runs(tmp_path) -> list[Path]:
     made_up = [made(tmp_path, "a", 0.2), made(tmp_path, "bb", 0.4, global_batch=16), made(tmp_path, "ccc", 0.3)]
     facts = json.loads((made_up[0] / "run.json").read_text())
     del facts[SEAL]
-    (made_up[0] / "run.json").write_text(json.dumps(sealed({**facts, "versions": {"torch": "2.11.0"}})))
+    (made_up[0] / "run.json").write_text(json.dumps(with_checksum({**facts, "versions": {"torch": "2.11.0"}})))
     events = (made_up[2] / "events.jsonl").read_text().splitlines(keepends=True)
     (made_up[2] / "events.jsonl").write_text("".join(events[:-1]))
     (made_up[1] / "report.html").write_text("")
@@ -102,7 +102,7 @@ def test_runs_on_different_data_sets_are_not_ranked_in_one_table(runs, tmp_path,
     for run, data in zip(runs, (places[0], places[1], fold, half)):
         facts = json.loads((run / "run.json").read_text())
         del facts[SEAL]
-        (run / "run.json").write_text(json.dumps(sealed({**facts, "data": data})))
+        (run / "run.json").write_text(json.dumps(with_checksum({**facts, "data": data})))
     assert command(capsys, "runs", tmp_path, "--html", tmp_path / "list.html").code == 0
     tables = page_of(tmp_path / "list.html").text.split("Scores")[1:]
     names = [[run.name for run in runs if f"| {run.name} |" in table] for table in tables]
@@ -117,9 +117,9 @@ def test_a_folder_without_runs_has_a_page(tmp_path, capsys):
 
 def test_equal_runs_have_no_difference_and_letters_go_on():
     facts = {"recipe": {"lr": 0.1, "at": []}, "controls": {"out": "x"}, "started": "now"}
-    assert differences([facts, {**facts, "controls": {"out": "y"}, "started": "then"}]) == []
-    assert differences([facts, {"recipe": {"lr": 0.1}}]) == [("recipe", [("at", ["[]", "-"])])]
+    assert find_differences([facts, {**facts, "controls": {"out": "y"}, "started": "then"}]) == []
+    assert find_differences([facts, {"recipe": {"lr": 0.1}}]) == [("recipe", [("at", ["[]", "-"])])]
     older = {**facts, "controls": {"out": "z", "patience": 0}}
-    assert differences([facts, older]) == []
-    assert differences([facts, {**older, "controls": {"patience": 3}}]) == [("controls", [("patience", ["0", "3"])])]
-    assert [letter_of(place) for place in (0, 25, 26, 51, 52)] == ["A", "Z", "AA", "AZ", "BA"]
+    assert find_differences([facts, older]) == []
+    assert find_differences([facts, {**older, "controls": {"patience": 3}}]) == [("controls", [("patience", ["0", "3"])])]
+    assert [run_letter(place) for place in (0, 25, 26, 51, 52)] == ["A", "Z", "AA", "AZ", "BA"]

@@ -17,12 +17,12 @@ from lines import Line
 from originals import SYSTEMS
 from unseen import UNSEEN
 
-from paceline.cli.commands.from_original import translated
+from paceline.cli.commands.from_original import translation_record
 from paceline.cli.commands.launch import LaunchFlags
 from paceline.cli.flags import parse_recipe
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.tools.migrate.translate import translate
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -66,7 +66,7 @@ def check_ours(line: Line, found: dict[str, Any]) -> None:
         assert same(found["facts"]["ours"][name], oracle[name]) or name in said, (name, found["command"])
     words = shlex.split(found["command"])
     words = words[words.index("train" if "train" in words else "launch") :]
-    asked = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else Controls(), verb=words[0])
+    asked = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else RunOptions(), verb=words[0])
     train, val = DATA_IMAGES[asked.recipe.target_data]
     plan = make_plan(
         asked.recipe,
@@ -78,7 +78,7 @@ def check_ours(line: Line, found: dict[str, Any]) -> None:
     )
     assert asked.recipe.optim.momentum == oracle["momentum"]
     form = asked.recipe.optim.momentum_form.replace("torch", "outside").replace("lr_", "").replace("_", " ")
-    assert f"{asked.recipe.optim.kind} {form}" == oracle["optimiser"]
+    assert f"{asked.recipe.optim.kind} {form}" == oracle["optimizer"]
     first = lr_at(asked.recipe, plan, 0)
     assert same(first, oracle["first_lr"]) or "warmup_steps" in said, (first, oracle["first_lr"])
 
@@ -99,7 +99,7 @@ def beside(name: str) -> str | None:
 @pytest.mark.parametrize("line", UNSEEN, ids=name_of)
 def test_an_unseen_line_becomes_a_command_that_does_the_same(line, monkeypatch):
     monkeypatch.chdir(CONFIGS / line.folder)
-    found = translated(line.command)
+    found = translation_record(line.command)
     check_theirs(line, found["facts"]["theirs"])
     check_ours(line, found)
 
@@ -108,13 +108,13 @@ def test_an_unseen_line_becomes_a_command_that_does_the_same(line, monkeypatch):
 @pytest.mark.parametrize("line", TRAINING, ids=name_of)
 def test_a_published_line_becomes_a_command_that_does_the_same(line, monkeypatch):
     monkeypatch.chdir(CONFIGS / line.folder)
-    found = translated(line.command)
+    found = translation_record(line.command)
     check_ours(line, found)
 
 
 @pytest.mark.parametrize("line", [line for line in CORPUS if not line.ranks], ids=name_of)
 def test_a_line_that_does_not_train_becomes_the_verb_that_does_its_work(line):
-    command = translated(line.command)["command"]
+    command = translation_record(line.command)["command"]
     assert command.split()[1] in ("eval", "predict"), command
 
 

@@ -13,11 +13,11 @@ from tiny_runs import command, refused, train, without_report
 
 import paceline.training.logging.callbacks as sinks
 from paceline._utils.commands import EXTRAS
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import Lines
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.training.logging import trackers
-from paceline.training.logging.callbacks import Beside
+from paceline.training.logging.callbacks import AsyncLogger
 from paceline.training.logging.events import read_events
 from paceline.training.logging.trackers import makers
 
@@ -133,8 +133,8 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
     monkeypatch.setitem(EXTRAS, "nosuchpackage", ("nosuchpackage>=2",))
     monkeypatch.setattr(trackers, "TRACKERS", (*trackers.TRACKERS, "nosuchpackage"))
     for _ in range(2):
-        with pytest.raises(UserError, match=r"pip install 'nosuchpackage>=2'"):
-            makers(Controls(sink=("nosuchpackage",)))
+        with pytest.raises(PacelineError, match=r"pip install 'nosuchpackage>=2'"):
+            makers(RunOptions(sink=("nosuchpackage",)))
         (tmp_path / "nosuchpackage").mkdir(exist_ok=True)  # a folder of that name is no package
         monkeypatch.syspath_prepend(tmp_path)
 
@@ -156,7 +156,7 @@ def test_training_without_tensorboard_says_so_once_and_is_refused_where_it_was_a
 def test_a_slow_sink_keeps_nothing_waiting_and_is_told_everything_in_one_thread():
     gate, lines = threading.Event(), []
     noted = []
-    sink = Beside("slow", lambda: noted.append(Noted(lambda event: gate.wait())) or noted[0], Lines(lines.append))
+    sink = AsyncLogger("slow", lambda: noted.append(Noted(lambda event: gate.wait())) or noted[0], Lines(lines.append))
     for step in range(50):
         sink.write({"step": step})
         sink.passed(step, 0.0)
@@ -181,7 +181,7 @@ def test_a_sink_that_fails_is_closed_and_told_nothing_more():
             time.sleep(0.05)  # what it holds is not cut off by the end of the process
             super().close()
 
-    sink = Beside("bad", lambda: made.append(Failing()) or made[0], Lines(lines.append))
+    sink = AsyncLogger("bad", lambda: made.append(Failing()) or made[0], Lines(lines.append))
     for step in range(3):
         sink.write({"step": step})
     assert closing.wait(10)
@@ -193,14 +193,14 @@ def test_a_sink_that_fails_is_closed_and_told_nothing_more():
 
 def test_a_sink_that_hangs_is_left_behind(monkeypatch):
     monkeypatch.setattr(sinks, "CLOSE_SECONDS", 0.05)
-    monkeypatch.setattr(sinks, "MOST_WAITING", 3)
+    monkeypatch.setattr(sinks, "MAX_WAITING", 3)
     gate, lines = threading.Event(), []
-    sink = Beside("stuck", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
+    sink = AsyncLogger("stuck", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
     sink.write({"step": 0})
     sink.close()
     assert check_lines(lines, ("--sink stuck", "0.05 s"))
     lines.clear()
-    sink = Beside("behind", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
+    sink = AsyncLogger("behind", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
     for step in range(9):
         sink.write({"step": step})
     sink.close()
@@ -209,5 +209,5 @@ def test_a_sink_that_hangs_is_left_behind(monkeypatch):
 
 
 def test_what_is_no_sink_is_refused_where_it_was_made():
-    with raises(UserError, "--sink x", "dict", "write(event)", "close()"):
-        Beside("x", dict, Lines(print))  # type: ignore[arg-type]
+    with raises(PacelineError, "--sink x", "dict", "write(event)", "close()"):
+        AsyncLogger("x", dict, Lines(print))  # type: ignore[arg-type]

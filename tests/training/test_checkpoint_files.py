@@ -15,11 +15,11 @@ from messages import check_text, has, raises
 
 from paceline._utils.errors import CheckpointError
 from paceline._utils.reporter import SILENT, Lines
-from paceline._utils.safe_read import SEAL, sealed
+from paceline._utils.safe_read import SEAL, with_checksum
 from paceline.training.checkpoint import read, write
 from paceline.training.checkpoint.layout import list_steps, step_name
-from paceline.training.checkpoint.read import find_checkpoint, load_checkpoint, newest_valid
-from paceline.training.checkpoint.write import Snapshot, are_dense, bytes_of, save_checkpoint, unusual_strides
+from paceline.training.checkpoint.read import find_checkpoint, find_newest_valid, load_checkpoint
+from paceline.training.checkpoint.write import Snapshot, are_dense, count_tensor_bytes, save_checkpoint, unusual_strides
 from paceline.training.factory import weights_file
 from paceline.training.resume import check_same_recipe
 
@@ -92,7 +92,7 @@ def test_equal_state_gives_equal_bytes_whatever_the_clock_and_the_order(tmp_path
 
 
 def test_sizes_are_the_data_alone():
-    assert bytes_of([torch.zeros(3, 4), torch.zeros(5, dtype=torch.int64), torch.zeros(0)]) == 3 * 4 * 4 + 5 * 8
+    assert count_tensor_bytes([torch.zeros(3, 4), torch.zeros(5, dtype=torch.int64), torch.zeros(0)]) == 3 * 4 * 4 + 5 * 8
 
 
 @pytest.mark.parametrize("what", ["damaged", "a file", "a dangling link"])
@@ -188,7 +188,7 @@ def damage(path: Path, how: str) -> None:
         index = json.loads((path / "index.json").read_text())
         del index[SEAL]
         FORGED[how](index)
-        (path / "index.json").write_text(json.dumps(sealed(index)))
+        (path / "index.json").write_text(json.dumps(with_checksum(index)))
 
 
 def foreign_path(index: dict) -> None:
@@ -233,7 +233,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_pa
         save_checkpoint(tmp_path, step, snapshot(step))
     damage(tmp_path / "step-000003", how)
     said: list[str] = []
-    found = newest_valid(tmp_path, Lines(said.append))
+    found = find_newest_valid(tmp_path, Lines(said.append))
     assert found is not None
     assert found[0].name == "step-000002"
     assert_equal(found[1], snapshot(2))
@@ -241,12 +241,12 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_taken(tmp_pa
 
 
 def test_only_damaged_checkpoints_are_an_error_and_none_is_a_fresh_start(tmp_path):
-    assert newest_valid(tmp_path / "absent", SILENT) is None
-    assert newest_valid(tmp_path, SILENT) is None
+    assert find_newest_valid(tmp_path / "absent", SILENT) is None
+    assert find_newest_valid(tmp_path, SILENT) is None
     save_checkpoint(tmp_path, 1, snapshot(1))
     damage(tmp_path / "step-000001", "flipped")
     with raises(CheckpointError, "damaged", "step-000001/model"):
-        newest_valid(tmp_path, SILENT)
+        find_newest_valid(tmp_path, SILENT)
 
 
 def test_a_half_written_folder_is_not_seen(tmp_path):
@@ -274,7 +274,7 @@ def test_checkpoints_are_found_by_name(tmp_path):
 def test_a_checkpoint_that_a_training_deletes_under_its_reader_gives_way_to_the_next(tmp_path, monkeypatch, which, reader):
     monkeypatch.setattr(read, "read_facts", between := Pruned(tmp_path, which, read.read_facts))
     if reader == "of a run":
-        path, found = read.load_found(lambda: find_checkpoint(tmp_path, which))
+        path, found = read.load_checkpoint_with_retry(lambda: find_checkpoint(tmp_path, which))
         assert_equal(found, snapshot(4))
     else:
         path = weights_file(str(tmp_path / which)).parent
@@ -282,10 +282,10 @@ def test_a_checkpoint_that_a_training_deletes_under_its_reader_gives_way_to_the_
     assert path == tmp_path / "step-000004" and between.left == 0
     between.left = 1
     with pytest.raises(CheckpointError, match=r"'step-4'|no checkpoint"):  # that one and no other
-        read.load_found(lambda: find_checkpoint(tmp_path, "step-4"))
+        read.load_checkpoint_with_retry(lambda: find_checkpoint(tmp_path, "step-4"))
     between.left = 1_000
     with pytest.raises(CheckpointError):
-        read.load_found(lambda: find_checkpoint(tmp_path, which))
+        read.load_checkpoint_with_retry(lambda: find_checkpoint(tmp_path, which))
 
 
 class Pruned:
@@ -307,7 +307,7 @@ class Pruned:
         link.unlink(missing_ok=True)
         link.symlink_to(step_name(self.step))
         if self.step > 1:
-            write.discard(self.folder / step_name(self.step - 1))
+            write.delete_checkpoint(self.folder / step_name(self.step - 1))
 
 
 @pytest.mark.parametrize("link", ["", "step-000099"], ids=["no link", "dangling link"])
@@ -356,7 +356,7 @@ def test_an_index_that_was_changed_in_one_number_is_damaged(tmp_path):
     index["strides"]["model"]["fc.turned"] = [7, 1]  # a dense layout too, of other values
     file.write_text(json.dumps(index))
     said: list[str] = []
-    found = newest_valid(tmp_path, Lines(said.append))
+    found = find_newest_valid(tmp_path, Lines(said.append))
     assert found is not None and found[0].name == "step-000001" and "index.json: damaged" in said[0]
 
 
@@ -369,7 +369,7 @@ def test_a_checkpoint_that_the_caller_cannot_use_is_skipped_by_name(tmp_path):
             raise CheckpointError("it is even")
 
     said: list[str] = []
-    found = newest_valid(tmp_path, Lines(said.append), odd_only)
+    found = find_newest_valid(tmp_path, Lines(said.append), odd_only)
     assert found is not None and found[0].name == "step-000001"
     assert said == [f"skipping step-000002: {tmp_path / 'step-000002'}: it is even."]
 

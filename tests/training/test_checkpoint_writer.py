@@ -15,10 +15,10 @@ import pytest
 import torch
 from messages import raises
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.training.checkpoint import background as writer_module
 from paceline.training.checkpoint.background import CheckpointWriter
-from paceline.training.checkpoint.layout import check_space, doomed_steps, list_steps
+from paceline.training.checkpoint.layout import check_space, list_steps, steps_to_delete
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot, save_checkpoint
 
@@ -45,7 +45,7 @@ def snapshot(value: float, numel: int = 10) -> Snapshot:
     ],
 )
 def test_which_checkpoints_are_deleted(steps, newest, keep, keep_every, best, doomed):
-    assert doomed_steps(steps, newest=newest, keep=keep, keep_every=keep_every, best=best) == doomed
+    assert steps_to_delete(steps, newest=newest, keep=keep, keep_every=keep_every, best=best) == doomed
 
 
 def test_newest_best_and_every_nth_stay_and_the_links_follow(tmp_path):
@@ -134,7 +134,7 @@ def test_a_best_that_is_not_known_keeps_its_link_and_one_that_is_gone_loses_it(t
 @pytest.mark.parametrize("link", ["best", "last"])
 def test_a_folder_in_a_link_s_place_is_named_and_nothing_is_deleted(tmp_path, link):
     (tmp_path / link).mkdir()
-    with raises(UserError, f"{tmp_path}/{link}", "link"):
+    with raises(PacelineError, f"{tmp_path}/{link}", "link"):
         saved(tmp_path, 1, 2, 3)
     assert list_steps(tmp_path) == [1, 2, 3] and (tmp_path / link).is_dir()
 
@@ -152,7 +152,7 @@ def test_a_run_that_was_deleted_is_not_made_anew(tmp_path):
     writer = CheckpointWriter(tmp_path / "run" / "checkpoints")
     shutil.rmtree(tmp_path / "run")
     writer.submit(1, snapshot(1))
-    with raises(UserError, "removed"):
+    with raises(PacelineError, "removed"):
         writer.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -220,7 +220,7 @@ from pathlib import Path
 import torch
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.checkpoint.background import CheckpointWriter
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 writer = CheckpointWriter(Path(sys.argv[1]), keep=1)
 writer.submit(1, Snapshot({"model": {"w": torch.ones(10)}}, {}))
 writer.evaluated(1, best=True)
@@ -230,7 +230,7 @@ try:
     writer.submit(2, Snapshot({"model": {"w": torch.ones(100_000)}}, {}))
     writer.evaluated(2, best=True)
     writer.close()
-except UserError as error:
+except PacelineError as error:
     print(error)
     writer.close()
     sys.exit(2)
@@ -271,10 +271,10 @@ def test_a_full_disk_keeps_the_checkpoint_before(small_disk):
     writer.submit(1, snapshot(1, 50_000))
     writer.evaluated(1, best=True)
     writer.submit(2, snapshot(2, 250_000))
-    with raises(UserError, folder, "No space left on device", "untouched"):
+    with raises(PacelineError, folder, "No space left on device", "untouched"):
         writer.close()
     assert_nothing_was_lost(folder)
-    with pytest.raises(UserError, match="free"):
+    with pytest.raises(PacelineError, match="free"):
         check_space(folder, 2_000_000)
     check_space(folder, 200_000)
 
@@ -282,7 +282,7 @@ def test_a_full_disk_keeps_the_checkpoint_before(small_disk):
 def test_a_read_only_disk_is_named_before_training_starts(small_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     for call in (lambda: check_space(small_disk / "run", 1), lambda: CheckpointWriter(small_disk / "run")):
-        with pytest.raises(UserError, match=rf"{small_disk}/run.*Read-only file system"):
+        with pytest.raises(PacelineError, match=rf"{small_disk}/run.*Read-only file system"):
             call()
 
 
@@ -307,11 +307,11 @@ def test_a_file_system_without_links_has_files_that_name_the_checkpoints(tmp_pat
 def test_a_folder_under_a_file_is_named(tmp_path):
     (tmp_path / "run").write_text("a file")
     for call in (lambda: check_space(tmp_path / "run" / "x", 1), lambda: CheckpointWriter(tmp_path / "run" / "x")):
-        with pytest.raises(UserError, match=r"run/x.*Not a directory"):
+        with pytest.raises(PacelineError, match=r"run/x.*Not a directory"):
             call()
 
 
 def test_more_than_is_free_is_refused_before_training_starts(tmp_path):
-    with pytest.raises(UserError, match=rf"{tmp_path}.*GiB are free"):
+    with pytest.raises(PacelineError, match=rf"{tmp_path}.*GiB are free"):
         check_space(tmp_path, 2**60)
     assert list(tmp_path.iterdir()) == []

@@ -22,15 +22,15 @@ from tape import HostReadError, Recorder
 from torch import Tensor
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import Plan, rates_at
+from paceline.config.plan import BatchPlan, step_rates
 from paceline.config.recipe import Recipe
 from paceline.config.system import System, check_system
 from paceline.data.batch import Batch
 from paceline.models.ops import dispatch
 from paceline.training import cuda_graphs
 from paceline.training.cuda_graphs import WARM_UPS
-from paceline.training.evaluate import inference
-from paceline.training.optim.step_scalars import StepNumbers
+from paceline.training.evaluate import inference_mode
+from paceline.training.optim.step_scalars import StepScalars
 from paceline.training.state import State, load_model
 from paceline.training.step import TrainStep
 
@@ -40,7 +40,7 @@ STEPS = 20
 
 @pytest.fixture(autouse=True)
 def fixed_forms() -> Iterator[None]:
-    with dispatch.fixed():
+    with dispatch.static_shapes():
         yield
 
 
@@ -49,7 +49,7 @@ class Trainer:
     """A state with its step, and the batches of each step."""
 
     recipe: Recipe
-    plan: Plan
+    plan: BatchPlan
     state: State
     take: TrainStep
 
@@ -61,14 +61,14 @@ class Trainer:
         """Take them; -> each one's losses."""
         found = []
         for step in range(first, last):
-            losses = self.take(self.batches(step), rates_at(self.recipe, self.plan, step))
+            losses = self.take(self.batches(step), step_rates(self.recipe, self.plan, step))
             found.append({name: float(value) for name, value in losses.items()})
         return found
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a step changes, by name."""
         state = self.state
-        parts: dict[str, Any] = {"model": state.model.state_dict(), "optimiser": state.optimiser.state()}
+        parts: dict[str, Any] = {"model": state.model.state_dict(), "optimiser": state.optimizer.state()}
         parts |= {"average": state.average.state()} if state.average is not None else {}
         parts |= {"scaler": state.scaler.state()} if state.scaler is not None else {}
         return {f"{part}.{name}": tensor.clone() for part, of in parts.items() for name, tensor in of.items()}
@@ -77,7 +77,7 @@ class Trainer:
 def trainer(recipe: Recipe, system: System, *, capture: Recorder | None = None, floats: bool = False) -> Trainer:
     plan = plan_of(recipe, system, steps=STEPS)
     state = state_of(recipe, plan, system, CPU)
-    numbers = StepNumbers(recipe.optim, CPU, tensors=not floats)
+    numbers = StepScalars(recipe.optim, CPU, tensors=not floats)
     return Trainer(recipe, plan, state, TrainStep(state, plan, system, CPU, capture=capture, numbers=numbers))
 
 
@@ -163,13 +163,13 @@ def test_what_an_evaluation_and_a_resume_change_is_changed_in_place() -> None:
         assert state.average is not None and state.scaler is not None
         saved = [
             {name: tensor.clone() for name, tensor in part.items()}
-            for part in (state.model.state_dict(), *(p.state() for p in (state.optimiser, state.average, state.scaler)))
+            for part in (state.model.state_dict(), *(p.state() for p in (state.optimizer, state.average, state.scaler)))
         ]
-        with state.average.applied(), inference(state.model):
+        with state.average.applied(), inference_mode(state.model):
             state.model.predict(run.batches(50)[0])  # type: ignore[operator]
         losses += run.steps(3, 6)
         load_model(state.model, saved[0])
-        for part, tensors in zip((state.optimiser, state.average, state.scaler), saved[1:]):
+        for part, tensors in zip((state.optimizer, state.average, state.scaler), saved[1:]):
             part.load_state(tensors)
         losses += run.steps(3, 6)
         assert losses[3:6] == losses[6:9]
@@ -183,7 +183,7 @@ def test_each_kind_of_batches_is_captured_once_and_a_step_can_be_sent_for_a_prof
     for run in (eager, replayed):
         losses = []
         for step, wider in enumerate((0, 32, 0, 32)):
-            batch, rates = batch_of(recipe, 4, step, wider=wider), rates_at(recipe, run.plan, step)
+            batch, rates = batch_of(recipe, 4, step, wider=wider), step_rates(recipe, run.plan, step)
             if step < 3:
                 losses.append(run.take([batch], rates)["loss"].clone())
                 continue
@@ -221,7 +221,7 @@ def test_kinds_that_are_warmed_up_first_are_captured_without_another_warm_up(mon
     assert order == ["warm"] * 2 * WARM_UPS + ["capture"] * 2
     run.steps(0, 1)
     assert (run.take.captures, run.take.late_captures, len(order)) == (2, 0, 2 * WARM_UPS + 2)
-    run.take([batch_of(recipe, 4, 0, wider=64)], rates_at(recipe, run.plan, 1))
+    run.take([batch_of(recipe, 4, 0, wider=64)], step_rates(recipe, run.plan, 1))
     assert (run.take.captures, run.take.late_captures) == (3, 1)
 
 
@@ -252,7 +252,7 @@ def test_a_discarded_step_leaves_no_trace(update: bool) -> None:
 
 
 def test_one_kind_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_graphs, "MOST_CAPTURES", 1)
+    monkeypatch.setattr(cuda_graphs, "MAX_CAPTURES", 1)
     recipe = small("classification")
     run = trainer(recipe, System(), capture=Recorder())
     run.take.prepare([batch_of(recipe, 4, 0)])
@@ -330,8 +330,8 @@ def test_cuda_is_asked_for_one_pool_a_stream_of_its_own_and_captures_that_other_
     ):  # fmt: skip
         assert hasattr(torch.cuda, name)
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    graphs = cuda_graphs.captures_on(System("cuda", graph="on"), torch.device("cuda", 0))
-    assert graphs is not None and cuda_graphs.captures_on(System("cuda"), torch.device("cuda", 0)) is None
+    graphs = cuda_graphs.choose_capture(System("cuda", graph="on"), torch.device("cuda", 0))
+    assert graphs is not None and cuda_graphs.choose_capture(System("cuda"), torch.device("cuda", 0)) is None
     with graphs.aside():
         said.append(("warm",))
     losses = {"loss": torch.zeros(())}

@@ -17,18 +17,18 @@ from tiny_runs import command, make_photos, refused, train, without_report
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Lines
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.data.storage.object_store import ObjectStore
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.comm.world import World, open_world
-from paceline.training.data_cache import staged_photos
+from paceline.distributed.comm.world import DistContext, open_distributed
+from paceline.training.data_cache import open_staged_copy
 from paceline.training.logging.events import MEASURED, read_events
 from paceline.training.open_data import open_task
 
 
 @pytest.fixture
 def world():
-    with open_world(SINGLE, device=torch.device("cpu")) as alone:
+    with open_distributed(SINGLE, device=torch.device("cpu")) as alone:
         yield alone
 
 
@@ -37,8 +37,8 @@ def photos(tmp_path) -> Path:
     return make_photos(tmp_path / "photos")
 
 
-def opened(data: Path, world: World, **limits: int):
-    return open_task(RECIPES["resnet50-tiny"](), Controls(data=str(data), **limits), world, SILENT)
+def opened(data: Path, world: DistContext, **limits: int):
+    return open_task(RECIPES["resnet50-tiny"](), RunOptions(data=str(data), **limits), world, SILENT)
 
 
 def all_bytes(task) -> list[bytes]:
@@ -76,7 +76,7 @@ def test_photos_are_read_from_the_copy_and_called_by_their_names(photos, tmp_pat
     task = opened(photos, world)
     index, wanted = task.data.train_index, all_bytes(task)
     names = [(index.name(i), index.relative_name(i), index.path(i)) for i in range(len(index))]
-    with staged_photos(task.data, str(tmp_path / "disk"), world, SILENT):
+    with open_staged_copy(task.data, str(tmp_path / "disk"), world, SILENT):
         shutil.rmtree(photos)
         assert all_bytes(task) == wanted
         staged = task.data.train_index
@@ -87,7 +87,7 @@ def test_photos_are_read_from_the_copy_and_called_by_their_names(photos, tmp_pat
 
 def test_only_what_the_run_reads_is_copied(photos, tmp_path, world):
     task = opened(photos, world, limit_train=5, limit_val=2)
-    with staged_photos(task.data, str(tmp_path / "disk"), world, SILENT):
+    with open_staged_copy(task.data, str(tmp_path / "disk"), world, SILENT):
         assert len(list((tmp_path / "disk").rglob("*.jpg"))) == 7
 
 
@@ -101,7 +101,7 @@ def test_containers_are_copied_as_they_are_also_from_a_bucket(photos, tmp_path, 
     assert said.code == 0, said.err
     task = opened(tmp_path / "set", world)
     wanted = all_bytes(task)
-    with staged_photos(task.data, str(tmp_path / "disk"), world, SILENT):
+    with open_staged_copy(task.data, str(tmp_path / "disk"), world, SILENT):
         for name in ("read", "read_many"):
             monkeypatch.setattr(ObjectStore, name, lambda *_: pytest.fail("asked the bucket"))
         assert task.data.train_index.records.at_once == 1
@@ -110,17 +110,17 @@ def test_containers_are_copied_as_they_are_also_from_a_bucket(photos, tmp_path, 
 
 def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path, world):
     task, disk = opened(photos, world), str(tmp_path / "disk")
-    with staged_photos(task.data, disk, world, SILENT):
+    with open_staged_copy(task.data, disk, world, SILENT):
         copy = Path(task.data.train_index.records.path(0))
     status, data = copy.stat(), bytearray(copy.read_bytes())
     data[-1] ^= 1
     copy.write_bytes(data)
     os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))  # as a failing disk leaves it
-    with raises(DataError, "train/ant/0.jpg", "bytes", "data clear"), staged_photos(task.data, disk, world, SILENT):
+    with raises(DataError, "train/ant/0.jpg", "bytes", "data clear"), open_staged_copy(task.data, disk, world, SILENT):
         pass
     copy.write_bytes(data[:-1])
     said: list[str] = []
-    with staged_photos(task.data, disk, world, Lines(said.append)):
+    with open_staged_copy(task.data, disk, world, Lines(said.append)):
         assert all_bytes(task)
     assert check_text(said[0], "1 file", "changed")
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from paceline._utils.errors import CheckpointError
-from paceline.training.optim.ema import WeightAverage
+from paceline.training.optim.ema import EMA
 
 
 def net() -> nn.Sequential:
@@ -24,7 +24,7 @@ def move(model: nn.Module, step: int) -> None:
 
 def test_average_is_the_exponential_one_of_weights_and_running_statistics():
     model = net()
-    average = WeightAverage(model)
+    average = EMA(model)
     expected = {name: tensor.double() for name, tensor in model.state_dict().items() if "num" not in name}
     for step in range(5):
         move(model, step)
@@ -39,7 +39,7 @@ def test_average_is_the_exponential_one_of_weights_and_running_statistics():
 
 def test_applied_lends_the_average_and_gives_the_weights_back_after_an_exception():
     model = net()
-    average = WeightAverage(model)
+    average = EMA(model)
     move(model, 3)
     average.update(0.5)
     own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -55,7 +55,7 @@ def test_applied_lends_the_average_and_gives_the_weights_back_after_an_exception
 
 def test_state_comes_back_by_name_and_another_models_is_refused():
     model = net()
-    first, second = WeightAverage(model), WeightAverage(model)
+    first, second = EMA(model), EMA(model)
     move(model, 1)
     first.update(1 - 0.9)
     second.load_state(first.state())

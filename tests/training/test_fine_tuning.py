@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from paceline._utils.errors import RecipeError
 from paceline.config.constraints import check_bounds
 from paceline.config.maskrcnn import InstanceInput, MaskHead, MaskRCNNModel, RoI
-from paceline.config.plan import Rates
+from paceline.config.plan import StepRates
 from paceline.config.recipe import Optim, Recipe
-from paceline.config.resnet import PhotoInput, ResNetModel
-from paceline.config.run import fill
+from paceline.config.resnet import ImageInput, ResNetModel
+from paceline.config.run import from_json
 from paceline.config.ssd import BoxInput, SSDModel
 from paceline.config.system import System
-from paceline.models.backbones.base import Form, Trunk, rate_factors
-from paceline.models.backbones.factory import make_trunk
-from paceline.models.layers.batch_norm import commit_running_statistics
+from paceline.models.backbones.base import Backbone, BackboneSpec, get_lr_factors
+from paceline.models.backbones.factory import build_backbone
+from paceline.models.layers.batch_norm import update_running_statistics
 from paceline.models.registry import WORKLOADS
 from paceline.training.factory import build_state
-from paceline.training.optim.step_scalars import StepNumbers
+from paceline.training.optim.step_scalars import StepScalars
 
 LITE = "timm/tf_efficientnet_lite0"
 # Beginning of a name -> stage, counted from the images on: of a ResNet; of timm's network, whose five maps end with these blocks.
@@ -46,7 +46,7 @@ CASES = [
 def recipe_of(task: str, trunk: str = "resnet", freeze: int = 0, optim: Optim | None = None) -> Recipe[Any, Any]:
     shared: dict[str, Any] = {"trunk": trunk, "depth": 10, "width": 8, "freeze": freeze}
     if task == "classification":
-        model, given = ResNetModel(**shared), PhotoInput(size=64)
+        model, given = ResNetModel(**shared), ImageInput(size=64)
     elif task == "ssd":
         model, given = SSDModel(**shared, extras=8, extras_norm=True), BoxInput(size=64)
     else:
@@ -59,7 +59,7 @@ def built(recipe: Recipe[Any, Any]) -> Any:
     if recipe.model.trunk != "resnet":
         pytest.importorskip("timm")
     model = WORKLOADS[recipe.task].network.build(recipe, 3)
-    WORKLOADS[recipe.task].network.initialise(recipe, model, torch.Generator().manual_seed(1))
+    WORKLOADS[recipe.task].network.initialize(recipe, model, torch.Generator().manual_seed(1))
     return model
 
 
@@ -88,14 +88,14 @@ def test_what_a_step_moves_is_the_rate_that_an_obvious_formula_gives(task, trunk
     recipe = recipe_of(task, trunk)
     recipe = replace(recipe, optim=replace(recipe.optim, head_rate=8.0, layer_decay=0.5, bias_lr=4.0))
     model = built(recipe)
-    state, numbers = state_of(model, recipe), StepNumbers(recipe.optim, "cpu")
+    state, numbers = state_of(model, recipe), StepScalars(recipe.optim, "cpu")
     assert numbers.lr == 0.0
     for weight in model.parameters():
         weight.data.zero_()
         weight.grad = torch.ones_like(weight)
-    numbers.write(Rates(1.0, 1.0))
+    numbers.write(StepRates(1.0, 1.0))
     assert numbers.lr == 1.0  # what is logged stays the base rate
-    state.optimiser.step(numbers)
+    state.optimizer.step(numbers)
     seen, (_, stages) = set(), stage_at(task, trunk, "")
     for name, weight in model.named_parameters():
         stage, _ = stage_at(task, trunk, name)
@@ -116,7 +116,7 @@ def test_what_a_step_moves_is_the_rate_that_an_obvious_formula_gives(task, trunk
                            ({"layer_decay": 0.5}, {"conv1.weight": 0.5**5, "layer4.0.bn1.bias": 0.5, "fc.weight": 1.0})]
 )  # fmt: skip
 def test_each_of_the_two_acts_alone(optim, factors):
-    found = rate_factors(built(recipe_of("classification")), Optim(**optim))
+    found = get_lr_factors(built(recipe_of("classification")), Optim(**optim))
     assert {name: found[f"network.{name}"] for name in factors} == factors
 
 
@@ -133,18 +133,18 @@ def forward_of(task: str, model: Any) -> Callable[[Tensor], Tensor]:
 def test_frozen_stages_keep_weights_and_statistics_to_the_bit_and_the_rest_learns(task, trunk, freeze):
     recipe = recipe_of(task, trunk, freeze, Optim(lr=0.01, head_rate=2.0, layer_decay=0.9))
     model = built(recipe)
-    state, numbers, forward = state_of(model, recipe), StepNumbers(recipe.optim, "cpu"), forward_of(task, model)
+    state, numbers, forward = state_of(model, recipe), StepScalars(recipe.optim, "cpu"), forward_of(task, model)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     random = torch.Generator().manual_seed(3)
     for _ in range(2):
         model.eval()  # an evaluation between steps
         model.train()
-        numbers.write(Rates(0.01, 0.01))
+        numbers.write(StepRates(0.01, 0.01))
         forward(torch.randn(4, 3, 64, 64, generator=random)).backward()
-        state.optimiser.step(numbers)
-        state.optimiser.zero_grad()
-        commit_running_statistics(model)
-    stages, trained = set(), [entry.name for entry in state.optimiser.parameters]
+        state.optimizer.step(numbers)
+        state.optimizer.zero_grad()
+        update_running_statistics(model)
+    stages, trained = set(), [entry.name for entry in state.optimizer.parameters]
     for name, tensor in model.state_dict().items():
         stage, _ = stage_at(task, trunk, name)
         if stage:
@@ -177,27 +177,27 @@ def test_a_whole_trunk_can_stand_still_and_what_frozen_names_adds_to_it():
 def test_without_them_steps_are_torch_s_to_the_bit_in_the_groups_that_were():
     recipe = recipe_of("classification", optim=Optim(lr=0.1, momentum=0.9, weight_decay=1e-3))
     model, other = built(recipe), built(recipe)
-    assert rate_factors(model, recipe.optim) == {}
-    state, numbers = state_of(model, recipe), StepNumbers(recipe.optim, "cpu")
-    assert {entry.rate for entry in state.optimiser.parameters} == {1.0}
+    assert get_lr_factors(model, recipe.optim) == {}
+    state, numbers = state_of(model, recipe), StepScalars(recipe.optim, "cpu")
+    assert {entry.rate for entry in state.optimizer.parameters} == {1.0}
     theirs = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
     for step in range(3):
         images = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(step))
         for net in (model, other):
             forward_of("classification", net.train())(images).backward()
-        numbers.write(Rates(0.1, 0.1))
-        state.optimiser.step(numbers)
+        numbers.write(StepRates(0.1, 0.1))
+        state.optimizer.step(numbers)
         theirs.step()
-        state.optimiser.zero_grad()
+        state.optimizer.zero_grad()
         theirs.zero_grad()
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters()))
     # A run's file from before has none of the three.
     facts = asdict(recipe)
     del facts["model"]["freeze"], facts["optim"]["head_rate"], facts["optim"]["layer_decay"]
-    assert fill(recipe, facts, "recipe") == recipe
+    assert from_json(recipe, facts, "recipe") == recipe
 
 
-class Bare(Trunk):
+class Bare(Backbone):
     """A trunk without stages."""
 
     def __init__(self) -> None:
@@ -229,7 +229,7 @@ def test_more_stages_than_there_are_is_refused(model, stride, says):
     if model.trunk == LITE:
         pytest.importorskip("timm")
     with pytest.raises(RecipeError) as refusal:
-        make_trunk(model, Form(stride=stride))
+        build_backbone(model, BackboneSpec(stride=stride))
     assert str(refusal.value) == says
 
 
@@ -237,13 +237,13 @@ def test_what_has_no_stages_or_no_trunk_is_refused_where_it_would_need_them():
     rates = Optim(head_rate=2.0), Optim(layer_decay=0.5)
     bare = Bare()
     bare.freeze_stages(0)
-    assert rate_factors(bare, rates[0]) == {"conv.weight": 1.0, "conv.bias": 1.0}
-    for asks in (lambda: bare.freeze_stages(1), lambda: rate_factors(bare, rates[1])):
+    assert get_lr_factors(bare, rates[0]) == {"conv.weight": 1.0, "conv.bias": 1.0}
+    for asks in (lambda: bare.freeze_stages(1), lambda: get_lr_factors(bare, rates[1])):
         with raises(RecipeError, "--model.freeze", "--optim.layer-decay", "Bare"):
             asks()
     for optim in rates:
         with raises(RecipeError, "trunk", "1"):
-            rate_factors(nn.Linear(2, 2), optim)
+            get_lr_factors(nn.Linear(2, 2), optim)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,13 @@ from tape import HostReadError, NoHostReads
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from paceline.config.plan import rates_at
+from paceline.config.plan import step_rates
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.data.batch import Batch
-from paceline.models.layers.batch_norm import commit_running_statistics
+from paceline.models.layers.batch_norm import update_running_statistics
 from paceline.models.ops import dispatch
-from paceline.training.optim.step_scalars import LossScaler, StepNumbers
+from paceline.training.optim.step_scalars import LossScaler, StepScalars
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 
@@ -37,12 +37,12 @@ def stepped(task: str, device: str) -> tuple[TrainStep, list[Batch]]:
     """A step of two forwards that has been taken once: anchors of an input shape are made at its first sight."""
     recipe = small(task, {"ema": 0.9})
     plan = plan_of(recipe, HALVES)
-    numbers = StepNumbers(recipe.optim, device, tensors=True)
+    numbers = StepScalars(recipe.optim, device, tensors=True)
     state = state_of(recipe, plan, HALVES, CPU, lambda model: model.to(device))
     take = TrainStep(state, plan, HALVES, torch.device(device), numbers=numbers)
     batches = [batch_of(recipe, 2, forward).to(device) for forward in range(2)]
-    take(batches, rates_at(recipe, plan, 0))
-    take.numbers.write(rates_at(recipe, plan, 1))
+    take(batches, step_rates(recipe, plan, 0))
+    take.numbers.write(step_rates(recipe, plan, 1))
     return take, batches
 
 
@@ -51,7 +51,7 @@ def stepped(task: str, device: str) -> tuple[TrainStep, list[Batch]]:
 def test_no_step_lets_the_host_learn_a_value(task: str, device: str) -> None:
     import torchvision  # noqa: F401  # its kernels' shapes for the meta device
 
-    with dispatch.fixed():
+    with dispatch.static_shapes():
         take, batches = stepped(task, device)
         with NoHostReads() as counted:
             losses = take.run_step(batches)
@@ -136,15 +136,15 @@ def test_no_update_on_cuda_has_anything_from_the_host(kind: str, scaled: bool) -
         changes["optim.momentum_form"] = "lr_inside_corrected"
     changes["optim.kind"] = "sgd" if kind == "corrected" else kind
     with faked("classification", **changes) as (state, recipe, batch):
-        numbers = StepNumbers(recipe.optim, "cuda")
+        numbers = StepScalars(recipe.optim, "cuda")
         scaler = LossScaler("dynamic", 128.0, device="cuda") if scaled else None
         state.model(batch)
         for weight in state.model.parameters():
             weight.grad = torch.empty_like(weight)
         with NoHostReads() as counted:
-            state.optimiser.step(numbers, scaler=scaler)
-            state.optimiser.zero_grad()
-            commit_running_statistics(state.model)
+            state.optimizer.step(numbers, scaler=scaler)
+            state.optimizer.zero_grad()
+            update_running_statistics(state.model)
             assert state.average is not None
             state.average.update(numbers.fresh)
     assert counted.calls > 10

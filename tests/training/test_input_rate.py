@@ -15,14 +15,14 @@ from paceline.config.recipes import RECIPES
 from paceline.config.run import RunRecord
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank
 from paceline.training import input_rate
-from paceline.training.input_rate import Feeding, chosen_decoder, feeding_of, settle_decoder
+from paceline.training.input_rate import InputRate, chosen_decoder, feeding_of, settle_decoder
 
 CPU, CUDA = InputRank(0, 1, torch.device("cpu"), 2), InputRank(0, 1, torch.device("cuda", 0), 2)
-SHORT, ENOUGH, UNKNOWN = Feeding(100.0, 2, 6000.0), Feeding(4000.0, 2, 6000.0), Feeding(100.0, 2, 0.0)
+SHORT, ENOUGH, UNKNOWN = InputRate(100.0, 2, 6000.0), InputRate(4000.0, 2, 6000.0), InputRate(100.0, 2, 0.0)
 
 
 def recipe(name: str = "resnet50", **changes):
@@ -33,12 +33,12 @@ def recipe(name: str = "resnet50", **changes):
 @pytest.fixture
 def task(class_photos):
     made = RECIPES["resnet50"]()
-    return WORKLOADS["classification"].open(made, Manifest.load(ensure_prepared(class_photos)))
+    return WORKLOADS["classification"].open(made, Manifest.load(prepare_if_needed(class_photos)))
 
 
 def test_one_cores_rate_is_measured_once_and_stands_beside_the_published_step(task, monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    monkeypatch.setattr(input_rate, "device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(input_rate, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
     assert feeding_of(task, CPU, 1) is None
     found = feeding_of(task, CUDA, 1)
     assert found is not None and found.one_core > 0 and found.cores == 2 and found.step > 1000
@@ -46,23 +46,23 @@ def test_one_cores_rate_is_measured_once_and_stands_beside_the_published_step(ta
     assert found.in_words().endswith(f" {found.step:,.0f} (published)")
     monkeypatch.setattr(input_rate, "one_core", lambda task: pytest.fail("it was measured again"))
     assert feeding_of(task, CUDA, 1) == found
-    monkeypatch.setattr(input_rate, "device_name", lambda device: "a card that nobody measured")
+    monkeypatch.setattr(input_rate, "get_device_name", lambda device: "a card that nobody measured")
     other = feeding_of(task, CUDA, 1)
     assert other is not None and other.step == 0 and not other.short and "published" not in other.in_words()
 
 
 def test_another_size_has_no_published_step(task, monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    monkeypatch.setattr(input_rate, "device_name", lambda device: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(input_rate, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(input_rate, "one_core", lambda task: 1000.0)
     smaller = replace(task.recipe, input=replace(task.recipe.input, size=64))
     found = feeding_of(WORKLOADS["classification"].open(smaller, task.data.manifest), CUDA, 1)
-    assert found == Feeding(1000.0, 2, 0.0)
+    assert found == InputRate(1000.0, 2, 0.0)
 
 
 def test_auto_decodes_on_the_device_only_where_the_cores_are_short_and_it_can(monkeypatch):
     asked = []
-    monkeypatch.setattr(input_rate, "device_renderer", asked.append)
+    monkeypatch.setattr(input_rate, "get_gpu_decoder", asked.append)
     assert chosen_decoder(recipe(), CUDA, SHORT) == "nvjpeg" and asked == [CUDA.device]
     assert [chosen_decoder(recipe(), CUDA, one) for one in (ENOUGH, UNKNOWN, None)] == ["simplejpeg"] * 3
     assert chosen_decoder(recipe("ssd"), CUDA, SHORT) == "simplejpeg"  # its colours change on a CPU
@@ -71,7 +71,7 @@ def test_auto_decodes_on_the_device_only_where_the_cores_are_short_and_it_can(mo
     def none(device):
         raise RecipeError("decodes nothing")
 
-    monkeypatch.setattr(input_rate, "device_renderer", none)
+    monkeypatch.setattr(input_rate, "get_gpu_decoder", none)
     assert chosen_decoder(recipe(), CUDA, SHORT) == "simplejpeg"
 
 
@@ -94,8 +94,8 @@ def test_what_needs_no_rates_is_settled_first(name, system, on_cpu, saved, expec
 
 
 def test_the_remedy_names_auto_only_where_it_helps():
-    assert "--input.decoder auto" in Feeding.remedy(recipe()) and "pack" in Feeding.remedy(recipe())
-    assert "--input.decoder" not in Feeding.remedy(recipe("ssd")) and "pack" in Feeding.remedy(recipe("ssd"))
+    assert "--input.decoder auto" in InputRate.remedy(recipe()) and "pack" in InputRate.remedy(recipe())
+    assert "--input.decoder" not in InputRate.remedy(recipe("ssd")) and "pack" in InputRate.remedy(recipe("ssd"))
 
 
 @pytest.mark.usefixtures("no_report")

@@ -15,12 +15,12 @@ from tiny_runs import train, without_report
 
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import SILENT, Lines
-from paceline.config.system import System, cache_bytes, check_system
-from paceline.data.index.index import index_over, whole_files
+from paceline.config.system import System, check_system, parse_cache_bytes
+from paceline.data.index.index import file_per_record_arrays, make_index
 from paceline.data.storage.memory_cache import CachedRecords
 from paceline.models.datamodule import DataModule
 from paceline.training import data_cache
-from paceline.training.data_cache import file_system, is_far, photos_in_memory
+from paceline.training.data_cache import get_file_system, is_remote, open_memory_cache
 
 MIB = 2**20
 
@@ -56,8 +56,8 @@ def index_of(folder, photos: int, size: int = 1000):
     for number, name in enumerate(names):
         (folder / os.fsdecode(name)).write_bytes(bytes([number % 256]) * size)
     zeros = np.zeros(photos)
-    arrays = whole_files(names, lengths=zeros + size, labels=zeros, heights=zeros, widths=zeros, extra={})
-    return index_over(arrays, folder, "train")
+    arrays = file_per_record_arrays(names, lengths=zeros + size, labels=zeros, heights=zeros, widths=zeros, extra={})
+    return make_index(arrays, folder, "train")
 
 
 class Reader:
@@ -77,8 +77,8 @@ def task(tmp_path):
 
 def said_of(task, cache: str, monkeypatch, *, free: int | None, numbers=()) -> list[str]:
     said: list[str] = []
-    monkeypatch.setattr(data_cache, "free_memory", lambda: free)
-    with photos_in_memory(task, System(cache=cache), Together(1).world(0), Lines(said.append)):
+    monkeypatch.setattr(data_cache, "get_free_memory", lambda: free)
+    with open_memory_cache(task, System(cache=cache), Together(1).world(0), Lines(said.append)):
         for number in numbers:
             assert task.train_index.read(number) == bytes([number % 256]) * 1000
     return said
@@ -88,7 +88,7 @@ def said_of(task, cache: str, monkeypatch, *, free: int | None, numbers=()) -> l
     "text, size", [("off", 0), ("auto", None), ("40GiB", 40 * 2**30), ("1.5 MiB", 3 * MIB // 2), ("2tb", 2 * 2**40)]
 )
 def test_sizes_in_words(text, size):
-    assert cache_bytes(text) == size
+    assert parse_cache_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "40", "0GiB", "-1GiB", "40 GiB of it", "9" * 30 + "TiB", "on"])
@@ -115,8 +115,8 @@ def test_more_than_is_free_is_not_taken_and_that_is_said(task, monkeypatch):
 
 
 def test_far_photos_are_kept_unasked(task, monkeypatch):
-    monkeypatch.setattr(data_cache, "file_system", lambda path: "nfs4")
-    assert is_far(task.train_index)
+    monkeypatch.setattr(data_cache, "get_file_system", lambda path: "nfs4")
+    assert is_remote(task.train_index)
     said = said_of(task, "auto", monkeypatch, free=40_000, numbers=range(30))
     assert check_text(said[1], "20 of 60")  # half of what is free
     assert said_of(task, "off", monkeypatch, free=40_000) == []
@@ -130,8 +130,8 @@ def test_a_folder_s_file_system_is_that_of_the_mount_nearest_above(tmp_path):
         f"/dev/sdb {root}/far/near xfs rw 0 0\n"
     )
     for folder, kind in (("with space", "nfs4"), ("far", "fuse.sshfs"), ("far/near", "xfs"), ("else", "ext4")):
-        assert file_system(tmp_path / folder / "train" / "1.jpg", mounts) == kind
-    assert file_system(tmp_path, tmp_path / "nothing") == ""
+        assert get_file_system(tmp_path / folder / "train" / "1.jpg", mounts) == kind
+    assert get_file_system(tmp_path, tmp_path / "nothing") == ""
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "each its own"])
@@ -139,13 +139,13 @@ def test_ranks_of_a_node_share_one_room(tmp_path, monkeypatch, shared):
     if shared and not hasattr(os, "memfd_create"):
         pytest.skip("files in memory without a name are Linux's")
     if not shared:
-        monkeypatch.setattr(data_cache, "new_file", lambda size: (-1, ""))
+        monkeypatch.setattr(data_cache, "create_memory_file", lambda size: (-1, ""))
     index, together, kept = index_of(tmp_path, 40), Together(2), [0, 0]
     read, left = threading.Barrier(2), threading.Barrier(2)
 
     def rank(number: int) -> None:
         mine = Reader(index)
-        with photos_in_memory(mine, System(cache="1MiB"), together.world(number), SILENT):  # type: ignore[arg-type]
+        with open_memory_cache(mine, System(cache="1MiB"), together.world(number), SILENT):  # type: ignore[arg-type]
             mine.train_index.records.read_many(range(number * 20, number * 20 + 20))
             read.wait(20)
             assert isinstance(mine.train_index.records, CachedRecords)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from paceline.distributed.comm.world import World
+from paceline.distributed.comm.world import DistContext
 from paceline.training.logging import event_logger
 from paceline.training.logging.console import Console
 from paceline.training.logging.events import EvalEvent, metrics_of, read_events
@@ -23,18 +23,18 @@ PACE = {"images_per_second": 2.0, "data_wait": 0.0}
 def tells(tmp_path, monkeypatch):
     out = io.StringIO()
     who = {"benchmark": "maskrcnn", "org": "", "division": "open", "status": "onprem", "platform": ""}
-    facts = event_logger.Facts(
+    facts = event_logger.RunInfo(
         target="", eval_steps=(), train_images=8, val_images=4, total_steps=4, global_batch=8, steps_per_epoch=4,
         submission=who, cache_cleared=False, mllog={}, weights=(), accuracy=lambda metrics: metrics["box_ap"],
     )  # fmt: skip
-    told = event_logger.Recorder(tmp_path, facts, Console(4, out=out), resumed_at=None)
+    told = event_logger.EventLogger(tmp_path, facts, Console(4, out=out), resumed_at=None)
     told.start(0, 0.0)
     return told, out, tmp_path / "events.jsonl"
 
 
 def after_steps(tells, counts: list[int | None]) -> None:
     """One interval whose steps left so many boxes open; None: a network that counts none."""
-    world = cast(World, SimpleNamespace(sum_=lambda tensor: tensor, control=None))
+    world = cast(DistContext, SimpleNamespace(sum_=lambda tensor: tensor, control=None))
     meters = Meters(torch.device("cpu"))
     for step, count in enumerate(counts):
         beside = {} if count is None else {"unsettled": torch.tensor(count) / 8}  # as a step divides by the global batch
@@ -60,7 +60,7 @@ def test_the_train_event_has_the_interval_s_sum_and_people_are_told_once(tells) 
     assert "loss_unsettled" not in read_events(events)[1]
 
 
-def scored(told: event_logger.Recorder, approximated: dict[str, int] | None) -> None:
+def scored(told: event_logger.EventLogger, approximated: dict[str, int] | None) -> None:
     event = EvalEvent(images=4, eval_seconds=1.0, metrics={"box_ap": 0.25}, eval_parts={}, approximated=approximated)
     told.evaluation(2, 2.0, event, headline="box_ap", best=True, went_on=2.0, ends=True)
 

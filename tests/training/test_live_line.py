@@ -12,7 +12,7 @@ from messages import check_lines, check_text
 
 from paceline.training.logging import live_line
 from paceline.training.logging.console import SLOW_INPUT, Console
-from paceline.training.logging.live_line import Now, fitted, parts
+from paceline.training.logging.live_line import RunStatus, fitted, parts
 
 TRAIN = dict(epoch=12.5, loss=1.23456, lr=0.12, images_per_second=1234.5, data_wait=0.01, eta_seconds=200.0)
 
@@ -88,14 +88,14 @@ def test_a_line_never_exceeds_its_width_and_keeps_the_first_parts(width):
 
 
 def test_the_time_left_counts_down_between_two_events():
-    now = Now(since=100.0, step=50, total=100, step_seconds=2.0, images_per_second=4.0)
+    now = RunStatus(since=100.0, step=50, total=100, step_seconds=2.0, images_per_second=4.0)
     assert parts(now, 100.0)[0] == "ETA 1 min 40 s" and parts(now, 130.0)[0] == "ETA 1 min 10 s"
     assert parts(now, 130.0)[1] == "step 50/100 (30 s)"  # a slow step shows its own seconds
     assert parts(now, 1e6)[0] == "ETA 1 s"
 
 
 def test_before_the_first_interval_is_over_pace_and_time_left_follow_from_the_steps_sent():
-    now = Now(total=100, batch=8)
+    now = RunStatus(total=100, batch=8)
     assert parts(now, now.since)[0] == "step 0/100"
     now.turn_to("first step", 0.0)
     assert parts(now, 12.4) == ["first step  12 s"]
@@ -114,7 +114,7 @@ def test_before_the_first_interval_is_over_pace_and_time_left_follow_from_the_st
 
 
 def test_whoever_asks_a_run_to_stop_sees_at_once_that_it_heard():
-    now = Now(since=100.0, step=50, total=100, step_seconds=27.0, stopping=lambda: True)
+    now = RunStatus(since=100.0, step=50, total=100, step_seconds=27.0, stopping=lambda: True)
     assert check_lines(parts(now, 112.0), ("stopping",), ("step 50/100", "12 s"))
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from paceline._utils.formatting import duration, metric_label, metric_text, quantity
+from paceline._utils.formatting import format_duration, format_metric, format_metric_name, format_quantity
 from paceline.training.logging.console import Console
 
 TRAIN = dict(epoch=1.5, loss=1.23456, lr=0.12, images_per_second=1234.5, data_wait=0.01, eta_seconds=200.0)
@@ -122,7 +122,7 @@ def test_closing_twice_is_fine(monkeypatch):
     ],
 )
 def test_durations_read_as_people_say_them(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_durations_read_as_people_say_them(seconds, text):
     ],
 )
 def test_metrics_read_in_their_own_unit(name, value, text):
-    assert f"{metric_label(name)} {metric_text(name, value)}" == text
+    assert f"{format_metric_name(name)} {format_metric(name, value)}" == text
 
 
 @pytest.mark.parametrize(
     "value, text", [(0.4213, "0.42"), (7.33, "7.3"), (85.4, "85"), (1234.5, "1,234"), (math.nan, "nan")]
 )
 def test_rates_keep_two_or_more_digits(value, text):
-    assert quantity(value) == text
+    assert format_quantity(value) == text
 
 
 def test_of_many_checkpoints_in_a_few_seconds_one_is_told(monkeypatch):

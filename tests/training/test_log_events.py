@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import raises
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import Lines
 from paceline.training.logging.events import SCHEMA, EventLog, metrics_of, plain, read_events, schema_problems
 
@@ -153,12 +153,12 @@ def test_no_file_means_no_events(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_a_users_error_that_names_the_file(tmp_path):
     (tmp_path / "events.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"events\.jsonl: cannot write"):
+    with pytest.raises(PacelineError, match=r"events\.jsonl: cannot write"):
         EventLog(tmp_path / "events.jsonl")
 
 
 def test_a_full_disk_is_a_users_error_with_the_next_step():
-    with raises(UserError, "No space left on device", "resumes"):
+    with raises(PacelineError, "No space left on device", "resumes"):
         write(EventLog(Path("/dev/full")), "train", 10)
 
 
@@ -167,7 +167,7 @@ def test_a_file_removed_under_a_run_is_not_begun_anew_in_the_middle(tmp_path):
     write(log, "train", 10)
     # As `rm -r RUN` does; the folder may outlive it by a checkpoint that appears meanwhile.
     (tmp_path / "events.jsonl").unlink()
-    with pytest.raises(UserError, match=r"events\.jsonl: cannot write: No such file.*\n.*was removed"):
+    with pytest.raises(PacelineError, match=r"events\.jsonl: cannot write: No such file.*\n.*was removed"):
         write(log, "train", 20)
     assert list(tmp_path.iterdir()) == []
 
@@ -205,5 +205,5 @@ def test_resuming_cuts_damaged_lines_and_says_which(tmp_path):
 
 def test_what_is_no_file_is_a_users_error(tmp_path):
     (tmp_path / "events.jsonl").mkdir()
-    with raises(UserError, "events.jsonl"):
+    with raises(PacelineError, "events.jsonl"):
         read_events(tmp_path / "events.jsonl")

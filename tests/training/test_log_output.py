@@ -11,7 +11,7 @@ import pytest
 from messages import check_lines
 
 from paceline.training.logging.console import Console
-from paceline.training.logging.stdout_guard import Lasting, lasting_output
+from paceline.training.logging.stdout_guard import SafeStream, lasting_output
 
 
 class Leaving(io.StringIO):
@@ -70,7 +70,7 @@ def test_inside_another_block_the_outer_one_speaks(replaced):
     replaced()
     with lasting_output() as outer, lasting_output() as inner:
         assert inner is outer
-    assert not isinstance(sys.stdout, Lasting)
+    assert not isinstance(sys.stdout, SafeStream)
 
 
 def test_a_stream_that_was_closed_and_one_without_stderr_are_no_error_either(replaced):

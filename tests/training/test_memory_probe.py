@@ -13,14 +13,14 @@ from messages import check_text
 from short_of_memory import OBJECTS, Short, out_of_memory, recipe_of, run_of, short_task, state_of
 from toy_loss_groups import IMAGES, toy_batch
 
-from paceline._utils.errors import RecipeError, Shortage
+from paceline._utils.errors import RecipeError, ResourceError
 from paceline._utils.reporter import Lines
-from paceline.config.plan import Rates, recut
+from paceline.config.plan import StepRates, resplit
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.roles import Roles
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.roles import RankRoles
+from paceline.distributed.comm.world import open_distributed
 from paceline.distributed.device import accelerators
-from paceline.models.layers.batch_norm import batch_norms
+from paceline.models.layers.batch_norm import list_batch_norms
 from paceline.training.memory_probe import run_that_fits, worth_trying
 from paceline.training.step import TrainStep
 
@@ -35,20 +35,20 @@ def no_collection(monkeypatch):
 
 @pytest.fixture
 def alone():
-    with open_world(read_launch({}), device=CPU) as world:
+    with open_distributed(read_launch({}), device=CPU) as world:
         yield world
 
 
 def tried(run, task, state, world):
     said = []
-    return run_that_fits(run, task, state, Roles(world, world), Lines(said.append)), said
+    return run_that_fits(run, task, state, RankRoles(world, world), Lines(said.append)), said
 
 
 def largest_that_keeps_the_recipe(plan, holds):
     """By trying every number; None where no cut does."""
     for most in range(holds, 0, -1):
         try:
-            return recut(plan, most)
+            return resplit(plan, most)
         except RecipeError:
             continue
     return None
@@ -67,7 +67,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
     before = {name: value.clone() for name, value in model.state_dict().items()}
     wanted = largest_that_keeps_the_recipe(run.plan, holds)
     if wanted is None:
-        with pytest.raises(Shortage, match=r"\Anot enough memory .* \d images?: "):
+        with pytest.raises(ResourceError, match=r"\Anot enough memory .* \d images?: "):
             tried(run, task, state, alone)
         return
     fits, said = tried(run, task, state, alone)
@@ -79,7 +79,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
     # No trace is left of what was tried...
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
-    assert {(norm.groups, norm.forwards, norm.join) for norm in batch_norms(model)} == {
+    assert {(norm.groups, norm.forwards, norm.join) for norm in list_batch_norms(model)} == {
         (wanted.bn_groups, wanted.forwards, wanted.bn_join)
     }
     # ... and the step that follows is that of a run which began with this cut.
@@ -95,7 +95,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
 def take_a_step(state, run):
     each = run.plan.images_per_forward
     batches = [toy_batch(OBJECTS, slice(at, at + each)) for at in range(0, IMAGES, each)]
-    TrainStep(state, run.plan, run.system, CPU)(batches, Rates(0.1, 0.1))
+    TrainStep(state, run.plan, run.system, CPU)(batches, StepRates(0.1, 0.1))
 
 
 def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):
@@ -107,7 +107,7 @@ def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):
             raise RecipeError("its best proposals would be chosen from a part")
 
     monkeypatch.setattr(task.workload.network, "check_plan", refuse)
-    with pytest.raises(Shortage, match="forwards of 4 images"):
+    with pytest.raises(ResourceError, match="forwards of 4 images"):
         tried(run, task, state_of(run, task, alone), alone)
 
 
@@ -119,7 +119,7 @@ def test_what_a_step_held_that_did_not_fit_is_no_peak_of_the_run(alone, monkeypa
     device = SimpleNamespace(
         empty_cache=lambda: order.append("empty"), reset_peak_memory_stats=lambda: order.append("forget")
     )
-    monkeypatch.setattr(accelerators, "module_of", lambda kind: device)
+    monkeypatch.setattr(accelerators, "get_device_module", lambda kind: device)
     whole = Short.forward
     monkeypatch.setattr(Short, "forward", lambda self, batch: order.append(len(batch)) or whole(self, batch))
     tried(run, task, state_of(run, task, alone), alone)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from checked_logs import check, records
 
-from paceline.models.mllog_keys import optimiser_facts
+from paceline.models.mllog_keys import optimizer_log_entries
 from paceline.training.logging.mllog import MLLog
 
 LARS = dict(base_lr=11.0, end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2, momentum=0.9, weight_decay=5e-5)
@@ -20,7 +20,7 @@ def begin(log: MLLog, kind: str = "lars") -> None:
     log.init_start()
     log.submission("resnet", org="example", division="closed", status="onprem", platform="1xCPU")
     log.run_facts({"seed": 1, "model_bn_span": 400, "global_batch_size": 3200, "gradient_accumulation_steps": 1})
-    log.run_facts(optimiser_facts(kind, **(LARS if kind == "lars" else SGD)))
+    log.run_facts(optimizer_log_entries(kind, **(LARS if kind == "lars" else SGD)))
     log.weights_initialization(["conv1.weight", "fc.bias"])
     log.init_stop()
     log.run_start(train_samples=1_281_167, eval_samples=50_000)
@@ -174,7 +174,7 @@ def test_a_run_killed_before_its_start_was_logged_begins_the_log_anew(tmp_path, 
 
 
 def test_a_decay_that_is_no_polynomial_has_no_power_and_names_its_boundaries():
-    facts = optimiser_facts("sgd", **{**SGD, "poly_power": None}, boundary_epochs=(30, 60))
+    facts = optimizer_log_entries("sgd", **{**SGD, "poly_power": None}, boundary_epochs=(30, 60))
     assert "sgd_opt_learning_rate_decay_poly_power" not in facts and "lars_epsilon" not in facts
     assert facts["opt_learning_rate_decay_boundary_epochs"] == [30, 60]
     assert facts["opt_learning_rate_warmup_epochs"] == 5

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from paceline.config.mlperf import Submission, division_of
+from paceline.config.mlperf import Submission, get_division
 from paceline.config.plan import make_plan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import ROWS
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.models.registry import WORKLOADS
 from paceline.tools.mlperf.compliance import package_folder
@@ -52,7 +52,7 @@ def rejected(recipe: Recipe, ranks: int) -> Iterator[str]:
     workload, system = WORKLOADS[recipe.task], SYSTEMS["h100x8"]()
     train, val = DATA_IMAGES.get(recipe.target_data, (1000, 100))
     plan = make_plan(recipe, system, world=ranks, train_images=train, val_images=val, most=recipe.global_batch)
-    facts = workload.reporting.log_facts(Run("", recipe, "", system, plan, Controls()))
+    facts = workload.reporting.log_facts(RunSpec("", recipe, "", system, plan, RunOptions()))
     parts = [f"closed_{workload.reporting.benchmark}"]
     if workload.reporting.benchmark == "resnet":
         parts.append(f"closed_resnet_{facts['opt_name']}")
@@ -77,7 +77,7 @@ def test_the_page_lists_every_recipe_whose_log_closed_rules_reject_with_what_the
     closed = {
         name: recipe
         for name, recipe in made.items()
-        if division_of(Submission(), recipe) == "closed" and WORKLOADS[recipe.task].reporting.rules(recipe)[0]
+        if get_division(Submission(), recipe) == "closed" and WORKLOADS[recipe.task].reporting.rules(recipe)[0]
     }
     assert made.keys() - closed.keys() >= {"fasterrcnn", "fasterrcnn-custom"}  # no benchmark of MLPerf's
     found = {name: set(rejected(recipe, ranks.get(name, 1))) for name, recipe in closed.items()}

@@ -12,15 +12,15 @@ import torch
 from checked_logs import need_checker, records
 
 from paceline.config.mlperf import Submission
-from paceline.config.plan import epoch_ends
+from paceline.config.plan import is_epoch_end
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls, Run
+from paceline.config.run import RunOptions, RunSpec
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.models.registry import WORKLOADS
-from paceline.tools.mlperf.compliance import Verdict, compliance
+from paceline.tools.mlperf.compliance import ComplianceResult, check_compliance
 from paceline.training.logging.console import Console
-from paceline.training.logging.event_logger import Recorder
+from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import EndEvent, EvalEvent
 from paceline.training.logging.mllog import MLLog
 
@@ -73,13 +73,13 @@ WANTED = {
 
 
 @cache
-def run_of(name: str) -> Run:
+def run_of(name: str) -> RunSpec:
     from paceline.config.plan import make_plan
 
     recipe, system = RECIPES[name](), SYSTEMS["h100x8"]()
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(recipe, system, world=8, train_images=train, val_images=val, most=512)
-    return Run(name, recipe, "h100x8", system, plan, Controls(mlperf=WHO))
+    return RunSpec(name, recipe, "h100x8", system, plan, RunOptions(mlperf=WHO))
 
 
 @cache
@@ -94,15 +94,18 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
     """mllog.txt of a run that ends with these metrics at its second evaluation."""
     from paceline.training.recording import log_facts
 
-    run = dataclasses.replace(run_of(name), controls=Controls(mlperf=who))
+    run = dataclasses.replace(run_of(name), controls=RunOptions(mlperf=who))
     workload, plan = WORKLOADS[run.recipe.task], run.plan
     facts = log_facts(run, workload, parameters(name), "NVIDIA H100")
     folder.mkdir(exist_ok=True)
-    told = Recorder(folder, facts, Console(quiet=True), resumed_at=None)
+    told = EventLogger(folder, facts, Console(quiet=True), resumed_at=None)
     told.start(0, 0.0)
     first, last = plan.eval_steps[:2]
     missed = {metric: 0.1 for metric in metrics}
-    passing = [0, *(step for step in range(1, last + 1) if epoch_ends(step, plan.steps_per_epoch) or step in (first, last))]
+    passing = [
+        0,
+        *(step for step in range(1, last + 1) if is_epoch_end(step, plan.steps_per_epoch) or step in (first, last)),
+    ]
     for step in passing[1:]:
         told.passed(step, step * 0.1)
         if step in (first, last):
@@ -119,9 +122,9 @@ def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = 
     return folder / "mllog.txt"
 
 
-def judged(log: Path, name: str) -> Verdict:
+def judged(log: Path, name: str) -> ComplianceResult:
     need_checker()
-    return compliance(log, WORKLOADS[run_of(name).recipe.task].reporting.ruleset)
+    return check_compliance(log, WORKLOADS[run_of(name).recipe.task].reporting.ruleset)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -199,12 +202,12 @@ def test_the_next_block_is_stamped_with_the_time_when_training_went_on(tmp_path,
 
 def test_a_log_of_adamw_is_of_the_open_division_and_of_none_other(tmp_path):
     from paceline._utils.errors import RecipeError
-    from paceline.config.mlperf import check_submission, division_of
+    from paceline.config.mlperf import check_submission, get_division
 
     plain = RECIPES["resnet50-mlperf-3200"]()
     adamw = dataclasses.replace(plain, optim=dataclasses.replace(plain.optim, kind="adamw", momentum_form="torch"))
-    assert division_of(WHO, plain) == "closed" and division_of(WHO, adamw) == "open"
-    assert division_of(Submission(division="open"), plain) == "open"
+    assert get_division(WHO, plain) == "closed" and get_division(WHO, adamw) == "open"
+    assert get_division(Submission(division="open"), plain) == "open"
     for flag, submission in (
         ("--mlperf.division closed", Submission(division="closed")),
         ("--mlperf.submitter", Submission(submitter=" ")),

@@ -8,18 +8,18 @@ import pytest
 import torch
 from messages import check_lines, check_text
 
-from paceline._utils.formatting import flop_rate
-from paceline.distributed.comm.collectives import smallest_and_each
+from paceline._utils.formatting import format_flop_rate
+from paceline.distributed.comm.collectives import all_min_and_gather
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.comm.world import open_world
-from paceline.distributed.device.accelerators import peak_memory
+from paceline.distributed.comm.world import open_distributed
+from paceline.distributed.device.accelerators import get_peak_memory
 from paceline.training.logging import monitors
 from paceline.training.logging.monitors import (
     SLOW_INTERVALS,
     WATCHED_SECONDS,
-    Interval,
-    Neighbours,
-    Stragglers,
+    ContentionMonitor,
+    LogInterval,
+    StragglerMonitor,
     machine_seconds,
 )
 
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 def test_the_work_of_an_interval_is_that_of_its_images_and_of_their_pixels(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    interval = Interval(8, ranks=2, flop=lambda images, pixels: 1000 * images + pixels)
+    interval = LogInterval(8, ranks=2, flop=lambda images, pixels: 1000 * images + pixels)
     interval.begin(10, 0.5)
     interval.took([(2, 3, 10, 20), (2, 3, 10, 20)])  # one step of two forwards
     interval.took([(4, 3, 5, 5)])
@@ -43,7 +43,7 @@ def test_the_work_of_an_interval_is_that_of_its_images_and_of_their_pixels(monke
 
 
 def test_a_rank_is_told_of_once_when_it_has_been_slow_for_some_intervals_running():
-    look = Stragglers(["a", "b", "c", "d"]).look
+    look = StragglerMonitor(["a", "b", "c", "d"]).look
     even, slow = [1.0, 1.0, 1.1, 1.2], [1.0, 1.0, 1.3, 1.0]
     assert [look(slow) for _ in range(SLOW_INTERVALS - 1)] == [""] * (SLOW_INTERVALS - 1)
     assert look(even) == ""  # it starts anew
@@ -52,31 +52,31 @@ def test_a_rank_is_told_of_once_when_it_has_been_slow_for_some_intervals_running
     assert check_text(said[SLOW_INTERVALS - 1], "rank 2 on c", "1.3 s", "1.3 times", "1 s")
     another = [look([9.0, 1.0, 1.3, 1.0]) for _ in range(SLOW_INTERVALS)]
     assert another[:-1] == [""] * (SLOW_INTERVALS - 1) and "rank 0 on a" in another[-1]
-    assert Stragglers().look([1.0]) == Stragglers().look([0.0, 5.0]) == ""  # nothing to compare with
+    assert StragglerMonitor().look([1.0]) == StragglerMonitor().look([0.0, 5.0]) == ""  # nothing to compare with
 
 
 def test_of_two_ranks_the_slower_one_is_told_of():
-    stragglers = Stragglers()
+    stragglers = StragglerMonitor()
     said = [stragglers.look([2.0, 1.0]) for _ in range(SLOW_INTERVALS)]
     assert check_text(said[-1], "rank 0", "2 s", "2 times", "1 s")
 
 
 def test_one_rank_s_exchange_is_its_own_numbers():
-    with open_world(SINGLE, device=CPU) as world:
-        assert smallest_and_each(world, 7, (3, 4)) == (7, [[3, 4]])
+    with open_distributed(SINGLE, device=CPU) as world:
+        assert all_min_and_gather(world, 7, (3, 4)) == (7, [[3, 4]])
 
 
 def test_peak_memory_grows_with_what_is_held():
-    before = peak_memory(CPU)
+    before = get_peak_memory(CPU)
     held = torch.ones(2**27)
-    assert peak_memory(CPU) >= before and peak_memory(CPU) >= held.nbytes
+    assert get_peak_memory(CPU) >= before and get_peak_memory(CPU) >= held.nbytes
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(85.0, "85 FLOP/s"), (28.8e9, "28.8 GFLOP/s"), (1.0234e15, "1.02 PFLOP/s"), (5e20, "5e+05 PFLOP/s")]
 )
 def test_work_a_second_in_words(value, text):
-    assert flop_rate(value) == text
+    assert format_flop_rate(value) == text
 
 
 def test_other_processes_on_the_cores_are_told_of_once(monkeypatch):
@@ -89,8 +89,8 @@ def test_other_processes_on_the_cores_are_told_of_once(monkeypatch):
         now["process_time"] += own * WATCHED_SECONDS
         now["whole"] += (own + others) * WATCHED_SECONDS
 
-    def of(threads: int, cores: int) -> Neighbours:
-        return Neighbours(threads, lambda: (cores, now["whole"]))
+    def of(threads: int, cores: int) -> ContentionMonitor:
+        return ContentionMonitor(threads, lambda: (cores, now["whole"]))
 
     two, one, wide = of(2, 2), of(1, 2), of(2, 64)
     assert two.look() == ""  # no time has passed
@@ -108,7 +108,7 @@ def test_other_processes_on_the_cores_are_told_of_once(monkeypatch):
     alone = of(4, 2)
     passes(own=2.0, others=0.1)
     assert alone.look() == ""  # more threads than cores, and nobody else
-    elsewhere = Neighbours(2, lambda: None)
+    elsewhere = ContentionMonitor(2, lambda: None)
     passes(own=1.0, others=1.0)
     assert elsewhere.look() == ""
 
@@ -129,4 +129,4 @@ def test_a_machine_whose_seconds_cannot_be_read_says_nothing(content, tmp_path, 
     if content is not None:
         (tmp_path / "stat").write_text(content)
     monkeypatch.setattr(monitors, "Path", lambda _: tmp_path / "stat")
-    assert machine_seconds() is None and Neighbours(2).look() == ""
+    assert machine_seconds() is None and ContentionMonitor(2).look() == ""

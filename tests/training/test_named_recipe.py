@@ -10,7 +10,7 @@ from messages import raises
 
 from paceline._utils.errors import RecipeError
 from paceline.cli.flags import parse_recipe
-from paceline.training.run_arguments import named_recipe
+from paceline.training.run_arguments import parse_named_recipe
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class NoControls:
 )
 def test_it_is_the_parsers(words: str) -> None:
     parsed = parse_recipe(shlex.split(words), NoControls(), verb="weights check FILE --recipe")
-    recipes, given = named_recipe(words)
+    recipes, given = parse_named_recipe(words)
     assert recipes == {words: parsed.recipe}
     assert given == {name.replace("no_", "") for name in parsed.given}
 
 
 def test_nothing_named_is_no_recipe() -> None:
-    assert named_recipe("") == ({}, frozenset())
+    assert parse_named_recipe("") == ({}, frozenset())
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_nothing_named_is_no_recipe() -> None:
 )
 def test_a_mistake_is_named(words: str, named: str) -> None:
     with raises(RecipeError, named):
-        named_recipe(words)
+        parse_named_recipe(words)

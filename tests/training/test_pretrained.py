@@ -17,15 +17,21 @@ from tiny_runs import TINY_CHANGES, command, forge, of_its_own, refused, train
 
 import paceline
 from paceline._utils.errors import DataError, RecipeError
-from paceline._utils.text import laid_out
+from paceline._utils.text import format_definitions
 from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import ROWS
-from paceline.config.run import Controls, check_first_weights, read_run
+from paceline.config.run import RunOptions, check_initial_weights, read_run
 from paceline.config.system import System
 from paceline.models.memory_estimate import MemoryEstimate
-from paceline.models.weights.download import PUBLISHED, File, Published, bring, kept_weights
+from paceline.models.weights.download import (
+    PUBLISHED,
+    PretrainedWeights,
+    WeightDownload,
+    fetch_pretrained,
+    weights_cache_folder,
+)
 from paceline.training.plan_text import describe
 
 
@@ -39,7 +45,7 @@ def mine(monkeypatch, tmp_path, resnet_run) -> Path:
     """Published weights `mine`: the file of a finished run, under an address of its own."""
     file = shutil.copy(resnet_run.folder / "checkpoints" / "last" / "model.safetensors", tmp_path / "mine.safetensors")
     digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    published = Published("of a test", (File(f"file://{file}", sha256_prefix=digest[:8]),))
+    published = PretrainedWeights("of a test", (WeightDownload(f"file://{file}", sha256_prefix=digest[:8]),))
     monkeypatch.setitem(PUBLISHED, "mine", published)
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     return Path(file)
@@ -87,17 +93,17 @@ def test_from_python_it_is_refused_with_the_call(tmp_path, monkeypatch):
     data = f'data="{tmp_path}"'
     assert f'paceline.train("ssd-custom", {data}, weights="resnet34")' in str(problem.value)
     assert not Path("run").exists()
-    with raises(paceline.UserError, "'pretrained'", "weights="):
+    with raises(paceline.PacelineError, "'pretrained'", "weights="):
         paceline.train("ssd-custom", data=str(tmp_path), pretrained="resnet34")
 
 
 def test_made_up_batches_named_weights_and_recipes_from_scratch_need_none():
     recipe = RECIPES["ssd"]()
-    for controls in (Controls(synthetic=True), Controls(weights="none"), Controls(weights="a.pth")):
-        check_first_weights("ssd", recipe, controls)
-    check_first_weights("ssd-tiny", RECIPES["ssd-tiny"](), Controls())
+    for controls in (RunOptions(synthetic=True), RunOptions(weights="none"), RunOptions(weights="a.pth")):
+        check_initial_weights("ssd", recipe, controls)
+    check_initial_weights("ssd-tiny", RECIPES["ssd-tiny"](), RunOptions())
     with pytest.raises(RecipeError):
-        check_first_weights("ssd", recipe, Controls(overfit_one_batch=True))
+        check_initial_weights("ssd", recipe, RunOptions(overfit_one_batch=True))
 
 
 def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do_not_train(maskrcnn_run, tmp_path, capsys):
@@ -117,7 +123,7 @@ def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do
 
 def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tmp_path, capsys):
     said = train(capsys, resnet_run.data, tmp_path / "run", "--weights", "mine", steps=1)
-    kept = kept_weights() / "mine.safetensors"
+    kept = weights_cache_folder() / "mine.safetensors"
     assert said.code == 0 and f"weights {kept}: " in said.out and "BatchNorm over" in said.out
     assert kept.read_bytes() == mine.read_bytes()
     assert read_run(tmp_path / "run").controls["weights"] == "mine"
@@ -143,29 +149,29 @@ def test_what_comes_in_a_zip_is_taken_out_of_it_and_compared(tmp_path, monkeypat
     archive = tmp_path / "w.zip"
     with zipfile.ZipFile(archive, "w") as book:
         book.writestr("w.params", content)
-    file = File(f"file://{archive}", sha1=hashlib.sha1(content).hexdigest(), member="w.params")
-    monkeypatch.setitem(PUBLISHED, "w", Published("", (file,)))
+    file = WeightDownload(f"file://{archive}", sha1=hashlib.sha1(content).hexdigest(), member="w.params")
+    monkeypatch.setitem(PUBLISHED, "w", PretrainedWeights("", (file,)))
     (tmp_path / "mirror").mkdir()
     (tmp_path / "mirror" / "w.params").write_bytes(content)
     for place, source in enumerate(("", str(archive), str(tmp_path), str(tmp_path / "mirror"))):
         folder = tmp_path / f"kept-{place}"
-        assert bring("w", folder, source=source) == folder / "w.params"
+        assert fetch_pretrained("w", folder, source=source) == folder / "w.params"
         assert (folder / "w.params").read_bytes() == content and [path.name for path in folder.iterdir()] == ["w.params"]
     assert archive.exists()
     for sha1, member, says in ((hashlib.sha1(b"").hexdigest(), "w.params", "SHA-1"), (file.sha1, "x.params", "no x.par")):
-        monkeypatch.setitem(PUBLISHED, "w", Published("", (replace(file, sha1=sha1, member=member),)))
+        monkeypatch.setitem(PUBLISHED, "w", PretrainedWeights("", (replace(file, sha1=sha1, member=member),)))
         with pytest.raises(DataError, match=says):
-            bring("w", tmp_path / "other")
+            fetch_pretrained("w", tmp_path / "other")
         assert not list((tmp_path / "other").iterdir())
     archive.write_bytes(content)
     with raises(DataError, "zip"):
-        bring("w", tmp_path / "other")
+        fetch_pretrained("w", tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())
 
 
 def test_pickled_weights_by_name_get_the_command_that_converts_them(tmp_path, monkeypatch, resnet_run, capsys):
     (tmp_path / "R-50.pkl").write_bytes(b"\x80\x02}q\x00.")
-    msra = replace(PUBLISHED["resnet50-msra"], files=(File(f"file://{tmp_path}/R-50.pkl"),))
+    msra = replace(PUBLISHED["resnet50-msra"], files=(WeightDownload(f"file://{tmp_path}/R-50.pkl"),))
     monkeypatch.setitem(PUBLISHED, "resnet50-msra", msra)
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     said = train(capsys, resnet_run.data, tmp_path / "run", "--weights", "resnet50-msra")
@@ -185,7 +191,7 @@ def shown(name: str, batch_norms: int) -> str:
     recipe = RECIPES[name]()
     plan = make_plan(recipe, System(), world=1, most=512, train_images=1000, val_images=10)
     memory = MemoryEstimate(0, 1, 0, batch_norms=batch_norms)
-    return "\n".join(laid_out(describe(name, recipe, "cpu", System(), plan, memory, weights=""), 200))
+    return "\n".join(format_definitions(describe(name, recipe, "cpu", System(), plan, memory, weights=""), 200))
 
 
 def test_show_says_which_weights_and_speaks_of_batchnorm_where_there_is_one():

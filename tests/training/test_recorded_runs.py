@@ -13,7 +13,7 @@ from shared_runs import MASKRCNN, SSD
 from tiny_runs import TINY, command, without_report
 
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.staleness import check_fresh
+from paceline.data.index.staleness import find_stale_file
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -37,7 +37,7 @@ def recorded(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("recipe", FLAGS)
 def test_an_index_matches_its_photos(recorded, recipe):
     manifest = Manifest.load(recorded / recipe / "data")
-    assert check_fresh(manifest) is None
+    assert find_stale_file(manifest) is None
     assert manifest.content_hash == facts_of(recorded / recipe / "run")["data"]["hash"]
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.comm.world import open_world
-from paceline.models.task import Evaluation
-from paceline.training.evaluate import Scoring, json_in_pieces
+from paceline.distributed.comm.world import open_distributed
+from paceline.models.task import EvalResult
+from paceline.training.evaluate import EvalPass, iterate_json
 
-FOUND = Evaluation({"top1": 0.25}, 4, {"images": [1, 2]})
+FOUND = EvalResult({"top1": 0.25}, 4, {"images": [1, 2]})
 
 
 class Share:
@@ -29,13 +29,13 @@ class Share:
 class Summary:
     """The part of a task that scores."""
 
-    def __init__(self, summarise: Callable[[Sequence[bytes]], Evaluation]) -> None:
-        self.summarise = summarise
+    def __init__(self, summarize: Callable[[Sequence[bytes]], EvalResult]) -> None:
+        self.summarize = summarize
 
 
-def scoring(summarise: Callable[[Sequence[bytes]], Evaluation], keep=None) -> Scoring:
-    with open_world(SINGLE, device=torch.device("cpu")) as world:
-        return Scoring(Summary(summarise), world, Share(), "one", keep)  # type: ignore[arg-type]
+def scoring(summarize: Callable[[Sequence[bytes]], EvalResult], keep=None) -> EvalPass:
+    with open_distributed(SINGLE, device=torch.device("cpu")) as world:
+        return EvalPass(Summary(summarize), world, Share(), "one", keep)  # type: ignore[arg-type]
 
 
 def test_it_is_made_before_the_score_is_and_its_result_waits():
@@ -55,7 +55,7 @@ def test_it_is_made_before_the_score_is_and_its_result_waits():
 
 def test_predictions_are_kept_in_the_thread_and_then_released():
     kept = []
-    assert scoring(lambda packed: FOUND, kept.append).result() == Evaluation(FOUND.metrics, 4, {})
+    assert scoring(lambda packed: FOUND, kept.append).result() == EvalResult(FOUND.metrics, 4, {})
     assert kept == [FOUND]
 
 
@@ -78,4 +78,4 @@ anything = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=3), anything, min_size=1, max_size=4))
 def testjson_in_pieces_is_the_json(facts):
-    assert "".join(json_in_pieces(facts)) == json.dumps(facts)
+    assert "".join(iterate_json(facts)) == json.dumps(facts)

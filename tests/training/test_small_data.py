@@ -9,15 +9,15 @@ from recording_reporter import Recording
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import System
-from paceline.training.small_data import refuse_auto, refuse_few, report_length
+from paceline.training.small_data import check_auto, check_image_count, report_length
 
 
 def looked_at(name, photos, given=(), accelerator="cpu", **controls):
     recipe = RECIPES[name]()
     plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=photos, val_images=4)
-    refuse_few(name, recipe, plan, Controls(data="mine", **controls), frozenset(given), accelerator)
+    check_image_count(name, recipe, plan, RunOptions(data="mine", **controls), frozenset(given), accelerator)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_fits_and_what_is_set_by_hand_is_taken(name, photos, wish):
 def test_a_recipe_of_ones_own_is_taken():
     recipe = RECIPES["resnet50"]()
     plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=8, val_images=4)
-    refuse_few("./mine.py:small", recipe, plan, Controls(data="mine"), frozenset(), "cpu")
+    check_image_count("./mine.py:small", recipe, plan, RunOptions(data="mine"), frozenset(), "cpu")
 
 
 @pytest.mark.parametrize(
@@ -82,5 +82,5 @@ def test_a_length_that_looks_wrong_is_said_with_the_flag_that_chooses(name, phot
 @pytest.mark.parametrize("name", ["ssd", "resnet50-mlperf-3200", "ssd@reference-1x8-1024"])
 def test_auto_is_for_photos_of_one_s_own(name):
     with raises(RecipeError, "data set", "-custom --data DIR --auto"):
-        refuse_auto(name, repeats=False)
-    refuse_auto("./mine.py:small", repeats=False)
+        check_auto(name, repeats=False)
+    check_auto("./mine.py:small", repeats=False)

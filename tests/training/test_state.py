@@ -46,7 +46,7 @@ def restored(state: Any, flat: torch.Tensor | None, ranks: int) -> None:
 def test_a_rank_gets_its_own_running_statistics_back() -> None:
     model = nn.Sequential(BatchNorm(2), nn.Linear(2, 2), BatchNorm(1))
     nothing = SimpleNamespace(load_state=lambda _: None, restore=lambda *_: None)
-    state = SimpleNamespace(model=model, average=None, scaler=None, optimiser=nothing, meters=nothing, step=0)
+    state = SimpleNamespace(model=model, average=None, scaler=None, optimizer=nothing, meters=nothing, step=0)
     state._running = lambda: State._running(state)  # type: ignore[arg-type]
     flat = torch.arange(1.0, 7.0)
     restored(state, flat, 2)

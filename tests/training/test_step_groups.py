@@ -10,7 +10,7 @@ from torch import Tensor
 from toy_loss_groups import IMAGES, TERMS, Toy, slow_losses, toy_batch, toy_recipe
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import Plan, Rates, make_plan
+from paceline.config.plan import BatchPlan, StepRates, make_plan
 from paceline.config.recipe import Optim
 from paceline.config.system import System
 from paceline.models.layers.batch_norm import configure_batch_norm
@@ -26,23 +26,23 @@ from paceline.training.step import TrainStep
 MANY = [3, 0, 1, 4, 2, 2, 0, 5]
 
 
-def cut(loss_group: int, most: int) -> Plan:
+def cut(loss_group: int, most: int) -> BatchPlan:
     return make_plan(toy_recipe(loss_group), System(), world=1, most=most, train_images=80, val_images=8)
 
 
-def step(plan: Plan, objects: list[int], *, scale: float = 0.0) -> tuple[dict[str, Tensor], Toy, dict[str, Tensor]]:
+def step(plan: BatchPlan, objects: list[int], *, scale: float = 0.0) -> tuple[dict[str, Tensor], Toy, dict[str, Tensor]]:
     """One step of the toy from its first weights; -> (losses, the toy, gradients)."""
     toy = Toy()
     configure_batch_norm(toy, groups=plan.bn_groups, join=1, join_group=None, forwards=plan.forwards)
     configure_loss_groups(toy, plan)
     # Without momentum and decay the velocity is the gradient.
-    optimiser = SGD(named_parameters(toy, "all"), Optim(momentum=0.0, weight_decay=0.0))
+    optimizer = SGD(named_parameters(toy, "all"), Optim(momentum=0.0, weight_decay=0.0))
     scaler = LossScaler("static", scale) if scale else None
-    state = State(toy, optimiser, None, scaler, Meters(torch.device("cpu")))
+    state = State(toy, optimizer, None, scaler, Meters(torch.device("cpu")))
     each = plan.images_per_forward
     batches = [toy_batch(objects, slice(start, start + each)) for start in range(0, IMAGES, each)]
-    losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, Rates(0.1, 0.1))
-    return losses, toy, {name.removeprefix("velocity."): value for name, value in optimiser.state().items()}
+    losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, StepRates(0.1, 0.1))
+    return losses, toy, {name.removeprefix("velocity."): value for name, value in optimizer.state().items()}
 
 
 @pytest.mark.parametrize("most", [8, 4, 2, 1])

@@ -12,12 +12,12 @@ import torch
 from tape import Tape
 from torch import Tensor, nn
 
-from paceline.config.plan import Rates
-from paceline.config.recipe import Optim, OptimiserKind
-from paceline.training.optim import OPTIMISERS, make_optimiser
+from paceline.config.plan import StepRates
+from paceline.config.recipe import Optim, OptimizerKind
+from paceline.training.optim import OPTIMIZERS, make_optimizer
 from paceline.training.optim.base import NamedParameter, named_parameters
-from paceline.training.optim.ema import WeightAverage
-from paceline.training.optim.step_scalars import LossScaler, StepNumbers, momentum_at
+from paceline.training.optim.ema import EMA
+from paceline.training.optim.step_scalars import LossScaler, StepScalars, momentum_at
 
 STEPS = 20
 OVERFLOWS = (0, 1, 7, 13)
@@ -47,9 +47,9 @@ def network(device: str = "cpu") -> nn.Module:
     return nn.Sequential(*layers).to(memory_format=torch.channels_last).to(device)
 
 
-def rates(step: int) -> Rates:
+def rates(step: int) -> StepRates:
     lr = [0.0 if step == 0 else 0.02 * step if step < 6 else 0.3 / (step - 3) for step in (step, max(0, step - 1))]
-    return Rates(*lr, ema=min(0.9, (1 + step) / (10 + step)))
+    return StepRates(*lr, ema=min(0.9, (1 + step) / (10 + step)))
 
 
 def gradient(step: int, index: int, shape: Sequence[int]) -> Tensor:
@@ -66,22 +66,22 @@ class Training:
     model: nn.Module = field(default_factory=network)
 
     def __post_init__(self) -> None:
-        self.optimiser = make_optimiser(
+        self.optimizer = make_optimizer(
             named_parameters(self.model, self.optim.decay_on, bias_lr=self.optim.bias_lr), self.optim
         )
-        self.optimiser.fused = self.form == "fused"
-        self.numbers = StepNumbers(self.optim, "cpu", tensors=self.form != "floats")
+        self.optimizer.fused = self.form == "fused"
+        self.numbers = StepScalars(self.optim, "cpu", tensors=self.form != "floats")
         self.scaler = LossScaler("dynamic", 64.0) if self.fp16 else None
-        self.average = WeightAverage(self.model)
+        self.average = EMA(self.model)
         self.gradients = {
             parameter.name: torch.zeros_like(parameter.tensor)
-            for parameter in self.optimiser.parameters
+            for parameter in self.optimizer.parameters
             if not parameter.name.startswith("5.")
         }
 
     def set_gradients(self, step: int) -> None:
         scale = 1.0 if self.scaler is None else float(self.scaler.current)
-        for index, parameter in enumerate(self.optimiser.parameters):
+        for index, parameter in enumerate(self.optimizer.parameters):
             if (held := self.gradients.get(parameter.name)) is not None:
                 held.copy_(gradient(step, index, held.shape) * scale)
                 if self.fp16 and step in OVERFLOWS and index == 2:
@@ -90,7 +90,7 @@ class Training:
 
     def take(self) -> None:
         """What is recorded: everything behind the backward."""
-        self.optimiser.step(self.numbers, scaler=self.scaler)
+        self.optimizer.step(self.numbers, scaler=self.scaler)
         self.average.update(self.numbers.fresh)
 
     def run(self) -> dict[str, Tensor]:
@@ -133,7 +133,7 @@ def slow_loop(optim: Optim, fp16: bool) -> dict[str, np.ndarray]:
     return weights | {f"average.{name}": value for name, value in average.items()}
 
 
-def move(optim: Optim, p: NamedParameter, w: Any, v: Any, square: Any, g: Any, now: Rates, taken: int) -> None:
+def move(optim: Optim, p: NamedParameter, w: Any, v: Any, square: Any, g: Any, now: StepRates, taken: int) -> None:
     """One tensor's step, in place; the letters are those of paceline/training/optim."""
     lr, m, d = now.lr * p.rate, optim.momentum, optim.weight_decay if p.decays else 0.0
     if optim.kind == "adamw":
@@ -186,14 +186,14 @@ def test_a_planted_float_is_seen() -> None:
 def test_no_number_of_the_device_is_read_on_the_host(name: str, fp16: bool) -> None:
     """A tensor without data raises where it is asked for its value."""
     optim, model = CASES[name], network("meta")
-    optimiser = make_optimiser(named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr), optim)
-    numbers, average = StepNumbers(optim, "meta"), WeightAverage(model)
+    optimizer = make_optimizer(named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr), optim)
+    numbers, average = StepScalars(optim, "meta"), EMA(model)
     scaler = LossScaler("dynamic", 64.0, device="meta") if fp16 else None
     for step in range(2):
-        for parameter in optimiser.parameters:
+        for parameter in optimizer.parameters:
             parameter.tensor.grad = torch.zeros_like(parameter.tensor)
         numbers.write(rates(step))
-        optimiser.step(numbers, scaler=scaler)
+        optimizer.step(numbers, scaler=scaler)
         average.update(numbers.fresh)
     with pytest.raises(RuntimeError, match="meta"):
         float(numbers.lr)
@@ -201,7 +201,7 @@ def test_no_number_of_the_device_is_read_on_the_host(name: str, fp16: bool) -> N
 
 def test_numbers_are_rounded_once_and_stay_where_they_are() -> None:
     optim = CASES["lars"]
-    numbers = StepNumbers(optim, "cpu", tensors=True)
+    numbers = StepScalars(optim, "cpu", tensors=True)
     held = numbers.lr, numbers.momentum, numbers.fresh
     for step in (5, 6, 6, 0, 19):
         now = rates(step)
@@ -209,17 +209,17 @@ def test_numbers_are_rounded_once_and_stay_where_they_are() -> None:
         expected = now.lr, momentum_at(optim, now), 1 - now.ema
         assert all(a is b for a, b in zip((numbers.lr, numbers.momentum, numbers.fresh), held))
         assert [float(number) for number in held] == [float(np.float32(number)) for number in expected]
-    assert momentum_at(optim, Rates(0.3, 0.1)) == optim.momentum * (0.3 / 0.1)
-    assert momentum_at(optim, Rates(0.3, 0.0)) == optim.momentum
-    assert StepNumbers(CASES["sgd"], "cpu", tensors=True).momentum == 0.9  # the same in every step
-    assert (StepNumbers(optim, "cpu").lr, type(StepNumbers(optim, "meta").lr)) == (0.0, Tensor)
+    assert momentum_at(optim, StepRates(0.3, 0.1)) == optim.momentum * (0.3 / 0.1)
+    assert momentum_at(optim, StepRates(0.3, 0.0)) == optim.momentum
+    assert StepScalars(CASES["sgd"], "cpu", tensors=True).momentum == 0.9  # the same in every step
+    assert (StepScalars(optim, "cpu").lr, type(StepScalars(optim, "meta").lr)) == (0.0, Tensor)
 
 
 @pytest.mark.parametrize("tensors", [False, True])
-@pytest.mark.parametrize("kind", OPTIMISERS)
-def test_nothing_to_train_is_a_step_too(kind: OptimiserKind, tensors: bool) -> None:
-    optimiser = make_optimiser([], Optim(kind))
-    numbers = StepNumbers(optimiser.optim, "cpu", tensors=tensors)
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_nothing_to_train_is_a_step_too(kind: OptimizerKind, tensors: bool) -> None:
+    optimizer = make_optimizer([], Optim(kind))
+    numbers = StepScalars(optimizer.optim, "cpu", tensors=tensors)
     numbers.write(rates(3))
-    optimiser.step(numbers, scaler=LossScaler("dynamic", 64.0))
-    assert list(optimiser.state()) == (["steps"] if kind == "adamw" else [])
+    optimizer.step(numbers, scaler=LossScaler("dynamic", 64.0))
+    assert list(optimizer.state()) == (["steps"] if kind == "adamw" else [])

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.config.plan import Rates
+from paceline.config.plan import StepRates
 from paceline.config.recipe import Optim
 from paceline.training.meters import StepSizes, parts_of
-from paceline.training.optim import make_optimiser
+from paceline.training.optim import make_optimizer
 from paceline.training.optim.base import named_parameters
-from paceline.training.optim.step_scalars import LossScaler, StepNumbers
+from paceline.training.optim.step_scalars import LossScaler, StepScalars
 
 
 class Three(nn.Module):
@@ -42,10 +42,10 @@ def test_norms_are_those_of_a_loop_in_float64_before_clipping_and_the_step_is_th
     assert sizes.read() == {}
     for net in (network, twin):
         optim = Optim(lr=0.1, clip_norm=1e-3)
-        optimiser = make_optimiser(named_parameters(net, optim.decay_on, bias_lr=optim.bias_lr), optim)
+        optimizer = make_optimizer(named_parameters(net, optim.decay_on, bias_lr=optim.bias_lr), optim)
         scaler = None if scale is None else LossScaler("static", scale)
-        numbers = StepNumbers(optim, torch.device("cpu"))
-        numbers.write(Rates(0.1, 0.1))
+        numbers = StepScalars(optim, torch.device("cpu"))
+        numbers.write(StepRates(0.1, 0.1))
         loss = net(given).square().sum()
         (loss if scaler is None else scaler.scale(loss)).backward()
         trained = {name: weight for name, weight in net.named_parameters() if weight.requires_grad}
@@ -53,7 +53,7 @@ def test_norms_are_those_of_a_loop_in_float64_before_clipping_and_the_step_is_th
         before = {name: weight.detach().clone() for name, weight in trained.items()}
         if net is network:
             sizes.before(scaler)
-        optimiser.step(numbers, scaler=scaler)
+        optimizer.step(numbers, scaler=scaler)
         if net is network:
             sizes.after()
     for mine, other in zip(network.parameters(), twin.parameters()):

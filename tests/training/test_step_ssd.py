@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.config.plan import Rates, make_plan
+from paceline.config.plan import StepRates, make_plan
 from paceline.config.recipe import Optim, override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.data.batch import DIVIDE_BY, DetectionBatch, Objects, detection_batch
 from paceline.models.layers.batch_norm import configure_batch_norm
 from paceline.models.registry import WORKLOADS
-from paceline.models.ssd.model import initialise_ssd
+from paceline.models.ssd.model import init_ssd
 from paceline.training.meters import Meters
 from paceline.training.optim.base import named_parameters
 from paceline.training.optim.sgd import SGD
@@ -41,13 +41,13 @@ def step(over: str, batches: list[DetectionBatch]):
     """-> (losses, weights afterwards, gradients' norm by the model itself over the whole batch)."""
     recipe = override(RECIPES["ssd-tiny"](), {**SMALL, "model.loss_over": over, "bn_span": 1})
     model = WORKLOADS["ssd"].network.build(recipe, 3)
-    initialise_ssd(model.network, torch.Generator().manual_seed(1))
+    init_ssd(model.network, torch.Generator().manual_seed(1))
     plan = make_plan(recipe, System(), world=1, most=4, train_images=64, val_images=4)
     plan = replace(plan, forwards=len(batches), images_per_forward=4 // len(batches))
     configure_batch_norm(model, groups=4 // len(batches), join=1, join_group=None, forwards=len(batches))
-    optimiser = SGD(named_parameters(model, "all"), Optim(momentum=0.0, weight_decay=0.0))
-    state = State(model, optimiser, None, None, Meters(torch.device("cpu")))
-    losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, Rates(0.05, 0.05))
+    optimizer = SGD(named_parameters(model, "all"), Optim(momentum=0.0, weight_decay=0.0))
+    state = State(model, optimizer, None, None, Meters(torch.device("cpu")))
+    losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, StepRates(0.05, 0.05))
     return losses, {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
@@ -72,7 +72,7 @@ def test_over_the_batch_the_loss_is_the_sum_divided_by_all_positives(objects, po
     whole = batch(objects)
     recipe = override(RECIPES["ssd-tiny"](), {**SMALL, "model.loss_over": "batch"})
     model = WORKLOADS["ssd"].network.build(recipe, 3)
-    initialise_ssd(model.network, torch.Generator().manual_seed(1))
+    init_ssd(model.network, torch.Generator().manual_seed(1))
     configure_batch_norm(model, groups=4, join=1, join_group=None, forwards=1)
     sums = model.train()(whole)
     losses, _ = step("batch", [whole])
@@ -85,6 +85,6 @@ def test_a_batch_without_any_object_has_loss_zero_and_changes_no_weight():
     for losses, _ in (before, after):
         assert float(losses["loss"]) == 0.0
     fresh = WORKLOADS["ssd"].network.build(override(RECIPES["ssd-tiny"](), SMALL), 3)
-    initialise_ssd(fresh.network, torch.Generator().manual_seed(1))
+    init_ssd(fresh.network, torch.Generator().manual_seed(1))
     for name, parameter in fresh.named_parameters():
         assert torch.equal(parameter, before[1][name]) and torch.equal(parameter, after[1][name]), name

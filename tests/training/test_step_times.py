@@ -70,7 +70,7 @@ def test_on_an_accelerator_the_first_of_several_steps_is_stamped_and_read_once_t
         def elapsed_time(self, other: Event) -> float:
             return 1000 * (other.at - self.at)
 
-    monkeypatch.setattr(meters, "module_of", lambda kind: type("Module", (), {"Event": Event}))
+    monkeypatch.setattr(meters, "get_device_module", lambda kind: type("Module", (), {"Event": Event}))
     network = nn.Linear(2, 1)
     times = StepTimes(network, torch.device("cuda"))
     for _ in range(SAMPLED):

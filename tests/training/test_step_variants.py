@@ -20,7 +20,7 @@ from paceline.config.system import FORMS, System
 from paceline.distributed.device.step_rates import RATES
 from paceline.models.registry import WORKLOADS
 from paceline.training import plan_run, step_variants
-from paceline.training.step_variants import LAYOUTS, Layout, choose_forms
+from paceline.training.step_variants import LAYOUTS, StepSeconds, choose_forms
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 
@@ -33,7 +33,7 @@ NAMES = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}
 def machine(monkeypatch):
     """With Triton and a C compiler, and 16 cores."""
     monkeypatch.setattr(step_variants, "can_build", lambda: True)
-    monkeypatch.setattr(step_variants, "cpu_cores", lambda: 16)
+    monkeypatch.setattr(step_variants, "count_cpus", lambda: 16)
 
 
 def chosen(task: str, system: System = GPU, *, images: int = 100_000_000, world: int = 1, changes=(), **more):
@@ -135,7 +135,9 @@ def test_what_is_set_by_hand_stays_and_every_auto_gets_a_value(task, values, ima
 
 def test_a_cpu_s_layout_is_the_faster_one_of_its_instruction_set(monkeypatch) -> None:
     monkeypatch.setattr(
-        step_variants, "LAYOUTS", (Layout("ssd", "AVX2", "fp32", 2.0, 1.0), Layout("ssd", "AVX512", "fp32", 1.0, 2.0))
+        step_variants,
+        "LAYOUTS",
+        (StepSeconds("ssd", "AVX2", "fp32", 2.0, 1.0), StepSeconds("ssd", "AVX512", "fp32", 1.0, 2.0)),
     )
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     values, reason = chosen("ssd", System("cpu"))
@@ -146,7 +148,7 @@ def test_a_cpu_s_layout_is_the_faster_one_of_its_instruction_set(monkeypatch) ->
 
 
 def test_a_run_records_its_forms_and_keeps_them_when_resumed(capsys, class_photos, tmp_path, monkeypatch) -> None:
-    layout = Layout("classification", torch.backends.cpu.get_cpu_capability(), "fp32", 2.0, 1.0)
+    layout = StepSeconds("classification", torch.backends.cpu.get_cpu_capability(), "fp32", 2.0, 1.0)
     monkeypatch.setattr(step_variants, "LAYOUTS", (layout,))
     run, more = tmp_path / "run", ("--system", "cpu", "--system.precision", "fp32")
     said = train(capsys, class_photos, run, *more, steps=2)

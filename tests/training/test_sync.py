@@ -16,17 +16,17 @@ from messages import check_text, raises
 from run_files import events_of, tensor_files
 from tiny_runs import refused, train, without_report
 
-from paceline._utils.errors import CheckpointError, RecipeError, UserError
+from paceline._utils.errors import CheckpointError, PacelineError, RecipeError
 from paceline._utils.reporter import SILENT, Lines
-from paceline.config.run import Controls, check_controls
+from paceline.config.run import RunOptions, check_controls
 from paceline.data.storage.bucket_folder import BucketFolder
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import link_step, list_steps
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.run_dir.folder import _download_here
-from paceline.training.run_dir.remote import open_mirror
-from paceline.training.run_dir.sync import Mirror
+from paceline.training.run_dir.remote import open_remote_folder
+from paceline.training.run_dir.sync import FolderSync
 
 
 class Cut(BucketFolder):
@@ -49,14 +49,14 @@ class Cut(BucketFolder):
             super().delete([name])
 
 
-def mirror_of(bucket: Path | str, run: Path) -> Mirror:
+def mirror_of(bucket: Path | str, run: Path) -> FolderSync:
     """A mirror of the run in `run`, taken up as a command would."""
     run.mkdir(exist_ok=True)
     url = bucket if isinstance(bucket, str) else f"file://{bucket}"
-    return Mirror(open_mirror(url, run, SILENT), run, name="toy")
+    return FolderSync(open_remote_folder(url, run, SILENT), run, name="toy")
 
 
-def train_toy(run: Path, mirror: Mirror, steps: range, *, best: int) -> dict[str, Any]:
+def train_toy(run: Path, mirror: FolderSync, steps: range, *, best: int) -> dict[str, Any]:
     """Write checkpoints and events as a run does, and wait for the mirror after each; -> what it says in the end."""
     (run / "run.json").write_text("{}")
     writer = CheckpointWriter(run / "checkpoints", keep=1)
@@ -81,7 +81,7 @@ def test_cut_off_at_any_request_the_newest_checkpoint_there_is_whole_and_its_eve
         cut.left = number
         facts = train_toy(run, mirror, range(1, 4), best=1)
         empty.mkdir()
-        open_mirror(f"file://{bucket}", empty, SILENT)
+        open_remote_folder(f"file://{bucket}", empty, SILENT)
         there = list_steps(empty / "checkpoints")
         brought.append(there)
         for step in there:
@@ -136,7 +136,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_brought(tmp_
     if harm == "remove":
         path.unlink()
     (tmp_path / "empty").mkdir()
-    open_mirror(f"file://{bucket}", tmp_path / "empty", Lines(said.append))
+    open_remote_folder(f"file://{bucket}", tmp_path / "empty", Lines(said.append))
     assert list_steps(tmp_path / "empty/checkpoints") == [2] and not list((tmp_path / "empty/checkpoints").glob(".*"))
     assert "skipping step-000003" in said[0] and "damaged" in said[0] and str(path) in said[0]
     assert check_text(said[1], f"file://{bucket}", "step-000002")
@@ -154,7 +154,7 @@ def test_where_all_are_damaged_nothing_begins_anew_in_silence(tmp_path):
         path.write_bytes(b"")
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match=r"damaged(.|\n)*step-000002(.|\n)*step-000001"):
-        open_mirror(f"file://{tmp_path}/bucket", tmp_path / "empty", SILENT)
+        open_remote_folder(f"file://{tmp_path}/bucket", tmp_path / "empty", SILENT)
 
 
 def test_a_node_that_does_not_see_the_folder_brings_the_checkpoint_that_rank_0_goes_on_from(tmp_path):
@@ -172,12 +172,12 @@ def test_another_run_and_somebody_elses_objects_are_refused_by_name(tmp_path):
     mirror_of(tmp_path / "bucket", tmp_path / "first")
     (tmp_path / "second").mkdir()
     (tmp_path / "second/run.json").write_text("{}")
-    with raises(UserError, "another run", "toy", "first"):
-        open_mirror(f"file://{tmp_path}/bucket", tmp_path / "second", SILENT)
+    with raises(PacelineError, "another run", "toy", "first"):
+        open_remote_folder(f"file://{tmp_path}/bucket", tmp_path / "second", SILENT)
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/cat.jpg").write_bytes(b"cat")
-    with raises(UserError, "cat.jpg", "run"):
-        open_mirror(f"file://{tmp_path}/photos", tmp_path / "third", SILENT)
+    with raises(PacelineError, "cat.jpg", "run"):
+        open_remote_folder(f"file://{tmp_path}/photos", tmp_path / "third", SILENT)
     assert [path.name for path in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
 
@@ -231,7 +231,7 @@ def test_a_bucket_that_refuses_is_refused_before_training(tmp_path, capsys, clas
 @pytest.mark.parametrize("wrong", ["b/run", "s3://b", "https://b/run", "s3://b/run?x", "s3://b/spot one"])
 def test_what_is_no_folder_of_a_bucket_is_refused(wrong):
     with raises(RecipeError, "--mirror", "bucket"):
-        check_controls(Controls(mirror=wrong))
+        check_controls(RunOptions(mirror=wrong))
 
 
 def test_a_bucket_that_refuses_later_stops_no_training_and_the_end_says_what_is_not_there(

@@ -13,9 +13,9 @@ import pytest
 from messages import check_text, raises
 from tiny_runs import train, without_report
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.training.logging.events import metrics_of, read_events
-from paceline.training.logging.trackers import Sent
+from paceline.training.logging.trackers import TrackerRun
 
 
 def numbers(event: str, step: int, **facts: float) -> dict:
@@ -34,16 +34,16 @@ def need(name: str, extra: str) -> None:
 
 def test_a_step_is_new_once_of_each_kind_and_over_a_kill(tmp_path):
     file = tmp_path / "x.json"
-    told = Sent(file, None)
+    told = TrackerRun(file, None)
     assert told.id == "" and not file.exists()
     for step in (2, 4):
         assert told.is_new(numbers("train", step))
         told.note("abc", numbers("train", step))
-    again = Sent(file, 2)  # killed at step 5, its checkpoint is of step 2
+    again = TrackerRun(file, 2)  # killed at step 5, its checkpoint is of step 2
     assert again.id == "abc"
     assert [again.is_new(numbers("train", step)) for step in (2, 4, 6)] == [False, False, True]
     assert again.is_new(numbers("eval", 2))
-    assert Sent(file, None).id == ""  # killed before its first checkpoint: another run there too
+    assert TrackerRun(file, None).id == ""  # killed before its first checkpoint: another run there too
 
 
 @pytest.mark.parametrize(
@@ -51,8 +51,8 @@ def test_a_step_is_new_once_of_each_kind_and_over_a_kill(tmp_path):
 )
 def test_a_file_that_is_none_of_ours_is_named(tmp_path, text):
     (tmp_path / "wandb.json").write_text(text)
-    with raises(UserError, "wandb.json", "Remove"):
-        Sent(tmp_path / "wandb.json", 2)
+    with raises(PacelineError, "wandb.json", "Remove"):
+        TrackerRun(tmp_path / "wandb.json", 2)
 
 
 def test_the_sink_on_the_page_does_what_it_says(class_photos, tmp_path, capsys, monkeypatch):

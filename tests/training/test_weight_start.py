@@ -14,11 +14,11 @@ from tiny_runs import TINY, of_its_own
 
 from paceline.cli.flags import parse_recipe
 from paceline.cli.main import main
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.distributed.comm.stop import StopRequest, StopVote
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.context import TrainContext
-from paceline.training.eval_history import Ending
+from paceline.training.eval_history import TrainResult
 from paceline.training.loop import validator_of
 from paceline.training.request import Request
 from paceline.training.trainer import run_training
@@ -52,12 +52,12 @@ def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(so
     words, run = source
     assert main(["eval", str(run), "--checkpoint", "last", "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out.splitlines()[-1])
-    asked = parse_recipe([*words, "--ema", "0.99"], Controls(), verb="train")
+    asked = parse_recipe([*words, "--ema", "0.99"], RunOptions(), verb="train")
     controls = replace(asked.controls, out=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
     request = Request(asked.name, asked.recipe, asked.system_name, asked.system, controls, asked.given)
     scored = []
 
-    def score_at_once(context: TrainContext, *, pending: bool) -> Ending:
+    def score_at_once(context: TrainContext, *, pending: bool) -> TrainResult:
         state = context.state
         assert state.average is not None and not pending
         saved = tensors_of(run, "model", "average")
@@ -69,7 +69,7 @@ def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(so
         result = evaluator.take()
         assert result is not None and evaluator.pending is None
         scored.append(result.found.metrics)
-        return Ending("interrupted", "", 0, {}, str(context.folder))
+        return TrainResult("interrupted", "", 0, {}, str(context.folder))
 
     monkeypatch.setattr("paceline.training.trainer.loop", score_at_once)
     run_training(request)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from paceline._utils.atomic_write import check_output
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import check_user_file
+from paceline._utils.errors import PacelineError
 from paceline.cli.flags import parse
-from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
+from paceline.cli.on_nodes import RemoteFlags, is_launched, launch_command
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.distributed.comm.launcher import SINGLE, Launch, read_launch
@@ -22,7 +22,7 @@ from paceline.training.select import choose_system
 if TYPE_CHECKING:
     from paceline.config.system import System
 
-MOST_RANKS_HERE = 256
+MAX_RANKS_HERE = 256
 OURS = "paceline"  # of paceline.tools.bench.comm, whose torch no refusal waits for
 ABOUT = """All-reduce, broadcast and barrier between ranks, beside plain torch.distributed, interleaved. Start it under
 torchrun, srun or mpirun as a training is started, with --nodes N --through ... --start ... as a launch is, or alone with --ranks
@@ -30,7 +30,7 @@ N. Prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces.
 
 
 @dataclass(frozen=True)
-class Flags(Elsewhere):
+class BenchCommFlags(RemoteFlags):
     """What to measure, and which nodes to start on."""
 
     ranks: Annotated[int, Help("ranks a node to start; 0: the launcher's, else one a device, 2 on a CPU")] = 0
@@ -45,65 +45,65 @@ class Flags(Elsewhere):
 def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, print a table, write the JSON; 0, or 3 where a sum was wrong.
 
-    Raises UserError where there would be nothing to measure.
+    Raises PacelineError where there would be nothing to measure.
     """
-    flags = parse(printer, arguments, Flags(), "bench comm", ABOUT)
-    check_output(flags.out)
-    if not 0 <= flags.ranks <= MOST_RANKS_HERE:
-        raise UserError(f"--ranks {flags.ranks}: lies in 2 to {MOST_RANKS_HERE}, or 0 under a launcher.")
+    flags = parse(printer, arguments, BenchCommFlags(), "bench comm", ABOUT)
+    check_user_file(flags.out)
+    if not 0 <= flags.ranks <= MAX_RANKS_HERE:
+        raise PacelineError(f"--ranks {flags.ranks}: lies in 2 to {MAX_RANKS_HERE}, or 0 under a launcher.")
     if not 0 < flags.seconds < math.inf:
-        raise UserError(f"--seconds {flags.seconds:g}: must be above 0.")
+        raise PacelineError(f"--seconds {flags.seconds:g}: must be above 0.")
     for name, value in (("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib)):
         if not 0 <= value < math.inf:
-            raise UserError(f"{name} {value:g}: must be 0 or more.")
+            raise PacelineError(f"{name} {value:g}: must be 0 or more.")
     launch = read_launch(os.environ)
     if launch.kind == SINGLE.kind:
         ranks = flags.ranks
         if not ranks and flags.through == "local":
             ranks = max(2, choose_system(flags.system or "auto").per_node)
         if ranks == 1 and flags.nodes == 1:
-            raise UserError("--ranks 1: one rank has nobody to talk to. Name 2 or more.")
+            raise PacelineError("--ranks 1: one rank has nobody to talk to. Name 2 or more.")
         named = (("--seconds", flags.seconds), ("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib))
         words = ("bench", "comm", *(word for name, value in named for word in (name, f"{value:g}")))
-        return launch_verb(
+        return launch_command(
             "bench-comm", words, flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.out
         )
     if is_launched(arguments):
-        raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+        raise PacelineError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
     if flags.ranks not in (0, launch.world):
-        raise UserError(f"--ranks {flags.ranks}: {launch.kind} has started {launch.world} ranks. Leave the flag out.")
+        raise PacelineError(f"--ranks {flags.ranks}: {launch.kind} has started {launch.world} ranks. Leave the flag out.")
     if launch.world == 1:
-        raise UserError("bench comm: one rank has nobody to talk to. Start two or more.")
+        raise PacelineError("bench comm: one rank has nobody to talk to. Start two or more.")
     return _measure(flags, choose_system(flags.system or "auto"), launch)
 
 
-def _measure(flags: Flags, system: System, launch: Launch) -> int:
+def _measure(flags: BenchCommFlags, system: System, launch: Launch) -> int:
     import torch
 
-    from paceline.distributed.comm.environment import environment
-    from paceline.distributed.comm.world import open_world
-    from paceline.distributed.device.detect import cpu_cores
-    from paceline.distributed.device.provenance import cpu_name
+    from paceline.distributed.comm.environment import apply_environment
+    from paceline.distributed.comm.world import open_distributed
+    from paceline.distributed.device.detect import count_cpus
+    from paceline.distributed.device.provenance import get_cpu_name
     from paceline.distributed.device.setup import choose_device
-    from paceline.tools.bench.comm import MIB, measure, messages
+    from paceline.tools.bench.comm import MIB, make_messages, measure
 
     torch.set_num_threads(1)  # sums of a message are gloo's own threads' work
-    found = messages(flags.bucket_mib or system.bucket_mib)
+    results = make_messages(flags.bucket_mib or system.bucket_mib)
     if flags.largest_mib:
-        found = [message for message in found if message.bytes <= flags.largest_mib * MIB]
+        results = [message for message in results if message.bytes <= flags.largest_mib * MIB]
     device = choose_device(system, launch.local_rank, launch.local_world)
     together = Path(flags.out).absolute().parent if flags.out else Path.cwd()  # where ranks find each other's secret
     watched = not flags.json and os.isatty(1) and os.environ.get("TERM") != "dumb"
     with (
-        environment(system, launch, named=False) as notes,
-        open_world(launch, device=device, secret_folder=together) as world,
+        apply_environment(system, launch, named=False) as notes,
+        open_distributed(launch, device=device, secret_folder=together) as world,
     ):
         tell = print if world.is_main and watched else (lambda _: None)
         for note in notes if world.is_main else ():
             print(note, file=sys.stderr)
-        facts = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, found, flags.seconds, tell)}
+        facts = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, results, flags.seconds, tell)}
         if world.is_main:
-            facts["machine"] = {"cpu": cpu_name(), "cores": cpu_cores(), "load": os.getloadavg()}
+            facts["machine"] = {"cpu": get_cpu_name(), "cores": count_cpus(), "load": os.getloadavg()}
             write_answer(facts, out=flags.out, printed=flags.json)
             if not flags.json:
                 _print(facts)
@@ -129,13 +129,13 @@ def _print(facts: dict[str, Any]) -> None:
                 + "".join(f"{'' if speed is None else format(speed / 1e9, ',.3f'):>9}" for speed in speeds)
                 + f"  {'yes' if row['right'][name] else 'NO'}"
             )
-    for name, found in facts["fit"].items():
-        if found is not None:
-            bus = found["bus_bandwidth"]
+    for name, result in facts["fit"].items():
+        if result is not None:
+            bus = result["bus_bandwidth"]
             print(
-                f"{name}: all-reduce = alpha + bytes * beta, alpha {1e6 * found['alpha_seconds']:,.1f} us, beta "
-                f"{1e9 * found['beta_seconds_per_byte']:,.4f} ns/B{'' if bus is None else f' (bus {bus / 1e9:,.3f} GB/s)'}, "
-                f"off by {found['worst_relative_error']:.0%} at worst"
+                f"{name}: all-reduce = alpha + bytes * beta, alpha {1e6 * result['alpha_seconds']:,.1f} us, beta "
+                f"{1e9 * result['beta_seconds_per_byte']:,.4f} ns/B{'' if bus is None else f' (bus {bus / 1e9:,.3f} GB/s)'}, "
+                f"off by {result['worst_relative_error']:.0%} at worst"
             )
     if not facts["sums_are_right"]:
         print("A SUM IS WRONG: see the last column.")

@@ -13,21 +13,21 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-from paceline._utils.atomic_write import check_output
-from paceline._utils.errors import RecipeError, UserError
-from paceline.cli.commands.bench_step import benched
+from paceline._utils.atomic_write import check_user_file
+from paceline._utils.errors import PacelineError, RecipeError
+from paceline.cli.commands.bench_step import find_step_bench
 from paceline.cli.flags import parse, parse_recipe
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.config.resnet import Decoder
-from paceline.config.run import Controls
-from paceline.tools.bench.peers import needed_peers
+from paceline.config.run import RunOptions
+from paceline.tools.bench.peers import require_peers
 from paceline.training.open_data import open_task
 from paceline.training.request import check_request
 
 
 @dataclass(frozen=True)
-class Flags:
+class BenchInputFlags:
     """What to measure."""
 
     data: Annotated[tuple[Path, ...], Help("folder of JPEG photos, or with --task: data with objects")] = ()
@@ -53,10 +53,10 @@ def run_input(printer: Printer, arguments: Sequence[str]) -> int:
     """
     if arguments and not arguments[0].startswith("-"):
         return run_stages(printer, arguments)
-    flags = parse(printer, arguments, Flags(), "bench input", "Input path beside its peers, interleaved.")
-    check_output(flags.out or "")
+    flags = parse(printer, arguments, BenchInputFlags(), "bench input", "Input path beside its peers, interleaved.")
+    check_user_file(flags.out or "")
     if flags.simulate > 0 or flags.memory:
-        simulation = needed_peers("input_simulation", "--simulate" if flags.simulate > 0 else "--memory")
+        simulation = require_peers("input_simulation", "--simulate" if flags.simulate > 0 else "--memory")
 
         if flags.simulate > 0:
             simulation.simulate(flags.simulate)
@@ -76,50 +76,52 @@ def run_input(printer: Printer, arguments: Sequence[str]) -> int:
     if flags.latency < 0:
         raise RecipeError(f"--latency {flags.latency:g}: milliseconds, 0 (off) or more.")
     if flags.latency > 0:
-        if flags.task != Flags.task or flags.decoders:
+        if flags.task != BenchInputFlags.task or flags.decoders:
             raise RecipeError(
                 "--latency: measures classification's input with its default decoder. Leave --task and --decoders away."
             )
-        run: Callable[..., dict[str, Any]] = needed_peers("input_fetch", "--latency").run_fetch_bench
+        run: Callable[..., dict[str, Any]] = require_peers("input_fetch", "--latency").run_fetch_bench
         further: dict[str, Any] = {"milliseconds": flags.latency, "size": flags.size or 224}
     elif flags.scaling:
         from paceline.tools.bench.input import CONTESTS
-        from paceline.tools.bench.input_scaling import run_scaling, workers_of
+        from paceline.tools.bench.input_scaling import parse_worker_counts, run_scaling
 
-        run = partial(run_scaling, benched(flags.task, "input", CONTESTS), workers=workers_of(flags.scaling))
+        run = partial(
+            run_scaling, find_step_bench(flags.task, "input", CONTESTS), workers=parse_worker_counts(flags.scaling)
+        )
         further = {"size": flags.size}
     else:
         from paceline.tools.bench.input import CONTESTS, run_input_bench
 
-        run = partial(run_input_bench, benched(flags.task, "input", CONTESTS))
+        run = partial(run_input_bench, find_step_bench(flags.task, "input", CONTESTS))
         further = {"size": flags.size, "decoders": list(flags.decoders) or None}
     report = run(data, seconds=flags.seconds, rounds=flags.rounds, **further)
     write_answer(report, out=str(flags.out or ""), printed=False)
     return 0
 
 
-def _peers(printer: Printer, flags: Flags) -> int:
+def _peers(printer: Printer, flags: BenchInputFlags) -> int:
     """Other libraries beside ours."""
     from paceline._utils.cache import cache_folder
 
-    installs = needed_peers("peer_installs", "--peers")
+    installs = require_peers("peer_installs", "--peers")
     names = installs.named_peers(flags.peers or ("all",))
-    if flags.task != Flags.task:
+    if flags.task != BenchInputFlags.task:
         raise RecipeError("--peers: measures classification's input. Leave --task away.")
-    place = flags.peers_in or cache_folder() / "peers"
-    absent = installs.install_peers(place, names, printer.say) if flags.install_peers else {}
+    path = flags.peers_in or cache_folder() / "peers"
+    absent = installs.install_peers(path, names, printer.say) if flags.install_peers else {}
     if not flags.data:
         if flags.install_peers:
             return 0
         raise RecipeError("--peers: name a folder with photos: paceline bench input --peers all --data DIR")
     for folder in flags.data:
         if not folder.is_dir():
-            raise UserError(f"--data {folder}: there is no such folder.")
+            raise PacelineError(f"--data {folder}: there is no such folder.")
 
-    report = needed_peers("input_peers", "--peers").run_peers_bench(
+    report = require_peers("input_peers", "--peers").run_peers_bench(
         flags.data,
         peers=names,
-        environments=place,
+        environments=path,
         absent=absent,
         seconds=flags.seconds,
         rounds=flags.rounds,
@@ -135,7 +137,7 @@ PIPED = 160
 
 
 @dataclass(frozen=True)
-class StageFlags:
+class BenchInputStageFlags:
     """What to measure."""
 
     data: Annotated[str, Help("data set, as for train; empty: the built-in shapes")] = ""
@@ -146,48 +148,48 @@ class StageFlags:
 
 def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, print a table and a line of advice."""
-    asked = parse_recipe(
+    args = parse_recipe(
         arguments,
-        StageFlags(),
+        BenchInputStageFlags(),
         verb="bench input",
         description="What each stage of this recipe's input costs, alone and together, its bare limits, and what to change.",
         printer=printer,
     )
-    flags = asked.controls
-    check_output(flags.json or "", "--json")
+    flags = args.controls
+    check_user_file(flags.json or "", "--json")
     if not 0 < flags.seconds <= 600:
         raise RecipeError(f"--seconds {flags.seconds:g}: must be above 0, and 600 at most.")
-    from paceline.tools.bench.input_advice import demand
+    from paceline.tools.bench.input_advice import parse_demand
 
-    wanted = demand(flags.emulate, asked.recipe.task) if flags.emulate else None
-    check_request(asked.recipe, flags.data)
+    wanted = parse_demand(flags.emulate, args.recipe.task) if flags.emulate else None
+    check_request(args.recipe, flags.data)
 
     from rich.console import Console
 
     from paceline.distributed.comm.launcher import read_launch
-    from paceline.distributed.comm.world import open_world
+    from paceline.distributed.comm.world import open_distributed
     from paceline.distributed.device.setup import choose_device, set_threads
     from paceline.tools.bench.harness import machine_facts
-    from paceline.tools.bench.input_advice import advice, emulated, gap, table
+    from paceline.tools.bench.input_advice import describe_emulation, describe_gap, format_stages, give_advice
     from paceline.tools.bench.input_stages import bench_task_recipe, measure_stages
-    from paceline.training.data_cache import photos_in_memory
+    from paceline.training.data_cache import open_memory_cache
 
-    recipe, device = bench_task_recipe(asked.recipe), choose_device(asked.system, 0)
-    with open_world(read_launch({}), device=device) as world:
-        task = open_task(recipe, Controls(data=flags.data), world, printer)
-        threads = set_threads(asked.system, world, printer)["loader"]
+    recipe, device = bench_task_recipe(args.recipe), choose_device(args.system, 0)
+    with open_distributed(read_launch({}), device=device) as world:
+        task = open_task(recipe, RunOptions(data=flags.data), world, printer)
+        threads = set_threads(args.system, world, printer)["loader"]
         printer.say(
             f"{task.data.train_images:,} photos, {recipe.input.decoder}, {threads} loader threads, {flags.seconds:g} s a measurement"
         )
         bare = task.data.train_index.records
-        with photos_in_memory(task.data, asked.system, world, printer):
-            found = measure_stages(
-                task, asked.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
+        with open_memory_cache(task.data, args.system, world, printer):
+            result = measure_stages(
+                task, args.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
             )
-    report = {"recipe": asked.name, **found, "advice": advice(found), "machine": machine_facts(device)}
+    report = {"recipe": args.name, **result, "advice": give_advice(result), "machine": machine_facts(device)}
     write_answer(report, out=str(flags.json or ""), printed=False, flag="--json")
     # What is piped has no width; a table that is cut there is of no use.
-    Console(width=None if sys.stdout.isatty() else PIPED).print(table(report))
-    for line in filter(None, (gap(report), emulated(report), report["advice"])):
+    Console(width=None if sys.stdout.isatty() else PIPED).print(format_stages(report))
+    for line in filter(None, (describe_gap(report), describe_emulation(report), report["advice"])):
         printer.say(line)
     return 0

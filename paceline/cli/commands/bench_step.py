@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from paceline._utils.atomic_write import check_output
-from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.atomic_write import check_user_file
+from paceline._utils.errors import PacelineError, RecipeError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.config.system import Precision
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.peers import needed_peers
+from paceline.tools.bench.peers import require_peers
 from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Part = Literal["all", "ops", "step", "eval", "predict", "shapes"]
 
 
 @dataclass(frozen=True)
-class Flags:
+class BenchStepFlags:
     """What to measure. 0 means the task's usual value; usual values stand in the order of the tasks."""
 
     task: Annotated[str, Help("whose step: a workload")] = "classification"
@@ -53,50 +53,50 @@ class Flags:
 def run_step(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, print a table, write the JSON; 0, or 1 where a step is faster than the ceiling, which then is wrong.
 
-    Raises UserError where there would be nothing to measure.
+    Raises PacelineError where there would be nothing to measure.
     """
-    flags = parse(printer, arguments, Flags(), "bench step", "Training step beside plain loops, interleaved.")
-    check_output(flags.out)
+    flags = parse(printer, arguments, BenchStepFlags(), "bench step", "Training step beside plain loops, interleaved.")
+    check_user_file(flags.out)
     for name, least in (
         ("depth", 0), ("batch", 0), ("size", 0), ("classes", 1), ("rounds", 1), ("matrix", 1), ("threads", 0), ("objects", 1),
     ):  # fmt: skip
         if getattr(flags, name) < least:
-            raise UserError(f"--{name} is {getattr(flags, name)}; it must be at least {max(1, least)}.")
+            raise PacelineError(f"--{name} is {getattr(flags, name)}; it must be at least {max(1, least)}.")
     if not set(flags.precision.split(",")) <= {"", *get_args(Precision)}:
-        raise UserError(
+        raise PacelineError(
             f"--precision {flags.precision}: must be one of {', '.join(get_args(Precision))}, or several: bf16,fp16."
         )
-    measure = benched(flags.task, "step", STEPS)
+    measure = find_step_bench(flags.task, "step", STEPS)
     if flags.compile and (reason := WORKLOADS[flags.task].network.no_compile):
-        raise UserError(f"--compile: {flags.task}: {reason}; in training neither (docs/contributing/architecture.md).")
+        raise PacelineError(f"--compile: {flags.task}: {reason}; in training neither (docs/contributing/architecture.md).")
     return measure(flags)
 
 
-def benched(task: str, kind: str, menu: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """What `paceline bench KIND` measures that workload of ours with. Raises UserError for others."""
+def find_step_bench(task: str, kind: str, menu: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """What `paceline bench KIND` measures that workload of ours with. Raises PacelineError for others."""
     if task not in menu:
-        raise UserError(f"--task {task}: bench {kind} does not know how to measure it. It measures {', '.join(menu)}.")
+        raise PacelineError(f"--task {task}: bench {kind} does not know how to measure it. It measures {', '.join(menu)}.")
     return menu[task]
 
 
-def _parts(flags: Flags, parts: Sequence[Part]) -> None:
+def _parts(flags: BenchStepFlags, parts: Sequence[Part]) -> None:
     if flags.part not in parts:
-        raise UserError(f"--part {flags.part}: --task {flags.task} has {', '.join(parts)}.")
+        raise PacelineError(f"--part {flags.part}: --task {flags.task} has {', '.join(parts)}.")
 
 
-def _common(flags: Flags, system: System, *usual: Precision) -> dict[str, Any]:
+def _common(flags: BenchStepFlags, system: System, *usual: Precision) -> dict[str, Any]:
     """What every workload's benchmark is told in the same way; usual: number formats beside the system's, where none is asked for."""
     precisions = flags.precision.split(",") if flags.precision else dict.fromkeys((*usual, system.precision))
     same = {name: getattr(flags, name) for name in ("rounds", "seconds", "compile", "matrix", "threads")}
-    from paceline.training.step_variants import layout_for
+    from paceline.training.step_variants import find_layout
 
-    if system.channels_last == "auto" and (layout := layout_for(flags.task, replace(system, precision="fp32"))):
+    if system.channels_last == "auto" and (layout := find_layout(flags.task, replace(system, precision="fp32"))):
         system = replace(system, channels_last=layout.faster)
     part = "predict" if flags.part == "eval" else flags.part
     return {**same, "precisions": tuple(precisions), "part": part, "system": system}
 
 
-def classification(flags: Flags) -> int:
+def bench_classification(flags: BenchStepFlags) -> int:
     """Of a ResNet."""
     from paceline.tools.bench.step_resnet import ResNetBench
 
@@ -106,7 +106,7 @@ def classification(flags: Flags) -> int:
     return _measure(flags, bench, f"ResNet-{bench.depth}, {bench.batch} x {bench.size} px")
 
 
-def ssd(flags: Flags) -> int:
+def bench_ssd(flags: BenchStepFlags) -> int:
     """Of SSD."""
     from paceline.tools.bench.step_ssd import SSDBench
 
@@ -114,9 +114,9 @@ def ssd(flags: Flags) -> int:
     system = choose_system(flags.system)
     depth = flags.depth or 34
     if depth not in (18, 34):
-        raise UserError(f"--depth {depth}: SSD's trunk is a ResNet of depth 18 or 34 here.")
+        raise PacelineError(f"--depth {depth}: SSD's trunk is a ResNet of depth 18 or 34 here.")
     if flags.size and flags.size < 64:
-        raise UserError(f"--size {flags.size}: SSD needs an input of at least 64 pixels.")
+        raise PacelineError(f"--size {flags.size}: SSD needs an input of at least 64 pixels.")
     bench = SSDBench(
         batch=flags.batch or 8, depth=depth, size=flags.size or 300, classes=flags.classes,
         **_common(flags, system, "fp32"),
@@ -124,7 +124,7 @@ def ssd(flags: Flags) -> int:
     return _measure(flags, bench, f"SSD, ResNet-{depth}, {bench.batch} x {bench.size} px, {bench.classes} classes")
 
 
-def maskrcnn(flags: Flags) -> int:
+def bench_maskrcnn(flags: BenchStepFlags) -> int:
     """Of Mask R-CNN."""
     from paceline.config.maskrcnn import MaskRCNNModel
     from paceline.tools.bench.step_maskrcnn import MaskRCNNBench
@@ -135,14 +135,16 @@ def maskrcnn(flags: Flags) -> int:
     system = choose_system(flags.system)
     depth = flags.depth or 50
     if depth not in (18, 34, 50, 101):
-        raise UserError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
+        raise PacelineError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
     for name in ("height", "width"):
         if getattr(flags, name) < 64 or getattr(flags, name) % 32:
-            raise UserError(f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on.")
+            raise PacelineError(
+                f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on."
+            )
     net = MaskRCNNModel(depth=depth)  # type: ignore[arg-type]
     most = int(net.roi.samples * net.roi.positive_share)
     if not flags.positives or not all(flags.objects <= count <= most for count in flags.positives):
-        raise UserError(
+        raise PacelineError(
             f"--positives {' '.join(map(str, flags.positives))}: each from --objects {flags.objects}, which are positive "
             f"themselves, to {most}, which an image may have."
         )
@@ -154,10 +156,10 @@ def maskrcnn(flags: Flags) -> int:
     return _measure(flags, bench, f"Mask R-CNN, ResNet-{depth}, {size}, {bench.classes} classes")
 
 
-STEPS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
+STEPS = {"classification": bench_classification, "ssd": bench_ssd, "maskrcnn": bench_maskrcnn}
 
 
-def _measure(flags: Flags, bench: StepBench, title: str) -> int:
+def _measure(flags: BenchStepFlags, bench: StepBench, title: str) -> int:
     from rich.console import Console
 
     from paceline.distributed.device.setup import choose_device
@@ -184,7 +186,7 @@ def _measure(flags: Flags, bench: StepBench, title: str) -> int:
     return 1 if wrong else 0
 
 
-def _shapes(flags: Flags) -> int:
+def _shapes(flags: BenchStepFlags) -> int:
     """Count the shapes of an epoch, and what of them is empty. Raises RecipeError without a data set."""
     from rich.console import Console
 
@@ -193,7 +195,7 @@ def _shapes(flags: Flags) -> int:
     if flags.data is None:
         raise RecipeError("name a data set with masks: paceline bench step --task maskrcnn --part shapes --data DIR")
     batch = flags.batch or 2
-    facts = needed_peers("shapes_maskrcnn", "--part shapes").count_shapes(
+    facts = require_peers("shapes_maskrcnn", "--part shapes").count_shapes(
         flags.data, InstanceInput(), batch=batch, each=batch, positives=flags.positives, epochs=1
     )
     write_answer(facts, out=flags.out, printed=False)

@@ -1,7 +1,7 @@
 """`paceline compare RUN RUN [RUN ...]`: what differs between runs, what came of it, and whether the difference is more than chance.
 
 Runs that differ by their seed alone are one side. Two kinds of chance are told apart: another seed (a permutation test over the runs
-of two sides, with LEAST_SEEDS or more each; with fewer no verdict is given), and other photos (a paired interval from the
+of two sides, with MIN_SEEDS or more each; with fewer no verdict is given), and other photos (a paired interval from the
 predictions of both sides on the same photos, models/metrics/bootstrap.py).
 """
 
@@ -19,29 +19,29 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import tyro
 
-from paceline._utils.errors import UserError
-from paceline._utils.formatting import duration, metric_label, metric_text
-from paceline._utils.text import some
+from paceline._utils.errors import PacelineError
+from paceline._utils.formatting import format_duration, format_metric, format_metric_name
+from paceline._utils.text import join_names
 from paceline.cli.commands.runs import describe
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, run_folder
-from paceline.models.metrics.bootstrap import difference
-from paceline.models.metrics.stored import kind_of, read_predictions, stored_draws
-from paceline.tools.compare.run_groups import key_of
+from paceline.models.metrics.bootstrap import paired_difference
+from paceline.models.metrics.stored import metric_type, read_predictions, resample_stored
+from paceline.tools.compare.run_groups import group_key
 from paceline.training.logging.events import metrics_of, read_events
 from paceline.training.previous_run import ENDED
 
-LEAST_SEEDS = 3
-MOST_ORDERS = 200_000  # divisions of the runs that are all counted
+MIN_SEEDS = 3
+MAX_ORDERS = 200_000  # divisions of the runs that are all counted
 
 
 Words = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Flags:
+class CompareFlags:
     """Which runs."""
 
     runs: Annotated[Words, tyro.conf.Positional, Help("folders of two runs or more; of other seeds: one side")] = ()
@@ -52,7 +52,7 @@ class Flags:
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
-class Compared(NamedTuple):
+class ComparedRun(NamedTuple):
     """One run."""
 
     folder: Path
@@ -82,12 +82,12 @@ class Compared(NamedTuple):
     def reached(self, value: float) -> tuple[int, int, float] | None:
         """Steps, samples and seconds to an evaluation of that value or more."""
         batch = int(self.facts.recipe["global_batch"])
-        return next(((step, step * batch, seconds) for step, seconds, found in self.evaluations if found >= value), None)
+        return next(((step, step * batch, seconds) for step, seconds, result in self.evaluations if result >= value), None)
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print differences, a line a run, and the verdict."""
-    flags = parse(printer, arguments, Flags(), "compare", "What differs between runs, and what came of it.")
+    flags = parse(printer, arguments, CompareFlags(), "compare", "What differs between runs, and what came of it.")
     if flags.bisect:
         from paceline.tools.compare.bisect import bisect
 
@@ -95,34 +95,38 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             printer.say, printer.waiting, flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json
         )
     if len(flags.runs) < 2:
-        raise UserError("name two runs or more: paceline compare RUN RUN")
+        raise PacelineError("name two runs or more: paceline compare RUN RUN")
     described = [_described(name) for name in flags.runs]
     metric = _metric(flags, described)
     runs = [_compared(folder, row, facts, metric) for folder, row, facts, _ in described]
-    sides: dict[str, list[Compared]] = {}
+    sides: dict[str, list[ComparedRun]] = {}
     for one in runs:
-        sides.setdefault(key_of(one.facts, one.facts.data.get("fold") or {}), []).append(one)
-    found = _record(list(sides.values()), metric)
+        sides.setdefault(group_key(one.facts, one.facts.data.get("fold") or {}), []).append(one)
+    result = _record(list(sides.values()), metric)
     if flags.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(result, indent=1))
         return 0
-    for line in in_lines(found):
+    for line in format_comparison(result):
         printer.say(line)
     return 0
 
 
-def _metric(flags: Flags, described: Sequence[tuple[Path, dict[str, Any], RunRecord, list[dict[str, float]]]]) -> str:
-    """The asked one, else the first headline that all scored runs have. Raises UserError where they have none in common."""
-    scored = [{name for found in scores for name in found} for *_, scores in described if scores]
+def _metric(
+    flags: CompareFlags, described: Sequence[tuple[Path, dict[str, Any], RunRecord, list[dict[str, float]]]]
+) -> str:
+    """The asked one, else the first headline that all scored runs have. Raises PacelineError where they have none in common."""
+    scored = [{name for result in scores for name in result} for *_, scores in described if scores]
     common = set.intersection(*scored) if scored else set()
     if not common:
-        tasks = some(sorted({str(facts.recipe.get("task")) for _, _, facts, _ in described}))
+        tasks = join_names(sorted({str(facts.recipe.get("task")) for _, _, facts, _ in described}))
         why = (
             f"runs of different tasks ({tasks}) have no score in common" if scored else "none of these runs was scored yet"
         )
-        raise UserError(f"{some(list(flags.runs), 4)}: {why}.")
+        raise PacelineError(f"{join_names(list(flags.runs), 4)}: {why}.")
     if flags.metric and flags.metric not in common:
-        raise UserError(f"--metric {flags.metric}: not every run was scored by it. Known: {some(sorted(common), 12)}.")
+        raise PacelineError(
+            f"--metric {flags.metric}: not every run was scored by it. Known: {join_names(sorted(common), 12)}."
+        )
     headlines = [row["headline"] for _, row, _, _ in described if row["headline"] in common]
     return flags.metric or next(iter(headlines), min(common))
 
@@ -130,12 +134,12 @@ def _metric(flags: Flags, described: Sequence[tuple[Path, dict[str, Any], RunRec
 def _described(name: str) -> tuple[Path, dict[str, Any], RunRecord, list[dict[str, float]]]:
     folder = run_folder(Path(name).expanduser())
     if not (folder / "run.json").is_file():
-        raise UserError(f"{name}: no run lies there (its folder holds run.json).")
+        raise PacelineError(f"{name}: no run lies there (its folder holds run.json).")
     row, facts, scores = describe(folder, [])
     return folder, row, facts, scores
 
 
-def _compared(folder: Path, row: Mapping[str, Any], facts: RunRecord, metric: str) -> Compared:
+def _compared(folder: Path, row: Mapping[str, Any], facts: RunRecord, metric: str) -> ComparedRun:
     events = read_events(folder / "events.jsonl")
     scored = [
         (event["step"], float(event["seconds"]), metrics_of(event)[metric])
@@ -144,21 +148,21 @@ def _compared(folder: Path, row: Mapping[str, Any], facts: RunRecord, metric: st
     ]
     seed = facts.recipe.get("seed")
     seconds = float(row["seconds"])
-    return Compared(
+    return ComparedRun(
         folder, row["name"], facts, row["status"], seed if type(seed) is int else 0, row["step"], seconds, scored
     )
 
 
 def _differences(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Dotted name -> its value on each side, as the page of several runs has them, but for the seed."""
-    from paceline.tools.report.runs_page import differences
+    from paceline.tools.report.runs_page import find_differences
 
-    found = ((part, *row) for part, rows in differences(sides) for row in rows)
-    dotted = {f"{part}.{name}" if part != "run" else name: values for part, name, values in found}
+    result = ((part, *row) for part, rows in find_differences(sides) for row in rows)
+    dotted = {f"{part}.{name}" if part != "run" else name: values for part, name, values in result}
     return {name: values for name, values in dotted.items() if name != "recipe.seed"}
 
 
-def _record(sides: Sequence[Sequence[Compared]], metric: str) -> dict[str, Any]:
+def _record(sides: Sequence[Sequence[ComparedRun]], metric: str) -> dict[str, Any]:
     """What --json prints."""
     every = [one for side in sides for one in side]
     bests = [one.best for one in every if one.best is not None]
@@ -168,7 +172,7 @@ def _record(sides: Sequence[Sequence[Compared]], metric: str) -> dict[str, Any]:
         for one in side:
             reached = one.reached(common) if common is not None else None
             rows.append(
-                {"side": letter(number), "name": one.name, "seed": one.seed, "status": one.status,
+                {"side": side_name(number), "name": one.name, "seed": one.seed, "status": one.status,
                  "steps": one.steps, "seconds": one.seconds, "best": one.best, "last": one.last, "reached": reached}
             )  # fmt: skip
     spreads = [_spread([one.last for one in side if one.counts and one.last is not None]) for side in sides]
@@ -187,7 +191,7 @@ def _record(sides: Sequence[Sequence[Compared]], metric: str) -> dict[str, Any]:
     }
 
 
-def letter(number: int) -> str:
+def side_name(number: int) -> str:
     """A side's name: A to Z, then A1, B1, ..."""
     return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
 
@@ -197,14 +201,11 @@ def _spread(values: Sequence[float]) -> dict[str, Any]:
     return {"runs": len(values), "mean": statistics.fmean(values) if values else None, "deviation": deviation}
 
 
-def _seeds(one: Sequence[Compared], other: Sequence[Compared]) -> dict[str, Any]:
+def _seeds(one: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> dict[str, Any]:
     """The difference of the means (other minus one), and how often chance alone would make one as large: p."""
     values = [[run.last for run in side if run.counts and run.last is not None] for side in (one, other)]
-    if min(map(len, values)) < LEAST_SEEDS:
-        return {
-            "p": None,
-            "why": f"{len(values[0])} and {len(values[1])} finished runs; {LEAST_SEEDS} a side are the least",
-        }
+    if min(map(len, values)) < MIN_SEEDS:
+        return {"p": None, "why": f"{len(values[0])} and {len(values[1])} finished runs; {MIN_SEEDS} a side are the least"}
     return {
         "difference": statistics.fmean(values[1]) - statistics.fmean(values[0]),
         "p": permutation_p(*values),
@@ -215,27 +216,27 @@ def _seeds(one: Sequence[Compared], other: Sequence[Compared]) -> dict[str, Any]
 def permutation_p(one: Sequence[float], other: Sequence[float]) -> float:
     """The share of all divisions of the values into two such sides whose means differ as much or more, both ways (Fisher 1935).
 
-    Beyond MOST_ORDERS divisions so many are drawn, always the same.
+    Beyond MAX_ORDERS divisions so many are drawn, always the same.
     """
     import numpy as np
 
     values = np.array([*one, *other], np.float64)
     count = len(one)
-    if math.comb(len(values), count) <= MOST_ORDERS:
+    if math.comb(len(values), count) <= MAX_ORDERS:
         chosen = np.array(list(combinations(range(len(values)), count)))
     else:
         random = np.random.default_rng(0)
-        chosen = np.stack([random.permutation(len(values))[:count] for _ in range(MOST_ORDERS)])
+        chosen = np.stack([random.permutation(len(values))[:count] for _ in range(MAX_ORDERS)])
     sums = values[chosen].sum(axis=1)
     apart = np.abs(sums / count - (values.sum() - sums) / (len(values) - count))
     seen = abs(statistics.fmean(one) - statistics.fmean(other))
     return float((apart >= seen - 1e-12).mean())
 
 
-def _photos(one: Sequence[Compared], other: Sequence[Compared], metric: str) -> dict[str, Any]:
+def _photos(one: Sequence[ComparedRun], other: Sequence[ComparedRun], metric: str) -> dict[str, Any]:
     """The paired interval of the difference (other minus one) over the photos that both were scored on, runs of a side averaged."""
     folders = [[run.folder for run in side if run.counts] for side in (one, other)]
-    return paired(folders[0], folders[1], metric)
+    return paired_interval(folders[0], folders[1], metric)
 
 
 # What `paceline compare` found, for people.
@@ -243,15 +244,15 @@ def _photos(one: Sequence[Compared], other: Sequence[Compared], metric: str) -> 
 CHANCE = 0.05  # below, a difference is called more than chance
 
 
-def in_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def format_comparison(result: Mapping[str, Any]) -> Iterator[str]:
     """The differences, a line a run, the way to a score that all have reached, and a verdict for every two sides."""
-    metric, rows = found["metric"], found["runs"]
-    label = metric_label(metric)
+    metric, rows = result["metric"], result["runs"]
+    label = format_metric_name(metric)
     letters = list(dict.fromkeys(row["side"] for row in rows))
-    if found["differences"]:
+    if result["differences"]:
         yield "differs:"
-        width = max(map(len, found["differences"]))
-        for name, values in found["differences"].items():
+        width = max(map(len, result["differences"]))
+        for name, values in result["differences"].items():
             yield f"  {name:<{width}}  " + "  |  ".join(f"{side} {_short(value)}" for side, value in zip(letters, values))
     else:
         yield "nothing differs but the seeds"
@@ -259,22 +260,22 @@ def in_lines(found: Mapping[str, Any]) -> Iterator[str]:
     width = max(len(row["name"]) for row in rows)
     yield f"  side {'run':<{width}} {'seed':>5} {'steps':>8} {'time':>10} {'last':>8} {'best':>8}  {label}"
     for row in rows:
-        cells = [metric_text(metric, row[which]) if row[which] is not None else "-" for which in ("last", "best")]
+        cells = [format_metric(metric, row[which]) if row[which] is not None else "-" for which in ("last", "best")]
         note = "" if row["status"] in ENDED else f"  {row['status'].replace('_', ' ')}"
-        time = duration(row["seconds"])
+        time = format_duration(row["seconds"])
         what = f"  {row['side']:<4} {row['name']:<{width}} {row['seed']:>5} {row['steps']:>8,}"
         yield f"{what} {time:>10} {cells[0]:>8} {cells[1]:>8}{note}"
-    if found["common"] is not None and len(rows) > 1:
+    if result["common"] is not None and len(rows) > 1:
         yield ""
-        yield f"to {label} {metric_text(metric, found['common'])}, which all have reached:"
+        yield f"to {label} {format_metric(metric, result['common'])}, which all have reached:"
         for row in rows:
             steps, samples, seconds = row["reached"]
-            yield f"  {row['side']:<4} {row['name']:<{width}} {steps:>8,} steps {samples:>12,} samples {duration(seconds):>10}"
-    for side, spread in zip(letters, found["sides"]):
+            yield f"  {row['side']:<4} {row['name']:<{width}} {steps:>8,} steps {samples:>12,} samples {format_duration(seconds):>10}"
+    for side, spread in zip(letters, result["sides"]):
         if spread["runs"]:
-            more = f" +- {metric_text(metric, spread['deviation'])}" if spread["deviation"] is not None else ""
-            yield f"{side}: {metric_text(metric, spread['mean'])}{more} at the end, {spread['runs']} finished"
-    for verdict in found["verdicts"]:
+            more = f" +- {format_metric(metric, spread['deviation'])}" if spread["deviation"] is not None else ""
+            yield f"{side}: {format_metric(metric, spread['mean'])}{more} at the end, {spread['runs']} finished"
+    for verdict in result["verdicts"]:
         one, other = (letters[number] for number in verdict["sides"])
         yield _verdict(f"{other} - {one}", verdict, metric)
 
@@ -300,7 +301,7 @@ def _verdict(what: str, verdict: Mapping[str, Any], metric: str) -> str:
 
 
 def _signed(metric: str, value: float) -> str:
-    return ("+" if value >= 0 else "-") + metric_text(metric, abs(value))
+    return ("+" if value >= 0 else "-") + format_metric(metric, abs(value))
 
 
 def _short(value: str) -> str:
@@ -310,25 +311,25 @@ def _short(value: str) -> str:
 # Runs paired by their photos: what they found in the same ones, drawn anew together.
 
 
-def paired(one: Sequence[Path], other: Sequence[Path], metric: str) -> dict[str, Any]:
+def paired_interval(one: Sequence[Path], other: Sequence[Path], metric: str) -> dict[str, Any]:
     """The interval of the difference, other minus one, over photos, or "why" there is none. Runs of a side are averaged draw by draw.
 
     The newest predictions of each run count: boxes to 0.01 pixel, and of an image the best 100 of all classes together.
     """
-    loaded = [[found for folder in side if (found := _newest(folder)) is not None] for side in (one, other)]
-    flat = [found for side in loaded for found in side]
+    loaded = [[result for folder in side if (result := _newest(folder)) is not None] for side in (one, other)]
+    flat = [results for side in loaded for results in side]
     if not one or not other or len(flat) < len(one) + len(other):
         return {"why": "not every run has predictions that can be read"}
-    if len({_photo_count(found) for found in flat}) > 1:
+    if len({_photo_count(results) for results in flat}) > 1:
         return {"why": "they were scored on different photos or labels"}
-    draws = [[stored_draws(found, kind_of(metric)) for found in side] for side in loaded]
+    draws = [[resample_stored(results, metric_type(metric)) for results in side] for side in loaded]
     if not all(metric in drawn for side in draws for drawn in side):
         return {"why": f"photos are drawn for other metrics than {metric}"}
     means = [{metric: np.mean([drawn[metric] for drawn in side], axis=0)} for side in draws]
-    found = difference(*means)
-    if metric not in found:
+    result = paired_difference(*means)
+    if metric not in result:
         return {"why": "no draw has a value"}
-    return {"interval": list(found[metric]), "photos": len(flat[0]["images"])}
+    return {"interval": list(result[metric]), "photos": len(flat[0]["images"])}
 
 
 def _newest(folder: Path) -> dict[str, Any] | None:
@@ -336,8 +337,8 @@ def _newest(folder: Path) -> dict[str, Any] | None:
     return read_predictions(files[-1]) if files else None
 
 
-def _photo_count(found: Mapping[str, Any]) -> str:
+def _photo_count(result: Mapping[str, Any]) -> str:
     """Equal exactly where photos and labels are, in their order."""
     return json.dumps(
-        [found["classes"], *([image["file"], image.get("label", image.get("truth"))] for image in found["images"])]
+        [result["classes"], *([image["file"], image.get("label", image.get("truth"))] for image in result["images"])]
     )

@@ -71,12 +71,12 @@ def _print_script(printer: Printer, words: Sequence[str], shell: str) -> int:
 
 def _help(*words: str) -> str:
     """All of a verb's help; "" where it has none for these words."""
-    from paceline.cli.main import verb
+    from paceline.cli.main import find_command
 
     out = io.StringIO()
     try:
         with redirect_stdout(out):
-            verb(words[0]).run(Printer(), [*words[1:], "--help-all"])
+            find_command(words[0]).run(Printer(), [*words[1:], "--help-all"])
     except SystemExit as ended:
         return "" if ended.code else out.getvalue()
     return out.getvalue()

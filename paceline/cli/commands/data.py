@@ -1,4 +1,5 @@
-"""`paceline data info DIR`: what a prepared data set holds, split by split; `clear`: copies of --stage go; `lint`. No torch."""
+"""`paceline data info DIR`: what a prepared data set holds, split by split; `clear`: removes the copies of --stage; "
+"`lint`. No torch."""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.hashing import sha256
-from paceline._utils.text import counted, one_line, some
+from paceline._utils.text import escape_to_line, format_count, join_names
 from paceline.cli.flags import parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.data.index.index import open_split
-from paceline.data.index.manifest import Manifest, find_manifest, prepare_again
-from paceline.data.index.staleness import addresses, check_fresh
-from paceline.data.storage.staged_folder import clear
+from paceline.data.index.manifest import Manifest, find_manifest, repeat_command
+from paceline.data.index.staleness import find_stale_file, remote_addresses
+from paceline.data.storage.staged_folder import clear_copies
 
 USAGE = """usage: paceline data info DIR [--json]
        paceline data clear DIR
@@ -33,7 +34,7 @@ USAGE = """usage: paceline data info DIR [--json]
 
 
 @dataclass(frozen=True)
-class Flags:
+class DataFlags:
     """Which data set."""
 
     folder: Annotated[str, tyro.conf.Positional, Help("folder of a manifest.json, or the data set's own")] = ""
@@ -41,7 +42,7 @@ class Flags:
 
 
 @dataclass(frozen=True)
-class ClearFlags:
+class DataClearFlags:
     """Which copies."""
 
     folder: Annotated[str, tyro.conf.Positional, Help("the folder that --stage had")] = ""
@@ -53,51 +54,52 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         print(USAGE)
         return 0 if arguments else 2
     if arguments[0] == "clear":
-        return clear_copies(printer, arguments[1:])
+        return run_clear(printer, arguments[1:])
     if arguments[0] == "lint":
         from paceline.cli.commands.data_lint import run as lint
 
         return lint(printer, arguments[1:])
     if arguments[0] != "info":
-        raise UserError(f"data {arguments[0]!r}: there is no such command. Known: info, lint, clear.")
-    flags = parse(printer, arguments[1:], Flags(), "data info", "What a prepared data set holds.")
+        raise PacelineError(f"data {arguments[0]!r}: there is no such command. Known: info, lint, clear.")
+    flags = parse(printer, arguments[1:], DataFlags(), "data info", "What a prepared data set holds.")
     if not flags.folder:
-        raise UserError("name a prepared data set: paceline data info DIR")
-    place = find_manifest(Path(flags.folder).expanduser())
-    if place is None:
-        raise UserError(
+        raise PacelineError("name a prepared data set: paceline data info DIR")
+    path = find_manifest(Path(flags.folder).expanduser())
+    if path is None:
+        raise PacelineError(
             f"{flags.folder}: no manifest of paceline for it. Prepare it first: paceline prepare --help lists the kinds."
         )
-    manifest = Manifest.load(place)
-    if (stale := check_fresh(manifest, network=False)) is not None:
-        raise UserError(f"{flags.folder}: out of date: {stale}. Prepare it again:\n  {prepare_again(manifest)}")
+    manifest = Manifest.load(path)
+    if (stale := find_stale_file(manifest, network=False)) is not None:
+        raise PacelineError(f"{flags.folder}: out of date: {stale}. Prepare it again:\n  {repeat_command(manifest)}")
     facts = describe(manifest)
     if flags.json:
         print(json.dumps(facts, indent=1))
         return 0
     for name, split in facts["splits"].items():
         printer.say(
-            f"{name}: {counted(split['records'], 'record')} of {counted(split['classes'], 'class')}, {split['bytes']:,} bytes"
+            f"{name}: {format_count(split['records'], 'record')} of {format_count(split['classes'], 'class')}, "
+            f"{split['bytes']:,} bytes"
         )
-        printer.say(f"  lie as {split['kind']} in {counted(split['files'], 'file')}, {split['first_file']} first")
+        printer.say(f"  lie as {split['kind']} in {format_count(split['files'], 'file')}, {split['first_file']} first")
         printer.say(f"  labels_sha256 {split['labels_sha256']}")
-    if places := addresses(manifest):
-        printer.say(f"photos lie at {some(map(one_line, places))}, which was not asked")
+    if locations := remote_addresses(manifest):
+        printer.say(f"photos lie at {join_names(map(escape_to_line, locations))}, which was not asked")
     printer.say(f"content {facts['content_hash']}")
-    printer.say(f"manifest: {place}")
+    printer.say(f"manifest: {path}")
     return 0
 
 
-def clear_copies(printer: Printer, arguments: Sequence[str]) -> int:
+def run_clear(printer: Printer, arguments: Sequence[str]) -> int:
     """Remove what --stage copied into a folder; exit code 1 where something of others' keeps a folder there."""
-    flags = parse(printer, arguments, ClearFlags(), "data clear", "Remove the copies that --stage made.")
+    flags = parse(printer, arguments, DataClearFlags(), "data clear", "Remove the copies that --stage made.")
     folder = Path(flags.folder).expanduser()
     if not flags.folder or not folder.is_dir():
-        raise UserError(f"{flags.folder or 'data clear'}: name the folder that --stage had: paceline data clear DIR")
-    sets, size, left = clear(folder)
+        raise PacelineError(f"{flags.folder or 'data clear'}: name the folder that --stage had: paceline data clear DIR")
+    sets, size, left = clear_copies(folder)
     printer.say(f"{folder}: {sets} {'copy' if sets == 1 else 'copies'} removed, {size:,} bytes")
-    for place in left:
-        printer.say(f"{place}: stays, for files in it that --stage did not write")
+    for path in left:
+        printer.say(f"{path}: stays, for files in it that --stage did not write")
     return 1 if left else 0
 
 
@@ -106,7 +108,7 @@ def describe(manifest: Manifest) -> dict[str, Any]:
     splits = {}
     for name, split in manifest.splits.items():
         index = open_split(manifest, name)
-        places = index.records.places
+        locations = index.records.places
         # The digest is over classes 0..K-1 as little-endian int32 in record order; of boxes, over those of their objects.
         labels = index.labels if split.boxes is None else index.extra["classes"] - 1
         splits[name] = {
@@ -115,7 +117,7 @@ def describe(manifest: Manifest) -> dict[str, Any]:
             "bytes": int(index.lengths.sum()),
             "labels_sha256": sha256(np.ascontiguousarray(labels, "<i4").tobytes()),
             "kind": split.records,
-            "files": len(places.file_sizes),
+            "files": len(locations.file_sizes),
             "first_file": index.records.path(0) if len(index) else "",
         }
         if split.boxes is not None:

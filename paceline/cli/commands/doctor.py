@@ -11,11 +11,11 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
-from paceline._utils.atomic_write import check_output
-from paceline._utils.errors import UserError
-from paceline._utils.text import WORDS, columns, one_line
+from paceline._utils.atomic_write import check_user_file
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import WORDS, escape_to_line, text_width
 from paceline.cli.flags import parse
-from paceline.cli.on_nodes import Elsewhere, is_launched, launch_verb
+from paceline.cli.on_nodes import RemoteFlags, is_launched, launch_command
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.config.system import System
@@ -24,7 +24,7 @@ from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
     from paceline.distributed.comm.launcher import Launch
-    from paceline.launch.doctor.compare import Finding
+    from paceline.launch.doctor.compare import MachineFact
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
 ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun, or started with --nodes N
@@ -33,7 +33,7 @@ Exit code 0 without a problem, 2 with one."""
 
 
 @dataclass(frozen=True)
-class Flags(Elsewhere):
+class DoctorFlags(RemoteFlags):
     """Where runs will go, how to answer, and which nodes to start on."""
 
     folder: Annotated[str, Help("folder of the runs, whose disk is looked at on every node")] = "."
@@ -46,19 +46,19 @@ class Flags(Elsewhere):
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the findings; 0 without a problem, 2 with one."""
-    flags = parse(printer, arguments, Flags(), "doctor", ABOUT)
-    check_output(flags.out)
+    flags = parse(printer, arguments, DoctorFlags(), "doctor", ABOUT)
+    check_user_file(flags.out)
     if flags.facts:
-        from paceline.launch.containers.host_facts import facts
+        from paceline.launch.containers.host_facts import collect_host_facts
 
-        print(json.dumps(facts(), separators=(",", ":")))
+        print(json.dumps(collect_host_facts(), separators=(",", ":")))
         return 0
     launch = read_launch(os.environ)
     if is_launched(arguments) or flags.ranks:
         if launch.kind != SINGLE.kind:
-            raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+            raise PacelineError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
         folder = str(Path(flags.folder).expanduser().absolute())
-        return launch_verb(
+        return launch_command(
             "doctor",
             ("doctor", "--folder", folder),
             flags,
@@ -70,66 +70,75 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         )
     if launch.world > 1:
         return run_nodes(flags, launch)
-    from paceline.launch.doctor.compare import problems
-    from paceline.launch.doctor.here import examine
+    from paceline.launch.doctor.compare import count_problems
+    from paceline.launch.doctor.here import check_node
 
-    findings = examine(Path(flags.folder), flags.system)
-    summary = {"findings": [asdict(finding) for finding in findings], "problems": problems(findings)}
+    findings = check_node(Path(flags.folder), flags.system)
+    summary = {"findings": [asdict(finding) for finding in findings], "problems": count_problems(findings)}
     write_answer(summary, out=flags.out, printed=flags.json)
     if not flags.json:
         print_findings(findings)
-        print(in_number(findings) or "ready: paceline train ssd-tiny")
-    return 2 if problems(findings) else 0
+        print(format_problem_count(findings) or "ready: paceline train ssd-tiny")
+    return 2 if count_problems(findings) else 0
 
 
-def print_findings(findings: Sequence[Finding], width: int = 14) -> None:
+def print_findings(findings: Sequence[MachineFact], width: int = 14) -> None:
     """A finding a line; on a terminal its text is wrapped beside its head."""
     from rich.console import Console
     from rich.markup import escape
 
     console = Console(soft_wrap=True)
     for finding in findings:
-        text, indent = one_line(finding.text), " " * (width + 9)
+        text, indent = escape_to_line(finding.text), " " * (width + 9)
         if console.is_terminal:
-            text = f"\n{indent}".join(wrap(text, columns() - len(indent), **WORDS))
-        head = f"{MARKS[finding.level]} {escape(one_line(finding.about)):<{width}}"
+            text = f"\n{indent}".join(wrap(text, text_width() - len(indent), **WORDS))
+        head = f"{MARKS[finding.level]} {escape(escape_to_line(finding.about)):<{width}}"
         console.print(f"{head} {escape(text)}", highlight=False)
 
 
-def in_number(findings: Sequence[Finding]) -> str:
+def format_problem_count(findings: Sequence[MachineFact]) -> str:
     """As "2 problems"; "" where there is none."""
-    from paceline.launch.doctor.compare import problems
+    from paceline.launch.doctor.compare import count_problems
 
-    count = problems(findings)
+    count = count_problems(findings)
     return f"{count} problem{'s'[: count != 1]}" if count else ""
 
 
 # `paceline doctor` on the nodes of a job: a line a node, then what differs between them or is wrong with one.
 
 
-def run_nodes(flags: Flags, launch: Launch) -> int:
+def run_nodes(flags: DoctorFlags, launch: Launch) -> int:
     """One rank's part. Rank 0 prints; -> 2 with a problem, else 0; the other ranks always 0."""
-    from paceline.distributed.comm.environment import environment
-    from paceline.launch.doctor.compare import Finding, examine_nodes, line, names, problems, worst
+    from paceline.distributed.comm.environment import apply_environment
+    from paceline.launch.doctor.compare import (
+        MachineFact,
+        count_problems,
+        examine_nodes,
+        format_node,
+        name_nodes,
+        worst_level,
+    )
     from paceline.launch.doctor.multi_node import examine_together
 
     system = choose_system(flags.system) if flags.system else None
-    with environment(system or System(), launch, named=False) as notes:
+    with apply_environment(system or System(), launch, named=False) as notes:
         nodes = examine_together(launch, Path(flags.folder).expanduser().absolute())
     if nodes is None:
         return 0  # rank 0 answers for all
     for note in notes:
         print(note, file=sys.stderr)
-    called, found = names(nodes), examine_nodes(nodes, system)
-    findings = [finding.with_names(called) for finding in found]
+    called, results = name_nodes(nodes), examine_nodes(nodes, system)
+    findings = [finding.with_names(called) for finding in results]
     summary = {
         "nodes": [{"name": name, **asdict(node)} for node, name in zip(nodes, called)],
-        "findings": [{**finding._asdict(), "nodes": [called[place] for place in finding.nodes]} for finding in found],
-        "problems": problems(findings),
+        "findings": [{**finding._asdict(), "nodes": [called[index] for index in finding.nodes]} for finding in results],
+        "problems": count_problems(findings),
     }
     write_answer(summary, out=flags.out, printed=flags.json)
     if not flags.json:
-        lines = [Finding(worst(found, place), called[place], line(node)) for place, node in enumerate(nodes)]
+        lines = [
+            MachineFact(worst_level(results, index), called[index], format_node(node)) for index, node in enumerate(nodes)
+        ]
         print_findings([*lines, *findings], max(map(len, called)))
-        print(in_number(findings) or f"{len(nodes)} node{'s'[: len(nodes) != 1]} alike and healthy")
-    return 2 if problems(findings) else 0
+        print(format_problem_count(findings) or f"{len(nodes)} node{'s'[: len(nodes) != 1]} alike and healthy")
+    return 2 if count_problems(findings) else 0

@@ -11,19 +11,19 @@ from typing import Annotated
 
 import tyro
 
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.reporter import Reporter
 from paceline.cli.commands import prepare as prepare_verb
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
-from paceline.data.download.data_sets import DATA_SETS, DataSet, download, mismatch_of, missing_text
+from paceline.data.download.data_sets import DATA_SETS, DataSet, describe_mismatch, download, format_missing_archives
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
 
 
 @dataclass(frozen=True)
-class Flags:
+class DownloadFlags:
     """Where from, and what stays."""
 
     from_: Annotated[str, tyro.conf.arg(name="from"), Help("a mirror's address or a folder that has the archives")] = ""
@@ -34,12 +34,12 @@ class Flags:
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Bring one data set."""
     names, words = _names(arguments)
-    flags = parse(printer, words, Flags(), "download", f"{ABOUT}\n\n{_usage()}")
+    flags = parse(printer, words, DownloadFlags(), "download", f"{ABOUT}\n\n{_usage()}")
     if len(names) != 2:
-        raise UserError(f"name a data set and a folder.\n{_usage()}")
+        raise PacelineError(f"name a data set and a folder.\n{_usage()}")
     name, folder = names[0], Path(names[1]).expanduser()
     if name not in DATA_SETS:
-        raise UserError(f"download {name!r}: there is no such data set.\n{_usage()}")
+        raise PacelineError(f"download {name!r}: there is no such data set.\n{_usage()}")
     if os.path.lexists(folder) and not folder.is_dir():
         raise DataError(f"{folder}: this is a file, a folder is needed. Choose another place.")
     try:
@@ -49,7 +49,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         raise
 
 
-def _carry_out(printer: Printer, name: str, folder: Path, flags: Flags) -> int:
+def _carry_out(printer: Printer, name: str, folder: Path, flags: DownloadFlags) -> int:
     chosen = DATA_SETS[name]
     with printer.live_progress() as reporter:
         if chosen.account:
@@ -58,8 +58,8 @@ def _carry_out(printer: Printer, name: str, folder: Path, flags: Flags) -> int:
         download(chosen, folder, source=flags.from_, keep=flags.keep_archives, unpacked=flags.unpack, reporter=reporter)
     if not flags.unpack:
         if chosen.prepare[0] == "coco":
-            place = _quoted(folder)
-            printer.say(f"train from the archives as they are:  paceline prepare coco --zips {place} --out {place}")
+            location = _quoted(folder)
+            printer.say(f"train from the archives as they are:  paceline prepare coco --zips {location} --out {location}")
         return 0
     root = folder / chosen.inside
     command = [chosen.prepare[0], str(root), *chosen.prepare[1:]]
@@ -70,18 +70,22 @@ def _carry_out(printer: Printer, name: str, folder: Path, flags: Flags) -> int:
     return code
 
 
-def _by_account(printer: Printer, chosen: DataSet, name: str, folder: Path, flags: Flags, reporter: Reporter) -> None:
+def _by_account(
+    printer: Printer, chosen: DataSet, name: str, folder: Path, flags: DownloadFlags, reporter: Reporter
+) -> None:
     """What an account gives out: fetched from a copy where one is named, checked, never unpacked.
 
-    Raises UserError, with what to fetch and where to put it, where a file is missing or another one.
+    Raises PacelineError, with what to fetch and where to put it, where a file is missing or another one.
     """
     if flags.from_:
         download(chosen, folder, source=flags.from_, keep=True, unpacked=False, reporter=reporter)
     problems = (
-        {archive.name: mismatch_of(archive, folder, reporter) for archive in chosen.archives} if not flags.from_ else {}
+        {archive.name: describe_mismatch(archive, folder, reporter) for archive in chosen.archives}
+        if not flags.from_
+        else {}
     )
     if any(problems.values()):
-        raise UserError(missing_text(chosen, name, folder, problems))
+        raise PacelineError(format_missing_archives(chosen, name, folder, problems))
     train, val, devkit = (_quoted(folder / archive.name) for archive in chosen.archives)
     printer.say("all files are there, as published; they are trained from as they are:")
     printer.say(f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --out {_quoted(folder)}")

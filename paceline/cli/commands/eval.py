@@ -15,80 +15,80 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline._utils.atomic_write import KEY, write_output
-from paceline._utils.commands import command
-from paceline._utils.errors import DataError, RecipeError, UserError
-from paceline._utils.formatting import left_open
+from paceline._utils.atomic_write import KEY, write_user_file
+from paceline._utils.commands import format_command
+from paceline._utils.errors import DataError, PacelineError, RecipeError
+from paceline._utils.formatting import format_approximation_warning
 from paceline._utils.reporter import Lines, Reporter
-from paceline._utils.text import counted
-from paceline.cli.eval_flags import DETECT, IN_GRAPH, Flags, answers_of, check_flags
-from paceline.cli.eval_table import record, table
+from paceline._utils.text import format_count
+from paceline.cli.eval_flags import DETECT, IN_GRAPH, EvalFlags, check_flags, read_external_predictions
+from paceline.cli.eval_table import evaluation_record, format_evaluation
 from paceline.cli.flags import parse
-from paceline.cli.printing import Printer, described
+from paceline.cli.printing import Printer, format_prepared
 from paceline.config.graph_file import GRAPHS
 from paceline.config.plan import evaluation_batch
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import (
     FOLD,
-    Controls,
+    RunOptions,
     RunRecord,
     check_controls,
     check_fold,
-    data_from_here,
-    fill,
+    from_json,
     refuse_synthetic,
+    relative_data,
     run_folder,
     saved_system,
 )
 from paceline.config.system import System
-from paceline.data.index.splits import fold_in_words, half_in_words
+from paceline.data.index.splits import format_fold, format_half
 from paceline.distributed.comm.launcher import read_launch
-from paceline.models.registry import workload_of
+from paceline.models.registry import get_workload
 from paceline.training.logging.console import open_console
 from paceline.training.request import check_request
-from paceline.training.run_arguments import means_weights, named_recipe, open_run, saved_count
+from paceline.training.run_arguments import is_weights_argument, open_run, parse_named_recipe, saved_count
 from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
     from paceline.data.index.manifest import Manifest
-    from paceline.distributed.comm.world import World
-    from paceline.inference.external_scores import Answers
-    from paceline.models.task import Evaluation, Task
+    from paceline.distributed.comm.world import DistContext
+    from paceline.inference.external_scores import ExternalScores
+    from paceline.models.task import EvalResult, Task
 
 
 @dataclass(frozen=True)
-class Subject:
+class EvalSubject:
     """A run, or a file of weights, to score."""
 
     recipe: Recipe  # the run's, or the one that the weights fit
     facts: RunRecord | None  # run.json's; None for weights
     system: System  # where to compute
-    controls: Controls  # data set, images and fold of the run's own evaluations
+    controls: RunOptions  # data set, images and fold of the run's own evaluations
     checkpoints: Sequence[str]  # their names
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print each asked checkpoint's metrics."""
-    flags = parse(printer, arguments, Flags(), "eval", "Score a run's checkpoint, or a file of weights.")
+    flags = parse(printer, arguments, EvalFlags(), "eval", "Score a run's checkpoint, or a file of weights.")
     flags = replace(flags, run=run_folder(flags.run))
     check_flags(flags)
     launch = read_launch(os.environ)
-    if answers := answers_of(flags, launch.world) if flags.predictions else None:
+    if answers := read_external_predictions(flags, launch.world) if flags.predictions else None:
         subject = _scored_alone(answers)
-    elif means_weights(flags.run, flags.recipe):
+    elif is_weights_argument(flags.run, flags.recipe):
         flags, subject = _weights(printer, flags, launch.world)
     else:
         subject = _run(flags, launch.world)
     _refuse_early(subject.recipe, flags.data if launch.world == 1 else "")
 
-    from paceline.cli.eval_weights import classes_of
-    from paceline.distributed.comm.environment import environment
-    from paceline.distributed.comm.world import open_world
-    from paceline.distributed.device.affinity import bound, choose_adapter
+    from paceline.cli.eval_weights import describe_class_source
+    from paceline.distributed.comm.environment import apply_environment
+    from paceline.distributed.comm.world import open_distributed
+    from paceline.distributed.device.affinity import bind_cores, choose_adapter
     from paceline.distributed.device.setup import choose_device, set_threads
-    from paceline.models.metrics.bootstrap import intervals
+    from paceline.models.metrics.bootstrap import confidence_intervals
     from paceline.models.task import InputRank
-    from paceline.training.evaluate import predictions_of
+    from paceline.training.evaluate import make_predictions
     from paceline.training.rank_consistency import data_facts, request_facts, weight_facts
     from paceline.training.step_variants import choose_kernels
 
@@ -96,29 +96,29 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     device = choose_device(system, launch.local_rank, launch.local_world)
     choose_kernels(system)
     controls = _chosen_photos(flags, subject)
-    asked = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
-    alike = request_facts("eval", recipe, system, controls, **asked) if launch.world > 1 else None
-    with environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
+    requested = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
+    alike = request_facts("eval", recipe, system, controls, **requested) if launch.world > 1 else None
+    with apply_environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
         choose_adapter(system, launch, os.environ)
-        world = to_the_end.enter_context(open_world(launch, device=device, facts=alike, secret_folder=flags.run))
+        world = to_the_end.enter_context(open_distributed(launch, device=device, facts=alike, secret_folder=flags.run))
         # With --json stdout is for objects alone.
-        reporter = Lines(printer.note if world.is_main else str, described)
+        reporter = Lines(printer.note if world.is_main else str, format_prepared)
         for note in notes:
             reporter.line(note)
-        placed = to_the_end.enter_context(bound(system, world, reporter))
+        placed = to_the_end.enter_context(bind_cores(system, world, reporter))
         threads = set_threads(system, world, reporter, placed.share)
         task = _open(flags, subject, controls, world, reporter)
         world.agree(data_facts(task), "data")
-        place = InputRank(world.rank, world.world, device, threads["loader"])
-        lines = answers.notes(task) if answers else [classes_of(flags.run, task)] if subject.facts is None else []
-        for line in filter(None, lines):
+        rank_info = InputRank(world.rank, world.world, device, threads["loader"])
+        source = [describe_class_source(flags.run, task)] if subject.facts is None and not answers else []
+        for line in filter(None, answers.notes(task) if answers else source):
             reporter.line(line)
         for name in subject.checkpoints:
             evaluate, model, label, step = _model(flags, subject, name, task, device, reporter, answers)
             if world.world > 1:
                 which = {} if subject.facts is None else {"scored checkpoint": label}
                 world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
-            with open_console(Controls(json=flags.json), world.rank) as console:
+            with open_console(RunOptions(json=flags.json), world.rank) as console:
                 console.doing(f"scoring {label}", task.data.val_images)
                 result = evaluate(
                     model,
@@ -126,42 +126,44 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
                     key=name,
                     batch=flags.batch or _batch(subject, task, world.world),
                     system=system,
-                    place=place,
+                    rank_info=rank_info,
                     world=world,
                     passed=lambda images: console.done(images * world.world),
                 )
             if not world.is_main:
                 continue
             own = subject.facts.metrics if subject.facts and is_graph(flags.run) else {}
-            ends = intervals(result.draws()) if flags.intervals else {}
+            ends = confidence_intervals(result.draws()) if flags.intervals else {}
             if flags.json:
-                print(json.dumps({"checkpoint": label, "step": step} | record(result, own, ends)))
+                print(json.dumps({"checkpoint": label, "step": step} | evaluation_record(result, own, ends)))
             else:
-                printer.say(f"{label}  {counted(result.images, 'image')} of {_where(flags, task)}")
-                for line in table(result, own, ends):
+                printer.say(f"{label}  {format_count(result.images, 'image')} of {_where(flags, task)}")
+                for line in format_evaluation(result, own, ends):
                     printer.say(line)
             for kind, count in result.approximated.items():
                 if count:
-                    reporter.line(left_open(kind, count))
+                    reporter.line(format_approximation_warning(kind, count))
             if flags.out:
-                write_output(flags.out, json.dumps({KEY: "eval", "step": step, **predictions_of(task, result)}))
+                write_user_file(flags.out, json.dumps({KEY: "eval", "step": step, **make_predictions(task, result)}))
     return 0
 
 
-def _run(flags: Flags, world: int) -> Subject:
+def _run(flags: EvalFlags, world: int) -> EvalSubject:
     """A run folder, or a file of weights with a card."""
     if flags.run.is_file():
         _need_data(flags)
     if graph := is_graph(flags.run):
         if world > 1:
-            raise UserError(f"{flags.run}: a graph is scored by one process, on all cores. Leave the launcher away.")
-        usual = Flags()
+            raise PacelineError(f"{flags.run}: a graph is scored by one process, on all cores. Leave the launcher away.")
+        usual = EvalFlags()
         for name in IN_GRAPH:
             if (value := getattr(flags, name)) != getattr(usual, name):
                 flag = f"--{name.replace('_', '-')} {value}"
-                raise UserError(f"{flag}: for a run; {flags.run} has it inside, and computes on the CPU. Leave it away.")
+                raise PacelineError(
+                    f"{flag}: for a run; {flags.run} has it inside, and computes on the CPU. Leave it away."
+                )
     facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.workload)
-    saved = fill(Controls(), facts.controls, f"{flags.run}: controls")
+    saved = from_json(RunOptions(), facts.controls, f"{flags.run}: controls")
     check_controls(saved)
     if facts.plan:
         saved_count(facts, "images_per_forward")
@@ -171,21 +173,21 @@ def _run(flags: Flags, world: int) -> Subject:
 
         names = [step_name(step) for step in list_steps(flags.run / "checkpoints")]
         if not names:
-            raise UserError(f"{flags.run}: this run has no checkpoint yet.")
+            raise PacelineError(f"{flags.run}: this run has no checkpoint yet.")
     system = choose_system("cpu") if graph else _system(flags.run, facts, flags.system)
     own = {name: getattr(saved, name) for name in ("limit_val", *FOLD)}
-    return Subject(_detecting(recipe, flags), facts, system, Controls(data=data_from_here(facts), **own), names)
+    return EvalSubject(_detecting(recipe, flags), facts, system, RunOptions(data=relative_data(facts), **own), names)
 
 
-def _scored_alone(answers: Answers) -> Subject:
+def _scored_alone(answers: ExternalScores) -> EvalSubject:
     """Answers, whose task any recipe of their kind has."""
-    recipe = named_recipe(answers.recipe)[0][answers.recipe]
-    return Subject(recipe, None, choose_system("cpu"), Controls(), [str(answers.path)])
+    recipe = parse_named_recipe(answers.recipe)[0][answers.recipe]
+    return EvalSubject(recipe, None, choose_system("cpu"), RunOptions(), [str(answers.path)])
 
 
-def _chosen_photos(flags: Flags, subject: Subject) -> Controls:
+def _chosen_photos(flags: EvalFlags, subject: EvalSubject) -> RunOptions:
     """Which photos are scored. Raises RecipeError for a half of a fold's."""
-    own = Controls(data=flags.data or subject.controls.data) if flags.elsewhere else subject.controls
+    own = RunOptions(data=flags.data or subject.controls.data) if flags.elsewhere else subject.controls
     limit, half = flags.limit_val or own.limit_val, flags.val_half or own.val_half
     check_fold(controls := replace(own, limit_val=limit, val_half=half))
     return controls
@@ -196,30 +198,32 @@ def is_graph(path: Path) -> bool:
     return path.suffix in GRAPHS and path.is_file()
 
 
-def _need_data(flags: Flags) -> None:
+def _need_data(flags: EvalFlags) -> None:
     if not flags.elsewhere:
-        raise UserError(
+        raise PacelineError(
             f"{flags.run}: weights have no data of their own; name those to score on:  "
-            f"{command('eval', flags.run, '--data', 'DIR')}"
+            f"{format_command('eval', flags.run, '--data', 'DIR')}"
         )
 
 
-def _weights(printer: Printer, flags: Flags, world: int) -> tuple[Flags, Subject]:
+def _weights(printer: Printer, flags: EvalFlags, world: int) -> tuple[EvalFlags, EvalSubject]:
     """A file of weights, in the network of --recipe, else in the one that it fits -> the flags with the file, and it."""
     if flags.workload:
-        raise UserError(f"--workload {flags.workload}: {flags.run} is weights; its --recipe names the workload.")
+        raise PacelineError(f"--workload {flags.workload}: {flags.run} is weights; its --recipe names the workload.")
     _need_data(flags)
-    asked, given = named_recipe(flags.recipe)
-    for recipe in asked.values():  # before torch is loaded
+    requested, given = parse_named_recipe(flags.recipe)
+    for recipe in requested.values():  # before torch is loaded
         _refuse_early(_detecting(recipe, flags), flags.data if world == 1 else "")
-    from paceline.cli.eval_weights import fitted
+    from paceline.cli.eval_weights import match_weights
 
-    path, called, recipe = fitted(printer, flags.run, asked, given, world)
+    path, called, recipe = match_weights(printer, flags.run, requested, given, world)
     flags = replace(flags, run=path, recipe=called)
-    return flags, Subject(_detecting(recipe, flags), None, choose_system(flags.system or "auto"), Controls(), ["weights"])
+    return flags, EvalSubject(
+        _detecting(recipe, flags), None, choose_system(flags.system or "auto"), RunOptions(), ["weights"]
+    )
 
 
-def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
+def _detecting(recipe: Recipe, flags: EvalFlags) -> Recipe:
     """The recipe with the asked thresholds. Raises RecipeError for one that cannot be, or a network without any."""
     changes = {f"model.detect.{name}": value for name in DETECT if (value := getattr(flags, name)) is not None}
     model = asdict(recipe.model)
@@ -232,7 +236,7 @@ def _detecting(recipe: Recipe, flags: Flags) -> Recipe:
 
 
 def _refuse_early(recipe: Recipe, data: str) -> None:
-    """Refuse before torch is loaded thresholds that cannot be and a data folder that is not there. Raises UserError."""
+    """Refuse before torch is loaded thresholds that cannot be and a data folder that is not there. Raises PacelineError."""
     with _own_flags():
         check_request(recipe, data, scored=True)
 
@@ -246,7 +250,7 @@ def _own_flags() -> Iterator[None]:
         raise RecipeError(str(problem).replace("--model.detect.", "--")) from None
 
 
-def _open(flags: Flags, subject: Subject, controls: Controls, world: World, reporter: Reporter) -> Task:
+def _open(flags: EvalFlags, subject: EvalSubject, controls: RunOptions, world: DistContext, reporter: Reporter) -> Task:
     from paceline.training.open_data import open_task
 
     if subject.facts is not None:
@@ -254,7 +258,7 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, repo
     try:
         manifest = _held_out(flags, subject, world, reporter) if flags.elsewhere else None
         task = open_task(subject.recipe, controls, world, reporter, manifest=manifest, scored=True)
-    except UserError as problem:
+    except PacelineError as problem:
         if flags.elsewhere or not subject.controls.data:
             raise
         raise DataError(
@@ -265,26 +269,32 @@ def _open(flags: Flags, subject: Subject, controls: Controls, world: World, repo
     return task
 
 
-def _held_out(flags: Flags, subject: Subject, world: World, reporter: Reporter) -> Manifest:
+def _held_out(flags: EvalFlags, subject: EvalSubject, world: DistContext, reporter: Reporter) -> Manifest:
     """The data to score on, prepared once on each node, in the run's classes."""
-    from paceline.data.index.class_mapping import scored_as
-    from paceline.data.prepare.eval_split import HeldOut, ensure_held_out
+    from paceline.data.index.class_mapping import map_classes
+    from paceline.data.prepare.eval_split import EvalSplit, prepare_eval_split
     from paceline.training.open_data import prepared_once
 
-    kind = workload_of(subject.recipe.task).kind
-    wanted = HeldOut(flags.data, flags.split, flags.images, flags.annotations)
-    manifest = prepared_once(world, lambda: ensure_held_out(wanted, kind, reporter=reporter))
-    return manifest if subject.facts is None else scored_as(manifest, subject.facts)
+    kind = get_workload(subject.recipe.task).kind
+    wanted = EvalSplit(flags.data, flags.split, flags.images, flags.annotations)
+    manifest = prepared_once(world, lambda: prepare_eval_split(wanted, kind, reporter=reporter))
+    return manifest if subject.facts is None else map_classes(manifest, subject.facts)
 
 
 def _model(
-    flags: Flags, subject: Subject, checkpoint: str, task: Task, device: Any, reporter: Reporter, answers: Answers | None
-) -> tuple[Callable[..., Evaluation], Any, str, int]:
+    flags: EvalFlags,
+    subject: EvalSubject,
+    checkpoint: str,
+    task: Task,
+    device: Any,
+    reporter: Reporter,
+    answers: ExternalScores | None,
+) -> tuple[Callable[..., EvalResult], Any, str, int]:
     """-> what scores it; the model in eval mode, the opened graph or the answers; the name of its weights, their step, or 0."""
     if answers:
-        from paceline.inference.external_scores import score_answers
+        from paceline.inference.external_scores import score_external
 
-        return score_answers, answers, checkpoint, 0
+        return score_external, answers, checkpoint, 0
     if is_graph(flags.run):
         from paceline.inference.graph.evaluate import evaluate_file
         from paceline.inference.graph.graph_model import open_graph
@@ -294,31 +304,31 @@ def _model(
     from paceline.training.evaluate import evaluate
 
     if subject.facts is None:
-        from paceline.cli.eval_weights import with_weights
+        from paceline.cli.eval_weights import load_weighted_network
 
-        return evaluate, with_weights(task, flags.run, flags.recipe, device), str(flags.run), 0
+        return evaluate, load_weighted_network(task, flags.run, flags.recipe, device), str(flags.run), 0
     from paceline.inference.trained_model import open_trained
 
     trained = open_trained(flags.run, checkpoint=checkpoint, device=device, recipe=subject.recipe, reporter=reporter)
     return evaluate, trained.model, trained.checkpoint, trained.step
 
 
-def _batch(subject: Subject, task: Task, world: int) -> int:
+def _batch(subject: EvalSubject, task: Task, world: int) -> int:
     """Images in one forward, as the run did; for weights, as training would."""
     if subject.facts is not None and subject.facts.plan:
         return evaluation_batch(saved_count(subject.facts, "images_per_forward"), task.data.val_images, world)
-    from paceline.models.memory_estimate import images_that_fit
+    from paceline.models.memory_estimate import max_images_per_forward
 
-    most = images_that_fit(task.memory(subject.system), subject.system)
+    most = max_images_per_forward(task.memory(subject.system), subject.system)
     return evaluation_batch(min(most, subject.recipe.global_batch), task.data.val_images, world)
 
 
-def _where(flags: Flags, task: Task) -> str:
+def _where(flags: EvalFlags, task: Task) -> str:
     """Which images were scored: the JSON, or the data set and its split, by its folder where it has one."""
     if flags.annotations:
         return flags.annotations
     manifest = task.data.manifest
-    if fold := fold_in_words(task.facts.get("fold")):
+    if fold := format_fold(task.facts.get("fold")):
         return f"{manifest.called}, {fold}"
     split, request = manifest.splits["val"], manifest.request or {}
     # Pascal VOC has one folder for all.
@@ -327,7 +337,7 @@ def _where(flags: Flags, task: Task) -> str:
     named = f"{flags.split}: {folder}" if flags.split not in ("", folder.rstrip("/")) else folder
     if flags.data and split.folder == Path(os.path.realpath(os.path.expanduser(flags.data))).name:
         named = ""  # class folders alone, whose manifest lies in the cache
-    return ", ".join(filter(None, (flags.data or str(manifest.called), named, half_in_words(manifest.half))))
+    return ", ".join(filter(None, (flags.data or str(manifest.called), named, format_half(manifest.half))))
 
 
 def check_classes(task: Task, facts: RunRecord, data: str) -> None:
@@ -347,13 +357,13 @@ def check_classes(task: Task, facts: RunRecord, data: str) -> None:
     )
 
 
-def _system(run: Path, facts: RunRecord, asked: str) -> System:
+def _system(run: Path, facts: RunRecord, requested: str) -> System:
     """Where to compute: as asked; else the run's own system, so that the run's own numbers come out, where it is to be had."""
-    if asked:
-        return choose_system(asked)
+    if requested:
+        return choose_system(requested)
     own = saved_system(facts, run)
     if own.accelerator == "cpu":
         return own
-    from paceline.distributed.device.accelerators import count
+    from paceline.distributed.device.accelerators import count_devices
 
-    return own if count(own.accelerator) else choose_system("auto")
+    return own if count_devices(own.accelerator) else choose_system("auto")

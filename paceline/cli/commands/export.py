@@ -10,16 +10,16 @@ from typing import Annotated, Any
 
 import tyro
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
-from paceline.inference.export.formats import FORMS, ExportOptions, form_named
+from paceline.inference.export.formats import FORMS, ExportOptions, choose_export_format
 from paceline.training.run_arguments import check_named
 
 
 @dataclass(frozen=True)
-class Flags(ExportOptions):
+class ExportFlags(ExportOptions):
     """What to write."""
 
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, file of weights, or name of published ones")] = Path()
@@ -34,22 +34,22 @@ OF_ALL = ("run", "to", "out", "checkpoint", "workload", "recipe")
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the file."""
-    flags = parse(printer, arguments, Flags(), "export", "Write a trained model as one file.")
+    flags = parse(printer, arguments, ExportFlags(), "export", "Write a trained model as one file.")
     if flags.run == Path() or not flags.out:
-        raise UserError("name a run and the file to write: paceline export RUN --out cats.safetensors")
+        raise PacelineError("name a run and the file to write: paceline export RUN --out cats.safetensors")
     out = Path(flags.out).expanduser()
-    name = form_named(flags.to, out)
-    for field, usual in vars(Flags()).items():
+    name = choose_export_format(flags.to, out)
+    for field, usual in vars(ExportFlags()).items():
         if field not in (*OF_ALL, *FORMS[name].takes) and getattr(flags, field) != usual:
             forms = " or ".join(known for known, form in FORMS.items() if field in form.takes)
-            raise UserError(f"--{field.replace('_', '-')}: for --to {forms}, and this is {name}. Leave it away.")
+            raise PacelineError(f"--{field.replace('_', '-')}: for --to {forms}, and this is {name}. Leave it away.")
     if flags.precision == "int8" and name != "onnx":
-        raise UserError(f"--precision int8: for --to onnx, and this is {name}. Write that, and convert it.")
-    asked: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
-    check_named(flags.run, verb="export", **asked)
+        raise PacelineError(f"--precision int8: for --to onnx, and this is {name}. Write that, and convert it.")
+    requested: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
+    check_named(flags.run, verb="export", **requested)
     from paceline import inference
 
-    trained: Any = inference.load(flags.run, **asked, say=printer.say).trained
+    trained: Any = inference.load(flags.run, **requested, say=printer.say).trained
     with printer.waiting(f"writing {flags.out}"):
         lines = importlib.import_module(f"paceline.inference.export.{FORMS[name].module}").write(trained, out, flags)
         for line in lines:

@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.flags import explain, parse, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
-from paceline.config.plan import make_plan, shorten
+from paceline.config.plan import limit_steps, make_plan
 from paceline.config.recipe import DATA_IMAGES
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 
 ABOUT = """Our command for an original's: a command line in one quoted argument (its variables, mpirun, sbatch, source and &&
 with it), a script, or a configuration file. It is read, never run. The first line printed is ours; then what carries over, what is
@@ -28,7 +28,7 @@ dead and why, what differs (with its row of docs/deviations.md), and what both c
 flags."""
 VERB = "from 'ORIGINAL COMMAND'"
 WIDTH = 80
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -44,31 +44,31 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in HELP:
         explain(VERB, ABOUT, FromFlags(), arguments)
     texts = [
-        place
-        for place, word in enumerate(arguments)
-        if word[:2] != "--" and arguments[place - 1 : place] != ["--system-of"]
+        index
+        for index, word in enumerate(arguments)
+        if word[:2] != "--" and arguments[index - 1 : index] != ["--system-of"]
     ]
-    words = [word for place, word in enumerate(arguments) if place not in texts[:1]]
+    words = [word for index, word in enumerate(arguments) if index not in texts[:1]]
     own = ("--json", "--system-of", "--no-json", "--help", "--help-all")
     if len(texts) != 1 or any(word.partition("=")[0] not in own for word in words if word[:2] == "--"):
         text = shlex.join(word for word in arguments if word not in own)
-        raise UserError(
+        raise PacelineError(
             f"it takes one original command, in quotes:  paceline from {shlex.quote(text or 'ORIGINAL COMMAND')}"
         )
     flags = parse(printer, words, FromFlags(), VERB, ABOUT)
-    found = translated(arguments[texts[0]], flags.system_of)
+    result = translation_record(arguments[texts[0]], flags.system_of)
     if flags.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(result, indent=1))
     else:
-        _print(printer, found)
+        _print(printer, result)
     return 0
 
 
-def translated(text: str, system_of: str = "") -> dict[str, Any]:
+def translation_record(text: str, system_of: str = "") -> dict[str, Any]:
     """What `--json` prints: command, system_of, carries, dead, differs, facts of theirs and of ours.
 
     text  a command line, or the path of a script or a configuration
-    Raises UserError for what cannot be read or told.
+    Raises PacelineError for what cannot be read or told.
     """
     from paceline.tools.migrate.translate import translate
 
@@ -77,38 +77,38 @@ def translated(text: str, system_of: str = "") -> dict[str, Any]:
         folder = path.parent
         text = f"source {path.name}" if path.name.startswith("config") else _text(path)
         text = _habana_line(text) if path.suffix in (".yaml", ".yml") else text
-    found = translate(text, read=lambda name: _beside(folder, name), system_of=system_of)
+    result = translate(text, read=lambda name: _beside(folder, name), system_of=system_of)
     facts: dict[str, Any] = {"theirs": {}, "ours": {}}
-    differs = list(found.differs)
-    if found.facts is not None:
-        facts = {"theirs": asdict(found.facts), "ours": ours_of(found.words, found.devices)}
+    differs = list(result.differs)
+    if result.facts is not None:
+        facts = {"theirs": asdict(result.facts), "ours": paceline_training_size(result.words, result.devices)}
         for name, theirs in facts["theirs"].items():
             ours = facts["ours"][name]
             if not _same(theirs, ours):
-                row = found.explains.get(name, "")
+                row = result.explains.get(name, "")
                 differs.append({"what": f"{name}: {_cell(theirs)} there, {_cell(ours)} here", "row": row})
-    parts = {"command": found.command, "system_of": found.system_of, "carries": found.carries, "dead": found.dead}
+    parts = {"command": result.command, "system_of": result.system_of, "carries": result.carries, "dead": result.dead}
     return parts | {"differs": differs, "facts": facts}
 
 
-def ours_of(words: Sequence[str], devices: int) -> dict[str, Any]:
+def paceline_training_size(words: Sequence[str], devices: int) -> dict[str, Any]:
     """The facts of a command of ours: parsed as its verb does, and planned for so many accelerators."""
     from paceline.cli.commands.launch import LaunchFlags
-    from paceline.tools.migrate.translate import facts_of
+    from paceline.tools.migrate.translate import paceline_facts
 
-    asked = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else Controls(), verb=words[0])
-    recipe, controls = asked.recipe, asked.controls
+    args = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else RunOptions(), verb=words[0])
+    recipe, controls = args.recipe, args.controls
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(
         recipe,
-        replace(asked.system_flags, graph="off"),  # of no number here, and refused where this machine has no such device
+        replace(args.system_flags, graph="off"),  # of no number here, and refused where this machine has no such device
         world=devices,
         most=recipe.global_batch,
         train_images=controls.limit_train or train,
         val_images=controls.limit_val or val,
     )
-    plan = shorten(plan, steps=controls.steps)
-    return asdict(facts_of(recipe, plan, str(controls.weights), cut=bool(controls.steps)))
+    plan = limit_steps(plan, steps=controls.steps)
+    return asdict(paceline_facts(recipe, plan, str(controls.weights), cut=bool(controls.steps)))
 
 
 def _same(theirs: Any, ours: Any) -> bool:
@@ -119,25 +119,25 @@ def _same(theirs: Any, ours: Any) -> bool:
     return theirs == ours
 
 
-def _print(printer: Printer, found: dict[str, Any]) -> None:
+def _print(printer: Printer, result: dict[str, Any]) -> None:
     from paceline.tools.migrate.translate import DEFAULT
 
-    print(found["command"])
+    print(result["command"])
     for title, name in (("carries over", "carries"), ("dead", "dead"), ("differs", "differs")):
-        if found[name]:
+        if result[name]:
             printer.say("")
             printer.say(title)
-        for row in found[name]:
+        for row in result[name]:
             first, second, *rest = row.values()
             remark = f" ({rest[0]})" if rest and rest[0] and second != DEFAULT else ""
             lines = textwrap.wrap(f"{first}  ->  {second}{remark}", WIDTH - 2, subsequent_indent="    ")
             for line in lines:
                 printer.say(f"  {line}")
-    if found["facts"]["theirs"]:
+    if result["facts"]["theirs"]:
         printer.say("")
         printer.say(f"{'computed':<18}{'theirs':>30}{'ours':>30}")
-    for name, theirs in found["facts"]["theirs"].items():
-        printer.say(f"{name.replace('_', ' '):<18}{_cell(theirs):>30}{_cell(found['facts']['ours'][name]):>30}")
+    for name, theirs in result["facts"]["theirs"].items():
+        printer.say(f"{name.replace('_', ' '):<18}{_cell(theirs):>30}{_cell(result['facts']['ours'][name]):>30}")
 
 
 def _cell(value: Any) -> str:
@@ -148,11 +148,11 @@ def _cell(value: Any) -> str:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UserError(f"{path}: larger than any script or configuration; name the file that starts the training.")
+        if path.stat().st_size > MAX_BYTES:
+            raise PacelineError(f"{path}: larger than any script or configuration; name the file that starts the training.")
         return path.read_text()
     except (OSError, UnicodeDecodeError) as problem:
-        raise UserError(f"{path}: cannot be read as a script ({problem}).") from None
+        raise PacelineError(f"{path}: cannot be read as a script ({problem}).") from None
 
 
 def _habana_line(text: str) -> str:

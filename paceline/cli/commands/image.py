@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.flags import parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
@@ -33,7 +33,7 @@ Runner = Literal["auto", "docker", "podman", "apptainer"]
 
 
 @dataclass(frozen=True)
-class BuildFlags:
+class ImageBuildFlags:
     """What to build, and with what."""
 
     engine: Annotated[Builder, Help("builder: docker, podman, buildah or apptainer; auto: the first found")] = "auto"
@@ -45,7 +45,7 @@ class BuildFlags:
 
 
 @dataclass(frozen=True)
-class ShellFlags:
+class ImageShellFlags:
     """Where the shell runs, and what it sees."""
 
     engine: Annotated[Runner, Help("what runs it: docker, podman or apptainer; auto: the first one found")] = "auto"
@@ -66,7 +66,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         return _build(printer, rest[:cut], tuple(rest[cut + 1 :]))
     if kind == "shell":
         return _shell(printer, rest[:cut], tuple(rest[cut + 1 :]) or ("bash",))
-    raise UserError(
+    raise PacelineError(
         f"image {kind!r}: there is no such thing. Known: build, shell. "
         "To push or pull, use the engine's own command: docker push NAME:TAG"
     )
@@ -74,15 +74,22 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def _build(printer: Printer, arguments: Sequence[str], extra: Words) -> int:
     """`extra`: the words behind `--`, for the engine as they are."""
-    flags = parse(printer, arguments, BuildFlags(), "image build", "Build the image of this checkout.")
-    from paceline.distributed.device.provenance import git_commit
-    from paceline.launch.containers.image_build import ENGINES, Build, build_command, engine_found, source, tag
+    flags = parse(printer, arguments, ImageBuildFlags(), "image build", "Build the image of this checkout.")
+    from paceline.distributed.device.provenance import get_git_commit
+    from paceline.launch.containers.image_build import (
+        ENGINES,
+        ImageBuild,
+        build_command,
+        choose_engine,
+        image_tag,
+        require_checkout,
+    )
 
-    root = source()
-    name = flags.tag or tag()
-    engine = engine_found(flags.engine, ENGINES)
+    root = require_checkout()
+    name = flags.tag or image_tag()
+    engine = choose_engine(flags.engine, ENGINES)
     constraints = _constraints(printer, flags.system, flags.torch)
-    command = build_command(engine, Build(name, flags.base, flags.torch, git_commit(), extra, constraints), root)
+    command = build_command(engine, ImageBuild(name, flags.base, flags.torch, get_git_commit(), extra, constraints), root)
     print(shlex.join(command))
     if flags.dry_run:
         return 0
@@ -96,25 +103,25 @@ def _build(printer: Printer, arguments: Sequence[str], extra: Words) -> int:
 def _constraints(printer: Printer, system_name: str, torch: str) -> str:
     """The file of versions that a system needs, a path in the checkout; '' for the usual one.
 
-    Raises UserError where no torch of PyPI computes on it, or where it needs another than --torch names.
+    Raises PacelineError where no torch of PyPI computes on it, or where it needs another than --torch names.
     """
     if not system_name:
         return ""
-    from paceline.distributed.device.torch_builds import pinned_for
+    from paceline.distributed.device.torch_builds import find_torch_pin
 
     system = choose_system(system_name)
     if system.accelerator not in ("cpu", "cuda"):
-        raise UserError(
+        raise PacelineError(
             f"--system {system_name}: {system.chip or system.accelerator} computes with its maker's own torch. Make an image FROM its "
             "maker's, with `RUN pip install .` in the checkout (docs/images.md)."
         )
     if system.chip.startswith("MI") and not torch.startswith("rocm"):
-        raise UserError(f"--system {system_name}: {system.chip} needs a torch for ROCm: add --torch rocm7.0.")
-    pin = pinned_for(system.chip)
+        raise PacelineError(f"--system {system_name}: {system.chip} needs a torch for ROCm: add --torch rocm7.0.")
+    pin = find_torch_pin(system.chip)
     if pin is None:
         return ""
     if torch:
-        raise UserError(
+        raise PacelineError(
             f"--torch {torch}: --system {system_name} takes torch {pin.torch} as PyPI has it ({pin.why}). Leave --torch away."
         )
     printer.say(f"torch {pin.torch}, by {pin.constraints}: {pin.why}")
@@ -123,17 +130,17 @@ def _constraints(printer: Printer, system_name: str, torch: str) -> str:
 
 def _shell(printer: Printer, arguments: Sequence[str], command: Words) -> int:
     """`command`: the words behind `--`, or a shell."""
-    flags = parse(printer, arguments, ShellFlags(), "image shell", "A shell inside the image, or a command.")
+    flags = parse(printer, arguments, ImageShellFlags(), "image shell", "A shell inside the image, or a command.")
     from paceline._utils.cache import cache_folder
-    from paceline.launch.config import inside
+    from paceline.launch.config import apply_container
     from paceline.launch.containers.engines import apptainer_files, check_docker, docker_files
-    from paceline.launch.containers.image_build import engine_found
-    from paceline.launch.job import Job
+    from paceline.launch.containers.image_build import choose_engine
+    from paceline.launch.job import LaunchJob
     from paceline.launch.runner import write_files
 
-    engine = engine_found(flags.engine, ("docker", "podman", "apptainer"))
+    engine = choose_engine(flags.engine, ("docker", "podman", "apptainer"))
     kind = "apptainer" if engine == "apptainer" else "docker"
-    job = Job(
+    job = LaunchJob(
         words=command,
         folder=cache_folder() / "image-shell",
         name="shell",
@@ -141,7 +148,7 @@ def _shell(printer: Printer, arguments: Sequence[str], command: Words) -> int:
         image=flags.image,
         system=choose_system(flags.system),
     )
-    job = inside(job, (f"{Path.cwd()}:rw", *flags.mount))
+    job = apply_container(job, (f"{Path.cwd()}:rw", *flags.mount))
     if kind == "docker":
         check_docker(job, engine)
         files = docker_files(job, engine)

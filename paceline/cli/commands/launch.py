@@ -12,30 +12,30 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from paceline._utils.commands import command, shown
-from paceline._utils.errors import UserError
-from paceline._utils.formatting import duration
-from paceline._utils.names import numbered
-from paceline.cli.flags import Asked, explain, parse_recipe
+from paceline._utils.commands import format_command, format_path
+from paceline._utils.errors import PacelineError
+from paceline._utils.formatting import format_duration
+from paceline._utils.names import next_numbered_folder
+from paceline.cli.flags import ParsedArgs, explain, parse_recipe
 from paceline.cli.help import HELP
-from paceline.cli.launch_checks import check_devices, check_plan, check_port, walltime_of
+from paceline.cli.launch_checks import check_devices, check_plan, check_port, choose_walltime
 from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
 from paceline.config.constraints import Help
 from paceline.config.mlperf import check_submission
 from paceline.config.published import published_for
-from paceline.config.run import Controls, check_controls, named_weights
+from paceline.config.run import RunOptions, check_controls, get_initial_weights
 from paceline.distributed.comm.environment import check_interface
-from paceline.distributed.comm.interfaces import interfaces
+from paceline.distributed.comm.interfaces import list_interfaces
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.launch.config import Where, check_walltime, check_where, job_of, left_outside
-from paceline.launch.job import Batch
+from paceline.launch.config import LaunchConfig, check_launch_config, check_walltime, make_job, warn_outside_variables
+from paceline.launch.job import BatchOptions
 from paceline.launch.log_follow import CODES, INTERRUPTED
-from paceline.launch.runner import launch
-from paceline.models.registry import workload_of
-from paceline.models.weights.download import in_cache, is_published
+from paceline.launch.runner import launch_job
+from paceline.models.registry import get_workload
+from paceline.models.weights.download import cached_weights, is_published
 from paceline.tools.estimate.summary import check_rates
-from paceline.tools.mlperf.logs import LEAST_FOR_MEAN, olympic_mean
+from paceline.tools.mlperf.logs import MIN_FOR_MEAN, olympic_mean
 from paceline.training.logging.events import read_events
 from paceline.training.previous_run import FinishedError
 from paceline.training.request import check_not_finished, check_request, check_weights_named
@@ -45,12 +45,12 @@ ABOUT = """Start a training on one node or on many: write the files that start i
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
 who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
 train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
-MOST_TRIALS = 1000
+MAX_TRIALS = 1000
 
 
 @dataclass(frozen=True)
-class LaunchFlags(Controls, Where):
-    """What `launch` takes beside the recipe's and the system's fields: those of `train`, and these."""
+class LaunchFlags(RunOptions, LaunchConfig):
+    """What `launch_job` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
     trials: Annotated[int, Help("runs of other seeds one after another, in OUT/trial-N; 0: one run")] = 0
     preflight: Annotated[bool, Help("before training look at every node, in the job itself (docs/launch.md)")] = False
@@ -67,36 +67,38 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Launch, and return the run's exit code; of several trials the worst."""
     if not arguments or arguments[0] in HELP:
         explain("launch RECIPE|RUN/run.json", ABOUT, LaunchFlags(), arguments)
-    asked, repeats = _parsed(printer, arguments)
-    flags: LaunchFlags = replace(asked.controls, slurm=_slurm_batch(asked))
+    args, repeats = _parsed(printer, arguments)
+    flags: LaunchFlags = replace(args.controls, slurm=_slurm_batch(args))
     check_controls(flags)
-    check_submission(flags.mlperf, asked.recipe)
-    check_where(flags)
-    if not 0 <= flags.trials <= MOST_TRIALS:
-        raise UserError(f"--trials {flags.trials}: must lie in 0 (one run) to {MOST_TRIALS:,}.")
+    check_submission(flags.mlperf, args.recipe)
+    check_launch_config(flags)
+    if not 0 <= flags.trials <= MAX_TRIALS:
+        raise PacelineError(f"--trials {flags.trials}: must lie in 0 (one run) to {MAX_TRIALS:,}.")
     folders = _trial_folders(Path(flags.out), flags.trials) if flags.out else []
-    request = replace(asked.request(command("launch", *arguments), repeats=repeats), controls=flags)
+    request = replace(args.request(format_command("launch", *arguments), repeats=repeats), controls=flags)
     check_weights_named(request, *(folders or [flags.out]))
     if flags.trials and flags.mirror:
-        raise UserError("--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away.")
+        raise PacelineError(
+            "--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away."
+        )
     check_rates(flags.rate, flags.link_gbit)
-    planned = check_plan(printer, asked, flags, repeats=repeats)
+    planned = check_plan(printer, args, flags, repeats=repeats)
     if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
-        raise UserError("--rate and --link-gbit are read with --walltime auto alone.")
-    check_devices(asked.system_name, planned.system, flags)
+        raise PacelineError("--rate and --link-gbit are read with --walltime auto alone.")
+    check_devices(args.system_name, planned.system, flags)
     check_port(flags)
-    if flags.through == "local" and "system.interface" in asked.given:
-        check_interface(planned.system.interface, interfaces())
-    minutes = walltime_of(printer, asked, planned, flags)
+    if flags.through == "local" and "system.interface" in args.given:
+        check_interface(planned.system.interface, list_interfaces())
+    minutes = choose_walltime(printer, args, planned, flags)
     if flags.through == "slurm":
         check_walltime(minutes, flags.slurm)
-    words = without(arguments, flags, Where, (*OWN, "seed") if flags.trials else OWN)
-    base = Path(flags.out).expanduser().absolute() if flags.out else numbered(asked.name)
+    words = remove_flags(arguments, flags, LaunchConfig, (*OWN, "seed") if flags.trials else OWN)
+    base = Path(flags.out).expanduser().absolute() if flags.out else next_numbered_folder(args.name)
 
-    again = "the same command" if flags.out else f"the same command with {shlex.join(['--out', str(shown(base))])}"
+    again = "the same command" if flags.out else f"the same command with {shlex.join(['--out', str(format_path(base))])}"
     if not flags.out:
-        printer.say(f"run: {shown(base)}; {again} follows it and goes on with it, without it another run begins")
-    if outside := left_outside(flags, planned.system):
+        printer.say(f"run: {format_path(base)}; {again} follows it and goes on with it, without it another run begins")
+    if outside := warn_outside_variables(flags, planned.system):
         printer.say(outside)
     here = flags.data
     if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
@@ -106,13 +108,13 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
         check_not_finished(replace(request, controls=replace(flags, out=str(folder))), SINGLE)
-        check_request(asked.recipe, here)
-        job = job_of(
+        check_request(args.recipe, here)
+        job = make_job(
             ("train", *words, "--out", str(folder), *more),
             folder,
-            name=asked.name,
+            name=args.name,
             where=flags,
-            system_name=asked.system_name,
+            system_name=args.system_name,
             system=planned.system,
             minutes=minutes,
             reads=(flags.data, named),
@@ -126,40 +128,40 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
             writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
             job = replace(job, preflight=True, preflight_reads=reads, preflight_writes=writes)
-        return launch(job, dry=flags.dry_run, say=print)
+        return launch_job(job, dry=flags.dry_run, say=print)
 
     if not flags.trials:
         code = start(base)
         if code == INTERRUPTED and not flags.out:  # the ranks were given an --out, and speak of it
             printer.say(f"{again} goes on from here")
         return code
-    return _trials(printer, asked, flags, base, start, again)
+    return _trials(printer, args, flags, base, start, again)
 
 
 def _weights_file(printer: Printer, flags: LaunchFlags) -> str:
     """The file that --weights names, which nodes must find; "" for none and for published ones, which come from the cache.
 
-    Raises UserError for a file that this machine lacks where the job runs here.
+    Raises PacelineError for a file that this machine lacks where the job runs here.
     """
-    named = named_weights(flags)
+    named = get_initial_weights(flags)
     weights = Path(named).expanduser()
     if is_published(named):
-        if not in_cache(named).is_file():
+        if not cached_weights(named).is_file():
             printer.say(
                 f"--weights {named}: not in this machine's cache; each node takes them from its own, or brings them"
             )
         return ""
     if named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
         if flags.through == "local":
-            raise UserError(f"--weights {named}: there is no such file. Check the path.")
+            raise PacelineError(f"--weights {named}: there is no such file. Check the path.")
         printer.say(f"--weights {named}: not on this machine; the nodes will look for it")
     return named
 
 
-def _slurm_batch(asked: Asked) -> Batch:
+def _slurm_batch(args: ParsedArgs) -> BatchOptions:
     """--slurm, with the network that was published for exactly this."""
-    batch, published = asked.controls.slurm, published_for(asked.name, asked.system_name, asked.controls.nodes)
-    if published is None or not published.slurm_network or "slurm.network" in asked.given:
+    batch, published = args.controls.slurm, published_for(args.name, args.system_name, args.controls.nodes)
+    if published is None or not published.slurm_network or "slurm.network" in args.given:
         return batch
     return replace(batch, network=published.slurm_network)
 
@@ -168,12 +170,12 @@ def _trial_folders(base: Path, count: int) -> list[Path]:
     return [base / f"trial-{number}" for number in range(count)]
 
 
-def _trials(printer: Printer, asked: Asked, flags: LaunchFlags, base: Path, start: Any, again: str) -> int:
+def _trials(printer: Printer, args: ParsedArgs, flags: LaunchFlags, base: Path, start: Any, again: str) -> int:
     """One run a seed; those that are finished already are counted as they are."""
-    done: list[Trial] = []
+    done: list[LaunchTrial] = []
     codes: list[int] = []
     for number, folder in enumerate(_trial_folders(base, flags.trials)):
-        seed = asked.recipe.seed + number
+        seed = args.recipe.seed + number
         try:
             codes.append(start(folder, ("--seed", str(seed))))
         except FinishedError:
@@ -184,41 +186,41 @@ def _trials(printer: Printer, asked: Asked, flags: LaunchFlags, base: Path, star
         if codes[-1] == INTERRUPTED:
             printer.say(f"interrupted in trial {number}; {again} goes on from here")
             return INTERRUPTED
-        done.append(replace(read_trial(number, seed, folder), checked=_checked(printer, asked, folder)))
-        printer.say(done[-1].line(asked.name))
+        done.append(replace(read_trial(number, seed, folder), checked=_checked(printer, args, folder)))
+        printer.say(done[-1].line(args.name))
     if done:
-        printer.say(summary(done))
+        printer.say(format_trials(done))
     return max(codes)
 
 
-def _checked(printer: Printer, asked: Asked, folder: Path) -> bool | None:
+def _checked(printer: Printer, args: ParsedArgs, folder: Path) -> bool | None:
     """MLPerf's compliance checker on a trial's log; its objections are printed. None where the benchmark, the log or it is missing."""
     from paceline.tools.mlperf import compliance
 
-    ruleset, log = workload_of(asked.recipe.task).reporting.rules(asked.recipe)[1], folder / "mllog.txt"
+    ruleset, log = get_workload(args.recipe.task).reporting.rules(args.recipe)[1], folder / "mllog.txt"
     if not ruleset or not log.is_file() or importlib.util.find_spec("mlperf_logging") is None:
         return None
-    verdict = compliance.compliance(log, ruleset)
+    verdict = compliance.check_compliance(log, ruleset)
     for line in verdict.failed:
         printer.say(f"{log}: {line}")
     return verdict.passed
 
 
-def _parsed(printer: Printer, arguments: Sequence[str]) -> tuple[Asked, bool]:
+def _parsed(printer: Printer, arguments: Sequence[str]) -> tuple[ParsedArgs, bool]:
     """The request, as `train` parses it; and whether it repeats a run.json."""
     if not arguments[0].endswith(".json"):
         if is_folder(arguments[0]):
-            raise UserError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
+            raise PacelineError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
         return parse_recipe(arguments, LaunchFlags(), verb="launch", printer=printer), False
     base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
-    flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(Controls)})
+    flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(RunOptions)})
     return parse_recipe(words, flags, verb="launch", base=base, printer=printer), True
 
 
 # The words of a launch that are for `train`: all but the flags of the launch itself.
 
 
-def without(arguments: Sequence[str], flags: Any, kind: type, more: Collection[str]) -> tuple[str, ...]:
+def remove_flags(arguments: Sequence[str], flags: Any, kind: type, more: Collection[str]) -> tuple[str, ...]:
     """The words without the fields of dataclass `kind` and those called `more`, and without their values.
 
     flags   the parsed flags: which fields are nested, and which take no value, is seen by theirs
@@ -242,7 +244,7 @@ def without(arguments: Sequence[str], flags: Any, kind: type, more: Collection[s
 
 
 @dataclass(frozen=True)
-class Trial:
+class LaunchTrial:
     """One run's end."""
 
     number: int  # of the trial, from 0
@@ -257,17 +259,17 @@ class Trial:
         return f"RESULT,{name},{self.number},{self.seed},{self.seconds:.3f},{self.status},{verdict}"
 
 
-def read_trial(number: int, seed: int, folder: Path) -> Trial:
+def read_trial(number: int, seed: int, folder: Path) -> LaunchTrial:
     """How the run in `folder` ended."""
     file = folder / "events.jsonl"
     events = read_events(file) if file.exists() else []
     if not events or events[-1]["event"] != "end":
-        return Trial(number, seed, math.inf, "no end")
+        return LaunchTrial(number, seed, math.inf, "no end")
     end = events[-1]
-    return Trial(number, seed, end["seconds"] if end["status"] == "success" else math.inf, str(end["status"]))
+    return LaunchTrial(number, seed, end["seconds"] if end["status"] == "success" else math.inf, str(end["status"]))
 
 
-def summary(trials: Sequence[Trial]) -> str:
+def format_trials(trials: Sequence[LaunchTrial]) -> str:
     """One line of all trials: how many reached the target, the median, and MLPerf's mean.
 
     MLPerf's score of five runs drops the fastest and the slowest and takes the mean of the others; a run that missed its target
@@ -276,7 +278,7 @@ def summary(trials: Sequence[Trial]) -> str:
     seconds = [trial.seconds for trial in trials]
     reached = sum(math.isfinite(one) for one in seconds)
     parts = [f"{reached} of {len(trials)} trials reached the target", f"median {_time(statistics.median(seconds))}"]
-    if len(trials) >= LEAST_FOR_MEAN:
+    if len(trials) >= MIN_FOR_MEAN:
         parts.append(f"mean without fastest and slowest {_time(olympic_mean(seconds))}")
     if judged := [trial.checked for trial in trials if trial.checked is not None]:
         parts.append(f"MLPerf's checker passed {sum(judged)} of {len(judged)} log{'s'[: len(judged) != 1]}")
@@ -284,4 +286,4 @@ def summary(trials: Sequence[Trial]) -> str:
 
 
 def _time(seconds: float) -> str:
-    return duration(seconds) if math.isfinite(seconds) else "none (a run that missed its target is left)"
+    return format_duration(seconds) if math.isfinite(seconds) else "none (a run that missed its target is left)"

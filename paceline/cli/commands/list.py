@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
 
-from paceline._utils.commands import to_install
+from paceline._utils.commands import install_command
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -30,14 +30,14 @@ One of your own needs no entry: ./file.py:function (docs/recipe.md)."""
 DECODERS = {
     "auto": ("torch", "", "nvjpeg in a run on CUDA whose cores would be too slow, else simplejpeg"),
     "simplejpeg": ("simplejpeg", "pip install simplejpeg", "libjpeg-turbo, the default; the same pixels as Pillow"),
-    "nvimgcodec": ("nvidia.nvimgcodec", to_install("fast"), "decodes only the crop where it can; Linux"),
+    "nvimgcodec": ("nvidia.nvimgcodec", install_command("fast"), "decodes only the crop where it can; Linux"),
     "nvjpeg": ("torchvision", "pip install torchvision", "decodes whole photos on a CUDA device"),
     "pillow": ("PIL", "pip install pillow", "the reference; resizes differently by two levels of 255 at most"),
 }
 
 
 @dataclass(frozen=True)
-class Flags:
+class ListFlags:
     """How to print."""
 
     json: Annotated[bool, Help("print one JSON list instead of text")] = False
@@ -49,7 +49,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _print_menu(printer: Printer, arguments: Sequence[str], kind: str) -> int:
-    flags = parse(printer, arguments, Flags(), f"list {kind}", f"The {kind} there are.")
+    flags = parse(printer, arguments, ListFlags(), f"list {kind}", f"The {kind} there are.")
     rows = MENUS[kind]()
     if flags.json:
         print(json.dumps(rows, indent=1))
@@ -88,7 +88,7 @@ def _workloads() -> list[dict[str, Any]]:
 
 
 def _recipes() -> list[dict[str, Any]]:
-    from paceline.config.recipes import RECIPES, in_groups
+    from paceline.config.recipes import RECIPES, group_recipes
 
     made = {name: make() for name, make in RECIPES.items()}
     return [
@@ -100,7 +100,7 @@ def _recipes() -> list[dict[str, Any]]:
             "data": made[name].target_data,
             "pretrained": made[name].pretrained,
         }
-        for name, group in in_groups().items()
+        for name, group in group_recipes().items()
     ]
 
 
@@ -124,7 +124,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _systems() -> list[dict[str, Any]]:
-    from paceline.config.published import pairings_of
+    from paceline.config.published import find_published
     from paceline.distributed.device.systems import DETECTED, SYSTEMS
 
     rows = []
@@ -132,7 +132,7 @@ def _systems() -> list[dict[str, Any]]:
         row: dict[str, Any] = {"name": name, "about": _first_line(make)}
         if name not in DETECTED:  # those would ask the machine
             system, nodes = make(), {}
-            for pairing in pairings_of(name):
+            for pairing in find_published(name):
                 nodes.setdefault(pairing.workload, []).append(pairing.nodes)
             nodes = {workload: sorted(set(numbers)) for workload, numbers in nodes.items()}
             row |= {"chip": system.chip, "per_node": system.per_node, "nodes": nodes}

@@ -12,15 +12,15 @@ from typing import Annotated
 
 import tyro
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import printable
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import escape_control_characters
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer, print_error
 from paceline.config.constraints import Help
 from paceline.models.registry import WORKLOADS
 from paceline.tools.mlperf import compliance
-from paceline.tools.mlperf.analysis import analyse, summaries
-from paceline.tools.mlperf.logs import Row, benchmark_of, find_logs, read_mllog, value_of
+from paceline.tools.mlperf.analysis import analyze_log, summarize_groups
+from paceline.tools.mlperf.logs import LogSummary, find_logs, get_benchmark, get_value, read_mllog
 
 KINDS = """usage: paceline mlperf KIND ...
 
@@ -35,7 +35,7 @@ What they print is shown as it is."""
 
 
 @dataclass(frozen=True)
-class CheckFlags:
+class MLPerfCheckFlags:
     """What to judge, and by which rules."""
 
     logs: Annotated[tuple[str, ...], tyro.conf.Positional, Help("runs, logs, folders of trial-N/ or result_N.txt")] = ()
@@ -46,32 +46,34 @@ class CheckFlags:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Carry out one of them."""
-    return run_kind(printer, arguments, KINDS, "mlperf", {"check": _check, "analyse": run_analyse})
+    return run_kind(printer, arguments, KINDS, "mlperf", {"check": _check, "analyse": run_analyze})
 
 
 def _check(printer: Printer, arguments: Sequence[str]) -> int:
-    flags = parse(printer, arguments, CheckFlags(), "mlperf check", CHECK)
+    flags = parse(printer, arguments, MLPerfCheckFlags(), "mlperf check", CHECK)
     files = find_logs(flags.logs, "check")
     logs = {file: read_mllog(file) for file in files}
-    benchmarks = {file: benchmark_of(file, lines) for file, lines in logs.items()}
+    benchmarks = {file: get_benchmark(file, lines) for file, lines in logs.items()}
     if len(set(benchmarks.values())) > 1:
         told = ", ".join(f"{file} is of {benchmark}" for file, benchmark in list(benchmarks.items())[:3])
-        raise UserError(f"these logs are of several benchmarks: {told}. Name those of one.")
+        raise PacelineError(f"these logs are of several benchmarks: {told}. Name those of one.")
     benchmark = benchmarks[files[0]]
     ruleset = _ruleset(benchmark, flags.ruleset, files[0])
-    verdicts = [compliance.compliance(file, ruleset) for file in files]
-    if all(value_of(lines, "submission_division") == "open" for lines in logs.values()):
-        verdicts += [compliance.not_of_open(name, files) for name in ("seeds", "rcp")]
+    verdicts = [compliance.check_compliance(file, ruleset) for file in files]
+    if all(get_value(lines, "submission_division") == "open" for lines in logs.values()):
+        verdicts += [compliance.skip_open_division(name, files) for name in ("seeds", "rcp")]
     else:
-        verdicts += [compliance.seeds(files, ruleset), compliance.convergence(files, benchmark, ruleset)]
+        verdicts += [compliance.check_seeds(files, ruleset), compliance.check_convergence(files, benchmark, ruleset)]
     if flags.system_desc:
         description = Path(flags.system_desc).expanduser()
         if not description.is_file():
-            raise UserError(f"--system-desc {flags.system_desc}: there is no such file. Name a systems/NAME.json.")
-        verdicts.append(compliance.system_description(description, ruleset))
+            raise PacelineError(f"--system-desc {flags.system_desc}: there is no such file. Name a systems/NAME.json.")
+        verdicts.append(compliance.check_system_description(description, ruleset))
     missed = [verdict for verdict in verdicts if verdict.passed is False]
     # As MLPerf's package checker has it: of the runs of a whole submission one may fail, which counts as its slowest.
-    allowed = len(files) == compliance.runs_needed(benchmark) and [verdict.judge for verdict in missed] == ["compliance"]
+    allowed = len(files) == compliance.count_required_runs(benchmark) and [verdict.judge for verdict in missed] == [
+        "compliance"
+    ]
     passed = allowed or not missed
     if flags.json:
         failed = [line for verdict in verdicts for line in verdict.failed]
@@ -81,22 +83,22 @@ def _check(printer: Printer, arguments: Sequence[str]) -> int:
     for verdict in verdicts:
         said = {True: "passed", False: "FAILED", None: "not asked"}[verdict.passed]
         printer.say(f"== {verdict.judge} of {verdict.about}: {said}")
-        print(printable(verdict.text.rstrip()))
+        print(escape_control_characters(verdict.text.rstrip()))
     one = f", though not {missed[0].about}: of {len(files)} runs one may fail" if allowed else ""
     printer.say(f"== {benchmark}, rules {ruleset}: {'passed' if passed else 'FAILED'}{one}")
     return 0 if passed else 1
 
 
-def _ruleset(benchmark: str, asked: str, file: Path) -> str:
+def _ruleset(benchmark: str, requested: str, file: Path) -> str:
     known = compliance.known_rulesets()
-    if asked:
-        if asked not in known:
-            raise UserError(f"--ruleset {asked}: the checker has no such rules. Known: {', '.join(known)}.")
-        return asked
+    if requested:
+        if requested not in known:
+            raise PacelineError(f"--ruleset {requested}: the checker has no such rules. Known: {', '.join(known)}.")
+        return requested
     parts = [workload.reporting for workload in WORKLOADS.values()]
     last = {reporting.benchmark: reporting.ruleset for reporting in parts if reporting.ruleset}
     if benchmark not in last:
-        raise UserError(
+        raise PacelineError(
             f"{file}: a log of {benchmark}, which is none of ours ({', '.join(last)}). Name its rules: --ruleset {known[-1]}"
         )
     return last[benchmark]
@@ -124,7 +126,7 @@ WORDS = (1, 2, 5, 12)  # columns that are no numbers
 
 
 @dataclass(frozen=True)
-class AnalyseFlags:
+class MLPerfAnalyzeFlags:
     """Which logs, and how the table is written."""
 
     logs: Annotated[tuple[str, ...], tyro.conf.Positional, Help("runs, logs, folders of trial-N/ or result_N.txt")] = ()
@@ -133,23 +135,23 @@ class AnalyseFlags:
     csv: Annotated[bool, Help("print comma-separated values")] = False
 
 
-def run_analyse(printer: Printer, arguments: Sequence[str]) -> int:
+def run_analyze(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the table; logs that cannot be read are named after it."""
-    flags = parse(printer, arguments, AnalyseFlags(), "mlperf analyse", ABOUT)
+    flags = parse(printer, arguments, MLPerfAnalyzeFlags(), "mlperf analyse", ABOUT)
     if flags.json and flags.csv:
-        raise UserError("--json and --csv: name one of them.")
+        raise PacelineError("--json and --csv: name one of them.")
     if flags.accelerators < 0:
-        raise UserError(f"--accelerators {flags.accelerators}: must be 0 (as the log says) or more.")
-    rows: list[Row] = []
+        raise PacelineError(f"--accelerators {flags.accelerators}: must be 0 (as the log says) or more.")
+    rows: list[LogSummary] = []
     problems: list[str] = []
     for file in find_logs(flags.logs, "analyse"):
         try:
-            rows.append(analyse(file, flags.accelerators))
-        except UserError as problem:
+            rows.append(analyze_log(file, flags.accelerators))
+        except PacelineError as problem:
             problems.append(str(problem))
     if problems and not rows:
-        raise UserError("\n".join(problems))
-    means = summaries(rows)
+        raise PacelineError("\n".join(problems))
+    means = summarize_groups(rows)
     if flags.json:
         print(json.dumps({"runs": [row.facts() for row in rows], "summaries": [row.facts() for row in means]}, indent=1))
     elif flags.csv:
@@ -161,7 +163,7 @@ def run_analyse(printer: Printer, arguments: Sequence[str]) -> int:
     return 2 if problems else 0
 
 
-def _print_csv(rows: Sequence[Row]) -> None:
+def _print_csv(rows: Sequence[LogSummary]) -> None:
     flat = []
     for row in rows:
         facts = row.facts()
@@ -172,7 +174,7 @@ def _print_csv(rows: Sequence[Row]) -> None:
     writer.writerows(flat)
 
 
-def _print_table(printer: Printer, rows: Sequence[Row], means: Sequence[Row]) -> None:
+def _print_table(printer: Printer, rows: Sequence[LogSummary], means: Sequence[LogSummary]) -> None:
     table = [COLUMNS, *((str(number), *_cells(row)) for number, row in enumerate((*rows, *means), start=1))]
     widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
     for line in table:
@@ -186,7 +188,7 @@ def _print_table(printer: Printer, rows: Sequence[Row], means: Sequence[Row]) ->
         printer.say(f"{number:>3}: {row.file}  ({row.written_by})")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: LogSummary) -> tuple[str, ...]:
     def number(value: float | None, digits: int = 0) -> str:
         return "-" if value is None else f"{value:,.{digits}f}"
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import counted
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import format_count
 from paceline.cli.commands.prepare import progress_bar
 from paceline.cli.flags import out_folder, parse
 from paceline.cli.printing import Printer
@@ -18,7 +18,7 @@ from paceline.config.constraints import Help
 
 
 @dataclass(frozen=True)
-class Flags:
+class PackFlags:
     """What to pack. Without --short and --quality every photo's bytes stay what they are."""
 
     folder: Annotated[str, tyro.conf.Positional, Help("a data set: prepared, or class folders, COCO, VOC, YOLO")] = ""
@@ -36,28 +36,28 @@ class Flags:
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Pack and prepare a data set, and print its splits and notes."""
     about = "Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord."
-    flags = parse(printer, arguments, Flags(), "pack", about)
+    flags = parse(printer, arguments, PackFlags(), "pack", about)
     out = out_folder(flags.out)
     if not flags.folder or out is None:
-        raise UserError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
+        raise PacelineError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
     if flags.order not in ("kept", "shuffled"):
-        raise UserError(f"--order {flags.order}: kept or shuffled.")
+        raise PacelineError(f"--order {flags.order}: kept or shuffled.")
     from paceline.data.pack.pack import pack
-    from paceline.data.pack.plan import PackRequest, check_request, parse_bytes, prepared_source
-    from paceline.tools.report.prepare_notes import facts_of
+    from paceline.data.pack.plan import PackRequest, check_request, parse_bytes, prepare_source
+    from paceline.tools.report.prepare_notes import prepare_record
 
     named: dict[str, Any] = {name: getattr(flags, name) for name in ("to", "order", "seed", "short", "quality", "shards")}
     request = PackRequest(**named, shard_bytes=parse_bytes(flags.shard_size, "--shard-size"))
     check_request(request)
-    manifest = prepared_source(flags.folder, printer)
+    manifest = prepare_source(flags.folder, printer)
     with progress_bar(printer) as progress:
         packed, notes = pack(manifest, request, out, workers=flags.workers, progress=progress)
-    printer.facts = facts_of(packed)
+    printer.facts = prepare_record(packed)
     for name, split in packed.splits.items():
         files = split.arrays["file_sizes"][1]
-        objects = "" if split.boxes is None else f", {counted(split.boxes.objects, 'object')}"
+        objects = "" if split.boxes is None else f", {format_count(split.boxes.objects, 'object')}"
         printer.say(
-            f"{name}: {counted(split.images, 'photo')}{objects}, {split.bytes:,} bytes, in {counted(files, 'file')}"
+            f"{name}: {format_count(split.images, 'photo')}{objects}, {split.bytes:,} bytes, in {format_count(files, 'file')}"
         )
     for note in notes:
         printer.say(f"note: {note}")

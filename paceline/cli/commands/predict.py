@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import counted, did_you_mean, some
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import format_count, join_names, suggest_name
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.training.run_arguments import check_named
 
 if TYPE_CHECKING:
-    from paceline.inference.outputs.formats import Format
-    from paceline.inference.photo_paths import Listing
-    from paceline.inference.predictor import PhotoPredictor
+    from paceline.inference.outputs.formats import OutputFormat
+    from paceline.inference.photo_paths import ImageListing
+    from paceline.inference.predictor import Predictor
     from paceline.inference.video import Video
-    from paceline.inference.writer import Count, Printed, Shown
+    from paceline.inference.writer import DisplayOptions, PredictionCounts, StdoutWriter
 
 
 @dataclass(frozen=True)
-class Flags:
+class PredictFlags:
     """What to label."""
 
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
@@ -58,37 +58,37 @@ class Flags:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Answer for photos; 1 where some of them have no answer."""
-    flags = parse(printer, arguments, Flags(), "predict", "Find classes, objects or masks in photos.")
+    flags = parse(printer, arguments, PredictFlags(), "predict", "Find classes, objects or masks in photos.")
     if not flags.photos:
-        raise UserError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
+        raise PacelineError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
     if flags.score_above is not None and not 0 <= flags.score_above <= 1:
-        raise UserError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
+        raise PacelineError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
     if flags.max_objects < 0:
-        raise UserError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
+        raise PacelineError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
     if flags.tile < 0 or 0 < flags.tile < 32:
-        raise UserError(f"--tile {flags.tile}: must be 32 pixels or more, or 0 (whole photos alone).")
+        raise PacelineError(f"--tile {flags.tile}: must be 32 pixels or more, or 0 (whole photos alone).")
     if not 0 <= flags.overlap <= 0.9:
-        raise UserError(f"--overlap {flags.overlap:g}: a share of a tile's side, from 0 to 0.9.")
+        raise PacelineError(f"--overlap {flags.overlap:g}: a share of a tile's side, from 0 to 0.9.")
     if flags.every < 1:
-        raise UserError(f"--every {flags.every}: must be 1 (each frame) or more.")
+        raise PacelineError(f"--every {flags.every}: must be 1 (each frame) or more.")
     video, listing = _found(flags)
     with nullcontext() if video is None else closing(video):
         return _carry_out(printer, flags, video, listing)
 
 
-def _carry_out(printer: Printer, flags: Flags, video: Video | None, listing: Listing) -> int:
+def _carry_out(printer: Printer, flags: PredictFlags, video: Video | None, listing: ImageListing) -> int:
     """Open the run, answer, and say what came of it."""
-    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
-    check_named(flags.run, verb="predict", **asked)
+    requested = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
+    check_named(flags.run, verb="predict", **requested)
     from paceline import inference
-    from paceline.inference.outputs.prediction_dir import check_answers_folder
-    from paceline.inference.writer import formats_of
+    from paceline.inference.outputs.prediction_dir import check_prediction_dir
+    from paceline.inference.writer import choose_output_formats
 
-    check_answers_folder(flags.out)
+    check_prediction_dir(flags.out)
     with printer.waiting(f"opening {flags.run}"):
-        predictor = inference.load(flags.run, **asked, say=printer.note)
+        predictor = inference.load(flags.run, **requested, say=printer.note)
     _check_objects(flags, predictor)
-    formats = formats_of(flags.write, flags.out, predictor, video=video is not None)
+    formats = choose_output_formats(flags.write, flags.out, predictor, video=video is not None)
     if passed_over := listing.skipped():
         printer.note(f"skipped {passed_over}")
     began = time.perf_counter()
@@ -103,7 +103,9 @@ def _carry_out(printer: Printer, flags: Flags, video: Video | None, listing: Lis
         raise
     seconds = time.perf_counter() - began
     answered, noun = count.answered, "photo" if video is None else "frame"
-    printer.note(f"{counted(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}")
+    printer.note(
+        f"{format_count(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}"
+    )
     if count.without:
         printer.note(
             f"without an answer: {len(count.without):,} of {answered + len(count.without):,}"
@@ -115,24 +117,24 @@ def _carry_out(printer: Printer, flags: Flags, video: Video | None, listing: Lis
     return 1 if count.without else 0
 
 
-def _found(flags: Flags) -> tuple[Video | None, Listing]:
-    """The one video, opened; or the photos. Raises UserError for a video among others, and for what cannot be read."""
-    from paceline.inference.photo_paths import Listing, find_photos, is_video
+def _found(flags: PredictFlags) -> tuple[Video | None, ImageListing]:
+    """The one video, opened; or the photos. Raises PacelineError for a video among others, and for what cannot be read."""
+    from paceline.inference.photo_paths import ImageListing, find_photos, is_video
 
     videos = [path for path in flags.photos if is_video(path)]
     if not videos:
         for flag, given in (("--every", flags.every > 1), ("--frames", flags.frames)):
             if given:
-                raise UserError(f"{flag}: for a video or a camera, and photos are named. Leave it away.")
+                raise PacelineError(f"{flag}: for a video or a camera, and photos are named. Leave it away.")
         return None, find_photos(flags.photos, apart_from=(flags.run, flags.out))
     if len(flags.photos) > 1:
-        raise UserError(f"{videos[0]}: a video stands alone in a command, with an --out of its own. Name one of them.")
+        raise PacelineError(f"{videos[0]}: a video stands alone in a command, with an --out of its own. Name one of them.")
     from paceline.inference.video import Video
 
-    return Video(videos[0], every=flags.every), Listing()
+    return Video(videos[0], every=flags.every), ImageListing()
 
 
-def _least_score(printer: Printer, flags: Flags, predictor: PhotoPredictor) -> float:
+def _least_score(printer: Printer, flags: PredictFlags, predictor: Predictor) -> float:
     """The score from which on objects are printed and drawn."""
     from paceline.inference.results import SHOWN_ABOVE
 
@@ -148,59 +150,69 @@ def _least_score(printer: Printer, flags: Flags, predictor: PhotoPredictor) -> f
 
 
 def _answer(
-    printer: Printer, flags: Flags, listing: Listing, predictor: PhotoPredictor, formats: Sequence[Format]
-) -> Count:
+    printer: Printer, flags: PredictFlags, listing: ImageListing, predictor: Predictor, formats: Sequence[OutputFormat]
+) -> PredictionCounts:
     """Print, draw and write every photo's answer."""
-    from paceline.inference.outputs.prediction_dir import new_answers
-    from paceline.inference.writer import Asked, Count, answer_all, jpeg_of, notes_on_pixels, places_of
+    from paceline.inference.outputs.prediction_dir import open_prediction_dir
+    from paceline.inference.writer import (
+        ImageOutcome,
+        PredictionCounts,
+        draw_jpeg,
+        locate_results,
+        note_dropped_pixels,
+        write_all_predictions,
+    )
 
     ids, about_ids = _image_ids(flags, listing, predictor)
     head, printed, shown = _manner(printer, flags, predictor)
-    places, top = places_of(listing, ids, formats)
+    locations, top = locate_results(listing, ids, formats)
     results = predictor.stream(listing.photos, tile=flags.tile, overlap=flags.overlap)
-    asked = (
-        Asked(str(photo), place, ids.get(photo), result) for photo, place, result in zip(listing.photos, places, results)
+    requested = (
+        ImageOutcome(str(photo), location, ids.get(photo), result)
+        for photo, location, result in zip(listing.photos, locations, results)
     )
-    count = Count(without=list(listing.refused))
-    with new_answers(flags.out, head, coco=bool(ids), formats=formats) as answers:
-        answer_all(asked, answers, printed, shown, count, draw=jpeg_of if flags.pictures else None)
+    count = PredictionCounts(without=list(listing.refused))
+    with open_prediction_dir(flags.out, head, coco=bool(ids), formats=formats) as answers:
+        write_all_predictions(requested, answers, printed, shown, count, draw=draw_jpeg if flags.pictures else None)
         answers.finish(count.without)
     if predictor.finds_objects:
         printer.note(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
     if formats:
-        written = some([one.joined or f"{one.top}/" for one in formats], 99)
+        written = join_names([one.joined or f"{one.top}/" for one in formats], 99)
         printer.note(f"written for other tools: {written}; photos are named from {top} on")
     if turned := count.turned:
         carry = f"{turned:,} photo{' carries' if turned == 1 else 's carry'} an EXIF rotation"
         applied = predictor.trained.recipe.input.exif == "apply"
         printer.note(f"{carry}: {'turned by it' if applied else 'not turned, because the run was trained so'}")
-    for line in notes_on_pixels(listing.photos):
+    for line in note_dropped_pixels(listing.photos):
         printer.note(line)
     return count
 
 
 def _answer_video(
-    printer: Printer, flags: Flags, video: Video, predictor: PhotoPredictor, formats: Sequence[Format]
-) -> Count:
+    printer: Printer, flags: PredictFlags, video: Video, predictor: Predictor, formats: Sequence[OutputFormat]
+) -> PredictionCounts:
     """Print, draw and write every frame's answer."""
-    from paceline.inference.video import answer_video
+    from paceline.inference.video import write_video_predictions
 
     head, printed, shown = _manner(printer, flags, predictor)
     stream = partial(predictor.stream, tile=flags.tile, overlap=flags.overlap)
-    return answer_video(video, stream, flags.out, head, formats, printed, shown, flags.pictures, flags.frames)
+    return write_video_predictions(video, stream, flags.out, head, formats, printed, shown, flags.pictures, flags.frames)
 
 
-def _manner(printer: Printer, flags: Flags, predictor: PhotoPredictor) -> tuple[dict[str, object], Printed, Shown]:
+def _manner(
+    printer: Printer, flags: PredictFlags, predictor: Predictor
+) -> tuple[dict[str, object], StdoutWriter, DisplayOptions]:
     """Facts for the head of predictions.json, what is printed, and what is shown."""
-    from paceline.inference.writer import Printed, Shown
+    from paceline.inference.writer import DisplayOptions, StdoutWriter
 
     head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
     least = _least_score(printer, flags, predictor)
-    shown = Shown(least, flags.classes, flags.max_objects, flags.labels)
-    return head, Printed(printer.note, printer.say, flags.quiet, flags.json), shown
+    shown = DisplayOptions(least, flags.classes, flags.max_objects, flags.labels)
+    return head, StdoutWriter(printer.note, printer.say, flags.quiet, flags.json), shown
 
 
-def _check_objects(flags: Flags, predictor: PhotoPredictor) -> None:
+def _check_objects(flags: PredictFlags, predictor: Predictor) -> None:
     """Refuse flags of objects for a run that names whole photos, and classes that the run does not have."""
     if not predictor.finds_objects:
         given = {
@@ -211,23 +223,23 @@ def _check_objects(flags: Flags, predictor: PhotoPredictor) -> None:
             "--tile": flags.tile,
         }
         for flag in (flag for flag, value in given.items() if value):
-            raise UserError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
+            raise PacelineError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
     for name in flags.classes:
         if name not in predictor.classes:
             known = ", ".join(predictor.classes[:10]) + (", ..." if len(predictor.classes) > 10 else "")
-            hint = did_you_mean(name, predictor.classes) or f"Its classes: {known}."
-            raise UserError(f"--classes {name}: {flags.run} has no such class. {hint}")
+            hint = suggest_name(name, predictor.classes) or f"Its classes: {known}."
+            raise PacelineError(f"--classes {name}: {flags.run} has no such class. {hint}")
 
 
-def _image_ids(flags: Flags, listing: Listing, predictor: PhotoPredictor) -> tuple[Mapping[Path, int], str]:
+def _image_ids(flags: PredictFlags, listing: ImageListing, predictor: Predictor) -> tuple[Mapping[Path, int], str]:
     """The photos' ids in an annotation file, for coco_results.json, and whence; or none, and why."""
-    from paceline.inference.outputs.coco_ids import ids_in_file, known_ids
+    from paceline.inference.outputs.coco_ids import find_image_ids, read_image_ids
 
     if not predictor.finds_objects:
         return {}, ""
     if not flags.annotations:
-        return known_ids(listing.photos, predictor.trained.facts)
+        return find_image_ids(listing.photos, predictor.trained.facts)
     categories = dict(zip(predictor.classes, predictor.category_ids))
-    ids = ids_in_file(listing.photos, Path(flags.annotations).expanduser(), categories)
+    ids = read_image_ids(listing.photos, Path(flags.annotations).expanduser(), categories)
     left = sum(photo not in ids for photo in listing.photos)
     return ids, f"ids of {flags.annotations}" + (f"; photos that it does not list: {left:,}" if left else "")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.flags import out_folder, parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
@@ -142,7 +142,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if kind in ("coco", "voc", "yolo"):
         return _boxes(printer, kind, rest)
     known = ", ".join(("folder", "imagenet", "coco", "voc", "yolo", *LAYOUTS, "shapes"))
-    raise UserError(f"prepare {kind!r}: there is no such kind. Known: {known}.")
+    raise PacelineError(f"prepare {kind!r}: there is no such kind. Known: {known}.")
 
 
 def _folder(printer: Printer, kind: str, arguments: Sequence[str]) -> int:
@@ -150,10 +150,10 @@ def _folder(printer: Printer, kind: str, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, default, f"prepare {kind}", "Verify class folders and index them.")
     if isinstance(flags, ImagenetFlags) and (flags.train_tar or flags.val_tar):
         if flags.data or flags.val_fraction or not (flags.train_tar and flags.val_tar):
-            raise UserError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
+            raise PacelineError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
         devkit = flags.devkit or str(Path(flags.val_tar).with_name(DEVKIT))  # beside the second tar where none is named
         if not Path(devkit).expanduser().is_file():
-            raise UserError(
+            raise PacelineError(
                 f"{devkit}: not there. The classes of the validation photos are in {DEVKIT}, beside the tars' own "
                 "download; name it with --devkit FILE."
             )
@@ -166,7 +166,7 @@ def _folder(printer: Printer, kind: str, arguments: Sequence[str]) -> int:
         return _index_containers(printer, "tar", ContainerFlags(**named, **_flaws(flags)))
     out = out_folder(flags.out)
     if not flags.data:
-        raise UserError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
+        raise PacelineError(f"name the folder that holds train/ and val/: paceline prepare {kind} --data DIR")
     if isinstance(flags, ImagenetFlags) and flags.devkit:
         _sort_val(printer, Path(flags.data), Path(flags.devkit).expanduser())
     from paceline.data.prepare.class_source import prepare_folder
@@ -207,10 +207,12 @@ def _boxes(printer: Printer, kind: Literal["coco", "voc", "yolo"], arguments: Se
     coco = flags if isinstance(flags, CocoFlags) else CocoFlags()
     if coco.zips:
         if flags.data or flags.val_fraction or coco.images:
-            raise UserError("--zips names all files of the data set; leave --data, --images and --val-fraction out.")
+            raise PacelineError("--zips names all files of the data set; leave --data, --images and --val-fraction out.")
         paths = [Path(coco.zips).expanduser() / name for name in COCO_ZIPS]
         if lacking := [path for path in paths if not path.is_file()]:
-            raise UserError(f"{lacking[0]}: not there. --zips names the folder of {', '.join(COCO_ZIPS)}, as downloaded.")
+            raise PacelineError(
+                f"{lacking[0]}: not there. --zips names the folder of {', '.join(COCO_ZIPS)}, as downloaded."
+            )
         train, val, boxes = map(str, paths)
         named: dict[str, Any] = {"train": (train,), "val": (val,), "annotations": boxes, "val_annotations": boxes}
         named |= {name: getattr(coco, name) for name in ("expect", "on_missing", "on_class_mismatch")}
@@ -218,10 +220,10 @@ def _boxes(printer: Printer, kind: Literal["coco", "voc", "yolo"], arguments: Se
     out = out_folder(flags.out)
     files = (coco.images, coco.annotations, coco.val_images, coco.val_annotations)
     if flags.data and any(files):
-        raise UserError("name either the data set's folder or --images and --annotations, not both.")
+        raise PacelineError("name either the data set's folder or --images and --annotations, not both.")
     if not flags.data and not any(files):
         also = ", or --images DIR --annotations FILE" if kind == "coco" else ""
-        raise UserError(f"name the data set's folder: paceline prepare {kind} --data DIR{also}")
+        raise PacelineError(f"name the data set's folder: paceline prepare {kind} --data DIR{also}")
     from paceline.data.prepare.box_source import BoxRequest, prepare_boxes
 
     with progress_bar(printer) as progress:
@@ -238,12 +240,12 @@ def _boxes(printer: Printer, kind: Literal["coco", "voc", "yolo"], arguments: Se
 def _containers(printer: Printer, layout: str, arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         if any(word.partition("=")[0] == "--train" for word in arguments):
-            raise UserError(f"{arguments[0]}: name the training files once, either with --train or without it.")
+            raise PacelineError(f"{arguments[0]}: name the training files once, either with --train or without it.")
         arguments = ["--train", *arguments]
     about = "Verify photos in containers and index them."
     flags = parse(printer, arguments, ContainerFlags(), f"prepare {layout}", about)
     if not flags.train and not flags.val:
-        raise UserError(f"name the files: paceline prepare {layout} --train FILE... --val FILE... --out DIR")
+        raise PacelineError(f"name the files: paceline prepare {layout} --train FILE... --val FILE... --out DIR")
     return _index_containers(printer, layout, flags)
 
 
@@ -265,10 +267,10 @@ def _index_containers(printer: Printer, layout: str, flags: ContainerFlags) -> i
 
 
 def _printed(printer: Printer, manifest: Manifest) -> int:
-    from paceline.tools.report.prepare_notes import facts_of, findings, next_step
+    from paceline.tools.report.prepare_notes import next_step, prepare_lines, prepare_record
 
-    printer.facts = facts_of(manifest)
-    for line in [*findings(manifest), next_step(manifest)]:
+    printer.facts = prepare_record(manifest)
+    for line in [*prepare_lines(manifest), next_step(manifest)]:
         printer.say(line)
     return 0
 

@@ -9,13 +9,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from paceline._utils.atomic_write import KEY, check_output, write_output
-from paceline._utils.errors import RecipeError, UserError
+from paceline._utils.atomic_write import KEY, check_user_file, write_user_file
+from paceline._utils.errors import PacelineError, RecipeError
 from paceline.cli.flags import explain, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.training.open_data import open_task
 from paceline.training.request import check_request
 
@@ -42,33 +42,33 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the mosaic and print its path."""
     if arguments and arguments[0] in HELP:
         explain("preview RECIPE", ABOUT, PreviewFlags(), arguments)
-    asked = parse_recipe(arguments, PreviewFlags(), verb="preview", printer=printer)
-    flags = asked.controls
+    args = parse_recipe(arguments, PreviewFlags(), verb="preview", printer=printer)
+    flags = args.controls
     if flags.images < 1 or flags.columns < 1 or flags.step < 0:
         raise RecipeError("--images and --columns must be 1 or more, --step 0 or more.")
-    check_output(flags.out)
-    check_request(asked.recipe, flags.data)
+    check_user_file(flags.out)
+    check_request(args.recipe, flags.data)
     import torch
 
     from paceline.distributed.comm.launcher import read_launch
-    from paceline.distributed.comm.world import open_world
-    from paceline.inference.drawing.boxes import sample_picture
-    from paceline.inference.drawing.pictures import mosaic
+    from paceline.distributed.comm.world import open_distributed
+    from paceline.inference.drawing.boxes import draw_sample
+    from paceline.inference.drawing.pictures import draw_mosaic_page
 
-    with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(asked.recipe, Controls(data=flags.data), world, printer)
+    with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
+        task = open_task(args.recipe, RunOptions(data=flags.data), world, printer)
     photos, captions = [], []
     step = flags.step
     with printer.waiting("drawing"):
         while len(photos) < flags.images:
             for pixels, label in islice(task.data.samples_of_step(step), flags.images - len(photos)):
                 sample = pixels, label, task.data.classes
-                photo, caption = task.workload.reporting.picture(*sample) or sample_picture(*sample)
+                photo, caption = task.workload.reporting.picture(*sample) or draw_sample(*sample)
                 photos.append(photo)
                 captions.append(caption)
             step += 1
-    picture = mosaic(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
-    write_output(flags.out, _encoded(picture, flags.out))
+    picture = draw_mosaic_page(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
+    write_user_file(flags.out, _encoded(picture, flags.out))
     printer.facts = {"file": flags.out, "images": len(photos), "step": flags.step}
     printer.say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
     return 0
@@ -86,5 +86,5 @@ def _encoded(picture: Image.Image, out: Path) -> bytes:
         picture.save(buffer, kind, **marks.get(kind, {}))
     except (OSError, ValueError, KeyError) as problem:
         reason = f"a picture cannot be written as {out.suffix or 'a file without suffix'}: {problem}"
-        raise UserError(f"--out {out}: {reason}. Name a .png or .jpg file.") from None
+        raise PacelineError(f"--out {out}: {reason}. Name a .png or .jpg file.") from None
     return buffer.getvalue()

@@ -11,24 +11,24 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
-from paceline._utils.atomic_write import check_output, write_output
+from paceline._utils.atomic_write import check_user_file, write_user_file
 from paceline._utils.cache import cache_folder
-from paceline._utils.errors import UserError
-from paceline._utils.text import WORDS, columns, one_line
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import WORDS, escape_to_line, text_width
 from paceline.cli.flags import parse
-from paceline.cli.on_nodes import Elsewhere, is_launched, launched_answer
+from paceline.cli.on_nodes import RemoteFlags, is_launched, launch_for_answer
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.distributed.comm.launcher import SINGLE, Launch, read_launch
-from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.detect import count_cpus
 from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
     from paceline.config.system import System
-    from paceline.tools.qualify.judgement import Row, Verdict
+    from paceline.tools.qualify.judgement import QualifyCheck, QualifyReport
 
 RANK_GIB = 3.0  # of memory that a rank takes on a CPU, where each core has one, as the rates were recorded
-MOST_MINUTES = 24 * 60.0
+MAX_MINUTES = 24 * 60.0
 JSON_FILE, PAGE = "qualify.json", "qualify.html"
 ABOUT = """Is this machine as fast as it should be? Training steps, their input, box scores, the disk and an all-reduce are
 measured on all devices at the same time and judged by published rates; on a CPU by recorded ones, made to fit by tests of
@@ -36,7 +36,7 @@ its cores. Exit code 0: as fast as expected; 1: slower, with what to look at nex
 
 
 @dataclass(frozen=True)
-class Flags(Elsewhere):
+class QualifyFlags(RemoteFlags):
     """How long to measure, where to write, and which nodes to start on."""
 
     minutes: Annotated[float, Help("minutes to take, about; 3: a gross fault; 30: heat and neighbors")] = 30.0
@@ -51,23 +51,23 @@ class Flags(Elsewhere):
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, judge, print; 0 as fast as expected, 1 slower.
 
-    Raises UserError where there would be nothing to measure.
+    Raises PacelineError where there would be nothing to measure.
     """
-    flags = parse(printer, arguments, Flags(), "qualify", ABOUT)
-    if not 0 < flags.minutes <= MOST_MINUTES:
-        raise UserError(f"--minutes {flags.minutes:g}: must be above 0, and {MOST_MINUTES:g} at most.")
+    flags = parse(printer, arguments, QualifyFlags(), "qualify", ABOUT)
+    if not 0 < flags.minutes <= MAX_MINUTES:
+        raise PacelineError(f"--minutes {flags.minutes:g}: must be above 0, and {MAX_MINUTES:g} at most.")
     if flags.out and not flags.facts:
         if Path(flags.out).is_file():
-            raise UserError(f"--out {flags.out}: this is a file. Name a folder, for {JSON_FILE} and {PAGE}.")
+            raise PacelineError(f"--out {flags.out}: this is a file. Name a folder, for {JSON_FILE} and {PAGE}.")
         for name in (JSON_FILE, PAGE):
-            check_output(Path(flags.out) / name)
+            check_user_file(Path(flags.out) / name)
     folder = Path(flags.folder).expanduser().absolute() if flags.folder else cache_folder()
     if flags.folder and not folder.is_dir():
-        raise UserError(f"--folder {flags.folder}: there is no such folder.")
+        raise PacelineError(f"--folder {flags.folder}: there is no such folder.")
     launch = read_launch(os.environ)
     if launch.kind != SINGLE.kind:
         if is_launched(arguments):
-            raise UserError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
+            raise PacelineError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
         return _finish(flags, _measured(printer, flags, choose_system(flags.system or "auto"), launch, folder))
     if flags.through == "local":
         system = choose_system(flags.system or "auto")
@@ -79,20 +79,20 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     words = ("qualify", "--facts", "--minutes", f"{flags.minutes:g}", "--folder", str(folder), *quiet)
     silent = flags.json or printer.quiet  # stdout is for the answer alone
     same = {"system_name": flags.system, "ranks": flags.ranks, "json": silent, "writes": (str(folder),)}
-    code, text = launched_answer("qualify", words, flags, **same)
+    code, text = launch_for_answer("qualify", words, flags, **same)
     return _finish(flags, json.loads(text)) if text and not code else code
 
 
 def cpu_ranks(system: System) -> int:
     """One a core, as many as the memory that training may plan with holds."""
-    return max(1, min(cpu_cores(), int(system.memory_gib / RANK_GIB)))
+    return max(1, min(count_cpus(), int(system.memory_gib / RANK_GIB)))
 
 
-def _measured(printer: Printer, flags: Flags, system: System, launch: Launch, folder: Path) -> dict[str, Any] | None:
+def _measured(printer: Printer, flags: QualifyFlags, system: System, launch: Launch, folder: Path) -> dict[str, Any] | None:
     """What all ranks found; None but on rank 0."""
-    from paceline.distributed.comm.environment import environment
-    from paceline.distributed.comm.world import open_world
-    from paceline.distributed.device.provenance import versions
+    from paceline.distributed.comm.environment import apply_environment
+    from paceline.distributed.comm.world import open_distributed
+    from paceline.distributed.device.provenance import collect_versions
     from paceline.distributed.device.setup import choose_device
     from paceline.tools.qualify.measurements import measure_rank
 
@@ -102,33 +102,33 @@ def _measured(printer: Printer, flags: Flags, system: System, launch: Launch, fo
     watched = launch.rank == 0 and not printer.quiet
     say = (lambda text: print(text, file=sys.stderr, flush=True)) if watched else (lambda _: None)
     together = Path(flags.out).absolute().parent if flags.facts and flags.out else Path.cwd()  # which all nodes see
-    with environment(system, launch, named=False):
-        with open_world(launch, device=device, secret_folder=together) as world:
+    with apply_environment(system, launch, named=False):
+        with open_distributed(launch, device=device, secret_folder=together) as world:
             own = measure_rank(world, launch, system, minutes=flags.minutes, folder=folder, say=say)
             ranks = world.gather_bytes(json.dumps(own).encode())
         # Last, when clocks and heat are as training leaves them.
         problems = _examined(flags, launch, together)
     if problems is None or ranks is None:
         return None
-    found = [json.loads(rank) for rank in ranks]
-    return {"minutes": flags.minutes, "versions": versions(), "doctor": problems, "ranks": found}
+    results = [json.loads(rank) for rank in ranks]
+    return {"minutes": flags.minutes, "versions": collect_versions(), "doctor": problems, "ranks": results}
 
 
-def _examined(flags: Flags, launch: Launch, folder: Path) -> list[str] | None:
+def _examined(flags: QualifyFlags, launch: Launch, folder: Path) -> list[str] | None:
     """What `paceline doctor` calls a problem; None but on rank 0."""
-    from paceline.launch.doctor.compare import examine_nodes, names
-    from paceline.launch.doctor.here import examine
+    from paceline.launch.doctor.compare import examine_nodes, name_nodes
+    from paceline.launch.doctor.here import check_node
     from paceline.launch.doctor.multi_node import examine_together
 
     if launch.world == 1:
-        return [f"{finding.about}: {finding.text}" for finding in examine(folder) if finding.level == "problem"]
+        return [f"{finding.about}: {finding.text}" for finding in check_node(folder) if finding.level == "problem"]
     # A store of ours has its port for itself.
     again = replace(launch, port=launch.port + (not launch.agent_store), job=f"{launch.job}-doctor")
     if (nodes := examine_together(again, folder)) is None:
         return None
-    called, expected = names(nodes), choose_system(flags.system) if flags.system else None
-    found = [finding.with_names(called) for finding in examine_nodes(nodes, expected) if finding.level == "problem"]
-    problems = [f"{finding.about}: {finding.text}" for finding in found]
+    called, expected = name_nodes(nodes), choose_system(flags.system) if flags.system else None
+    results = [finding.with_names(called) for finding in examine_nodes(nodes, expected) if finding.level == "problem"]
+    problems = [f"{finding.about}: {finding.text}" for finding in results]
     for name, node in zip(called, nodes):
         if "NV" in node.links and node.network.endswith("by SHM"):
             problems.append(
@@ -137,48 +137,48 @@ def _examined(flags: Flags, launch: Launch, folder: Path) -> list[str] | None:
     return problems
 
 
-def _finish(flags: Flags, facts: dict[str, Any] | None) -> int:
+def _finish(flags: QualifyFlags, facts: dict[str, Any] | None) -> int:
     """Judge, print and write, on rank 0; -> the exit code."""
     if facts is None:
         return 0
     if flags.facts:
         write_answer(facts, out=flags.out, printed=not flags.out)
         return 0
-    from paceline.tools.qualify.judgement import judge
+    from paceline.tools.qualify.judgement import judge_ranks
 
-    verdict = judge(facts["ranks"], facts["doctor"])
+    verdict = judge_ranks(facts["ranks"], facts["doctor"])
     rows = [{**asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in verdict.rows]
     answer = {"good": verdict.good, "rows": rows, "slowest": verdict.slowest, "advice": list(verdict.advice), **facts}
     write_answer(answer, out=str(Path(flags.out) / JSON_FILE) if flags.out else "", printed=flags.json)
     if flags.out:
-        write_output(Path(flags.out) / PAGE, _page(verdict, facts))
+        write_user_file(Path(flags.out) / PAGE, _page(verdict, facts))
     if not flags.json:
-        print("\n".join(lines(verdict, facts)))
+        print("\n".join(format_report(verdict, facts)))
         if flags.out:
             print(f"the page is {Path(flags.out) / PAGE}")
     return 0 if verdict.good else 1
 
 
-def lines(verdict: Verdict, facts: Mapping[str, Any]) -> list[str]:
+def format_report(verdict: QualifyReport, facts: Mapping[str, Any]) -> list[str]:
     """The table, who is slowest, the verdict and what to look at, at most as wide as the terminal."""
-    wide = min(columns(), 120)
-    found = wrap(one_line(about(facts)), wide, **WORDS)
-    found.append(f"{'':<30}{'measured':>10}{'expected':>10}{'':10}{'ratio':>6}")
+    wide = min(text_width(), 120)
+    results = wrap(escape_to_line(describe_machine(facts)), wide, **WORDS)
+    results.append(f"{'':<30}{'measured':>10}{'expected':>10}{'':10}{'ratio':>6}")
     for row in verdict.rows:
-        words = spelled(row)
-        found.append(f"{row.name:<30.30}{words[0]:>10}{words[1]:>10} {row.unit:<9}{words[2]:>6}  {row.verdict}")
+        words = format_check(row)
+        results.append(f"{row.name:<30.30}{words[0]:>10}{words[1]:>10} {row.unit:<9}{words[2]:>6}  {row.verdict}")
     for basis in dict.fromkeys(row.basis for row in verdict.rows if row.basis):
-        found += wrap(f"expected by {one_line(basis)}", wide, subsequent_indent="  ", **WORDS)
+        results += wrap(f"expected by {escape_to_line(basis)}", wide, subsequent_indent="  ", **WORDS)
     if verdict.slowest:
-        found += wrap(f"slowest: {one_line(verdict.slowest)}", wide, subsequent_indent="  ", **WORDS)
+        results += wrap(f"slowest: {escape_to_line(verdict.slowest)}", wide, subsequent_indent="  ", **WORDS)
     slow = sum(row.verdict == "slower" for row in verdict.rows)
-    found.append(f"slower than expected: {slow} of {len(verdict.rows)}" if slow else "as fast as expected")
+    results.append(f"slower than expected: {slow} of {len(verdict.rows)}" if slow else "as fast as expected")
     for text in verdict.advice:
-        found += wrap(f"look at: {one_line(text)}", wide, subsequent_indent="  ", **WORDS)
-    return found
+        results += wrap(f"look at: {escape_to_line(text)}", wide, subsequent_indent="  ", **WORDS)
+    return results
 
 
-def about(facts: Mapping[str, Any]) -> str:
+def describe_machine(facts: Mapping[str, Any]) -> str:
     """The machine, in a line."""
     ranks, first = facts["ranks"], facts["ranks"][0]
     nodes, threads = len({rank["node"] for rank in ranks}), first["threads"]
@@ -188,25 +188,25 @@ def about(facts: Mapping[str, Any]) -> str:
     )
 
 
-def spelled(row: Row) -> tuple[str, str, str]:
+def format_check(row: QualifyCheck) -> tuple[str, str, str]:
     """Measured, expected and ratio as text."""
-    from paceline.tools.qualify.judgement import number
+    from paceline.tools.qualify.judgement import format_number
 
-    return number(row.measured), number(row.expected), f"{row.ratio:.2f}" if row.expected else ""
+    return format_number(row.measured), format_number(row.expected), f"{row.ratio:.2f}" if row.expected else ""
 
 
-def _page(verdict: Verdict, facts: Mapping[str, Any]) -> str:
+def _page(verdict: QualifyReport, facts: Mapping[str, Any]) -> str:
     from paceline.tools.qualify.judgement import TITLES
     from paceline.tools.report import html
 
     said = ("good", "as fast as expected") if verdict.good else ("bad", "slower than expected")
-    page = html.templates(Path(html.__file__).parent).get_template("qualify.html.jinja")
+    page = html.load_templates(Path(html.__file__).parent).get_template("qualify.html.jinja")
     words = {
         "name": "Qualify",
         "verdict": said,
-        "about": about(facts),
+        "about": describe_machine(facts),
         "cards": [],
         "titles": TITLES,
         "ranks": facts["ranks"],
     }
-    return page.render(judged=verdict, spelled=spelled, **words)
+    return page.render(judged=verdict, spelled=format_check, **words)

@@ -13,16 +13,16 @@ from typing import Annotated, Any
 
 import tyro
 
-from paceline._utils.atomic_write import check_output, write_output
-from paceline._utils.errors import UserError
-from paceline._utils.formatting import duration, metric_label, metric_text
+from paceline._utils.atomic_write import check_user_file, write_user_file
+from paceline._utils.errors import PacelineError
+from paceline._utils.formatting import format_duration, format_metric, format_metric_name
 from paceline._utils.reporter import Lines
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
 from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, read_run
 from paceline.models.registry import WORKLOADS
-from paceline.tools.compare.run_groups import groups_of, in_lines
+from paceline.tools.compare.run_groups import format_group, group_runs
 from paceline.training.logging.events import metrics_of, read_events
 
 # Columns and their widths: 80 in all with a time of 6 and the spaces between them. Longer words get what others leave.
@@ -31,7 +31,7 @@ NARROW, TIME = 80, 6
 
 
 @dataclass(frozen=True)
-class Flags:
+class RunsFlags:
     """Which runs."""
 
     folder: Annotated[Path, tyro.conf.Positional, Help("folder that holds runs, or a run")] = Path("runs")
@@ -42,37 +42,37 @@ class Flags:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the runs, newest last; those that cannot be read are named after them."""
-    flags = parse(printer, arguments, Flags(), "runs", "The runs in a folder, a line each, newest last.")
+    flags = parse(printer, arguments, RunsFlags(), "runs", "The runs in a folder, a line each, newest last.")
     if not flags.folder.is_dir():
-        raise UserError(f"{flags.folder}: there is no such folder. Name one that holds runs: paceline runs FOLDER")
+        raise PacelineError(f"{flags.folder}: there is no such folder. Name one that holds runs: paceline runs FOLDER")
     if flags.html:
-        check_output(flags.html, "--html")
+        check_user_file(flags.html, "--html")
     alone = (flags.folder / "run.json").exists()
     folders = [flags.folder] if alone else sorted(path.parent for path in flags.folder.glob("*/run.json"))
-    found, damaged, places = [], [], {}
+    results, damaged, locations = [], [], {}
     for folder in folders:
         try:
-            found.append(describe(folder, damaged))
-            places[found[-1][0]["name"]] = folder
-        except UserError as problem:
+            results.append(describe(folder, damaged))
+            locations[results[-1][0]["name"]] = folder
+        except PacelineError as problem:
             damaged.append(str(problem))
-    found.sort(key=lambda run: (run[0]["started"], run[0]["name"]))
-    groups = groups_of(found) if flags.folds else []
+    results.sort(key=lambda run: (run[0]["started"], run[0]["name"]))
+    groups = group_runs(results) if flags.folds else []
     if flags.html:
-        from paceline.tools.report.runs_page import Described, runs_page
+        from paceline.tools.report.runs_page import RunSummary, runs_page
 
-        runs = [Described(places[row["name"]], row, *rest) for row, *rest in found]
-        write_output(flags.html, runs_page(runs, Path(flags.html), compared=False), "--html")
+        runs = [RunSummary(locations[row["name"]], row, *rest) for row, *rest in results]
+        write_user_file(flags.html, runs_page(runs, Path(flags.html), compared=False), "--html")
         printer.say(flags.html)
     elif flags.json:
-        print(json.dumps(groups if flags.folds else [row for row, *_ in found], indent=1))
+        print(json.dumps(groups if flags.folds else [row for row, *_ in results], indent=1))
     elif flags.folds:
-        for line in [line for group in groups for line in in_lines(group)]:
+        for line in [line for group in groups for line in format_group(group)]:
             printer.say(line)
         if not groups:
             printer.say(f"no runs in {flags.folder} differ by fold or seed alone")
-    elif found:
-        rows = [{name: name for name in (*COLUMNS, "time")}, *(_in_words(row) for row, *_ in found)]
+    elif results:
+        rows = [{name: name for name in (*COLUMNS, "time")}, *(_in_words(row) for row, *_ in results)]
         widths = _widths(rows, shutil.get_terminal_size((NARROW, 24)).columns)
         for row in rows:
             printer.say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
@@ -87,7 +87,7 @@ def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], RunRecor
     """One run in JSON's types, its run.json, and the metrics of its evaluations.
 
     damaged   gets a line about events that are left out
-    Raises UserError for a folder whose run.json is none, or not as it was written.
+    Raises PacelineError for a folder whose run.json is none, or not as it was written.
     """
     facts = read_run(folder)
     events = read_events(folder / "events.jsonl", Lines(damaged.append))
@@ -98,7 +98,7 @@ def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], RunRecor
     first = next(iter(scores[0]), "") if scores else ""
     usual = workload.reporting.headline if workload is not None else ""
     headline = usual if usual and (not scores or usual in scores[0]) else first
-    values = [found[headline] for found in scores if headline in found]
+    values = [result[headline] for result in scores if headline in result]
     row = {
         "name": folder.resolve().name,
         "recipe": facts.name,
@@ -119,14 +119,14 @@ def _in_words(row: dict[str, Any]) -> dict[str, str]:
     steps = row["steps"] if isinstance(row["steps"], int) else "?"
     best = "synthetic" if row["synthetic"] else "-"
     if row["best"] is not None:
-        best = f"{metric_label(row['headline'])} {metric_text(row['headline'], row['best'])}"
+        best = f"{format_metric_name(row['headline'])} {format_metric(row['headline'], row['best'])}"
     return {
         "name": row["name"],
         "recipe": row["recipe"],
         "status": row["status"].removesuffix("_early").replace("_", " "),
         "step": f"{row['step']}/{steps}",
         "best": best,
-        "time": duration(row["seconds"]).replace("min", "m").replace(" ", ""),  # 3m20s, 2h05m
+        "time": format_duration(row["seconds"]).replace("min", "m").replace(" ", ""),  # 3m20s, 2h05m
     }
 
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from paceline._utils.commands import to_install
-from paceline._utils.errors import UserError
+from paceline._utils.commands import install_command
+from paceline._utils.errors import PacelineError
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -25,7 +25,7 @@ from paceline.training.run_arguments import check_named
 if TYPE_CHECKING:
     import uvicorn
 
-    from paceline.inference.predictor import PhotoPredictor
+    from paceline.inference.predictor import Predictor
 
 TOKEN = "PACELINE_TOKEN"
 # Kubernetes' own patience between SIGTERM and SIGKILL.
@@ -33,7 +33,7 @@ END_SECONDS = 30
 
 
 @dataclass(frozen=True)
-class Flags:
+class ServeFlags:
     """What to serve, to whom."""
 
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
@@ -54,64 +54,64 @@ class Flags:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or Ctrl-C; 0 where everything in flight was answered, 75 where a second Ctrl-C cut it off."""
-    flags = parse(printer, arguments, Flags(), "serve", "Answer for photos over HTTP, with a page to try it.")
+    flags = parse(printer, arguments, ServeFlags(), "serve", "Answer for photos over HTTP, with a page to try it.")
     for package in ("starlette", "uvicorn", "python_multipart"):
         if find_spec(package) is None:
-            raise UserError(f"serve needs {package}, which is not installed:  {to_install('serve')}")
+            raise PacelineError(f"serve needs {package}, which is not installed:  {install_command('serve')}")
     token = _checked(flags)
-    asked = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
-    check_named(flags.run, verb="serve", **asked)
+    requested = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
+    check_named(flags.run, verb="serve", **requested)
     with _listen(flags) as listener:
         with printer.waiting(f"opening {flags.run}"):
             import numpy as np
 
             from paceline import inference
 
-            predictor = inference.load(flags.run, **asked, say=printer.say)
+            predictor = inference.load(flags.run, **requested, say=printer.say)
             # The first forward takes longer; and whether the network answers at all shows before anybody asks.
             predictor.predict(np.zeros((64, 64, 3), np.uint8))
         return _serve(printer, flags, token, predictor, listener)
 
 
-def _checked(flags: Flags) -> str:
-    """The token, "" for none. Raises UserError for flags that cannot be."""
-    from paceline.inference.serve.guard import FEWEST_LETTERS, is_loopback
+def _checked(flags: ServeFlags) -> str:
+    """The token, "" for none. Raises PacelineError for flags that cannot be."""
+    from paceline.inference.serve.guard import MIN_LETTERS, is_loopback
 
     if flags.run == Path():
-        raise UserError("name a run or a file of weights: paceline serve RUN")
+        raise PacelineError("name a run or a file of weights: paceline serve RUN")
     for name in ("queue", "max_bytes", "timeout", "connections"):
         if not getattr(flags, name) > 0:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(flags, name):g}: must be above 0.")
+            raise PacelineError(f"--{name.replace('_', '-')} {getattr(flags, name):g}: must be above 0.")
     for name in ("batch", "wait"):
         if not getattr(flags, name) >= 0:
-            raise UserError(f"--{name} {getattr(flags, name):g}: must be 0 or more.")
+            raise PacelineError(f"--{name} {getattr(flags, name):g}: must be 0 or more.")
     if not 0 <= flags.port < 1 << 16:
-        raise UserError(f"--port {flags.port}: ports are 1 to 65535; 0 takes a free one.")
+        raise PacelineError(f"--port {flags.port}: ports are 1 to 65535; 0 takes a free one.")
     token, named = flags.token or os.environ.get(TOKEN, ""), "--token" if flags.token else TOKEN
-    if token and (len(token) < FEWEST_LETTERS or not token.isascii() or not token.isprintable() or " " in token):
-        raise UserError(f"{named}: must be {FEWEST_LETTERS} or more letters, digits and signs, without spaces.")
+    if token and (len(token) < MIN_LETTERS or not token.isascii() or not token.isprintable() or " " in token):
+        raise PacelineError(f"{named}: must be {MIN_LETTERS} or more letters, digits and signs, without spaces.")
     if not token and not is_loopback(flags.host):
-        raise UserError(
+        raise PacelineError(
             f"--host {flags.host}: others reach this address, so it needs a token: {TOKEN}, or --token, of "
-            f"{FEWEST_LETTERS} or more characters."
+            f"{MIN_LETTERS} or more characters."
         )
     return token
 
 
-def _listen(flags: Flags) -> socket.socket:
+def _listen(flags: ServeFlags) -> socket.socket:
     """A listening socket, before the model is loaded: who comes early waits, and a port in use is said at once."""
     family = socket.AF_INET6 if ":" in flags.host else socket.AF_INET
     try:
         return socket.create_server((flags.host, flags.port), family=family, backlog=flags.connections)
     except OSError as problem:
         where = f"--host {flags.host} --port {flags.port}: cannot be listened on ({problem.strerror})"
-        raise UserError(f"{where}. Name another; --port 0 takes a free one.") from None
+        raise PacelineError(f"{where}. Name another; --port 0 takes a free one.") from None
 
 
-def _serve(printer: Printer, flags: Flags, token: str, predictor: PhotoPredictor, listener: socket.socket) -> int:
+def _serve(printer: Printer, flags: ServeFlags, token: str, predictor: Predictor, listener: socket.socket) -> int:
     from paceline.distributed.comm.exit_code import INTERRUPTED
 
-    server = server_of(predictor, flags, token)
+    server = make_server(predictor, flags, token)
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     whom = " for holders of the token" if token else ""
@@ -124,14 +124,14 @@ def _serve(printer: Printer, flags: Flags, token: str, predictor: PhotoPredictor
     return INTERRUPTED if server.force_exit else 0
 
 
-def server_of(predictor: PhotoPredictor, flags: Flags, token: str = "") -> uvicorn.Server:
+def make_server(predictor: Predictor, flags: ServeFlags, token: str = "") -> uvicorn.Server:
     """A server for `serve` to be called on, within the flags' limits."""
     import uvicorn
 
-    from paceline.inference.serve.app import application
-    from paceline.inference.serve.limits import guarded
+    from paceline.inference.serve.app import make_application
+    from paceline.inference.serve.limits import make_guarded_protocol
 
-    app = application(
+    app = make_application(
         predictor,
         most=flags.batch or predictor.trained.workload.photos_at_once,
         wait=flags.wait / 1000,
@@ -142,7 +142,7 @@ def server_of(predictor: PhotoPredictor, flags: Flags, token: str = "") -> uvico
     )
     config = uvicorn.Config(
         app,
-        http=guarded(flags.connections, flags.timeout),
+        http=make_guarded_protocol(flags.connections, flags.timeout),
         ws="none",
         loop="asyncio",
         log_config=None,

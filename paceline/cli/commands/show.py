@@ -8,29 +8,29 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from paceline._utils.commands import command
+from paceline._utils.commands import format_command
 from paceline._utils.errors import RecipeError
-from paceline._utils.formatting import where_time_goes
+from paceline._utils.formatting import format_step_times
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.text import Row, columns, laid_out
-from paceline.cli.flags import Asked, explain, parse_recipe
+from paceline._utils.text import Row, format_definitions, text_width
+from paceline.cli.flags import ParsedArgs, explain, parse_recipe
 from paceline.cli.help import HELP
-from paceline.cli.nodes import published_there, ranks_of
+from paceline.cli.nodes import count_ranks, note_published
 from paceline.cli.printing import Printer
-from paceline.cli.recipe_text import base_recipe, cells, every_cell, grid, table
+from paceline.cli.recipe_text import base_recipe, differing_cells, format_grid, format_recipe_table, list_cells
 from paceline.cli.saved_request import saved_request
 from paceline.config.constraints import Help, Whole
 from paceline.config.graph_file import GRAPHS
-from paceline.config.model_card import SUFFIX, in_words
-from paceline.config.plan import Plan, make_plan, training_ranks
-from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing
+from paceline.config.model_card import SUFFIX, format_card
+from paceline.config.plan import BatchPlan, count_training_ranks, make_plan
+from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing_fields
 from paceline.config.recipes.published_rows import LIKE
-from paceline.config.recipes.published_rows import Row as PublishedRow
-from paceline.config.run import FOLD, NONE, Controls, RunRecord, check_fold, run_file, run_folder
-from paceline.data.index.splits import fold_in_words, half_in_words
-from paceline.models.registry import workload_of
-from paceline.models.weights.download import fitting
-from paceline.tools.estimate.summary import check_rates, estimate_of, not_known, speed_for, speed_of_run
+from paceline.config.recipes.published_rows import PublishedRecipe as PublishedRow
+from paceline.config.run import FOLD, NONE, RunOptions, RunRecord, check_fold, run_file, run_folder
+from paceline.data.index.splits import format_fold, format_half
+from paceline.models.registry import get_workload
+from paceline.models.weights.download import pretrained_for
+from paceline.tools.estimate.summary import check_rates, choose_speed, estimate_rows, measure_run_speed, unknown_rows
 from paceline.training.input_stats import settle_pixels
 from paceline.training.logging.events import read_events
 from paceline.training.open_data import open_task
@@ -38,7 +38,7 @@ from paceline.training.plan_text import describe
 from paceline.training.request import check_request
 from paceline.training.run_arguments import saved_count
 from paceline.training.select import MARK, choose_recipe, is_folder
-from paceline.training.small_data import refuse_auto, refuse_few, report_length
+from paceline.training.small_data import check_auto, check_image_count, report_length
 
 if TYPE_CHECKING:
     from paceline.models.memory_estimate import MemoryEstimate
@@ -73,12 +73,12 @@ class ShowFlags:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShowArgs:
     """What a command line asks to see."""
 
-    asked: Asked  # the parsed flags
+    asked: ParsedArgs  # the parsed flags
     words: Sequence[str]  # of the command line, with those of a published row's machine
-    controls: Controls  # of the run
+    controls: RunOptions  # of the run
     run: Path  # the run, or a file that `export` wrote; empty: a recipe
     facts: RunRecord  # its run.json, or its card
     about_row: Sequence[str]  # of a published row
@@ -99,48 +99,48 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in HELP:
         explain("show RECIPE|RUN", ABOUT, ShowFlags(), arguments)
     shown = _read(printer, arguments)
-    asked, flags = shown.asked, shown.asked.controls
+    args, flags = shown.asked, shown.asked.controls
     if flags.diff:
         return _print_difference(printer, shown)
     if flags.nodes < 1 or flags.world < 0:
         raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
     check_rates(flags.rate, flags.link_gbit)
-    controls = _with_fold(shown.controls, flags, asked.given)
+    controls = _with_fold(shown.controls, flags, args.given)
     if flags.auto:
-        refuse_auto(asked.name, repeats=shown.repeats)
-    check_request(asked.recipe, flags.data)
+        check_auto(args.name, repeats=shown.repeats)
+    check_request(args.recipe, flags.data)
     reporter = SILENT if flags.json else printer
     if not shown.repeats:
-        first = flags.weights or fitting(asked.recipe)
-        asked = replace(asked, recipe=settle_pixels(asked.recipe, first, asked.given, reporter))
+        first = flags.weights or pretrained_for(args.recipe)
+        args = replace(args, recipe=settle_pixels(args.recipe, first, args.given, reporter))
     for line in shown.about_row:
         printer.note(line)
-    if not (flags.world or shown.repeats) and (text := published_there(asked)):
+    if not (flags.world or shown.repeats) and (text := note_published(args)):
         printer.note(text)
-    recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=asked), controls, reporter)
-    if shown.facts.plan.get("nodes") and not asked.given & {"nodes", "world", "system", "system.per_node"}:
+    recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=args), controls, reporter)
+    if shown.facts.plan.get("nodes") and not args.given & {"nodes", "world", "system", "system.per_node"}:
         plan = replace(plan, nodes=saved_count(shown.facts, "nodes"))
     own = None
-    if shown.repeats and not shown.card and not asked.given & {"system"}:
-        own = speed_of_run(shown.run, facts, recipe, asked.system.chip)
-    speed = speed_for(recipe, asked.name, asked.system_name, asked.system, plan, rate=flags.rate, run=own)
-    lines, estimate = estimate_of(
-        asked.name, recipe.task, asked.system_name, asked.system, plan, memory.parameters, speed, flags.link_gbit
+    if shown.repeats and not shown.card and not args.given & {"system"}:
+        own = measure_run_speed(shown.run, facts, recipe, args.system.chip)
+    speed = choose_speed(recipe, args.name, args.system_name, args.system, plan, rate=flags.rate, run=own)
+    lines, estimate = estimate_rows(
+        args.name, recipe.task, args.system_name, args.system, plan, memory.parameters, speed, flags.link_gbit
     )
-    card = in_words(shown.card)
+    card = format_card(shown.card)
     if flags.json:
-        parts = {"recipe": recipe, "system": asked.system, "plan": plan, "memory": memory}
+        parts = {"recipe": recipe, "system": args.system, "plan": plan, "memory": memory}
         more = {"estimate": estimate} | ({"card": card} if card else {})
         print(json.dumps({name: asdict(part) for name, part in parts.items()} | more, indent=2))
         return 0
     rows: list[Row] = [(head, [line] if head == "holds" else line.split(", ")) for head, line in card.items()]
     named = flags.weights or controls.weights
-    rows += describe(asked.name, recipe, asked.system_name, asked.system, plan, memory, weights=named)
+    rows += describe(args.name, recipe, args.system_name, args.system, plan, memory, weights=named)
     rows += _fold(facts)
-    measured = run_file(shown.run) if shown.repeats else asked.name
-    rows += lines or ([] if card else not_known(measured, asked.system.precision))
+    measured = run_file(shown.run) if shown.repeats else args.name
+    rows += lines or ([] if card else unknown_rows(measured, args.system.precision))
     rows += _time(shown.run) if shown.repeats and not card else []
-    for line in [*laid_out(rows, columns()), *_values(asked.name, recipe, everything=flags.all)]:
+    for line in [*format_definitions(rows, text_width()), *_values(args.name, recipe, everything=flags.all)]:
         printer.say(line)
     if to_train:
         for line in ("", f"to train so:  {to_train}"):
@@ -148,36 +148,38 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _read(printer: Printer, arguments: Sequence[str]) -> Shown:
-    """The command line, and the run.json that it names. Raises UserError as `parse_recipe` and `saved_request`."""
-    base, defaults, controls, path, facts = None, ShowFlags(), Controls(), Path(), RunRecord()
+def _read(printer: Printer, arguments: Sequence[str]) -> ShowArgs:
+    """The command line, and the run.json that it names. Raises PacelineError as `parse_recipe` and `saved_request`."""
+    base, defaults, controls, path, facts = None, ShowFlags(), RunOptions(), Path(), RunRecord()
     if arguments and _is_run(arguments[0]):
         path = Path(arguments[0])
         base, controls, facts, arguments = saved_request(path, arguments[1:], "show")
         defaults = _of_run(facts, controls)
-    words, about_row = on_its_machine(arguments)
-    asked = parse_recipe(words, defaults, verb="show", base=base, printer=printer)
-    flags = asked.controls
+    words, about_row = with_machine_flags(arguments)
+    args = parse_recipe(words, defaults, verb="show", base=base, printer=printer)
+    flags = args.controls
     if base is not None and flags.data:
         # Their images, within the run's limits, as `train RUN/run.json --data DIR` takes them.
         limits = {"train_images": controls.limit_train, "val_images": controls.limit_val}
-        flags = replace(flags, **{name: limit for name, limit in limits.items() if name not in asked.given})
-    return Shown(replace(asked, controls=flags), tuple(words), controls, path, facts, about_row)
+        flags = replace(flags, **{name: limit for name, limit in limits.items() if name not in args.given})
+    return ShowArgs(replace(args, controls=flags), tuple(words), controls, path, facts, about_row)
 
 
 def _is_run(word: str) -> bool:
     return is_folder(word) or word.endswith((".json", SUFFIX, *GRAPHS))
 
 
-def _planned(shown: Shown, controls: Controls, reporter: Reporter) -> tuple[Recipe, Plan, MemoryEstimate, RunRecord, str]:
+def _planned(
+    shown: ShowArgs, controls: RunOptions, reporter: Reporter
+) -> tuple[Recipe, BatchPlan, MemoryEstimate, RunRecord, str]:
     """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data, of
     --auto the command that trains so)."""
-    from paceline.models.memory_estimate import images_that_fit, memory_of
+    from paceline.models.memory_estimate import estimate_recipe_memory, max_images_per_forward
     from paceline.training.factory import check_weights
 
-    asked, flags, facts = shown.asked, shown.asked.controls, shown.facts
-    recipe, system, classes = asked.recipe, asked.system, len(shown.facts.classes)
-    workload = workload_of(recipe.task)
+    args, flags, facts = shown.asked, shown.asked.controls, shown.facts
+    recipe, system, classes = args.recipe, args.system, len(shown.facts.classes)
+    workload = get_workload(recipe.task)
     task, to_train = None, ""
     if flags.data:
         task, recipe, to_train = _opened(shown, controls, reporter)
@@ -192,27 +194,27 @@ def _planned(shown: Shown, controls: Controls, reporter: Reporter) -> tuple[Reci
                 f"how many images has {recipe.target_data}? Name the data set with --data DIR, or say it with "
                 "--train-images N --val-images N."
             )
-        memory = memory_of(workload, recipe, system, classes)
+        memory = estimate_recipe_memory(workload, recipe, system, classes)
     plan = make_plan(
         recipe,
         system,
-        world=training_ranks(ranks_of(flags, asked.given, system.per_node), flags.eval_ranks),
-        most=images_that_fit(memory, system),
+        world=count_training_ranks(count_ranks(flags, args.given, system.per_node), flags.eval_ranks),
+        most=max_images_per_forward(memory, system),
         train_images=images[0],
         val_images=images[1],
         eval_ranks=flags.eval_ranks,
     )
     if flags.data and not shown.repeats and not flags.auto:
-        planned = Controls(data=flags.data, limit_train=flags.train_images)
-        refuse_few(asked.name, recipe, plan, planned, asked.given, system.accelerator)
-        report_length(asked.name, recipe, plan, asked.given, system.accelerator == "cpu", reporter)
+        planned = RunOptions(data=flags.data, limit_train=flags.train_images)
+        check_image_count(args.name, recipe, plan, planned, args.given, system.accelerator)
+        report_length(args.name, recipe, plan, args.given, system.accelerator == "cpu", reporter)
     if flags.weights not in ("", NONE):
         labels = None if task is None else task.data.labels()
         check_weights(flags.weights, recipe, classes or DATA_CLASSES.get(recipe.target_data, 0), labels, reporter)
     return recipe, plan, memory, facts, to_train
 
 
-def _print_difference(printer: Printer, shown: Shown) -> int:
+def _print_difference(printer: Printer, shown: ShowArgs) -> int:
     """The values in which the recipe differs from that of --diff, which is a recipe or a run."""
     name, one, flags = shown.asked.name, shown.asked.recipe, shown.asked.controls
     if _is_run(flags.diff):
@@ -221,10 +223,14 @@ def _print_difference(printer: Printer, shown: Shown) -> int:
         other_name, other = flags.diff, choose_recipe(flags.diff)
     heads = [str(shown.run) if shown.repeats else name, flags.diff if _is_run(flags.diff) else other_name]
     if flags.json:
-        print(json.dumps({"recipes": heads, "differences": differing(one, other)}, indent=2))
+        print(json.dumps({"recipes": heads, "differences": differing_fields(one, other)}, indent=2))
         return 0
-    found = cells(one, other)
-    for line in table(found, heads, columns()) if found else [f"{heads[0]} and {heads[1]} have the same values"]:
+    results = differing_cells(one, other)
+    for line in (
+        format_recipe_table(results, heads, text_width())
+        if results
+        else [f"{heads[0]} and {heads[1]} have the same values"]
+    ):
         printer.say(line)
     return 0
 
@@ -233,15 +239,15 @@ def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
     """The recipe's values: all of them, or those that differ from what it is built on."""
     other_name, other = base_recipe(name, recipe)
     if everything:
-        return ["", f"every value; * differs from {other_name}", *grid(every_cell(recipe, other), columns())]
-    found = cells(recipe, other)
-    if not found:
+        return ["", f"every value; * differs from {other_name}", *format_grid(list_cells(recipe, other), text_width())]
+    results = differing_cells(recipe, other)
+    if not results:
         return ["", f"its values are those of {other_name}; --all prints them"]
     heads = "changed" if other_name == name else name, other_name
-    return ["", f"differs from {other_name} (--all prints every value)", *table(found, heads, columns())]
+    return ["", f"differs from {other_name} (--all prints every value)", *format_recipe_table(results, heads, text_width())]
 
 
-def _of_run(facts: RunRecord, controls: Controls) -> ShowFlags:
+def _of_run(facts: RunRecord, controls: RunOptions) -> ShowFlags:
     """The ranks and images of a run; a file that was never trained here has none."""
     if not facts.plan:
         return ShowFlags()
@@ -258,7 +264,7 @@ def _of_run(facts: RunRecord, controls: Controls) -> ShowFlags:
 def _fold(facts: RunRecord) -> list[Row]:
     """The line about the fold, or the half of the validation images, that a run.json names."""
     data = facts.data
-    fold, half = fold_in_words(data.get("fold")), half_in_words(data.get("half"))
+    fold, half = format_fold(data.get("fold")), format_half(data.get("half"))
     rows = (
         (fold, "the training images of the others are learned, its own evaluated"),
         (half, "of the validation images alone"),
@@ -268,11 +274,11 @@ def _fold(facts: RunRecord) -> list[Row]:
 
 def _time(run: Path) -> list[Row]:
     """Where the time of a run went."""
-    went = where_time_goes(read_events(run_folder(run) / "events.jsonl"))
+    went = format_step_times(read_events(run_folder(run) / "events.jsonl"))
     return [(head, [f"{name} {took}: {shares}"]) for head, (name, (took, shares)) in zip(("time", ""), went.items())]
 
 
-def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> Controls:
+def _with_fold(controls: RunOptions, flags: ShowFlags, given: Collection[str]) -> RunOptions:
     """The controls of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
     named = {name: getattr(flags, name) for name in ("folds", "fold") if name in given}
     if flags.auto and not flags.data:
@@ -284,7 +290,7 @@ def _with_fold(controls: Controls, flags: ShowFlags, given: Collection[str]) -> 
     return controls
 
 
-def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recipe, str]:
+def _opened(shown: ShowArgs, own: RunOptions, reporter: Reporter) -> tuple[Any, Recipe, str]:
     """The task on --data, opened as training opens it (an unprepared data set is prepared for that), the recipe with the target
     that a run on these data has, and the command that trains what --auto chose.
 
@@ -292,29 +298,29 @@ def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recip
     """
     import torch
 
-    from paceline.cli.commands.launch import without
+    from paceline.cli.commands.launch import remove_flags
     from paceline.distributed.comm.launcher import read_launch
-    from paceline.distributed.comm.world import open_world
-    from paceline.training.auto_config import command_without, look
+    from paceline.distributed.comm.world import open_distributed
+    from paceline.training.auto_config import apply_auto, command_without
     from paceline.training.open_data import opened_again
     from paceline.training.resolve import settle_target
 
-    asked, flags, system = shown.asked, shown.asked.controls, shown.asked.system
+    args, flags, system = shown.asked, shown.asked.controls, shown.asked.system
     fold = {name: getattr(own, name) for name in FOLD}
-    controls = Controls(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images, **fold)
+    controls = RunOptions(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images, **fold)
     to_train = ""
-    with open_world(read_launch({}), device=torch.device("cpu")) as world:
-        task = open_task(asked.recipe, controls, world, reporter)
+    with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
+        task = open_task(args.recipe, controls, world, reporter)
     if flags.auto:
-        ranks = training_ranks(ranks_of(flags, asked.given, system.per_node), flags.eval_ranks)
+        ranks = count_training_ranks(count_ranks(flags, args.given, system.per_node), flags.eval_ranks)
         cpu = system.accelerator == "cpu"
-        found = look(task, asked.recipe, controls, asked.given, cpu=cpu, ranks=ranks, reporter=reporter)
-        task = opened_again(task, found.recipe, controls)
-        first = flags.weights or fitting(asked.recipe)
+        result = apply_auto(task, args.recipe, controls, args.given, cpu=cpu, ranks=ranks, reporter=reporter)
+        task = opened_again(task, result.recipe, controls)
+        first = flags.weights or pretrained_for(args.recipe)
         weights = ("--weights", first) if first else ()
-        typed = command("train", *without(shown.words, flags, ShowFlags, ()), "--data", flags.data, *weights)
-        to_train = command_without(typed, found.facts)
-    return task, settle_target(task.recipe, controls, asked.given, task, reporter, repeats=shown.repeats), to_train
+        typed = format_command("train", *remove_flags(shown.words, flags, ShowFlags, ()), "--data", flags.data, *weights)
+        to_train = command_without(typed, result.facts)
+    return task, settle_target(task.recipe, controls, args.given, task, reporter, repeats=shown.repeats), to_train
 
 
 # A published row is planned on its own machine, given as flags. Flag of the user -> flag of that machine which it replaces too:
@@ -322,7 +328,7 @@ def _opened(shown: Shown, own: Controls, reporter: Reporter) -> tuple[Any, Recip
 GIVES_WAY = {"--world": "--nodes", "--system.precision": "--system.loss-scale"}
 
 
-def on_its_machine(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def with_machine_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """A command's words, with the flags that describe a row's machine behind them, and lines about it.
 
     A flag among the words takes its own place alone; --system NAME that of the whole machine, which a line says. No

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from paceline._utils.commands import command
+from paceline._utils.commands import format_command
 from paceline._utils.errors import RecipeError
-from paceline._utils.text import one_line
+from paceline._utils.text import escape_to_line
 from paceline.cli.flags import parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.distributed.comm.launcher import is_first_on_node, read_launch
 from paceline.training.logging.console import open_console
 from paceline.training.logging.stdout_guard import guard_exit
@@ -33,28 +33,28 @@ Recipes for data of your own (-cpu: on a CPU), and small ones from scratch:
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Train, and return the exit code of the run's ending."""
     if not arguments or arguments[0] in HELP:
-        from paceline.config.recipes import GROUPS, in_groups
+        from paceline.config.recipes import GROUPS, group_recipes
 
-        own = [name for name, group in in_groups().items() if group != GROUPS[""]]
+        own = [name for name, group in group_recipes().items() if group != GROUPS[""]]
         print(USAGE + "\n".join(f"  {name}" for name in own))
         print("\nThe others: paceline list recipes. `paceline train RECIPE --help` has a recipe's flags.")
         return 0 if arguments else 2
-    base, controls, notes = None, Controls(), []
+    base, controls, notes = None, RunOptions(), []
     if arguments[0].endswith(".json"):
         base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "train")
-        asked = parse_recipe(words, controls, verb="train", base=base, printer=printer)
+        args = parse_recipe(words, controls, verb="train", base=base, printer=printer)
         for name in ("data", "weights"):
-            if (path := getattr(asked.controls, name)) and name not in asked.given and is_first_on_node():
-                notes.append(one_line(f"--{name} {path!r}: as {arguments[0]} names it"))
+            if (path := getattr(args.controls, name)) and name not in args.given and is_first_on_node():
+                notes.append(escape_to_line(f"--{name} {path!r}: as {arguments[0]} names it"))
     else:
         if is_folder(arguments[0]):
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
-        asked = parse_recipe(arguments, controls, verb="train", printer=printer)
+        args = parse_recipe(arguments, controls, verb="train", printer=printer)
     launch = read_launch(os.environ)
-    request = asked.request(command("train", *arguments), repeats=base is not None)
+    request = args.request(format_command("train", *arguments), repeats=base is not None)
     validate(request, launch)
 
-    with open_console(asked.controls, launch.rank) as console:
+    with open_console(args.controls, launch.rank) as console:
         for note in notes:
             console.warning(note)
         console.doing("starting")
@@ -62,4 +62,4 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         from paceline.api import train_request
 
         guard_exit()
-        return train_request(replace(request, system=asked.system), console).exit_code
+        return train_request(replace(request, system=args.system), console).exit_code

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from paceline._utils.atomic_write import check_output
-from paceline._utils.commands import command
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import check_user_file
+from paceline._utils.commands import format_command
+from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import read_plain_text
-from paceline._utils.text import did_you_mean
+from paceline._utils.text import suggest_name
 from paceline.cli.commands.weights_check import run_check
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer
@@ -35,7 +35,7 @@ weights itself: paceline train RECIPE --weights FILE_OR_NAME."""
 
 
 @dataclass(frozen=True)
-class GetFlags:
+class WeightsGetFlags:
     """What to bring."""
 
     name: Annotated[str, tyro.conf.Positional, Help("which weights; empty: list them")] = ""
@@ -49,8 +49,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _get(printer: Printer, arguments: Sequence[str]) -> int:
-    flags = parse(printer, arguments, GetFlags(), "weights get", "Bring published weights.")
-    from paceline.models.weights.download import PUBLISHED, bring
+    flags = parse(printer, arguments, WeightsGetFlags(), "weights get", "Bring published weights.")
+    from paceline.models.weights.download import PUBLISHED, fetch_pretrained
 
     if not flags.name:
         width = max(map(len, PUBLISHED))
@@ -59,38 +59,38 @@ def _get(printer: Printer, arguments: Sequence[str]) -> int:
         return 0
     hub = flags.name.startswith("timm/")
     if not hub and flags.name not in PUBLISHED:
-        hint = did_you_mean(flags.name, PUBLISHED) or f"Known: {', '.join(PUBLISHED)}, timm/NAME."
-        raise UserError(f"weights get {flags.name!r}: no such weights. {hint}")
+        hint = suggest_name(flags.name, PUBLISHED) or f"Known: {', '.join(PUBLISHED)}, timm/NAME."
+        raise PacelineError(f"weights get {flags.name!r}: no such weights. {hint}")
     if hub and flags.from_:
-        raise UserError("--from: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
+        raise PacelineError("--from: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
     with printer.live_progress() as reporter:
-        kept = bring(flags.name, flags.out, reporter, source=flags.from_)
+        kept = fetch_pretrained(flags.name, flags.out, reporter, source=flags.from_)
     printer.facts = {"file": kept}
     if hub:
-        printer.say(f"next:  {command('weights', 'check', kept)}")
+        printer.say(f"next:  {format_command('weights', 'check', kept)}")
         return 0
     published = PUBLISHED[flags.name]
     for file in published.files:
         known = file.sha256_prefix or file.md5 or file.sha1
         printer.say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")
-    printer.say(f"next:  {command('weights', 'check', kept)}")
+    printer.say(f"next:  {format_command('weights', 'check', kept)}")
     if kept.suffix == ".pkl":
-        from paceline.models.weights.formats.detect import conversion
+        from paceline.models.weights.formats.detect import conversion_command
 
-        printer.say(f"then:  {conversion(kept)}")
+        printer.say(f"then:  {conversion_command(kept)}")
         kept = kept.with_suffix(".safetensors")
-    printer.say(f"or:    {command('train', *published.train.split(), '--data', 'DIR', '--weights', kept)}")
+    printer.say(f"or:    {format_command('train', *published.train.split(), '--data', 'DIR', '--weights', kept)}")
     return 0
 
 
 # A list of class names is a few kilobytes.
-MOST_NAMES_BYTES = 2**24
+MAX_NAMES_BYTES = 2**24
 # BatchNorm's epsilon where nobody chose another one.
 USUAL_EPS = 1e-5
 
 
 @dataclass(frozen=True)
-class Flags:
+class WeightsConvertFlags:
     """What to convert."""
 
     file: Annotated[str, tyro.conf.Positional, Help("weight file, or a checkpoint's folder")] = ""
@@ -103,46 +103,46 @@ class Flags:
 
 def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the converted file and say what is in it."""
-    flags = parse(printer, arguments, Flags(), "weights convert", "Convert weights into another form.")
+    flags = parse(printer, arguments, WeightsConvertFlags(), "weights convert", "Convert weights into another form.")
     if not flags.file and flags.to:
-        raise UserError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
-    from paceline.models.weights.formats.table import writable, write_form
+        raise PacelineError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
+    from paceline.models.weights.formats.table import writable_formats, write_format
 
-    forms = {form.name: form for form in writable()}
+    forms = {form.name: form for form in writable_formats()}
     if not flags.to:
         for form in forms.values():
             printer.say(f"--to {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
         return 2 if flags.file else 0
     if flags.to not in forms:
-        raise UserError(f"--to {flags.to}: there is no such form to write. Known: {', '.join(forms)}.")
+        raise PacelineError(f"--to {flags.to}: there is no such form to write. Known: {', '.join(forms)}.")
     form = forms[flags.to]
     if not flags.out:
-        raise UserError(f"name the file to write: --out FILE{form.suffixes[0]}")
+        raise PacelineError(f"name the file to write: --out FILE{form.suffixes[0]}")
     out = Path(flags.out)
     if out.suffix not in form.suffixes:
-        raise UserError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
-    from paceline.models.weights.weight_file import broken, open_weights
+        raise PacelineError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
+    from paceline.models.weights.weight_file import find_non_finite, open_weights
     from paceline.training.factory import weights_file
 
     path = weights_file(flags.file, pickles=True)
     if out.exists() and path.exists() and out.samefile(path):
-        raise UserError(f"--out {flags.out}: this is the file that is converted. Name another one.")
-    check_output(out)
+        raise PacelineError(f"--out {flags.out}: this is the file that is converted. Name another one.")
+    check_user_file(out)
     file = open_weights(path, pickles=True, colours=flags.colours, key=flags.key)
     if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
-        raise UserError(
+        raise PacelineError(
             f"--out {flags.out}: a {out.suffix} cannot keep that these weights need {needed}; name a .safetensors."
         )
     if file.form.name == form.name == "reference":
-        raise UserError(f"{flags.file}: is in this form already (--to {form.name}).")
+        raise PacelineError(f"{flags.file}: is in this form already (--to {form.name}).")
     ours = replace(file.ours, classes=tuple(names[0] for names in file.classes), certain=file.certain)
     if flags.classes:
         if form.name != "ours" or out.suffix != ".safetensors":
-            raise UserError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
+            raise PacelineError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
         ours = replace(ours, classes=_names(flags.classes, file), certain=True)
     with printer.waiting(f"writing {flags.out}"):
-        tensors, notes = write_form(file.path, ours, form, out)
+        tensors, notes = write_format(file.path, ours, form, out)
     for name in file.ours.left_out[:3]:
         printer.say(f"left out: {name}")
     if len(file.ours.left_out) > 3:
@@ -155,7 +155,7 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
         printer.say(
             f"note: these weights were trained with --model.bn-eps {file.eps:g}; others' networks have {USUAL_EPS:g}: set it there"
         )
-    if wild := broken(ours.tensors):
+    if wild := find_non_finite(ours.tensors):
         printer.say(
             f"note: {wild[0]} {f'and {len(wild) - 1:,} more hold' if wild[1:] else 'holds'} values that are no finite numbers"
         )
@@ -165,21 +165,21 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _names(place: str, file: WeightFile) -> tuple[str, ...]:
-    """The names in a file of lines or of JSON (a list, or a run.json). Raises UserError where they are none, or too few."""
+def _names(location: str, file: WeightFile) -> tuple[str, ...]:
+    """The names in a file of lines or of JSON (a list, or a run.json). Raises PacelineError where they are none, or too few."""
     try:
-        text = read_plain_text(place, MOST_NAMES_BYTES)
-        found = (
+        text = read_plain_text(location, MAX_NAMES_BYTES)
+        result = (
             json.loads(text) if text.lstrip()[:1] in ("[", "{") else [line for line in text.splitlines() if line.strip()]
         )
-        found = found.get("classes", []) if isinstance(found, dict) else found
-        names = tuple(name.strip() for name in found)
+        result = result.get("classes", []) if isinstance(result, dict) else result
+        names = tuple(name.strip() for name in result)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
         reason = getattr(problem, "strerror", None) or "it is neither lines nor a JSON list of names"
-        raise UserError(f"--classes {place}: cannot be read ({reason}).") from None
-    from paceline.models.weights.classes import row_count
+        raise PacelineError(f"--classes {location}: cannot be read ({reason}).") from None
+    from paceline.models.weights.classes import count_class_rows
 
-    rows = row_count(file.ours.tensors)
+    rows = count_class_rows(file.ours.tensors)
     if len(names) != rows:
-        raise UserError(f"--classes {place}: {len(names):,} names for the {rows:,} class rows of {file.path}.")
+        raise PacelineError(f"--classes {location}: {len(names):,} names for the {rows:,} class rows of {file.path}.")
     return names

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from paceline._utils.commands import command
-from paceline._utils.errors import UserError
-from paceline._utils.text import some
-from paceline.cli.flags import Asked, parse, parse_recipe
+from paceline._utils.commands import format_command
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import join_names
+from paceline.cli.flags import ParsedArgs, parse, parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
-from paceline.config.model_card import has_card, in_words, read_card
+from paceline.config.model_card import format_card, has_card, read_card
 
 if TYPE_CHECKING:
     from paceline.config.recipe import Recipe
-    from paceline.models.weights.identify import Fit
+    from paceline.models.weights.identify import RecipeMatch
 
 # Recipes that stand for the networks there are; GluonCV's Mask R-CNN has one layer more, Habana's SSD pads in another way.
 NETWORKS = ("resnet50", "ssd", "maskrcnn", "fasterrcnn", "maskrcnn-gluoncv")
-MOST_CLASSES = 8
+MAX_CLASSES = 8
 LEFT_OUT = 3
 
 
 @dataclass(frozen=True)
-class Flags:
+class WeightsCheckFlags:
     """What to look at."""
 
     file: Annotated[str, tyro.conf.Positional, Help("weight file, or a checkpoint's folder")] = ""
@@ -41,18 +41,18 @@ class Flags:
 
 def run_check(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what is found. Exit code 1 where its numbers are not finite, or no network of ours takes it."""
-    flags, asked = _flags(printer, arguments)
+    flags, args = _flags(printer, arguments)
     if not flags.file:
-        raise UserError("name a weight file: paceline weights check FILE")
-    from paceline.models.weights.formats.detect import PICKLED, conversion
-    from paceline.models.weights.identify import SMALL, fits, timm_trunk
-    from paceline.models.weights.weight_file import broken, open_weights
+        raise PacelineError("name a weight file: paceline weights check FILE")
+    from paceline.models.weights.formats.detect import PICKLED, conversion_command
+    from paceline.models.weights.identify import SMALL, detect_timm_name, find_matching_recipes
+    from paceline.models.weights.weight_file import find_non_finite, open_weights
     from paceline.training.factory import weights_file
     from paceline.training.select import choose_recipe
 
     path = weights_file(flags.file, pickles=True)
-    if asked is not None:
-        recipes, given = {flags.recipe: asked.recipe}, asked.given
+    if args is not None:
+        recipes, given = {flags.recipe: args.recipe}, args.given
     else:
         recipes, given = {name: choose_recipe(name) for name in NETWORKS} | _of_its_run(printer, path), frozenset()
     file = open_weights(path, pickles=True)
@@ -67,13 +67,13 @@ def run_check(printer: Printer, arguments: Sequence[str]) -> int:
         "tensors",
         f"{len(tensors)} of {numbers:,} numbers ({', '.join(f'{count} {name}' for name, count in types.items())})",
     )
-    card = in_words(read_card(path)) if has_card(path) else {}
+    card = format_card(read_card(path)) if has_card(path) else {}
     for head, line in card.items():
         _row(printer, head, line)
     if file.classes and not card:
         known = "" if file.certain else ", as they were published"
-        more = ", ..." if len(file.classes) > MOST_CLASSES else ""
-        names = ", ".join(names[0] or "-" for names in file.classes[:MOST_CLASSES])
+        more = ", ..." if len(file.classes) > MAX_CLASSES else ""
+        names = ", ".join(names[0] or "-" for names in file.classes[:MAX_CLASSES])
         _row(printer, "classes", f"{len(file.classes):,}{known}: {names}{more}")
     for field, value in file.ours.needs.items():
         _row(printer, "needs", f"--model.{field.replace('_', '-')} {value}")
@@ -82,34 +82,34 @@ def run_check(printer: Printer, arguments: Sequence[str]) -> int:
     if file.ours.lacks:
         _row(printer, "note", file.ours.lacks)
     if file.ours.left_out:
-        _row(printer, "left out", f"{some(file.ours.left_out, LEFT_OUT)}: no weights")
-    wild = broken(tensors)
-    _row(printer, "finite", f"no: {some(wild, LEFT_OUT)}" if wild else "yes")
+        _row(printer, "left out", f"{join_names(file.ours.left_out, LEFT_OUT)}: no weights")
+    wild = find_non_finite(tensors)
+    _row(printer, "finite", f"no: {join_names(wild, LEFT_OUT)}" if wild else "yes")
     with printer.waiting("trying networks"):
-        found = [replace(fit, model=None) for fit in fits(file, recipes, given)]  # a network is large
-        if asked is None and not any(fit.report for fit in found):
+        results = [replace(fit, model=None) for fit in find_matching_recipes(file, recipes, given)]  # a network is large
+        if args is None and not any(fit.report for fit in results):
             small = {name: choose_recipe(name) for name, _ in SMALL}
-            found += [fit for fit in fits(file, small, given) if fit.report]
-    taken = any(fit.report for fit in found)
+            results += [fit for fit in find_matching_recipes(file, small, given) if fit.report]
+    taken = any(fit.report for fit in results)
     printer.facts = {
         **{"file": path, "kind": file.kind, "form": file.form.name, "tensors": len(tensors), "numbers": numbers},
         **{
             "classes": [names[0] for names in file.classes],
             "finite": not wild,
-            "fits": [fit.called for fit in found if fit.report],
+            "fits": [fit.called for fit in results if fit.report],
         },
     }
-    for fit in found:
+    for fit in results:
         if fit.report or not taken:  # why other networks do not take it is of use where none does
             first, *rest = _row_of(fit, flags.rows)
             _row(printer, "fits" if fit.report else "not", f"{fit.called}: {first}")
             for line in rest:
                 _row(printer, "", line)
-    if not taken and (trunk := timm_trunk(file)):
-        again = command("weights", "check", path, "--recipe", "resnet50", "--model.trunk", trunk)
+    if not taken and (backbone := detect_timm_name(file)):
+        again = format_command("weights", "check", path, "--recipe", "resnet50", "--model.trunk", backbone)
         _row(printer, "next", f"its names are as timm's:  {again}")
     if file.kind == PICKLED:
-        _row(printer, "next", conversion(path))
+        _row(printer, "next", conversion_command(path))
     return 0 if taken and not wild else 1
 
 
@@ -120,34 +120,34 @@ class _RecipeFlags:
     rows: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
 
 
-def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[Flags, Asked | None]:
+def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[WeightsCheckFlags, ParsedArgs | None]:
     """-> this verb's own flags, and the recipe as its flags change it where one is named."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--recipe=") else [word])]
     if "--recipe" not in words[:-1] or set(HELP) & set(words):
         prog, about = "weights check", "What a file of weights is, and what it fits."
-        return parse(printer, arguments, Flags(), prog, about), None
+        return parse(printer, arguments, WeightsCheckFlags(), prog, about), None
     at = words.index("--recipe")
     name = words[at + 1]
     del words[at : at + 2]
     # The file is the first word, or the last one behind the flags.
     file = words.pop(0 if words[0][:1] != "-" else -1) if words and not all(word[:1] == "-" for word in words) else ""
-    asked = parse_recipe([name, *words], _RecipeFlags(), verb="weights check FILE --recipe", printer=printer)
+    args = parse_recipe([name, *words], _RecipeFlags(), verb="weights check FILE --recipe", printer=printer)
     called = " ".join([name, *(word for word in words if word != "--rows")])
-    return Flags(file, called, asked.controls.rows), asked
+    return WeightsCheckFlags(file, called, args.controls.rows), args
 
 
 def _of_its_run(printer: Printer, path: Path) -> dict[str, Recipe]:
     """The recipe of the run whose checkpoint this is; none where it is no checkpoint, or its run cannot be read."""
-    from paceline.models.weights.identify import of_its_run
+    from paceline.models.weights.identify import recipe_of_run
 
     try:
-        return of_its_run(path)
-    except UserError as problem:
+        return recipe_of_run(path)
+    except PacelineError as problem:
         printer.say(f"note      {str(problem).splitlines()[0]}")
         return {}
 
 
-def _row_of(fit: Fit, every: bool) -> list[str]:
+def _row_of(fit: RecipeMatch, every: bool) -> list[str]:
     """What became of each row of a file in a network, or why it is none for it."""
     if fit.report is None:
         return [fit.why]

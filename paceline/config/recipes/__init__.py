@@ -62,13 +62,13 @@ GROUPS = {
 }
 
 
-def in_groups() -> dict[str, str]:
+def group_recipes() -> dict[str, str]:
     """Recipe -> what it is for, those for own data first."""
     of = {name: next(end for end in GROUPS if name.endswith(end)) for name in RECIPES}
     return {name: GROUPS[of[name]] for name in sorted(RECIPES, key=lambda name: list(GROUPS).index(of[name]))}
 
 
-def base_of(name: str, task: str) -> str:
+def find_base(name: str, task: str) -> str:
     """The recipe of the menu that another one is built on, by its name: ssd-custom-cpu on ssd-custom, ssd@dell-dgx1-1024 on ssd.
 
     task   its workload, whose recipe is taken where no beginning of the name is a recipe's

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from paceline.config.maskrcnn import RPN, InstanceDetect, InstanceInput, MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import RPN, InstanceFilter, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
 
 MaskRCNNRecipe = Recipe[MaskRCNNModel, InstanceInput]
@@ -58,7 +58,7 @@ GLUONCV_MODEL = MaskRCNNModel(
     roi=RoI(fill="any", pooling="average", beta=1.0, limit=4.42),
     mask=MaskHead(sampling_ratio=2),
     # It suppresses whatever scores enough; on an accelerator the best 4,000 pairs must do.
-    detect=InstanceDetect(score_above=0.01, keep=1_000, candidates=4_000, least_side=0.0, clip="after", paste="gluoncv"),
+    detect=InstanceFilter(score_above=0.01, keep=1_000, candidates=4_000, least_side=0.0, clip="after", paste="gluoncv"),
 )
 # Objects of an annotated area of a pixel, whose boxes have four inside the photo.
 GLUONCV_INPUT = InstanceInput(resize="bilinear", sides="rounded", least_area=1.0, least_box=4.0)
@@ -275,7 +275,7 @@ def tiny() -> MaskRCNNRecipe:
             ),
             roi=RoI(samples=64, positive_share=0.5, channels=128),
             mask=MaskHead(convs=2, canvas=56),
-            detect=InstanceDetect(candidates=400),
+            detect=InstanceFilter(candidates=400),
         ),
         input=InstanceInput(short=(224, 256), long=352, crop=0.6, jitter="matrix", exif="apply", drop_empty=False),
         target_data="shapes-boxes",

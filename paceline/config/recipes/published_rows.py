@@ -57,7 +57,7 @@ FAMILIES: dict[str, tuple[Callable[..., Recipe], str]] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedRecipe:
     """One published configuration."""
 
     name: str  # workload@submitter-machine-batch
@@ -90,4 +90,6 @@ class Row:
         return f"{self.nodes * self.per_node * self.images:,} images a step on {self.machine}; {self.source}"
 
 
-ROWS: dict[str, Row] = {row.name: row for row in read_rows(Path(__file__).with_name("rows.json"), Row)}
+ROWS: dict[str, PublishedRecipe] = {
+    row.name: row for row in read_rows(Path(__file__).with_name("rows.json"), PublishedRecipe)
+}

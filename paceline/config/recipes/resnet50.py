@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paceline.config.recipe import DecayOn, Optim, Quality, Recipe, Schedule
-from paceline.config.resnet import PhotoInput, ResNetModel
+from paceline.config.resnet import ImageInput, ResNetModel
 
-ImageRecipe = Recipe[ResNetModel, PhotoInput]
+ImageRecipe = Recipe[ResNetModel, ImageInput]
 
 TARGET = (("top1", 0.759),)
 
@@ -24,7 +24,7 @@ TARGET = (("top1", 0.759),)
 # fan-in and in LARS's norms; fan-in Gaussian init, smoothing over the other 999 classes.
 MXNET_MODEL = ResNetModel(stem_channels=4, init="mlperf", smoothing="mxnet")
 # Its crop draws 5 to 100 percent of the photo (DALI pipeline of the same submission).
-MXNET_INPUT = PhotoInput(area=(0.05, 1.0))
+MXNET_INPUT = ImageInput(area=(0.05, 1.0))
 
 
 def sgd() -> ImageRecipe:
@@ -39,7 +39,7 @@ def sgd() -> ImageRecipe:
     return Recipe(
         task="classification",
         model=ResNetModel(zero_init_last_gamma=True),
-        input=PhotoInput(),
+        input=ImageInput(),
         global_batch=2048,
         epochs=90,
         bn_span=64,
@@ -139,7 +139,7 @@ def gaudi2_2048() -> ImageRecipe:
     return replace(
         mxnet,
         model=ResNetModel(),
-        input=PhotoInput(),
+        input=ImageInput(),
         epoch_steps="down",
         optim=replace(mxnet.optim, momentum_form="torch", decay_on="no_norm_no_bias"),
         # Its decay takes 36 epochs less the warm-up, and one step more (PolynomialDecayWithWarmup; logged: 20,626).
@@ -156,7 +156,7 @@ def custom() -> ImageRecipe:
     return Recipe(
         task="classification",
         model=ResNetModel(),
-        input=PhotoInput(area=(0.25, 1.0), eval_resize=232, exif="apply"),
+        input=ImageInput(area=(0.25, 1.0), eval_resize=232, exif="apply"),
         global_batch=64,
         epochs=30,
         bn_span=64,
@@ -204,7 +204,7 @@ def tiny() -> ImageRecipe:
     return Recipe(
         task="classification",
         model=ResNetModel(depth=10, width=32, zero_init_last_gamma=True),
-        input=PhotoInput(size=128, area=(0.3, 1.0), eval_resize=183, eval_size=160, exif="apply"),
+        input=ImageInput(size=128, area=(0.3, 1.0), eval_resize=183, eval_size=160, exif="apply"),
         target_data="shapes",
         global_batch=32,
         images_seen=72_000,

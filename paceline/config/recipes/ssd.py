@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from paceline.config.recipe import Optim, Quality, Recipe, Schedule
-from paceline.config.ssd import BoxInput, Detect, SSDModel
+from paceline.config.ssd import BoxInput, DetectionFilter, SSDModel
 
 SSDRecipe = Recipe[SSDModel, BoxInput]
 
@@ -31,7 +31,7 @@ MXNET_MODEL = SSDModel(
     heads="fused",
     box_order="cell-last",
     box_corners="float64",
-    detect=Detect(score_above=0.0, overlap="above", candidates_of="image", clip=True, plus_one=True),
+    detect=DetectionFilter(score_above=0.0, overlap="above", candidates_of="image", clip=True, plus_one=True),
 )
 MXNET_INPUT = BoxInput(jitter="dali", hue=0.5 / 360)
 
@@ -334,7 +334,7 @@ def tiny() -> SSDRecipe:
             extras_norm=True,
             scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90, 1.05),
             match_iou=0.35,
-            detect=Detect(score_above=0.01),
+            detect=DetectionFilter(score_above=0.01),
         ),
         input=BoxInput(
             size=192,

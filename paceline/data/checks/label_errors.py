@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paceline.data.checks.suspicious_boxes import overlaps
+from paceline.data.checks.suspicious_boxes import paired_overlaps
 
 ON, MEETS, BESIDE, SURE = 0.6, 0.3, 0.1, 0.6
 FEW = 20  # objects of a class that show how exact a run is
@@ -31,7 +31,7 @@ TITLES: dict[Kind, str] = {
 }
 
 
-class Suspect(NamedTuple):
+class SuspiciousLabel(NamedTuple):
     """One label."""
 
     kind: Kind
@@ -42,13 +42,13 @@ class Suspect(NamedTuple):
     degree: float  # the larger, the surer
 
 
-def label_errors(predictions: Mapping[str, Any]) -> list[Suspect]:
+def find_label_errors(predictions: Mapping[str, Any]) -> list[SuspiciousLabel]:
     """The surest first. predictions: the content of RUN/predictions/step-N.json; a detection of class 0 does not count."""
-    found = _of_photos if predictions["kind"] == "classification" else _of_objects
-    return sorted(found(predictions), key=lambda suspect: -suspect.degree)
+    result = _of_photos if predictions["kind"] == "classification" else _of_objects
+    return sorted(result(predictions), key=lambda suspect: -suspect.degree)
 
 
-def _of_photos(predictions: Mapping[str, Any]) -> Iterator[Suspect]:
+def _of_photos(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
     names = predictions["classes"]
     images = [image for image in predictions["images"] if image["top5"]]
     own: list[list[float]] = [[] for _ in names]
@@ -60,7 +60,7 @@ def _of_photos(predictions: Mapping[str, Any]) -> Iterator[Suspect]:
         label, (best, score) = image["label"], max(chance.items(), key=lambda pair: pair[1])
         if best != label and score >= usual[best]:
             note = f"labelled {names[label]}, found {names[best]} at {score:.2f}"
-            yield Suspect("class", image["file"], None, (), note, score - chance.get(label, 0.0))
+            yield SuspiciousLabel("class", image["file"], None, (), note, score - chance.get(label, 0.0))
 
 
 class _Shown(NamedTuple):
@@ -76,26 +76,26 @@ class _Shown(NamedTuple):
     alike: np.ndarray  # (D, M) the overlap with objects of the same class, else 0
 
 
-def _of_objects(predictions: Mapping[str, Any]) -> Iterator[Suspect]:
+def _of_objects(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
     names, photos = predictions["classes"], [*_shown(predictions)]
     least = _least_overlap(photos, len(names))
     for photo in photos:
         for row in np.flatnonzero(~photo.crowd).tolist() if len(photo.scores) else ():
             k, alike, scores = int(photo.classes[row]), photo.alike[:, row], photo.scores
             others = np.where((photo.labels != k) & (photo.overlap[:, row] >= ON), scores, -1.0)
-            place, nearest = int(others.argmax()), int(alike.argmax())
-            if others[place] >= 0 and alike.max() < MEETS:
-                note = f"labelled {names[k - 1]}, found {names[photo.labels[place] - 1]} at {scores[place]:.2f}"
-                yield Suspect("class", photo.file, row, tuple(photo.boxes[place]), note, float(scores[place]))
+            index, nearest = int(others.argmax()), int(alike.argmax())
+            if others[index] >= 0 and alike.max() < MEETS:
+                note = f"labelled {names[k - 1]}, found {names[photo.labels[index] - 1]} at {scores[index]:.2f}"
+                yield SuspiciousLabel("class", photo.file, row, tuple(photo.boxes[index]), note, float(scores[index]))
             elif MEETS <= alike[nearest] < least[k] and photo.overlap[nearest].argmax() == row:
                 note = f"{names[k - 1]}, found at {scores[nearest]:.2f} with an IoU of {alike[nearest]:.2f}"
                 degree = float(scores[nearest] * (1 - alike[nearest]))
-                yield Suspect("place", photo.file, row, tuple(photo.boxes[nearest]), note, degree)
-        for place in np.flatnonzero((photo.overlap.max(axis=1, initial=0) < BESIDE) & (photo.scores >= SURE)).tolist():
-            left, top, width, height = photo.boxes[place].tolist()
-            note = f"found {names[photo.labels[place] - 1]} at {photo.scores[place]:.2f}, "
+                yield SuspiciousLabel("place", photo.file, row, tuple(photo.boxes[nearest]), note, degree)
+        for index in np.flatnonzero((photo.overlap.max(axis=1, initial=0) < BESIDE) & (photo.scores >= SURE)).tolist():
+            left, top, width, height = photo.boxes[index].tolist()
+            note = f"found {names[photo.labels[index] - 1]} at {photo.scores[index]:.2f}, "
             note += f"{width:.0f} x {height:.0f} px from {left:.0f}, {top:.0f}"
-            yield Suspect("missing", photo.file, None, tuple(photo.boxes[place]), note, float(photo.scores[place]))
+            yield SuspiciousLabel("missing", photo.file, None, tuple(photo.boxes[index]), note, float(photo.scores[index]))
 
 
 def _shown(predictions: Mapping[str, Any]) -> Iterator[_Shown]:
@@ -127,4 +127,4 @@ def _least_overlap(photos: Sequence[_Shown], classes: int) -> np.ndarray:
 
 def _each_with_each(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray) -> np.ndarray:
     first, second = np.indices((len(boxes), len(others))).reshape(2, -1)
-    return overlaps(boxes[first], others[second], crowd[second]).reshape(len(boxes), len(others))
+    return paired_overlaps(boxes[first], others[second], crowd[second]).reshape(len(boxes), len(others))

@@ -17,12 +17,12 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paceline._utils.commands import command
+from paceline._utils.commands import format_command
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import Reporter
-from paceline.data.checks.label_errors import TITLES, label_errors
-from paceline.data.checks.near_duplicates import MOST_PHOTOS, near_copies
-from paceline.data.checks.notices import shown_splits, turned_photos, where
+from paceline.data.checks.label_errors import TITLES, find_label_errors
+from paceline.data.checks.near_duplicates import MAX_PHOTOS, find_near_duplicates
+from paceline.data.checks.notices import find_rotated_images, names_where, open_displayed_splits
 from paceline.data.checks.suspicious_boxes import KINDS, find_suspicious
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
@@ -32,7 +32,7 @@ UNEQUAL = 20  # from this ratio of the most common class to the rarest on
 Place = tuple[str, int]  # split, row
 
 
-class Found(NamedTuple):
+class LintMatch(NamedTuple):
     """One photo, object or class."""
 
     place: Place | None  # None for classes
@@ -46,14 +46,14 @@ class Found(NamedTuple):
         return f"{self.name}: {self.note}" if self.note else self.name
 
 
-class Finding(NamedTuple):
+class LintIssue(NamedTuple):
     """All of one kind."""
 
     colour: Literal["bad", "fair"]
     key: str  # stable, for programs
     title: str
     why: str
-    found: Sequence[Found]
+    found: Sequence[LintMatch]
 
     def record(self) -> dict[str, Any]:
         """For --json."""
@@ -66,7 +66,7 @@ def lint(
     answers: Mapping[str, Mapping[str, Any]],
     passed: Callable[[int], None] = lambda _: None,
     folders: Sequence[str] = (),
-) -> list[Finding]:
+) -> list[LintIssue]:
     """Every finding, the bad ones first; kinds of which there is none are left out.
 
     splits   of one data set, train first; boxes in the frame that they are drawn in
@@ -81,29 +81,35 @@ def lint(
     return sorted((one for one in findings if one.found), key=lambda one: one.colour)
 
 
-def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Iterable[Finding]:
+def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Iterable[LintIssue]:
     equal = list(_equal(splits))
-    near = near_copies(splits, passed)
+    near = find_near_duplicates(splits, passed)
     kinds = [("equal", "byte for byte", equal)]
     if near is not None:
         known = {frozenset(pair[:2]) for pair in equal}
         kinds.append(("near", "re-encoded, resized or mirrored", [p for p in near.pairs if frozenset(p[:2]) not in known]))
-        damaged = [Found(place, (), _name(splits, place)) for place in near.damaged]
-        yield Finding("bad", "damaged", "photos that cannot be decoded", "training would stop at them", damaged)
-        apart = [Found(place, (), _name(splits, place), note) for place, note in near.apart]
+        damaged = [LintMatch(location, (), _name(splits, location)) for location in near.damaged]
+        yield LintIssue("bad", "damaged", "photos that cannot be decoded", "training would stop at them", damaged)
+        apart = [LintMatch(location, (), _name(splits, location), note) for location, note in near.apart]
         why = "a model sees other pixels where another library reads them"
-        yield Finding("fair", "decoded_apart", "photos that libraries decode differently", why, apart)
+        yield LintIssue("fair", "decoded_apart", "photos that libraries decode differently", why, apart)
     for key, how, pairs in kinds:
         across = [pair for pair in pairs if pair[0][0] != pair[1][0]]
         within = [pair for pair in pairs if pair[0][0] == pair[1][0]]
         named = [pair for pair in within if _differ(splits, *pair[:2])]
         rest = [pair for pair in within if not _differ(splits, *pair[:2])]
-        yield Finding("bad", f"{key}_across", f"photos in two splits, {how}", "scores will flatter", _pairs(splits, across))
-        yield Finding("bad", f"{key}_classes", f"photos in two classes, {how}", "one label is wrong", _pairs(splits, named))
-        yield Finding("fair", f"{key}_within", f"photos twice in a split, {how}", "they count twice", _pairs(splits, rest))
+        yield LintIssue(
+            "bad", f"{key}_across", f"photos in two splits, {how}", "scores will flatter", _pairs(splits, across)
+        )
+        yield LintIssue(
+            "bad", f"{key}_classes", f"photos in two classes, {how}", "one label is wrong", _pairs(splits, named)
+        )
+        yield LintIssue(
+            "fair", f"{key}_within", f"photos twice in a split, {how}", "they count twice", _pairs(splits, rest)
+        )
     if near is None:
-        text = f"more than {MOST_PHOTOS:,} photos: only equal ones were looked for"
-        yield Finding("fair", "near", "near copies", "not looked for", [Found(None, (), text)])
+        text = f"more than {MAX_PHOTOS:,} photos: only equal ones were looked for"
+        yield LintIssue("fair", "near", "near copies", "not looked for", [LintMatch(None, (), text)])
 
 
 def _equal(splits: Mapping[str, Index]) -> Iterable[tuple[Place, Place, float]]:
@@ -123,33 +129,33 @@ def _differ(splits: Mapping[str, Index], one: Place, other: Place) -> bool:
     return labels[0] != labels[1]
 
 
-def _pairs(splits: Mapping[str, Index], pairs: Iterable[tuple[Place, Place, float]]) -> list[Found]:
-    return [Found(second, (), _name(splits, second), f"is {_name(splits, first)}") for first, second, _ in pairs]
+def _pairs(splits: Mapping[str, Index], pairs: Iterable[tuple[Place, Place, float]]) -> list[LintMatch]:
+    return [LintMatch(second, (), _name(splits, second), f"is {_name(splits, first)}") for first, second, _ in pairs]
 
 
-def _name(splits: Mapping[str, Index], place: Place) -> str:
+def _name(splits: Mapping[str, Index], location: Place) -> str:
     """The photo's file below the set's folder."""
-    return os.fsdecode(splits[place[0]].relative_name(place[1]))
+    return os.fsdecode(splits[location[0]].relative_name(location[1]))
 
 
-def _classes(splits: Mapping[str, Index], classes: Sequence[str]) -> Iterable[Finding]:
+def _classes(splits: Mapping[str, Index], classes: Sequence[str]) -> Iterable[LintIssue]:
     counts = {name: _counts(index, len(classes)) for name, index in splits.items()}
     spelt = defaultdict(list)
     for name in classes:
         spelt[re.sub(r"[\W_]+", "", name.casefold()).removesuffix("s")].append(name)
-    twice = [Found(None, (), " and ".join(names)) for names in spelt.values() if len(names) > 1]
-    yield Finding("bad", "class_twice", "classes with one name in two spellings", "each takes the other's photos", twice)
+    twice = [LintMatch(None, (), " and ".join(names)) for names in spelt.values() if len(names) > 1]
+    yield LintIssue("bad", "class_twice", "classes with one name in two spellings", "each takes the other's photos", twice)
     for split, learnt in ((name, counts["train"]) for name in counts if name != "train" and "train" in counts):
-        unseen = [Found(None, (), name) for name in where((counts[split] > 0) & (learnt == 0), classes)]
-        yield Finding("bad", "unseen", f"classes of {split} that train lacks", "they cannot be learned", unseen)
-        unscored = [Found(None, (), name) for name in where((counts[split] == 0) & (learnt > 0), classes)]
-        yield Finding("fair", "unscored", f"classes of train that {split} lacks", "they are not scored", unscored)
+        unseen = [LintMatch(None, (), name) for name in names_where((counts[split] > 0) & (learnt == 0), classes)]
+        yield LintIssue("bad", "unseen", f"classes of {split} that train lacks", "they cannot be learned", unseen)
+        unscored = [LintMatch(None, (), name) for name in names_where((counts[split] == 0) & (learnt > 0), classes)]
+        yield LintIssue("fair", "unscored", f"classes of train that {split} lacks", "they are not scored", unscored)
     first = next(iter(counts.values()), np.zeros(0))
     there = np.flatnonzero(first)
     if len(there) and first.max() >= UNEQUAL * first[there].min():
         most, least = int(first.argmax()), int(there[first[there].argmin()])
         text = f"{classes[most]} {first[most]:,}, {classes[least]} {first[least]:,}"
-        yield Finding("fair", "unequal", "unequal classes", "rare ones are learned last", [Found(None, (), text)])
+        yield LintIssue("fair", "unequal", "unequal classes", "rare ones are learned last", [LintMatch(None, (), text)])
 
 
 def _counts(index: Index, classes: int) -> np.ndarray:
@@ -158,32 +164,32 @@ def _counts(index: Index, classes: int) -> np.ndarray:
     return np.bincount(index.labels, minlength=classes)
 
 
-def _objects(splits: Mapping[str, Index]) -> Iterable[Finding]:
+def _objects(splits: Mapping[str, Index]) -> Iterable[LintIssue]:
     of = {name: find_suspicious(index) for name, index in splits.items() if "object_starts" in index.extra}
     for kind in KINDS:
-        found = [
-            Found((name, one.image), one.objects, _name(splits, (name, one.image)), one.note)
+        results = [
+            LintMatch((name, one.image), one.objects, _name(splits, (name, one.image)), one.note)
             for name, kinds in of.items()
             for one in kinds[kind.key].worst
         ]
         title = f"boxes: {kind.title[0].lower()}{kind.title[1:]}"
-        yield Finding("bad" if kind.grave else "fair", kind.key, title, kind.why, found)
+        yield LintIssue("bad" if kind.grave else "fair", kind.key, title, kind.why, results)
 
 
-def _turned(splits: Mapping[str, Index]) -> Iterable[Finding]:
-    found = [Found(place, (), _name(splits, place)) for place in turned_photos(splits)]
+def _turned(splits: Mapping[str, Index]) -> Iterable[LintIssue]:
+    results = [LintMatch(location, (), _name(splits, location)) for location in find_rotated_images(splits)]
     why = "readers that ignore EXIF see them lying, and boxes drawn in one frame lie wrong in the other"
-    yield Finding("fair", "turned", "photos turned by EXIF", why, found)
+    yield LintIssue("fair", "turned", "photos turned by EXIF", why, results)
 
 
 def _labels(
     splits: Mapping[str, Index], names: Sequence[Sequence[str]], answers: Mapping[str, Mapping[str, Any]]
-) -> Iterable[Finding]:
-    found: defaultdict[str, list[tuple[float, Found]]] = defaultdict(list)
-    skipped: list[Found] = []
+) -> Iterable[LintIssue]:
+    result: defaultdict[str, list[tuple[float, LintMatch]]] = defaultdict(list)
+    skipped: list[LintMatch] = []
     for run, predictions in answers.items():
         try:
-            suspects = label_errors(_with_current_labels(predictions, splits, names, skipped))
+            suspects = find_label_errors(_with_current_labels(predictions, splits, names, skipped))
         except (KeyError, TypeError, ValueError, IndexError) as problem:
             reason = problem if isinstance(problem, ValueError) else f"field {problem}"
             raise DataError(
@@ -193,15 +199,15 @@ def _labels(
         for one in suspects:
             split, row = one.file
             objects = () if one.object is None else (int(splits[split].extra["object_starts"][row]) + one.object,)
-            found[one.kind].append((one.degree, Found((split, row), objects, _name(splits, (split, row)), one.note)))
+            result[one.kind].append((one.degree, LintMatch((split, row), objects, _name(splits, (split, row)), one.note)))
     for kind, title in TITLES.items():
-        surest = [one for _, one in sorted(found[kind], key=lambda pair: -pair[0])]
-        yield Finding("fair", f"label_{kind}", title, "look at each; the surest come first", surest)
-    yield Finding("fair", "not_compared", "labels that no run was compared with", "the set has changed since", skipped)
+        surest = [one for _, one in sorted(result[kind], key=lambda pair: -pair[0])]
+        yield LintIssue("fair", f"label_{kind}", title, "look at each; the surest come first", surest)
+    yield LintIssue("fair", "not_compared", "labels that no run was compared with", "the set has changed since", skipped)
 
 
 def _with_current_labels(
-    predictions: Mapping[str, Any], splits: Mapping[str, Index], names: Sequence[Sequence[str]], skipped: list[Found]
+    predictions: Mapping[str, Any], splits: Mapping[str, Index], names: Sequence[Sequence[str]], skipped: list[LintMatch]
 ) -> dict[str, Any]:
     """Return the predictions with the present labels and class numbers of the set; a photo's place is its "file".
 
@@ -219,50 +225,50 @@ def _with_current_labels(
         raise ValueError(f"they are of kind {predictions['kind']}")
     before, images = predictions["classes"], {}
     now = list(max(names, key=lambda listed: len({*listed} & {*before})))
-    number = {name: place for place, name in enumerate(now, first)}
+    number = {name: position for position, name in enumerate(now, first)}
     numbers = {k: k if before == now else number[name] for k, name in enumerate(before, first) if name in number}
     shared = [*numbers.values()]
-    skipped += [Found(None, (), name, "not in the run") for name, place in number.items() if place not in shared]
+    skipped += [LintMatch(None, (), name, "not in the run") for name, position in number.items() if position not in shared]
     for image in predictions["images"]:
-        split, row = place = known.get(image.get("digest", image["file"]), ("", 0))
+        split, row = location = known.get(image.get("digest", image["file"]), ("", 0))
         index = splits.get(split)
         if index is None or image.get("width", index.widths[row]) != index.widths[row]:
-            skipped.append(Found(None, (), image["file"], "missing or changed"))
+            skipped.append(LintMatch(None, (), image["file"], "missing or changed"))
         elif first:
             rows = slice(*index.extra["object_starts"][row : row + 2])
             labels, crowd = index.extra["classes"][rows], index.extra["crowd"][rows] > 0
             # Nothing is reported for an object of a class that the run does not have.
             truth = {"boxes": index.extra["boxes"][rows], "labels": labels, "crowd": crowd | ~np.isin(labels, shared)}
             labels = [numbers.get(label, 0) for label in image["labels"]]
-            images[place] = {**image, "file": place, "labels": labels, "truth": truth}
+            images[location] = {**image, "file": location, "labels": labels, "truth": truth}
         elif index.labels[row] in shared:
             best = [{**one, "class": numbers[one["class"]]} for one in image["top5"] if one["class"] in numbers]
-            images[place] = {"file": place, "label": int(index.labels[row]), "top5": best}
+            images[location] = {"file": location, "label": int(index.labels[row]), "top5": best}
     if predictions["images"] and not images:
         raise ValueError(f"none of its photos is in this data set as it was: {skipped[-1].name}")
     return {**predictions, "classes": now, "images": [*images.values()]}
 
 
-def refuse_spoilt(manifest: Manifest, reporter: Reporter) -> None:
+def require_usable(manifest: Manifest, reporter: Reporter) -> None:
     """What `train --lint` does before anything is built: the findings as lines.
 
     Raises DataError where one of them would spoil a result.
     """
-    findings = lint(shown_splits(manifest), manifest.class_names or manifest.classes, {})
-    for line in lines_of(findings):
+    findings = lint(open_displayed_splits(manifest), manifest.class_names or manifest.classes, {})
+    for line in format_issues(findings):
         reporter.line(line)
     if bad := [one for one in findings if one.colour == "bad"]:
         what = "; ".join(f"{one.title}: {len(one.found):,}" for one in bad)
-        more = command("data", "lint", manifest.called, "--page", "lint.html")
+        more = format_command("data", "lint", manifest.called, "--page", "lint.html")
         raise DataError(f"--lint: {what}. Nothing was trained. Look at them with  {more}  or leave --lint away.")
     if not findings:
         reporter.line("lint: nothing found")
 
 
-def lines_of(findings: Sequence[Finding]) -> Iterator[str]:
+def format_issues(findings: Sequence[LintIssue]) -> Iterator[str]:
     """A line a finding, and one for each of the first."""
     for one in findings:
         yield f"{one.colour}  {len(one.found):,}  {one.title}: {one.why}"
-        yield from (f"        {found.text}" for found in one.found[:SHOWN])
+        yield from (f"        {result.text}" for result in one.found[:SHOWN])
         if len(one.found) > SHOWN:
             yield f"        and {len(one.found) - SHOWN:,} more"

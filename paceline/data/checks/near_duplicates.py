@@ -16,19 +16,19 @@ import simplejpeg
 from PIL import Image
 
 from paceline.data.index.index import Index
-from paceline.data.transforms.image_header import open_picture
+from paceline.data.transforms.image_header import open_image
 from paceline.data.transforms.image_io import open_rgb
-from paceline.data.workers.crew import in_order
-from paceline.distributed.device.detect import cpu_cores
+from paceline.data.workers.crew import map_ordered
+from paceline.distributed.device.detect import count_cpus
 
 SIDE, SAME = 32, 0.97
 # Each is compared with each: 60,000 take minutes.
-MOST_PHOTOS = 60_000
+MAX_PHOTOS = 60_000
 AHEAD = 256  # photos that workers may have begun
 BLOCK = 512  # photos compared with all at once: some 250 MiB where there are the most
 
 
-class Pair(NamedTuple):
+class DuplicatePair(NamedTuple):
     """Two photos, the first of the first split or earlier in its own."""
 
     first: tuple[str, int]  # split, row
@@ -36,33 +36,35 @@ class Pair(NamedTuple):
     alike: float  # SAME to 1
 
 
-class Copies(NamedTuple):
+class NearDuplicates(NamedTuple):
     """What was found."""
 
-    pairs: list[Pair]  # the most alike first
+    pairs: list[DuplicatePair]  # the most alike first
     damaged: list[tuple[str, int]]  # photos that cannot be decoded: split, row
     apart: list[tuple[tuple[str, int], str]]  # photos that another library decodes otherwise, and by how much
 
 
-def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lambda _: None) -> Copies | None:
-    """None for more than MOST_PHOTOS photos.
+def find_near_duplicates(
+    splits: Mapping[str, Index], passed: Callable[[int], None] = lambda _: None
+) -> NearDuplicates | None:
+    """None for more than MAX_PHOTOS photos.
 
     splits  in the order in which photos count as first
     passed  called with the number of photos that were read
     Raises DataError for a photo that is gone or has changed since it was indexed.
     """
-    places = [(name, row) for name, index in splits.items() for row in range(len(index))]
-    if len(places) > MOST_PHOTOS:
+    indices = [(name, row) for name, index in splits.items() for row in range(len(index))]
+    if len(indices) > MAX_PHOTOS:
         return None
 
     processes, read = all(index.records.portable for index in splits.values()), {}
-    seen = in_order(places, partial(_seen_in, splits), size=cpu_cores(), ahead=AHEAD, processes=processes)
-    for place, photo in zip(places, seen):
-        read[place] = photo
+    seen = map_ordered(indices, partial(_seen_in, splits), size=count_cpus(), ahead=AHEAD, processes=processes)
+    for location, photo in zip(indices, seen):
+        read[location] = photo
         passed(1)
-    damaged = [place for place, photo in read.items() if photo is None]
-    apart = [(place, photo[1]) for place, photo in read.items() if photo and photo[1]]
-    places = [place for place, photo in read.items() if photo is not None]
+    damaged = [position for position, photo in read.items() if photo is None]
+    apart = [(position, photo[1]) for position, photo in read.items() if photo and photo[1]]
+    indices = [position for position, photo in read.items() if photo is not None]
     photos = np.array([photo[0] for photo in read.values() if photo], np.float32).reshape(-1, SIDE, SIDE)
     flat, mirrored = (some.reshape(len(photos), SIDE * SIDE) for some in (photos, photos[:, :, ::-1]))
     pairs = []
@@ -71,18 +73,21 @@ def near_copies(splits: Mapping[str, Index], passed: Callable[[int], None] = lam
         alike = np.maximum(some @ flat[first:].T, some @ mirrored[first:].T)
         for one, other in zip(*np.nonzero(alike >= SAME)):
             if other > one:
-                pairs.append(Pair(places[first + one], places[first + other], float(min(1.0, alike[one, other]))))
-    return Copies(sorted(pairs, key=lambda pair: -pair.alike), damaged, apart)
+                pairs.append(
+                    DuplicatePair(indices[first + one], indices[first + other], float(min(1.0, alike[one, other])))
+                )
+    return NearDuplicates(sorted(pairs, key=lambda pair: -pair.alike), damaged, apart)
 
 
-def _seen_in(splits: Mapping[str, Index], place: tuple[str, int]) -> tuple[np.ndarray, str] | None:
-    return _seen(splits[place[0]].read(place[1]))
+def _seen_in(splits: Mapping[str, Index], location: tuple[str, int]) -> tuple[np.ndarray, str] | None:
+    return _seen(splits[location[0]].read(location[1]))
 
 
 def _seen(data: bytes) -> tuple[np.ndarray, str] | None:
-    """-> (SIDE, SIDE) float32 of mean 0 and norm 1, zeros for one grey, and `decoded_apart`; None where it cannot be decoded."""
+    """-> (SIDE, SIDE) float32 of mean 0 and norm 1, zeros for one grey, and `describe_decoder_difference`; None "
+    "where it cannot be decoded."""
     try:
-        photo, apart = open_rgb(data, "apply", least=(2 * SIDE, 2 * SIDE)), decoded_apart(data)
+        photo, apart = open_rgb(data, "apply", least=(2 * SIDE, 2 * SIDE)), describe_decoder_difference(data)
     except Exception:  # Pillow's format plugins raise many types on damaged bytes; the caller names the photo
         return None
     pixels = np.asarray(photo.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX), np.float32)
@@ -95,7 +100,7 @@ def _seen(data: bytes) -> tuple[np.ndarray, str] | None:
 GRID, APART = 32, 8.0
 
 
-def decoded_apart(data: bytes) -> str:
+def describe_decoder_difference(data: bytes) -> str:
     """What an encoded photo is elsewhere, in words; "" where it is alike, or nobody else can read it.
 
     Raises whatever Pillow's readers raise on damaged bytes.
@@ -112,7 +117,7 @@ def decoded_apart(data: bytes) -> str:
 
 def _elsewhere(data: bytes) -> Iterator[tuple[str, np.ndarray]]:
     """(H, W, 3) float32, of 0..255, by each other way that has no trouble with it."""
-    with open_picture(data) as image:
+    with open_image(data) as image:
         image.info.pop("transparency", None)  # Pillow warns about a palette's, which plays no part in RGB
         jpeg = image.format == "JPEG" and image.mode in ("L", "RGB")
         yield "Pillow's convert('RGB')", np.asarray(image.convert("RGB"), np.float32)

@@ -17,13 +17,13 @@ from paceline.data.transforms.exif import UPRIGHT
 class Notice(NamedTuple):
     """Something to know before training."""
 
-    colour: str  # "bad" or "fair"
+    color: str  # "bad" or "fair"
     text: str
     noted: bool = False  # the manifest's notes, which prepare prints, have it already
     warns: bool = False  # prepare prints a warning, whatever the colour
 
 
-def shown_splits(manifest: Manifest) -> dict[str, Index]:
+def open_displayed_splits(manifest: Manifest) -> dict[str, Index]:
     """Each split's index, in the frame that boxes were drawn in, or where it is unknown, photos as people see them."""
     if manifest.kind == "boxes":
         readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
@@ -32,12 +32,12 @@ def shown_splits(manifest: Manifest) -> dict[str, Index]:
     return {name: open_split(manifest, name).as_shown() for name in manifest.splits}
 
 
-def where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:
+def names_where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:
     """Names of the classes for which `mask` is true."""
     return [name for name, wanted in zip(classes, mask.tolist()) if wanted]
 
 
-def turned_photos(splits: Mapping[str, Index]) -> list[tuple[str, int]]:
+def find_rotated_images(splits: Mapping[str, Index]) -> list[tuple[str, int]]:
     """(split, row) of each photo that carries an EXIF rotation."""
     return [
         (split, row) for split, index in splits.items() for row in np.flatnonzero(index.orientations != UPRIGHT).tolist()

@@ -23,21 +23,21 @@ EXTREME_ASPECT = 10.0  # longer side over shorter one
 OVER_BORDER = 2.0  # pixels beyond the image that rounding in tools does not explain
 SAME_BOX = 0.95  # IoU of two boxes that were meant to be one
 # Of each kind so many are described; all are counted. The page shows a few.
-MOST_WORST = 1_000
+MAX_WORST = 1_000
 # A box meets so many of those that begin right of it. Of real data none has more that are near enough to be the same.
-MOST_MET = 32
+MAX_MET = 32
 # Of M objects: so large a part in another form is the form of the file, and what else fits is chance.
-MOST = 0.75
+MAX = 0.75
 # Corners taken as x y width height reach over the border where x1 + x2 does: 3 of 4 where objects lie anywhere. Good
 # boxes hardly ever do.
 REACHING_OVER = 0.3
 # Fewer objects show no form.
-LEAST_OBJECTS = 4
+MIN_OBJECTS = 4
 WITHOUT = "training takes the box for the mask, and scores of masks pass over them"
 
 
 @dataclass(frozen=True)
-class Kind:
+class SuspicionType:
     """One kind of suspicion. grave: training cannot use such a box."""
 
     key: str
@@ -47,19 +47,21 @@ class Kind:
 
 
 KINDS = (
-    Kind("degenerate", "Without area", "width or height is 0, negative or not finite; never trained on", grave=True),
-    Kind("outside", "Outside the image", "no part of it lies inside; never trained on", grave=True),
-    Kind("two_classes", "Two classes on one box", f"IoU above {SAME_BOX:g} with a box of another class"),
-    Kind("twice", "Annotated twice", f"IoU above {SAME_BOX:g} with a box of the same class"),
-    Kind("over_border", "Over the border", f"reaches more than {OVER_BORDER:g} pixels beyond the image"),
-    Kind("tiny", "Tiny", f"the shorter side is under {100 * TINY:.1f} % of the image's, 2 pixels of 300"),
-    Kind("nearly_all", "Nearly the whole image", f"at least {100 * NEARLY_ALL:.0f} % of its area"),
-    Kind("aspect", "Very long or very tall", f"one side is more than {EXTREME_ASPECT:g} times the other"),
+    SuspicionType(
+        "degenerate", "Without area", "width or height is 0, negative or not finite; never trained on", grave=True
+    ),
+    SuspicionType("outside", "Outside the image", "no part of it lies inside; never trained on", grave=True),
+    SuspicionType("two_classes", "Two classes on one box", f"IoU above {SAME_BOX:g} with a box of another class"),
+    SuspicionType("twice", "Annotated twice", f"IoU above {SAME_BOX:g} with a box of the same class"),
+    SuspicionType("over_border", "Over the border", f"reaches more than {OVER_BORDER:g} pixels beyond the image"),
+    SuspicionType("tiny", "Tiny", f"the shorter side is under {100 * TINY:.1f} % of the image's, 2 pixels of 300"),
+    SuspicionType("nearly_all", "Nearly the whole image", f"at least {100 * NEARLY_ALL:.0f} % of its area"),
+    SuspicionType("aspect", "Very long or very tall", f"one side is more than {EXTREME_ASPECT:g} times the other"),
 )
 
 
 @dataclass(frozen=True)
-class Suspect:
+class SuspiciousBox:
     """One object (or pair of objects) of a kind. `note` is the measured value; the larger `degree`, the worse."""
 
     image: int
@@ -69,17 +71,17 @@ class Suspect:
 
 
 @dataclass(frozen=True)
-class Suspects:
+class SuspiciousBoxes:
     """How many there are of a kind (at least, where not `all_met`: an image has too many boxes in one place to compare
-    each with each), and the MOST_WORST worst, the worst first.
+    each with each), and the MAX_WORST worst, the worst first.
     """
 
     count: int
-    worst: list[Suspect]
+    worst: list[SuspiciousBox]
     all_met: bool = True
 
 
-def find_suspicious(index: Index) -> dict[str, Suspects]:
+def find_suspicious(index: Index) -> dict[str, SuspiciousBoxes]:
     """The suspects of one split by kind, KINDS' keys. Crowd regions are never suspects of size.
 
     index  a split of a box data set (extra: object_starts, boxes, classes, crowd)
@@ -98,15 +100,17 @@ def find_suspicious(index: Index) -> dict[str, Suspects]:
         aspect = np.maximum(w / h, h / w)
     inside = solid & ~outside & ~crowd
 
-    def suspects(mask: np.ndarray, degree: np.ndarray, note: Callable[[int], str]) -> Suspects:
+    def suspects(mask: np.ndarray, degree: np.ndarray, note: Callable[[int], str]) -> SuspiciousBoxes:
         rows = np.flatnonzero(mask)
-        worst = rows[np.argsort(-degree[rows], kind="stable")[:MOST_WORST]]
-        return Suspects(len(rows), [Suspect(int(image_of[i]), (int(i),), note(i), float(degree[i])) for i in worst])
+        worst = rows[np.argsort(-degree[rows], kind="stable")[:MAX_WORST]]
+        return SuspiciousBoxes(
+            len(rows), [SuspiciousBox(int(image_of[i]), (int(i),), note(i), float(degree[i])) for i in worst]
+        )
 
     def size(i: int) -> str:
         return f"{w[i]:.4g} x {h[i]:.4g} px"
 
-    found = {
+    result = {
         "degenerate": suspects(~solid, np.zeros(len(boxes)), size),
         "outside": suspects(outside, over, lambda i: f"at {x[i]:.4g}, {y[i]:.4g} of {width[i]:.0f} x {height[i]:.0f} px"),
         "over_border": suspects(inside & (over > OVER_BORDER), over, lambda i: f"{over[i]:.4g} px beyond"),
@@ -114,36 +118,38 @@ def find_suspicious(index: Index) -> dict[str, Suspects]:
         "nearly_all": suspects(inside & (share >= NEARLY_ALL), share, lambda i: f"{100 * share[i]:.0f} % of the image"),
         "aspect": suspects(inside & (aspect > EXTREME_ASPECT), aspect, lambda i: f"{aspect[i]:.3g} : 1, {size(i)}"),
     }
-    return {**found, **_same_boxes(boxes, np.asarray(index.extra["classes"]), solid & ~crowd, image_of)}
+    return {**result, **_same_boxes(boxes, np.asarray(index.extra["classes"]), solid & ~crowd, image_of)}
 
 
-def _same_boxes(boxes: np.ndarray, classes: np.ndarray, keep: np.ndarray, image_of: np.ndarray) -> dict[str, Suspects]:
+def _same_boxes(
+    boxes: np.ndarray, classes: np.ndarray, keep: np.ndarray, image_of: np.ndarray
+) -> dict[str, SuspiciousBoxes]:
     """Pairs of boxes of one image with an IoU above SAME_BOX, by whether their classes are the same."""
-    found: dict[str, list[Suspect]] = {"twice": [], "two_classes": []}
-    counts = dict.fromkeys(found, 0)
+    result: dict[str, list[SuspiciousBox]] = {"twice": [], "two_classes": []}
+    counts = dict.fromkeys(result, 0)
     rows = np.flatnonzero(keep)
     order = rows[np.lexsort((boxes[rows, 0], image_of[rows]))]
     # By image and left edge; a box meets those behind it until the left edges are too far apart for such an IoU.
     meeting = np.arange(len(order))
-    for lag in range(1, MOST_MET + 1):
+    for lag in range(1, MAX_MET + 1):
         meeting = meeting[meeting + lag < len(order)]
         a, b = order[meeting], order[meeting + lag]
         near = (image_of[a] == image_of[b]) & (boxes[b, 0] - boxes[a, 0] <= (1 - SAME_BOX) * boxes[a, 2])
         meeting, a, b = meeting[near], a[near], b[near]
-        iou = overlaps(boxes[a], boxes[b], np.zeros(len(a), bool))
+        iou = paired_overlaps(boxes[a], boxes[b], np.zeros(len(a), bool))
         alike = classes[a] == classes[b]
         for key, mask in (("twice", alike), ("two_classes", ~alike)):
             hits = np.flatnonzero((iou > SAME_BOX) & mask)
             counts[key] += len(hits)
             first, second = np.minimum(a[hits], b[hits]), np.maximum(a[hits], b[hits])
-            for i in np.lexsort((second, first, -iou[hits]))[:MOST_WORST].tolist():
+            for i in np.lexsort((second, first, -iou[hits]))[:MAX_WORST].tolist():
                 pair, degree = (int(first[i]), int(second[i])), float(iou[hits[i]])
-                found[key].append(Suspect(int(image_of[pair[0]]), pair, f"IoU {degree:.3f}", degree))
+                result[key].append(SuspiciousBox(int(image_of[pair[0]]), pair, f"IoU {degree:.3f}", degree))
     return {
-        key: Suspects(
-            counts[key], sorted(pairs, key=lambda pair: (-pair.degree, pair.objects))[:MOST_WORST], all_met=not len(meeting)
+        key: SuspiciousBoxes(
+            counts[key], sorted(pairs, key=lambda pair: (-pair.degree, pair.objects))[:MAX_WORST], all_met=not len(meeting)
         )
-        for key, pairs in found.items()
+        for key, pairs in result.items()
     }
 
 
@@ -152,8 +158,8 @@ def mask_notices(manifest: Manifest) -> list[Notice]:
     counts = {name: split.boxes for name, split in manifest.splits.items() if split.boxes is not None}
 
     def text(what: str, numbers: Mapping[str, int]) -> str:
-        found = [f"{number:,} in {name}" for name, number in numbers.items() if number]
-        return f"{what}: {', '.join(found)}" if found else ""
+        results = [f"{number:,} in {name}" for name, number in numbers.items() if number]
+        return f"{what}: {', '.join(results)}" if results else ""
 
     useless = [
         text("Masks that cover no pixel of their photo", {key: c.masks_without_pixel for key, c in counts.items()}),
@@ -174,24 +180,24 @@ def coordinate_notices(splits: Mapping[str, Index]) -> list[Notice]:
         np.repeat(np.stack([index.widths, index.heights], axis=1), np.diff(index.extra["object_starts"]), axis=0)
         for index in splits.values()
     ]
-    text = odd_coordinates(boxes, np.concatenate(sizes))
+    text = guess_coordinate_format(boxes, np.concatenate(sizes))
     return [Notice("bad", text)] if text else []
 
 
-def odd_coordinates(boxes: np.ndarray, size: np.ndarray) -> str:
+def guess_coordinate_format(boxes: np.ndarray, size: np.ndarray) -> str:
     """Return what most boxes seem to be if not x, y, width, height in pixels; boxes (M, 4), size (M, 2) widths and heights."""
-    if len(boxes) < LEAST_OBJECTS:
+    if len(boxes) < MIN_OBJECTS:
         return ""
     begin, end = boxes[:, :2], boxes[:, 2:]
     fractions = (boxes >= 0).all(axis=1) & (boxes <= 1).all(axis=1) & (end > 0).all(axis=1)
-    if fractions.mean() >= MOST:
+    if fractions.mean() >= MAX:
         return (
             f"Boxes whose numbers all lie between 0 and 1: {np.count_nonzero(fractions):,} of {len(boxes):,}. These look like "
             "fractions of the photo; COCO's boxes are in pixels."
         )
     corners = (end > begin).all(axis=1) & (end <= size + OVER_BORDER).all(axis=1) & (begin >= -OVER_BORDER).all(axis=1)
     over = (begin + end > size + OVER_BORDER).any(axis=1)
-    if corners.mean() >= MOST and (over & corners).mean() >= REACHING_OVER:
+    if corners.mean() >= MAX and (over & corners).mean() >= REACHING_OVER:
         return (
             f"Boxes that reach over the border, and fit as corners: {np.count_nonzero(over & corners):,} of {len(boxes):,}. These "
             "look like corners x1 y1 x2 y2; COCO's boxes are x y width height."
@@ -199,7 +205,7 @@ def odd_coordinates(boxes: np.ndarray, size: np.ndarray) -> str:
     return ""
 
 
-def overlaps(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray) -> np.ndarray:
+def paired_overlaps(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray) -> np.ndarray:
     """(n, 4) and (n, 4) x, y, width, height -> (n,) intersection over union; over the area of `boxes` alone where `crowd`.
 
     A pair without area overlaps 0. n may be 0.

@@ -20,74 +20,82 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.listing import in_system_folder, is_system_name
-from paceline._utils.names import OTHER_PICTURES, by_suffix, is_image_name, is_image_path, suffix_of
+from paceline._utils.names import OTHER_PICTURES, format_skipped_suffixes, get_suffix, is_image_name, is_image_path
 from paceline.data.containers.box_labels import sample_annotations
 from paceline.data.containers.label_exports import find_export, unpack_first
-from paceline.data.containers.listing import AS_IT_IS, RANGES, Contents, Held, HeldFile, contents, folder_names
-from paceline.data.containers.reading import read_at, shown
+from paceline.data.containers.listing import (
+    AS_IT_IS,
+    RANGES,
+    ContainerListing,
+    HeldFile,
+    ListedImage,
+    folder_names,
+    join_files,
+)
+from paceline.data.containers.reading import format_member_name, read_at
 from paceline.data.containers.split_files import ContainerFiles, ContainerRequest
 from paceline.data.containers.tar import inner_tars, tar_members
-from paceline.data.containers.webdataset import read_label, samples
+from paceline.data.containers.webdataset import group_samples, read_label
 from paceline.data.containers.zip import zip_members
 from paceline.data.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS
-from paceline.data.storage.store import scheme_of
+from paceline.data.storage.store import get_scheme
 
 SPLITS = {TRAIN_FOLDER: "train", **{name: "val" for name in VAL_FOLDERS}, "test": "test"}
 
 
-class Entry(NamedTuple):
+class ArchiveMember(NamedTuple):
     """A member of an archive, at [above/]label/photo.jpg, and where its bytes are."""
 
     path: bytes
-    held: Held
+    held: ListedImage
     split: str  # "train", "val", "test" where a folder above the class's is called so; "" where none is
     above: bytes  # the folders above the class's
     label: bytes  # its own folder; empty where it has none
     is_photo: bool  # by its name
 
 
-def entry_of(path: bytes, held: Held, *, is_system: bool = False) -> Entry:
+def parse_member_path(path: bytes, held: ListedImage, *, is_system: bool = False) -> ArchiveMember:
     """`path` in an archive, judged only by the names of its folders; is_system: a part of its own name is a system's."""
     *folders, base = path.split(b"/")
     named = [SPLITS.get(os.fsdecode(folder).lower(), "") for folder in folders[:-1]]
     split = next((name for name in reversed(named) if name), "")
     label = folders[-1] if folders else b""
-    return Entry(path, held, split, b"/".join(folders[:-1]), label, is_image_name(base) and not is_system)
+    return ArchiveMember(path, held, split, b"/".join(folders[:-1]), label, is_image_name(base) and not is_system)
 
 
-def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
+def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
     """Files that are a photo each (a bucket's objects), by the folders that they lie in -> split -> contents."""
-    paths = [name.partition(b"://")[2].partition(b"/")[2] if scheme_of(name) else name[1:] for name in files.names]
+    paths = [name.partition(b"://")[2].partition(b"/")[2] if get_scheme(name) else name[1:] for name in files.names]
     if files.listed and len({b"/".join(path.split(b"/")[-2:]) for path in paths}) == len(paths):
         paths = [b"/".join(path.split(b"/")[-2:]) for path in paths]  # as of unpacked COCO, wherever it lies
-    entries = [[entry_of(path, Held(path, 0, status.size))] for path, status in zip(paths, files.statuses)]
+    entries = [[parse_member_path(path, ListedImage(path, 0, status.size))] for path, status in zip(paths, files.statuses)]
     if not files.listed:
         photos = [one for one in chain.from_iterable(entries) if one.is_photo]
         _refuse_nested(f"--{files.split}", photos)
     return _archived(files, entries, RANGES, bool(request.devkit))
 
 
-def read_tar(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
+def read_tar(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
     """Photos in tars, by class folders or inner tars -> split -> contents."""
     return _archived(files, files.walk(_tar), RANGES, bool(request.devkit))
 
 
-def read_zip(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
+def read_zip(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
     """Photos in zips, stored or deflated -> split -> contents."""
     entries = files.walk(_zip)
     packed = any(one.held.stored != AS_IT_IS for one in chain.from_iterable(entries))
     return _archived(files, entries, "deflate" if packed else RANGES, bool(request.devkit))
 
 
-def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Contents]:
+def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, ContainerListing]:
     """Photos in WebDataset's tars -> split -> contents. Beside each photo is a class number, a class name or {"label": ...}, or
     {"annotations": [...]} with its objects.
     """
     held, labels = [], []
-    for name, status, pairs in zip(files.names, files.statuses, files.walk(_labelled)):
+    for name, status, pairs in zip(files.names, files.statuses, files.walk(_labeled)):
         held.append((name, status, [replace(one, name=_in_split(files.split, one.name)) for one, _ in pairs]))
         labels += [label for _, label in pairs]
-    whole = contents(RANGES, _unique_names(files.split, held))
+    whole = join_files(RANGES, _unique_names(files.split, held))
     boxed = [label for label in labels if isinstance(label, dict)]
     if boxed and len(boxed) < len(labels):
         raise DataError(f"{files.first}: some of its photos have a class and some have objects. Prepare them apart.")
@@ -113,7 +121,7 @@ def _unique_names(split: str, held: Sequence[HeldFile]) -> Sequence[HeldFile]:
     ]
 
 
-def _tar(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
+def _tar(file: BinaryIO, size: int, name: str) -> Iterator[ArchiveMember]:
     outer = tar_members(file, size, name)
     before, is_tar = [], False
     for member in outer:
@@ -130,17 +138,21 @@ def _tar(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
     else:
         members = ((member.name, member) for member in chain(before, outer))
     for path, member in members:
-        yield entry_of(path, Held(path, member.offset, member.length), is_system=in_system_folder(member.name))
+        yield parse_member_path(
+            path, ListedImage(path, member.offset, member.length), is_system=in_system_folder(member.name)
+        )
 
 
-def _zip(file: BinaryIO, size: int, name: str) -> Iterator[Entry]:
+def _zip(file: BinaryIO, size: int, name: str) -> Iterator[ArchiveMember]:
     for member in zip_members(file, size, name):
         stored = member.stored_length if member.deflated else AS_IT_IS
-        held = Held(member.name, member.offset, member.length, stored, member.crc)
-        yield entry_of(member.name, held, is_system=in_system_folder(member.name))
+        held = ListedImage(member.name, member.offset, member.length, stored, member.crc)
+        yield parse_member_path(member.name, held, is_system=in_system_folder(member.name))
 
 
-def _archived(files: ContainerFiles, entries: Sequence[Sequence[Entry]], kind: str, devkit: bool) -> dict[str, Contents]:
+def _archived(
+    files: ContainerFiles, entries: Sequence[Sequence[ArchiveMember]], kind: str, devkit: bool
+) -> dict[str, ContainerListing]:
     """The photos among `entries`, by split; one split alone where the archives do not name any.
 
     devkit  a list knows the classes of photos that lie in no class folders
@@ -150,11 +162,11 @@ def _archived(files: ContainerFiles, entries: Sequence[Sequence[Entry]], kind: s
     if not any(photos):
         raise DataError(f"{files.first}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} others. Check the path.")
     bases = [os.path.basename(one.path) for one in chain.from_iterable(entries) if not one.is_photo]
-    others = Counter(suffix_of(base) for base in bases if not (is_system_name(base) or is_image_name(base)))
+    others = Counter(get_suffix(base) for base in bases if not (is_system_name(base) or is_image_name(base)))
     if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used
-        files.notes.append(f"{files.first}: left out {by_suffix(others)}")
+        files.notes.append(f"{files.first}: left out {format_skipped_suffixes(others)}")
     if files.listed:
-        whole = contents(kind, _held_files(files, photos, lambda one: one.held))
+        whole = join_files(kind, _held_files(files, photos, lambda one: one.held))
         return {files.split: replace(whole, ignored=ignored)}
     _refuse_export(files, entries, photos, devkit)
     named = {one.split for one in chain.from_iterable(photos)} - {""}
@@ -170,13 +182,13 @@ def _archived(files: ContainerFiles, entries: Sequence[Sequence[Entry]], kind: s
     if left:
         files.notes.append(
             f"{len(left):,} photos lie in neither of the folders that are used ({', '.join(splits.values())}), "
-            f"{shown(left[0])} first: left out"
+            f"{format_member_name(left[0])} first: left out"
         )
     return result
 
 
 def _held_files(
-    files: ContainerFiles, photos: Sequence[Sequence[Entry]], held_of: Callable[[Entry], Held]
+    files: ContainerFiles, photos: Sequence[Sequence[ArchiveMember]], held_of: Callable[[ArchiveMember], ListedImage]
 ) -> list[HeldFile]:
     return [
         (name, status, list(map(held_of, members))) for name, status, members in zip(files.names, files.statuses, photos)
@@ -184,7 +196,10 @@ def _held_files(
 
 
 def _refuse_export(
-    files: ContainerFiles, entries: Sequence[Sequence[Entry]], photos: Sequence[Sequence[Entry]], devkit: bool
+    files: ContainerFiles,
+    entries: Sequence[Sequence[ArchiveMember]],
+    photos: Sequence[Sequence[ArchiveMember]],
+    devkit: bool,
 ) -> None:
     """Raises DataError where an archive holds annotations of boxes, or its folders are splits: neither are classes."""
     for file, members, pictures in zip(files.names, entries, photos):
@@ -213,8 +228,8 @@ def _only(files: ContainerFiles, named: set[str]) -> dict[str, str]:
 
 
 def _in_order(
-    files: ContainerFiles, photos: Sequence[Sequence[Entry]], kind: str, split: str, devkit: bool = False
-) -> Contents:
+    files: ContainerFiles, photos: Sequence[Sequence[ArchiveMember]], kind: str, split: str, devkit: bool = False
+) -> ContainerListing:
     """By class folder and name; named as class folders of that split would be."""
     for name, members in zip(files.names, photos):
         _refuse_nested(os.fsdecode(name), members)
@@ -223,10 +238,10 @@ def _in_order(
     flat = not all(classes) or (devkit and len(set(classes)) == 1)
     parts = 1 if flat else 2
     named = _held_files(files, photos, lambda one: replace(one.held, name=_in_split(split, one.path, parts)))
-    return replace(contents(kind, named), classes=None if flat else classes).in_folder_order()
+    return replace(join_files(kind, named), classes=None if flat else classes).in_folder_order()
 
 
-def _refuse_nested(archive: str, members: Sequence[Entry]) -> None:
+def _refuse_nested(archive: str, members: Sequence[ArchiveMember]) -> None:
     """Raises DataError unless all photos of one archive and split lie in class folders that lie side by side."""
     if not members:
         return
@@ -235,7 +250,8 @@ def _refuse_nested(archive: str, members: Sequence[Entry]) -> None:
     if odd is not None:
         right = next(one.path for one in members if one.above == usual)
         raise DataError(
-            f"{archive}: {shown(odd)} and {shown(right)} do not lie in class folders side by side, so their classes "
+            f"{archive}: {format_member_name(odd)} and {format_member_name(right)} do not lie in class folders side "
+            "by side, so their classes "
             "are unknown. Pack it as CLASS/photo.jpg, below train/ and val/ where both are in it."
         )
 
@@ -245,10 +261,12 @@ def _in_split(split: str, path: bytes, parts: int = 0) -> bytes:
     return b"/".join([split.encode(), *path.split(b"/")[-parts:]])
 
 
-def _labelled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[Held, int | str | dict[str, Any]]]:
+def _labeled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[ListedImage, int | str | dict[str, Any]]]:
     members = (one for one in tar_members(file, size, name) if not in_system_folder(one.name))
-    for sample in samples(members, name):
+    for sample in group_samples(members, name):
         photo = sample.photo(name)
         field, member = sample.label(name)
-        label = read_label(field, read_at(file, member.offset, member.length), f"{name}: sample {shown(sample.key)}")
-        yield Held(photo.name, photo.offset, photo.length), label
+        label = read_label(
+            field, read_at(file, member.offset, member.length), f"{name}: sample {format_member_name(sample.key)}"
+        )
+        yield ListedImage(photo.name, photo.offset, photo.length), label

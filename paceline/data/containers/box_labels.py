@@ -17,27 +17,27 @@ import numpy as np
 from PIL import Image
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import listed
-from paceline._utils.text import one_line, short
-from paceline.data.containers.class_labels import names_by_number
-from paceline.data.containers.listing import ContainedPhotos, Contents, joined
+from paceline._utils.listing import list_matching
+from paceline._utils.text import abbreviate, escape_to_line
+from paceline.data.containers.class_labels import read_numbered_names
+from paceline.data.containers.listing import ContainedImages, ContainerListing, join_splits
 from paceline.data.containers.split_files import ContainerRequest
 from paceline.data.containers.webdataset import OBJECTS
-from paceline.data.formats.annotations import Annotations, PhotoLabels, as_annotations
+from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations
 from paceline.data.formats.class_folders import tidy_class_name
-from paceline.data.formats.coco import coco_annotations, matched
+from paceline.data.formats.coco import coco_annotations, match_files
 from paceline.data.formats.coco_files import load_json
-from paceline.data.formats.layouts import BoxSet, pattern_of
+from paceline.data.formats.layouts import DetectionLayout, escape_glob
 from paceline.data.prepare.box_source import BoxRequest, BoxSource
 from paceline.data.shapes.outlines import run_lengths
-from paceline.data.transforms.image_header import open_picture
+from paceline.data.transforms.image_header import open_image
 
 # Where those who made TFRecords of COCO have its JSON, relative to them.
 _BESIDE = ("", "annotations", "raw-data/annotations", "../annotations")
 
 
-def contained_boxes(
-    splits: dict[str, Contents], request: ContainerRequest, place: Path, notes: list[str], **others: Any
+def prepare_container_boxes(
+    splits: dict[str, ContainerListing], request: ContainerRequest, target: Path, notes: list[str], **others: Any
 ) -> BoxSource:
     """Photos with boxes in containers as a source; others: its fields that do not follow from `request`.
 
@@ -51,14 +51,14 @@ def contained_boxes(
         if given:
             path = Path(os.path.realpath(os.path.expanduser(given)))
             file, record = load_json(path, split)
-            read, more = coco_annotations(file, record, place)
+            read, more = coco_annotations(file, record, target)
             folder = _folder_of(read, part, path)
             start = f"{folder}/" if folder else ""
             below = [name.removeprefix(start) for name in map(os.fsdecode, part.names) if name.startswith(start)]
-            annotated[split], more = matched(replace(read, images_folder=place / folder), more, below)
-            files[split] = (pattern_of(place, path),)
+            annotated[split], more = match_files(replace(read, images_folder=target / folder), more, below)
+            files[split] = (escape_glob(target, path),)
         elif part.annotations is not None:
-            annotated[split], more = _named(replace(part.annotations, images_folder=place), request)
+            annotated[split], more = _named(replace(part.annotations, images_folder=target), request)
             more = [note for note in more if note not in notes]
             files[split] = ()
         else:
@@ -69,25 +69,25 @@ def contained_boxes(
     for split, one in annotated.items():
         if not files[split]:  # record files name the classes of their own photos alone, by numbers that mean the same
             annotated[split] = replace(one, names=dict(sorted(names.items())))
-    held = joined(list(splits.values()))
+    held = join_splits(list(splits.values()))
     return BoxSource.of(
-        BoxSet("coco", place, annotated, notes, files),
+        DetectionLayout("coco", target, annotated, notes, files),
         BoxRequest.of(request),
-        held=lambda root, names: ContainedPhotos(root, names, held),
+        held=lambda root, names: ContainedImages(root, names, held),
         **others,
     )
 
 
-def _unique_names(splits: dict[str, Contents]) -> dict[str, Contents]:
+def _unique_names(splits: dict[str, ContainerListing]) -> dict[str, ContainerListing]:
     """With the split before each photo's name where two archives call different photos the same."""
-    places = [
+    locations = [
         {
             name: (part.files[file], offset)
             for name, file, offset in zip(part.names, part.file.tolist(), part.offsets.tolist())
         }
         for part in splits.values()
     ]
-    if len(places) < 2 or all(places[1].get(name, place) == place for name, place in places[0].items()):
+    if len(locations) < 2 or all(locations[1].get(name, location) == location for name, location in locations[0].items()):
         return splits
     return {
         split: replace(part, names=[split.encode() + b"/" + name for name in part.names]) for split, part in splits.items()
@@ -99,26 +99,26 @@ def _named(annotations: Annotations, request: ContainerRequest) -> tuple[Annotat
 
     Without it, and where the files have numbers alone, with those of a COCO JSON beside them that has all numbers.
     """
-    names = names_by_number(request.classes, request)
+    names = read_numbered_names(request.classes, request)
     if lacking := sorted(set(annotations.names) - set(names)) if names else []:
         raise DataError(f"--classes {request.classes}: lacks number {lacking[0]}, which objects belong to.")
     if names or any(name != f"class {number}" for number, name in annotations.names.items()):
         return replace(annotations, names=names or annotations.names), []
     folder = annotations.source.parent
     beside = (
-        [path for near in _BESIDE for path in listed(folder / near, "instances_*.json")]
+        [path for near in _BESIDE for path in list_matching(folder / near, "instances_*.json")]
         if request.layout == "tfrecord"
         else []
     )
     for path in sorted(beside, key=lambda path: path.stat().st_size):  # those of validation are a twentieth
         with suppress(DataError):  # no command named it
-            names = names_by_number(str(path), request)
+            names = read_numbered_names(str(path), request)
             if set(annotations.names) <= set(names):
                 return replace(annotations, names=names), [f"classes are called as in {path}"]
     return annotations, [f"{folder}: its files name no classes, they are called by number; --classes FILE names them"]
 
 
-def _folder_of(annotations: Annotations, part: Contents, path: Path) -> str:
+def _folder_of(annotations: Annotations, part: ContainerListing, path: Path) -> str:
     """The folder, in the archive, that the annotations' names begin in."""
     known = set(part.names)
     first = os.fsencode(os.path.normpath(annotations.file_names[0]))
@@ -134,7 +134,7 @@ def _folder_of(annotations: Annotations, part: Contents, path: Path) -> str:
     return os.fsdecode(folders.pop())
 
 
-class PhotoBoxes(NamedTuple):
+class ImageBoxes(NamedTuple):
     """The objects of one photo as record files have them."""
 
     height: int  # pixels
@@ -147,8 +147,8 @@ class PhotoBoxes(NamedTuple):
     names: Sequence[bytes] = ()  # M names of the classes; empty: they have numbers alone
 
 
-def annotations_of(
-    source: Path, names: Sequence[bytes], objects: Sequence[PhotoBoxes], ids: Sequence[str] = ()
+def join_annotations(
+    source: Path, names: Sequence[bytes], objects: Sequence[ImageBoxes], ids: Sequence[str] = ()
 ) -> Annotations:
     """N photos with their objects.
 
@@ -163,21 +163,21 @@ def annotations_of(
         corners = photo.boxes.astype(np.float64).reshape(-1, 4) * ([photo.width, photo.height] * 2)
         boxes = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
         areas = np.full(len(boxes), np.nan) if photo.areas is None else photo.areas.astype(np.float64)
-        labels = PhotoLabels(os.fsdecode(name), photo.height, photo.width)
+        labels = ImageLabels(os.fsdecode(name), photo.height, photo.width)
         labels.categories, labels.boxes, labels.crowd = photo.classes.tolist(), boxes.tolist(), photo.crowd.tolist()
         labels.areas, labels.segmentations = areas.tolist(), _segmentations(photo, labels.file_name)
         photos.append(labels)
     image_ids = list(map(int, ids)) if whole else ()
-    return as_annotations(source, source.parent, photos, _class_names(source, objects), image_ids=image_ids)
+    return make_annotations(source, source.parent, photos, _class_names(source, objects), image_ids=image_ids)
 
 
-def _class_names(source: Path, objects: Sequence[PhotoBoxes]) -> dict[int, str]:
+def _class_names(source: Path, objects: Sequence[ImageBoxes]) -> dict[int, str]:
     """Number -> name, in order. Raises DataError where the photos call one number differently, or a name is unfit."""
     named: dict[int, bytes] = {}
     for photo in objects:
         for number, name in zip(photo.classes.tolist(), photo.names):
             if name and named.setdefault(number, name) != name:
-                first, other = (one_line(os.fsdecode(one)) for one in (named[number], name))
+                first, other = (escape_to_line(os.fsdecode(one)) for one in (named[number], name))
                 raise DataError(
                     f"{source}: class {number} is called {first} and {other}. These files were written with different lists of "
                     "classes."
@@ -188,7 +188,7 @@ def _class_names(source: Path, objects: Sequence[PhotoBoxes]) -> dict[int, str]:
     }
 
 
-def _segmentations(photo: PhotoBoxes, name: str) -> list[Any]:
+def _segmentations(photo: ImageBoxes, name: str) -> list[Any]:
     """COCO's run lengths of each mask, None where there are none."""
     if photo.masks is None:
         return [None] * len(photo.classes)
@@ -196,7 +196,7 @@ def _segmentations(photo: PhotoBoxes, name: str) -> list[Any]:
     segmentations = []
     for data in photo.masks:
         try:
-            with open_picture(data, ("PNG",)) as image:
+            with open_image(data, ("PNG",)) as image:
                 if image.size != size:
                     raise DataError(
                         f"{name}: a mask of {image.size[0]} x {image.size[1]} pixels, the photo has {size[0]} x {size[1]}."
@@ -225,14 +225,14 @@ def sample_annotations(
     numbered = all(isinstance(label.get("image_id"), int) for label in labels)
     images, objects = [], []
     categories: dict[int, str] = {}
-    for place, (name, label) in enumerate(zip(names, labels)):
-        number = label["image_id"] if numbered else place + 1
+    for index, (name, label) in enumerate(zip(names, labels)):
+        number = label["image_id"] if numbered else index + 1
         size = {key: label.get(key) for key in ("height", "width")}
         images.append({"id": number, "file_name": os.fsdecode(name), **size})
         where = f"{source}: {os.fsdecode(name)}"
         for entry in label[OBJECTS]:
             if not isinstance(entry, dict):
-                raise DataError(f"{where} has {short(entry)!r} among its objects, which is none.")
+                raise DataError(f"{where} has {abbreviate(entry)!r} among its objects, which is none.")
             objects.append({**entry, "image_id": number})
             category, called = entry.get("category_id"), entry.get("category")
             if not isinstance(category, int):
@@ -240,7 +240,7 @@ def sample_annotations(
             called = called if isinstance(called, str) else categories.get(category, f"class {category}")
             if (first := categories.setdefault(category, called)) != called:
                 raise DataError(
-                    f"{where} calls category {category} {short(called)!r}, others {short(first)!r}. Pack it again."
+                    f"{where} calls category {category} {abbreviate(called)!r}, others {abbreviate(first)!r}. Pack it again."
                 )
     # Photos without objects alone have no category either; their classes are those of the other split, or of --classes.
     categories = categories or {0: "class 0"}

@@ -13,31 +13,31 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import read_plain_text
-from paceline._utils.text import some
-from paceline.data.containers.listing import Contents
+from paceline._utils.text import join_names
+from paceline.data.containers.listing import ContainerListing
 from paceline.data.containers.split_files import ContainerRequest
-from paceline.data.formats.class_folders import first_twice, tidy_class_name
+from paceline.data.formats.class_folders import find_duplicate, tidy_class_name
 
 # The original script of TFRecords counts classes from 1 and keeps 0 for a background; the others count from 0.
 FIRST_LABEL = {"tfrecord": 1}
-MOST_CLASSES = 1 << 20
-MOST_LIST_BYTES = 1 << 26
+MAX_CLASSES = 1 << 20
+MAX_LIST_BYTES = 1 << 26
 
 # Class names, and the labels of each split.
 Numbered = tuple[tuple[str, ...], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class Classes:
+class ClassLabels:
     """K classes, the photos in the order that goes with them, and (N,) int64 labels of each split."""
 
     names: tuple[str, ...]
-    splits: dict[str, Contents]
+    splits: dict[str, ContainerListing]
     labels: dict[str, np.ndarray]
     readable: tuple[str, ...] | None = None  # K, where --classes has readable names beside them
 
 
-def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> Classes:
+def resolve_classes(splits: dict[str, ContainerListing], request: ContainerRequest) -> ClassLabels:
     """Raises DataError where photos have no class, a number is none, or the splits' classes differ."""
     splits = {name: _with_official_classes(part, request) for name, part in splits.items()}
     for part in splits.values():
@@ -58,10 +58,10 @@ def resolve_classes(splits: dict[str, Contents], request: ContainerRequest) -> C
             f"{file}: only one class ({', '.join(names)}); a classifier needs two or more. Name more files, or say how many "
             "classes there are (--classes 10)."
         )
-    return Classes(names, splits, labels, readable)
+    return ClassLabels(names, splits, labels, readable)
 
 
-def _by_name(splits: dict[str, Contents], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:
+def _by_name(splits: dict[str, ContainerListing], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:
     first, *others = splits
     names = tuple(sorted(set(splits[first].classes or ()), key=os.fsencode)) if listed is None else listed
     # A macOS disk stores names in another Unicode form.
@@ -70,12 +70,12 @@ def _by_name(splits: dict[str, Contents], request: ContainerRequest, listed: tup
     used = {split: set(classes) for split, classes in named.items()}
     if listed is not None:
         if unknown := sorted(set().union(*used.values()) - set(names)):
-            raise DataError(f"--classes {request.classes}: lacks {some(unknown)}, which photos belong to.")
+            raise DataError(f"--classes {request.classes}: lacks {join_names(unknown)}, which photos belong to.")
     elif other := next((other for other in others if used[first] != used[other]), ""):
         raise DataError(
-            f"the classes of {other} are not those of {first}. Only in {first}: {some(sorted(used[first] - used[other]))}. "
-            f"Only in {other}: {some(sorted(used[other] - used[first]))}. Pack both with the same classes, or name them all in a "
-            "file (--classes FILE)."
+            f"the classes of {other} are not those of {first}. Only in {first}: {join_names(sorted(used[first] - used[other]))}. "
+            f"Only in {other}: {join_names(sorted(used[other] - used[first]))}. Pack both with the same classes, or "
+            "name them all in a file (--classes FILE)."
         )
     number = {name: k for k, name in enumerate(names)}
     return names, {split: np.array([number[name] for name in classes], np.int64) for split, classes in named.items()}
@@ -86,7 +86,7 @@ def _in_forms(classes: Iterable[str], forms: dict[str, str]) -> list[str]:
     return [forms.get(name, forms.get(unicodedata.normalize("NFC", name), name)) for name in classes]
 
 
-def _by_number(splits: dict[str, Contents], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:
+def _by_number(splits: dict[str, ContainerListing], request: ContainerRequest, listed: tuple[str, ...] | None) -> Numbered:
     first = first_label(request)
     labels, named = {}, {}
     for split, part in splits.items():
@@ -104,7 +104,7 @@ def _by_number(splits: dict[str, Contents], request: ContainerRequest, listed: t
                 f"{part.classes.min()}: --first-label {max(0, int(part.classes.min()))}"
             )
     most = int(max(values.max() for values in labels.values())) + 1
-    if most > MOST_CLASSES:
+    if most > MAX_CLASSES:
         number = most - 1 + first
         raise DataError(f"a photo's class is {number:,}: no class but something else. Check what the labels are.")
     if listed is not None:
@@ -113,12 +113,12 @@ def _by_number(splits: dict[str, Contents], request: ContainerRequest, listed: t
         return listed, labels
     _check_numbers(splits, first)
     names = tuple(named.get(k, str(k + first)) for k in range(most))
-    if first_twice(names) is not None:
+    if find_duplicate(names) is not None:
         names = tuple(str(k + first) for k in range(most))
     return names, labels
 
 
-def _check_numbers(splits: dict[str, Contents], first: int) -> None:
+def _check_numbers(splits: dict[str, ContainerListing], first: int) -> None:
     """Raises DataError where numbers look as if they counted from another first one, or differently in each split."""
     used = {split: set(np.unique(np.asarray(part.classes)).tolist()) for split, part in splits.items()}
     lowest = min(map(min, used.values()))
@@ -131,12 +131,12 @@ def _check_numbers(splits: dict[str, Contents], first: int) -> None:
     train = used.get("train", set())
     if alone := sorted(used.get("val", set()) - train) if train else []:
         raise DataError(
-            f"{splits['val'].first_file}: photos of the classes {some(map(str, alone))}, and no training photo has them: the "
+            f"{splits['val'].first_file}: photos of the classes {join_names(map(str, alone))}, and no training photo has them: the "
             "splits' numbers may count differently. If they do not, say how many classes there are, or name them (--classes)."
         )
 
 
-def names_by_number(classes: str, request: ContainerRequest) -> dict[int, str]:
+def read_numbered_names(classes: str, request: ContainerRequest) -> dict[int, str]:
     """Class number -> name from --classes, or another file like it, for boxes; {} for no file.
 
     A list counts from the first label; a COCO JSON's categories, or an object of numbers and names, have numbers of their own.
@@ -145,7 +145,7 @@ def names_by_number(classes: str, request: ContainerRequest) -> dict[int, str]:
         return {}
     path = Path(classes).expanduser()
     try:
-        record = json.loads(read_plain_text(path, MOST_LIST_BYTES)) if path.suffix == ".json" else None
+        record = json.loads(read_plain_text(path, MAX_LIST_BYTES)) if path.suffix == ".json" else None
         if isinstance(record, dict):
             table = record.get("categories", record)
             pairs = [(one["id"], one["name"]) for one in table] if isinstance(table, list) else table.items()
@@ -166,10 +166,10 @@ def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str
     --classes is a number of classes, or a file that names them, one a line, as a JSON list or {name: readable name}.
     """
     if request.classes.isdecimal() and not os.path.exists(request.classes):
-        return tuple(map(str, range(min(int(request.classes), MOST_CLASSES)))), None
+        return tuple(map(str, range(min(int(request.classes), MAX_CLASSES)))), None
     path = Path(request.classes).expanduser()
     try:
-        text = read_plain_text(path, MOST_LIST_BYTES)
+        text = read_plain_text(path, MAX_LIST_BYTES)
         given = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -178,14 +178,14 @@ def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str
         raise DataError(f"--classes {path}: no list of names. Write one class a line, or a JSON list.")
     title = f"--classes {path}: a class"
     names = tuple(tidy_class_name(name, title) for name in given)
-    if (twice := first_twice(names)) is not None:
+    if (twice := find_duplicate(names)) is not None:
         raise DataError(f"--classes {path}: {twice!r} stands in it twice.")
     if isinstance(given, list) or all(name == value for name, value in given.items()):
         return names, None
     return names, tuple(tidy_class_name(name, title) for name in given.values())
 
 
-def _with_official_classes(part: Contents, request: ContainerRequest) -> Contents:
+def _with_official_classes(part: ContainerListing, request: ContainerRequest) -> ContainerListing:
     """ImageNet's validation photos lie flat in their tar; the devkit knows their classes."""
     if part.classes is not None or not request.devkit:
         return part

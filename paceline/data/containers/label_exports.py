@@ -13,7 +13,7 @@ from typing import NamedTuple
 from paceline._utils.errors import DataError
 from paceline._utils.listing import in_system_folder
 from paceline.data.containers.zip import zip_members
-from paceline.data.storage.store import scheme_of
+from paceline.data.storage.store import get_scheme
 
 PHOTOS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 # A file's suffix -> the kind of `paceline prepare` that reads such files.
@@ -61,24 +61,24 @@ def unpack_first(archive: str, export: Export) -> str:
     )
 
 
-def prepare_first(place: str, *, scored: bool = False) -> str:
+def prepare_first(location: str, *, scored: bool = False) -> str:
     """The message for a container or an address in place of a data set's folder, with the command that indexes it; '' for others.
 
     scored  whether it was to be scored on alone, and so has no photos to train on
     """
-    kind, is_address = KINDS.get(os.path.splitext(place)[1].lower(), ""), bool(scheme_of(place))
-    if not is_address and not (kind and Path(place).expanduser().is_file()):
+    kind, is_address = KINDS.get(os.path.splitext(location)[1].lower(), ""), bool(get_scheme(location))
+    if not is_address and not (kind and Path(location).expanduser().is_file()):
         return ""
     if kind == "zip" and not is_address:
         try:
-            with Path(place).expanduser().open("rb") as file:
-                members = zip_members(file, os.fstat(file.fileno()).st_size, place)
+            with Path(location).expanduser().open("rb") as file:
+                members = zip_members(file, os.fstat(file.fileno()).st_size, location)
                 export = find_export(os.fsdecode(member.name) for member in members)
         except (OSError, DataError):  # the command that indexes it names what is wrong with it
             export = None
         if export is not None:
-            return unpack_first(place, export)
-    files = place if kind or not is_address else f"{place.rstrip('/')}/*.tar"
+            return unpack_first(location, export)
+    files = location if kind or not is_address else f"{location.rstrip('/')}/*.tar"
     flags = f"--val {shlex.quote(files)}" if scored else f"--train {shlex.quote(files)} --val FILE"
     return (
         f"{'an address' if is_address else 'a file'}, not a prepared data set. Index it first (its bytes stay there), and name DIR:  "

@@ -18,12 +18,12 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline.data.formats.annotations import Annotations
-from paceline.data.formats.class_folders import first_twice
-from paceline.data.index.index import name_arrays
-from paceline.data.index.records import Damaged, Places, open_records
-from paceline.data.prepare.verify_image import Facts, NotAnImage, verify_bytes
-from paceline.data.prepare.verify_images import Inspection, Photos
-from paceline.data.storage.store import Status, scheme_of
+from paceline.data.formats.class_folders import find_duplicate
+from paceline.data.index.index import pack_names
+from paceline.data.index.records import DamagedRecord, RecordLocations, open_records
+from paceline.data.prepare.verify_image import ImageInfo, InvalidImage, verify_bytes
+from paceline.data.prepare.verify_images import ImagesToVerify, Inspection
+from paceline.data.storage.store import FileStatus, get_scheme
 
 RANGES = "ranges"
 AS_IT_IS = -1  # a stored length: the bytes lie in the file as they are read
@@ -31,7 +31,7 @@ COLUMNS = ("file", "offsets", "lengths", "stored", "crcs")  # of a Contents, (N,
 
 
 @dataclass(frozen=True)
-class Held:
+class ListedImage:
     """One photo in a container."""
 
     name: bytes  # unique in its split
@@ -42,16 +42,16 @@ class Held:
 
 
 # One container file with its photos.
-HeldFile = tuple[bytes, Status, Sequence[Held]]
+HeldFile = tuple[bytes, FileStatus, Sequence[ListedImage]]
 
 
 @dataclass(frozen=True)
-class Contents:
+class ContainerListing:
     """N photos in F files, with their `classes` or `annotations`, or neither where a file beside the containers has them."""
 
     kind: str  # a word of data/index/records.py's RECORDS
     files: list[bytes]  # F absolute paths, or URLs
-    statuses: list[Status]  # F
+    statuses: list[FileStatus]  # F
     names: list[bytes]  # N
     file: np.ndarray  # (N,) int32
     offsets: np.ndarray  # (N,) int64
@@ -73,7 +73,7 @@ class Contents:
         """The file that holds photo i, and the photo's name, for messages."""
         return f"{os.fsdecode(self.files[self.file[i]])}: {os.fsdecode(self.names[i])}"
 
-    def in_folder_order(self) -> Contents:
+    def in_folder_order(self) -> ContainerListing:
         """The same folder by folder, in each photo by photo, as class folders are listed."""
         parts = [name.split(b"/") for name in self.names]
         order = sorted(range(len(parts)), key=parts.__getitem__)
@@ -84,15 +84,15 @@ class Contents:
         return replace(self, names=[self.names[i] for i in order], classes=classes, **columns)
 
 
-def contents(kind: str, files: Sequence[HeldFile]) -> Contents:
+def join_files(kind: str, files: Sequence[HeldFile]) -> ContainerListing:
     """The contents of files in order. Raises DataError where two photos have one name."""
     held = [one for _, _, photos in files for one in photos]
     names = [one.name for one in held]
     if len(set(names)) < len(names):
-        twice = first_twice(names) or b""
-        places = [os.fsdecode(file) for file, _, photos in files for one in photos if one.name == twice][:2]
+        twice = find_duplicate(names) or b""
+        locations = [os.fsdecode(file) for file, _, photos in files for one in photos if one.name == twice][:2]
         raise DataError(
-            f"{places[0]}: two photos are called {os.fsdecode(twice)}, the other in {places[1]}. Name each file once, and pack "
+            f"{locations[0]}: two photos are called {os.fsdecode(twice)}, the other in {locations[1]}. Name each file once, and pack "
             "photos under names of their own."
         )
 
@@ -101,13 +101,15 @@ def contents(kind: str, files: Sequence[HeldFile]) -> Contents:
         for name, of in zip(COLUMNS[1:], ("offset", "length", "stored", "crc"))
     }
     file = np.repeat(np.arange(len(files), dtype=np.int32), [len(photos) for _, _, photos in files])
-    return Contents(kind, [name for name, _, _ in files], [status for _, status, _ in files], names, file, **columns)
+    return ContainerListing(
+        kind, [name for name, _, _ in files], [status for _, status, _ in files], names, file, **columns
+    )
 
 
-def joined(parts: Sequence[Contents]) -> Contents:
+def join_splits(parts: Sequence[ContainerListing]) -> ContainerListing:
     """All photos of several splits as one. Raises DataError where their files cannot be read in one way."""
     kinds = {part.kind for part in parts if part.names} - {RANGES}
-    schemes = {scheme_of(name) for part in parts for name in part.files}
+    schemes = {get_scheme(name) for part in parts for name in part.files}
     if len(kinds) > 1 or len(schemes) > 1:
         mixed = " and ".join(sorted(kinds if len(kinds) > 1 else {scheme or "paths" for scheme in schemes}))
         raise DataError(f"one data set from {mixed}: prepare all of its files from one kind of place.")
@@ -118,7 +120,7 @@ def joined(parts: Sequence[Contents]) -> Contents:
     }
     columns: dict[str, Any] = {of: np.concatenate([getattr(part, of) for part in parts]) for of in COLUMNS[1:]}
     file = np.concatenate([part.file + start for part, start in zip(parts, starts)]).astype(np.int32)
-    return Contents(kinds.pop() if kinds else RANGES, **lists, file=file, **columns)
+    return ContainerListing(kinds.pop() if kinds else RANGES, **lists, file=file, **columns)
 
 
 def folder_names(numbers: np.ndarray, paths: Sequence[bytes]) -> dict[int, str]:
@@ -128,17 +130,17 @@ def folder_names(numbers: np.ndarray, paths: Sequence[bytes]) -> dict[int, str]:
     return names if len(names) == len(folders) == len(set(names.values())) and all(names.values()) else {}
 
 
-class ContainedPhotos(Photos):
+class ContainedImages(ImagesToVerify):
     """Photos in containers, by the names that lists have for them; a name that no container has is a missing photo."""
 
-    def __init__(self, root: Path, names: Sequence[bytes], held: Contents) -> None:
+    def __init__(self, root: Path, names: Sequence[bytes], held: ContainerListing) -> None:
         super().__init__(root, names)
         row = {name: i for i, name in enumerate(held.names)}
         self._rows = np.array([row.get(name, -1) for name in names], np.int64)
         self._held = held
         self._stamps = [container_stamp(name, status) for name, status in zip(held.files, held.statuses)]
         self.kind = held.kind
-        places = Places(
+        locations = RecordLocations(
             root=root,
             files=held.file,
             offsets=held.offsets,
@@ -148,9 +150,9 @@ class ContainedPhotos(Photos):
             stored_lengths=held.stored,
             changed="",
             **_record_names(held.names),
-            **name_arrays(held.files),
+            **pack_names(held.files),
         )
-        self._records = open_records(held.kind, places)
+        self._records = open_records(held.kind, locations)
         self.portable = self._records.portable
 
     def title(self, i: int) -> str:
@@ -169,22 +171,22 @@ class ContainedPhotos(Photos):
         """The photo's bytes. Raises DataError where they cannot be read."""
         return self._records.read(int(self._rows[i]))
 
-    def facts(self, i: int) -> Facts:
+    def facts(self, i: int) -> ImageInfo:
         """Verify the bytes in the container, by its own checksum too. Raises DataError where it cannot be read at all."""
         row = int(self._rows[i])
         if row < 0:
-            raise NotAnImage("in none of the containers")
+            raise InvalidImage("in none of the containers")
         try:
             data = self._records.read(row)
-        except Damaged as error:
-            raise NotAnImage(error.reason) from None
+        except DamagedRecord as error:
+            raise InvalidImage(error.reason) from None
         crc = int(self._held.crcs[row])
         if crc >= 0 and zlib.crc32(data) != crc:
-            raise NotAnImage("damaged: its CRC is not the one that the archive names")
+            raise InvalidImage("damaged: its CRC is not the one that the archive names")
         return verify_bytes(data, self.names[i], self.stamp(i)[1])
 
     def arrays(
-        self, rows: np.ndarray, labels: np.ndarray, found: Inspection, extra: Mapping[str, np.ndarray]
+        self, rows: np.ndarray, labels: np.ndarray, result: Inspection, extra: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         """Arrays of ranges of the files that hold these photos; a file inside the root is named relative to it."""
         at = self._rows[rows]
@@ -193,22 +195,22 @@ class ContainedPhotos(Photos):
         prefix = os.path.join(os.fsencode(self.root), b"")
         files = [self._held.files[i] for i in used.tolist()]
         return {
-            **super().arrays(rows, labels, found, extra),
+            **super().arrays(rows, labels, result, extra),
             "files": file.astype(np.int32).reshape(-1),
             "offsets": self._held.offsets[at],
             "file_sizes": np.array([self._held.statuses[i].size for i in used.tolist()], np.int64),
-            **name_arrays([name if scheme_of(name) else name.removeprefix(prefix) for name in files]),
+            **pack_names([name if get_scheme(name) else name.removeprefix(prefix) for name in files]),
             **_record_names([self.names[i] for i in rows.tolist()]),
             **({"stored_lengths": stored} if (stored != AS_IT_IS).any() else {}),
         }
 
 
-def container_stamp(name: bytes, status: Status) -> int:
+def container_stamp(name: bytes, status: FileStatus) -> int:
     """A number of 63 bits that differs between files: a hash of the file's own name, size, time, and tag."""
     text = f"{status.size} {status.mtime} {status.tag}".encode()
     return int.from_bytes(hashlib.sha256(os.path.basename(name) + b"\0" + text).digest()[:8], "big") >> 1
 
 
 def _record_names(names: Sequence[bytes]) -> dict[str, np.ndarray]:
-    arrays = name_arrays(names)
+    arrays = pack_names(names)
     return {"record_bytes": arrays["name_bytes"], "record_starts": arrays["name_starts"]}

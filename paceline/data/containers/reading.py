@@ -11,10 +11,10 @@ import re
 from typing import BinaryIO, NamedTuple
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import one_line
+from paceline._utils.text import escape_to_line
 
 # Nothing larger than this in a container is read into memory: no photo is.
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 
 _COMPRESSED = (
     (b"\x1f\x8b", "gzip"),
@@ -71,12 +71,12 @@ def refuse_compressed(start: bytes, name: str) -> None:
 
 
 # Linux's longest path; nobody's photo has a longer name.
-MOST_NAME_BYTES = 4096
+MAX_NAME_BYTES = 4096
 _PLAIN = re.compile(rb"[^/\0\n\r]+(?:/[^/\0\n\r]+)*")
 _DOTS = re.compile(rb"(?:^|/)\.\.?(?:/|$)")
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A plain file of a tar."""
 
     name: bytes  # as in the archive, "./" and doubled slashes left out: no absolute one, no "..", no line break
@@ -84,17 +84,17 @@ class Member(NamedTuple):
     length: int  # bytes of the data
 
 
-def shown(name: bytes) -> str:
+def format_member_name(name: bytes) -> str:
     """A member's name for a message."""
-    return one_line(os.fsdecode(name[:300]))
+    return escape_to_line(os.fsdecode(name[:300]))
 
 
-def checked_name(name: bytes, archive: str) -> bytes:
+def check_member_name(name: bytes, archive: str) -> bytes:
     """`name` with its "./", doubled and last slashes left out; empty where nothing else was in it.
 
     Raises DataError where it would leave the folder that it is unpacked in, or would forge lines of messages and lists.
     """
-    if _PLAIN.fullmatch(name) and not _DOTS.search(name) and len(name) <= MOST_NAME_BYTES:
+    if _PLAIN.fullmatch(name) and not _DOTS.search(name) and len(name) <= MAX_NAME_BYTES:
         return name
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if name.startswith(b"/"):
@@ -103,8 +103,10 @@ def checked_name(name: bytes, archive: str) -> bytes:
         why = 'a path with ".."'
     elif b"\0" in name or b"\n" in name or b"\r" in name:
         why = "a line break or a zero byte"
-    elif len(name) > MOST_NAME_BYTES:
-        why = f"more than {MOST_NAME_BYTES:,} bytes"
+    elif len(name) > MAX_NAME_BYTES:
+        why = f"more than {MAX_NAME_BYTES:,} bytes"
     else:
         return b"/".join(parts)
-    raise DataError(f"{archive}: the name of {shown(name)} is {why}: not an archive of photos. Nothing of it is used.")
+    raise DataError(
+        f"{archive}: the name of {format_member_name(name)} is {why}: not an archive of photos. Nothing of it is used."
+    )

@@ -17,30 +17,38 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.box_labels import PhotoBoxes, annotations_of
-from paceline.data.containers.listing import AS_IT_IS, RANGES, ContainedPhotos, Contents, Held, contents, folder_names
+from paceline.data.containers.box_labels import ImageBoxes, join_annotations
+from paceline.data.containers.listing import (
+    AS_IT_IS,
+    RANGES,
+    ContainedImages,
+    ContainerListing,
+    ListedImage,
+    folder_names,
+    join_files,
+)
 from paceline.data.containers.recordio import Record, read_recordio
-from paceline.data.containers.recordio_lists import Listed, check_idx, detection_objects, read_idx, read_lst
+from paceline.data.containers.recordio_lists import LstLine, check_idx, parse_detection_label, read_idx, read_lst
 from paceline.data.containers.split_files import ContainerFiles, ContainerRequest
 from paceline.data.containers.tf_example import LABEL, coco_example, imagenet_example, parse_example
 from paceline.data.containers.tfrecord import tfrecord_spans
 from paceline.data.formats.annotations import Annotations
-from paceline.data.storage.store import Range, scheme_of
+from paceline.data.storage.store import ByteRange, get_scheme
 from paceline.data.transforms.image_header import read_header
 
-MOST_LIST_BYTES = 1 << 30
+MAX_LIST_BYTES = 1 << 30
 
 
-def read_recordio_files(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
+def read_recordio_files(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
     """Raises DataError where labels are neither classes nor boxes, and where a .idx is that of other data."""
     walked = files.walk(read_recordio)
     lists = [_list_beside(files, number, records) for number, records in enumerate(walked)]
     held = [
-        (name, status, [_held(record, files.split, stem, place, listed) for place, record in enumerate(records)])
+        (name, status, [_held(record, files.split, stem, index, listed) for index, record in enumerate(records)])
         for name, status, stem, records, listed in zip(files.names, files.statuses, _stems(files), walked, lists)
     ]
     split = any(record.parts > 1 for records in walked for record in records)
-    whole = contents("recordio" if split else RANGES, held)
+    whole = join_files("recordio" if split else RANGES, held)
     labels = [record.labels for records in walked for record in records]
     if all(len(label) == 1 for label in labels) or request.label_column >= 0:
         named = {}
@@ -58,14 +66,14 @@ def _stems(files: ContainerFiles) -> list[str]:
     return stems if len(set(stems)) == len(stems) else [f"{number}-{stem}" for number, stem in enumerate(stems)]
 
 
-def _held(record: Record, split: str, stem: str, place: int, listed: dict[int, Listed] | None) -> Held:
-    path = f"{stem}/{place:08d}.jpg" if listed is None else os.path.normpath(os.fsdecode(listed[record.id].path))
+def _held(record: Record, split: str, stem: str, index: int, listed: dict[int, LstLine] | None) -> ListedImage:
+    path = f"{stem}/{index:08d}.jpg" if listed is None else os.path.normpath(os.fsdecode(listed[record.id].path))
     stored = AS_IT_IS if record.parts == 1 else record.extent
     offset = record.offset if record.parts == 1 else record.start
-    return Held(os.fsencode(f"{split}/{path}"), offset, record.length, stored)
+    return ListedImage(os.fsencode(f"{split}/{path}"), offset, record.length, stored)
 
 
-def _list_beside(files: ContainerFiles, number: int, records: Sequence[Record]) -> dict[int, Listed] | None:
+def _list_beside(files: ContainerFiles, number: int, records: Sequence[Record]) -> dict[int, LstLine] | None:
     """Compare a .idx beside a .rec with it -> the .lst's line of each id, where one lies beside it that fits."""
     name = os.fsdecode(files.names[number])
     stem = name.removesuffix(".rec")
@@ -92,19 +100,19 @@ def _list_beside(files: ContainerFiles, number: int, records: Sequence[Record]) 
 def _beside(files: ContainerFiles, name: str) -> bytes | None:
     try:
         status = files.store.status(os.fsencode(name))
-        if status.size > MOST_LIST_BYTES:
+        if status.size > MAX_LIST_BYTES:
             raise DataError(f"{name}: {status.size:,} bytes are no list of a RecordIO file. Remove it.")
-        return files.store.read(Range(os.fsencode(name), 0, status.size))
+        return files.store.read(ByteRange(os.fsencode(name), 0, status.size))
     except FileNotFoundError:
         return None  # neither is needed
     except OSError as error:
-        if scheme_of(name):  # a bucket that may not be listed refuses what is not in it
+        if get_scheme(name):  # a bucket that may not be listed refuses what is not in it
             return None
         reason = error.strerror or error
         raise DataError(f"{name}: cannot be read ({reason}). Make it readable, or remove it.") from None
 
 
-def _classes(labels: Sequence[np.ndarray], whole: Contents, column: int) -> np.ndarray:
+def _classes(labels: Sequence[np.ndarray], whole: ContainerListing, column: int) -> np.ndarray:
     numbers = np.zeros(len(labels), np.int64)
     for i, label in enumerate(labels):
         value = float(label[column]) if column < len(label) else float("nan")
@@ -118,31 +126,31 @@ def _classes(labels: Sequence[np.ndarray], whole: Contents, column: int) -> np.n
     return numbers
 
 
-def _detections(labels: Sequence[np.ndarray], whole: Contents) -> Annotations:
+def _detections(labels: Sequence[np.ndarray], whole: ContainerListing) -> Annotations:
     """Boxes of MXNet's detection labels. Raises DataError where a label is none."""
-    photos = ContainedPhotos(Path("/"), whole.names, whole)
+    photos = ContainedImages(Path("/"), whole.names, whole)
     boxes = []
     for i, label in enumerate(labels):
         try:
-            objects = detection_objects(label, whole.title(i))
+            objects = parse_detection_label(label, whole.title(i))
         except DataError as error:
             raise DataError(f"{error} If one of its numbers is the class: --label-column 0") from None
         header = read_header(photos.read(i), whole.title(i))
         crowd = np.zeros(len(objects.classes), bool)
-        boxes.append(PhotoBoxes(header.height, header.width, objects.boxes, objects.classes, crowd))
-    return annotations_of(Path(whole.first_file), whole.names, boxes)
+        boxes.append(ImageBoxes(header.height, header.width, objects.boxes, objects.classes, crowd))
+    return join_annotations(Path(whole.first_file), whole.names, boxes)
 
 
 class _Photo(NamedTuple):
-    held: Held
+    held: ListedImage
     filename: str
     label: int = -1  # -1 where there are boxes
     synset: str = ""
-    boxes: PhotoBoxes | None = None
+    boxes: ImageBoxes | None = None
     source_id: str = ""
 
 
-def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dict[str, Contents]:
+def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
     """Raises DataError where a checksum is wrong, or an Example has neither a class nor objects."""
     walked = files.walk(_examples)
     photos = [photo for some in walked for photo in some]
@@ -150,13 +158,13 @@ def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dic
         (name, status, [replace(photo.held, name=one) for photo, one in zip(some, own)])
         for name, status, some, own in zip(files.names, files.statuses, walked, _photo_names(files, walked))
     ]
-    whole = contents(RANGES, held)
+    whole = join_files(RANGES, held)
     boxed = [photo.boxes for photo in photos if photo.boxes is not None]
     if boxed and len(boxed) < len(photos):
         raise DataError(f"{files.first}: some of its photos have a class and some have boxes. Prepare them apart.")
     if boxed:
         ids = [photo.source_id for photo in photos]
-        return {files.split: replace(whole, annotations=annotations_of(Path(files.first), whole.names, boxed, ids))}
+        return {files.split: replace(whole, annotations=join_annotations(Path(files.first), whole.names, boxed, ids))}
     named: dict[int, str] = {}
     for photo, name in zip(photos, whole.names):
         if photo.synset and named.setdefault(photo.label, photo.synset) != photo.synset:
@@ -176,7 +184,7 @@ def _photo_names(files: ContainerFiles, walked: Sequence[Sequence[_Photo]]) -> l
     ]
     counts = Counter(name for names in own for name in names)
     if max(counts.values(), default=1) > 1 or "" in counts:
-        own = [[f"{stem}/{place:08d}.jpg" for place in range(len(photos))] for stem, photos in zip(_stems(files), walked)]
+        own = [[f"{stem}/{index:08d}.jpg" for index in range(len(photos))] for stem, photos in zip(_stems(files), walked)]
     return [[os.fsencode(f"{files.split}/{name}") for name in names] for names in own]
 
 
@@ -186,7 +194,7 @@ def _examples(file: BinaryIO, size: int, name: str) -> Iterator[_Photo]:
         features = parse_example(span.data, where)
         if LABEL in features:
             one = imagenet_example(features, span.data, where)
-            held = Held(b"", span.offset + one.photo.start, one.photo.length)
+            held = ListedImage(b"", span.offset + one.photo.start, one.photo.length)
             yield _Photo(held, one.filename, one.label, one.synset)
             continue
         one = coco_example(features, span.data, where)
@@ -195,6 +203,6 @@ def _examples(file: BinaryIO, size: int, name: str) -> Iterator[_Photo]:
             header = read_header(span.data[one.photo.start : one.photo.start + one.photo.length], where)
             height, width = header.height, header.width
         masks = None if one.masks is None else [span.data[a : a + n] for a, n in one.masks]
-        boxes = PhotoBoxes(height, width, one.boxes, one.classes, one.is_crowd, one.areas, masks, one.names)
-        held = Held(b"", span.offset + one.photo.start, one.photo.length)
+        boxes = ImageBoxes(height, width, one.boxes, one.classes, one.is_crowd, one.areas, masks, one.names)
+        held = ListedImage(b"", span.offset + one.photo.start, one.photo.length)
         yield _Photo(held, one.filename, boxes=boxes, source_id=one.source_id)

@@ -16,11 +16,11 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.reading import MOST_BYTES, Truncated, read_at
+from paceline.data.containers.reading import MAX_BYTES, Truncated, read_at
 
 MAGIC = struct.pack("<I", 0xCED7230A)
 LENGTH_BITS = 29
-MOST_LENGTH = (1 << LENGTH_BITS) - 1
+MAX_LENGTH = (1 << LENGTH_BITS) - 1
 WHOLE, FIRST, MIDDLE, LAST = range(4)
 
 PIECE = struct.Struct("<4sI")
@@ -112,7 +112,7 @@ def _piece(head: bytes, where: str, at: int, records: int = 0) -> tuple[int, int
             f"{where}: RecordIO's magic word is not there, after {records:,} whole records: damaged, or not a RecordIO "
             "file. Copy it again."
         )
-    return word >> LENGTH_BITS, word & MOST_LENGTH
+    return word >> LENGTH_BITS, word & MAX_LENGTH
 
 
 def _piece_ends(file: BinaryIO, at: int, size: int, where: str) -> list[int] | None:
@@ -129,8 +129,8 @@ def _piece_ends(file: BinaryIO, at: int, size: int, where: str) -> list[int] | N
         ends.append(begin + PIECE.size + length)
         if ends[-1] > size:
             return None
-        if ends[-1] - at > MOST_BYTES:
-            raise DataError(f"{where}: more than {MOST_BYTES:,} bytes in pieces: no photo. Copy the file again.")
+        if ends[-1] - at > MAX_BYTES:
+            raise DataError(f"{where}: more than {MAX_BYTES:,} bytes in pieces: no photo. Copy the file again.")
         if flag == LAST:
             return ends
         begin = ends[-1] + -ends[-1] % 4
@@ -143,7 +143,7 @@ def _joined(data: bytes, where: str) -> bytes:
     while flag in (FIRST, MIDDLE):
         begin = at + PIECE.size
         magic, word = PIECE.unpack_from(data, at) if begin <= len(data) else (b"", 0)
-        flag, length = word >> LENGTH_BITS, word & MOST_LENGTH
+        flag, length = word >> LENGTH_BITS, word & MAX_LENGTH
         if magic != MAGIC or begin + length > len(data):
             raise DataError(f"{where}: not the record that lay there when the data were prepared. Prepare them again.")
         pieces.append(data[begin : begin + length])
@@ -164,7 +164,7 @@ def _label_count(payload: bytes, length: int, where: str) -> int:
     return count
 
 
-class Packed(NamedTuple):
+class RecordIOContent(NamedTuple):
     """The content of one record; several labels, or a single one in an array, follow the header as im2rec --pack-label has it."""
 
     id: int
@@ -172,8 +172,8 @@ class Packed(NamedTuple):
     photo: bytes
 
 
-def write_recordio(out: BinaryIO, records: Iterable[Packed]) -> list[tuple[int, int]]:
-    """Write the records as MXNet 1.9.1 does, byte for byte; -> (id, first byte) of each, for `idx_text`.
+def write_recordio(out: BinaryIO, records: Iterable[RecordIOContent]) -> list[tuple[int, int]]:
+    """Write the records as MXNet 1.9.1 does, byte for byte; -> (id, first byte) of each, for `format_idx`.
 
     Raises DataError where one is larger than the format allows.
     """
@@ -186,7 +186,7 @@ def write_recordio(out: BinaryIO, records: Iterable[Packed]) -> list[tuple[int, 
     return placed
 
 
-def record_bytes(record: Packed) -> bytes:
+def record_bytes(record: RecordIOContent) -> bytes:
     """One record, its zeros at the end included."""
     if isinstance(record.labels, (int, float, np.integer, np.floating)):
         header = IMAGE.pack(0, record.labels, record.id, 0)
@@ -194,18 +194,18 @@ def record_bytes(record: Packed) -> bytes:
         labels = np.asarray(record.labels, "<f4")
         header = IMAGE.pack(len(labels), 0.0, record.id, 0) + labels.tobytes()
     payload = header + record.photo
-    if len(payload) > MOST_LENGTH:
+    if len(payload) > MAX_LENGTH:
         size = len(record.photo)
-        raise DataError(f"photo {record.id} has {size:,} bytes; RecordIO takes {MOST_LENGTH:,} with its header at most.")
+        raise DataError(f"photo {record.id} has {size:,} bytes; RecordIO takes {MAX_LENGTH:,} with its header at most.")
     pieces: list[bytes] = []
     begin = 0
     # The magic word at a multiple of four would look like the next record: it is left out, and its place begins a new piece.
-    found = payload.find(MAGIC)
-    while found >= 0:
-        if found % 4 == 0:
-            pieces.append(payload[begin:found])
-            begin = found + 4
-        found = payload.find(MAGIC, found + (4 if found % 4 == 0 else 1))
+    result = payload.find(MAGIC)
+    while result >= 0:
+        if result % 4 == 0:
+            pieces.append(payload[begin:result])
+            begin = result + 4
+        result = payload.find(MAGIC, result + (4 if result % 4 == 0 else 1))
     pieces.append(payload[begin:])
     last = len(pieces) - 1
     flags = [WHOLE] if not last else [FIRST, *[MIDDLE] * (last - 1), LAST]
@@ -213,11 +213,11 @@ def record_bytes(record: Packed) -> bytes:
     return text + bytes(-len(text) % 4)
 
 
-def idx_text(placed: Iterable[tuple[int, int]]) -> bytes:
+def format_idx(placed: Iterable[tuple[int, int]]) -> bytes:
     """The .idx of records whose (key, first byte) are `placed`."""
     return b"".join(b"%d\t%d\n" % pair for pair in placed)
 
 
-def lst_line(number: int, labels: Sequence[float], path: bytes) -> bytes:
+def format_lst_line(number: int, labels: Sequence[float], path: bytes) -> bytes:
     """A line of the .lst, as im2rec --list writes it."""
     return b"%d\t%s\t%s\n" % (number, b"\t".join(b"%f" % label for label in labels), path)

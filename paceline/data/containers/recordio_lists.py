@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import short
+from paceline._utils.text import abbreviate
 from paceline.data.containers.reading import Truncated
 
 
-class Listed(NamedTuple):
+class LstLine(NamedTuple):
     """A line of a .lst: the record's id, its labels, and the photo's path as it was written."""
 
     id: int
@@ -40,15 +40,15 @@ def read_idx(text: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
             continue
         words = line.split(b"\t")
         if len(words) != 2 or not all(word.strip().isdigit() and len(word) < 19 for word in words):
-            raise DataError(f"{name}: line {number:,} is {short(repr(line))}, not KEY <tab> OFFSET. Leave it out.")
+            raise DataError(f"{name}: line {number:,} is {abbreviate(repr(line))}, not KEY <tab> OFFSET. Leave it out.")
         keys.append(int(words[0]))
         offsets.append(int(words[1]))
-    found = np.array(keys, np.int64), np.array(offsets, np.int64)
-    for what, values in zip(("key", "offset"), found):
+    result = np.array(keys, np.int64), np.array(offsets, np.int64)
+    for what, values in zip(("key", "offset"), result):
         unique, counts = np.unique(values, return_counts=True)
         if len(unique) < len(values):
             raise DataError(f"{name}: {what} {unique[counts.argmax()]:,} is in it more than once. Leave the .idx out.")
-    return found
+    return result
 
 
 def check_idx(
@@ -81,7 +81,7 @@ def check_idx(
         raise DataError(f"{name}: at byte {at:,} it has record {keys[first]}, and {rec} has {ids[first]} there. {remedy}")
 
 
-def read_lst(text: bytes, name: str) -> Iterator[Listed]:
+def read_lst(text: bytes, name: str) -> Iterator[LstLine]:
     """The lines of a .lst in its order. Raises DataError naming a line that is none, or whose label is no finite number."""
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -93,16 +93,18 @@ def read_lst(text: bytes, name: str) -> Iterator[Listed]:
             labels = tuple(float(word) for word in words[1:-1])
             if not all(map(math.isfinite, labels)):
                 raise ValueError
-            yield Listed(int(words[0]), labels, words[-1])
+            yield LstLine(int(words[0]), labels, words[-1])
         except ValueError:
-            raise DataError(f"{name}: line {number:,} is {short(repr(line))}, not ID <tab> LABEL <tab> PATH.") from None
+            raise DataError(
+                f"{name}: line {number:,} is {abbreviate(repr(line))}, not ID <tab> LABEL <tab> PATH."
+            ) from None
 
 
 # A float32 holds every whole number up to here.
-_MOST_CLASS = 1 << 24
+_MAX_CLASS = 1 << 24
 
 
-class Objects(NamedTuple):
+class RecordIOObjects(NamedTuple):
     """Objects of one photo, M of them (0 too), in the label's order."""
 
     boxes: np.ndarray  # (M, 4) float32 xyxy, fractions of width and height
@@ -110,7 +112,7 @@ class Objects(NamedTuple):
     extra: np.ndarray  # (M, B-5) float32, the further numbers (difficult, for instance)
 
 
-def detection_objects(labels: np.ndarray, where: str) -> Objects:
+def parse_detection_label(labels: np.ndarray, where: str) -> RecordIOObjects:
     """`labels` (W,) float32 of one record, read as boxes. Raises DataError, beginning with `where`, where it is no such label.
 
     An object whose class is below 0 is padding, as MXNet's iterators write it, and is left out.
@@ -125,12 +127,12 @@ def detection_objects(labels: np.ndarray, where: str) -> Objects:
     header, width = int(labels[0]), int(labels[1])
     count, left = divmod(len(labels) - header, width)
     if count < 0 or left:
-        found = f"its label has {len(labels)} numbers"
-        raise DataError(f"{where}: {found}, which is not {header} of the header and {width} for each object.")
+        result = f"its label has {len(labels)} numbers"
+        raise DataError(f"{where}: {result}, which is not {header} of the header and {width} for each object.")
     objects = labels[header:].reshape(count, width)
     objects = objects[objects[:, 0] >= 0]
     classes = objects[:, 0]
-    wrong = classes[(classes != np.floor(classes)) | (classes > _MOST_CLASS)]
+    wrong = classes[(classes != np.floor(classes)) | (classes > _MAX_CLASS)]
     if len(wrong):
-        raise DataError(f"{where}: an object's class is {wrong[0]:g}, not a whole number up to {_MOST_CLASS:,}.")
-    return Objects(objects[:, 1:5].astype(np.float32), classes.astype(np.int64), objects[:, 5:].astype(np.float32))
+        raise DataError(f"{where}: an object's class is {wrong[0]:g}, not a whole number up to {_MAX_CLASS:,}.")
+    return RecordIOObjects(objects[:, 1:5].astype(np.float32), classes.astype(np.int64), objects[:, 5:].astype(np.float32))

@@ -16,9 +16,9 @@ from paceline._utils.cache import cache_folder
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
 from paceline.data.containers.archives import read_photos, read_tar, read_webdataset, read_zip
-from paceline.data.containers.box_labels import contained_boxes
-from paceline.data.containers.class_labels import Classes, resolve_classes
-from paceline.data.containers.listing import ContainedPhotos, Contents, joined
+from paceline.data.containers.box_labels import prepare_container_boxes
+from paceline.data.containers.class_labels import ClassLabels, resolve_classes
+from paceline.data.containers.listing import ContainedImages, ContainerListing, join_splits
 from paceline.data.containers.record_files import read_recordio_files, read_tfrecord_files
 from paceline.data.containers.split_files import (
     ContainerFiles,
@@ -28,16 +28,16 @@ from paceline.data.containers.split_files import (
     find_files,
     unpack_compressed,
 )
-from paceline.data.formats.class_folders import Listing, SplitListing
+from paceline.data.formats.class_folders import ClassFolderListing, SplitListing
 from paceline.data.formats.published_sets import check_imagenet
-from paceline.data.index.manifest import CONTAINER_FILES, Manifest, container_command, is_ours
+from paceline.data.index.manifest import CONTAINER_FILES, Manifest, container_command, is_paceline_manifest
 from paceline.data.index.manifest import FILE_NAME as MANIFEST
 from paceline.data.prepare.class_source import ClassSource
-from paceline.data.prepare.pipeline import choose_place, write_prepared
+from paceline.data.prepare.pipeline import choose_manifest_folder, write_prepared
 from paceline.data.prepare.val_split import ValSplit, check_fraction
 
 # Layout -> what lists such files: ContainerFiles, ContainerRequest -> split -> Contents.
-READERS: dict[Layout, Callable[[ContainerFiles, ContainerRequest], dict[str, Contents]]] = {
+READERS: dict[Layout, Callable[[ContainerFiles, ContainerRequest], dict[str, ContainerListing]]] = {
     "photos": read_photos,
     "tar": read_tar,
     "zip": read_zip,
@@ -69,30 +69,32 @@ def prepare_containers(
         check_fraction(request.val_fraction)
     _check_flags(request)
     request = _with_absolute_paths(request)
-    place = choose_place(Path("/"), out if out is not None else _place_of(request))
-    command = container_command(asdict(request), place)
-    if is_ours(place / MANIFEST) and not Manifest.load(place).in_containers:  # its photos would be taken for these
+    path = choose_manifest_folder(Path("/"), out if out is not None else _place_of(request))
+    command = container_command(asdict(request), path)
+    if (
+        is_paceline_manifest(path / MANIFEST) and not Manifest.load(path).in_containers
+    ):  # its photos would be taken for these
         raise DataError(
-            f"{place}: holds the index of photos in folders. Choose another folder with --out DIR, or delete its manifest.json."
+            f"{path}: holds the index of photos in folders. Choose another folder with --out DIR, or delete its manifest.json."
         )
     splits, notes = _listed(request, workers, walked)
     if "val" in splits and request.val_fraction:
         raise DataError("--val-fraction: there are validation photos already; leave it out.")
     boxed = request.annotations or request.val_annotations or any(part.annotations for part in splits.values())
     # The manifest names files in its own folder relative to it, so that the whole can be moved.
-    prefix = os.path.join(str(place), "")
+    prefix = os.path.join(str(path), "")
     stored = replace(request, **_changed_paths(request, lambda _, value: value.removeprefix(prefix)))
-    source = (contained_boxes if boxed else _contained_classes)(
+    source = (prepare_container_boxes if boxed else _contained_classes)(
         splits,
         request,
-        place,
+        path,
         notes,
         command=command,
         remedy="Choose another folder with --out DIR.",
         on_unreadable=request.on_unreadable,
         stored=asdict(stored),
     )
-    return write_prepared(source, place, workers, progress)
+    return write_prepared(source, path, workers, progress)
 
 
 def _check_flags(request: ContainerRequest) -> None:
@@ -145,9 +147,9 @@ def _place_of(request: ContainerRequest) -> Path:
 
 def _listed(
     request: ContainerRequest, workers: int | None, walked: Callable[[int, int], None] | None
-) -> tuple[dict[str, Contents], list[str]]:
+) -> tuple[dict[str, ContainerListing], list[str]]:
     """Split -> what its containers hold, and notes."""
-    splits: dict[str, Contents] = {}
+    splits: dict[str, ContainerListing] = {}
     notes: list[str] = []
     for split, sources in (("train", request.train), ("val", request.val)):
         if not sources:
@@ -173,20 +175,20 @@ def _listed(
 
 
 def _contained_classes(
-    splits: dict[str, Contents], request: ContainerRequest, place: Path, notes: list[str], **others: Any
+    splits: dict[str, ContainerListing], request: ContainerRequest, path: Path, notes: list[str], **others: Any
 ) -> ClassSource:
     """Photos with a class each as a source. Raises DataError where their classes are unknown, or are not ImageNet's."""
     known = resolve_classes(splits, request)
-    listings = {name: _listing(place, name, part, known) for name, part in known.splits.items()}
+    listings = {name: _listing(path, name, part, known) for name, part in known.splits.items()}
     if request.expect == "imagenet":
         # What is wrong lies in the containers.
         files = {name: Path(part.first_file) for name, part in known.splits.items()}
-        check_imagenet(Listing(place, {name: replace(one, folder=files[name]) for name, one in listings.items()}))
-    held = joined(list(known.splits.values()))
+        check_imagenet(ClassFolderListing(path, {name: replace(one, folder=files[name]) for name, one in listings.items()}))
+    held = join_splits(list(known.splits.values()))
     return ClassSource(
-        root=place,
-        listing=Listing(place, listings),
-        all_photos=ContainedPhotos(place, held.names, held),
+        root=path,
+        listing=ClassFolderListing(path, listings),
+        all_photos=ContainedImages(path, held.names, held),
         labels=known.labels,
         class_names=known.readable,
         expect=request.expect,
@@ -196,9 +198,9 @@ def _contained_classes(
     )
 
 
-def _listing(place: Path, split: str, part: Contents, known: Classes) -> SplitListing:
+def _listing(path: Path, split: str, part: ContainerListing, known: ClassLabels) -> SplitListing:
     """As class folders of that split would be listed."""
     names: list[list[bytes]] = [[] for _ in known.names]
     for name, label in zip(part.names, known.labels[split].tolist()):
         names[label].append(os.path.basename(name))
-    return SplitListing(place / split, list(known.names), names, [], part.ignored)
+    return SplitListing(path / split, list(known.names), names, [], part.ignored)

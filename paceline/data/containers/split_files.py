@@ -25,23 +25,23 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
-from paceline._utils.atomic_write import whole
+from paceline._utils.atomic_write import atomic_writer
 from paceline._utils.cache import cache_folder
-from paceline._utils.commands import to_install
+from paceline._utils.commands import install_command
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
 from paceline.data.containers.reading import Truncated, compression
 from paceline.data.index.manifest import Expect
-from paceline.data.storage.object_store import store_of
-from paceline.data.storage.store import Status, Store, StoreTrouble, scheme_of
-from paceline.distributed.device.detect import cpu_cores
+from paceline.data.storage.object_store import open_store
+from paceline.data.storage.store import ByteStore, FileStatus, StoreError, get_scheme
+from paceline.distributed.device.detect import count_cpus
 
 Entry = TypeVar("Entry")
 Layout = Literal["photos", "tar", "zip", "webdataset", "recordio", "tfrecord"]
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 # ImageNet has 1.3 million photos; a pattern of more files than this is a typing error.
-MOST_FILES = 3_000_000
+MAX_FILES = 3_000_000
 _CHUNK = 1 << 20
 _UNPACKERS: dict[str, Callable[[BinaryIO], Any]] = {
     "gzip": lambda file: gzip.GzipFile(fileobj=file),
@@ -49,7 +49,7 @@ _UNPACKERS: dict[str, Callable[[BinaryIO], Any]] = {
     "bzip2": bz2.BZ2File,
 }
 # Photos hardly shrink: what grows more than this is no container of photos.
-MOST_GROWTH, SMALL = 100, 1 << 30
+MAX_GROWTH, SMALL = 100, 1 << 30
 # Left free on the disk: the index is written there too.
 SPARE_BYTES = 256 << 20
 
@@ -83,8 +83,8 @@ class ContainerFiles:
 
     split: str  # "train" or "val"
     names: list[bytes]  # absolute paths, or URLs
-    store: Store
-    statuses: list[Status]
+    store: ByteStore
+    statuses: list[FileStatus]
     listed: bool = False  # annotations beside them name their photos, by the paths that these have
     skip_truncated: bool = False
     workers: int | None = None
@@ -115,13 +115,13 @@ class ContainerFiles:
                     f"{name}: cut off at byte {cut.offset:,}; its {cut.records:,} whole records are used, what follows is lost"
                 )
             except OSError as error:
-                trouble = isinstance(error, StoreTrouble)
+                trouble = isinstance(error, StoreError)
                 remedy = "Give the same command again." if trouble else "Check the file and its disk."
                 raise DataError(f"{name}: cannot be read ({error.strerror or error}). {remedy}") from None
             return entries
 
         walked = []
-        with ThreadPoolExecutor(self.workers or cpu_cores(), thread_name_prefix="walk") as pool:
+        with ThreadPoolExecutor(self.workers or count_cpus(), thread_name_prefix="walk") as pool:
             for number, entries in enumerate(pool.map(one, range(len(self.names))), 1):
                 walked.append(entries)
                 if self.progress is not None:
@@ -136,11 +136,11 @@ def find_files(split: str, sources: Sequence[str], **options: Any) -> ContainerF
     Raises DataError where one does not exist, is a folder, or is of another kind of store than the first.
     """
     wanted = list(chain.from_iterable([one] if _exists(one) else _numbered(one) for one in sources))
-    store = store_of(wanted[0])
+    store = open_store(wanted[0])
     flag = f"--{split}"
     names: list[bytes] = []
     for source in wanted:
-        if scheme_of(source) != scheme_of(wanted[0]):
+        if get_scheme(source) != get_scheme(wanted[0]):
             raise DataError(f"{flag} {source}: not the same kind of place as {wanted[0]}. Prepare them apart.")
         path = absolute_source(source)
         try:
@@ -151,21 +151,21 @@ def find_files(split: str, sources: Sequence[str], **options: Any) -> ContainerF
         if not matches:
             raise DataError(f"{flag} {source}: matches no file. Check the path.")
         names += matches
-    if len(names) > MOST_FILES:
-        raise DataError(f"{flag}: {len(names):,} files; {MOST_FILES:,} are read at most.")
+    if len(names) > MAX_FILES:
+        raise DataError(f"{flag}: {len(names):,} files; {MAX_FILES:,} are read at most.")
     return ContainerFiles(split, names, store, _statuses(flag, names, store), **options)
 
 
 def absolute_source(source: str) -> str:
     """The same file from whatever folder it is named: an absolute path whose folders are no links, or the URL."""
-    if scheme_of(source):
+    if get_scheme(source):
         return source
     path = os.path.abspath(os.path.expanduser(source))
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def _exists(source: str) -> bool:
-    return not scheme_of(source) and os.path.exists(os.path.expanduser(source))
+    return not get_scheme(source) and os.path.exists(os.path.expanduser(source))
 
 
 def _numbered(source: str) -> Iterator[str]:
@@ -175,18 +175,18 @@ def _numbered(source: str) -> Iterator[str]:
         yield source
         return
     first, last = int(match[1]), int(match[2])
-    if not first <= last < first + MOST_FILES:
+    if not first <= last < first + MAX_FILES:
         raise DataError(f"{source}: {{{match[1]}..{match[2]}}} counts to nothing. Write {{FIRST..LAST}}.")
     for number in range(first, last + 1):
         yield from _numbered(f"{source[: match.start()]}{number:0{len(match[1])}d}{source[match.end() :]}")
 
 
-def _statuses(flag: str, names: Sequence[bytes], store: Store) -> list[Status]:
-    def one(name: bytes) -> Status:
+def _statuses(flag: str, names: Sequence[bytes], store: ByteStore) -> list[FileStatus]:
+    def one(name: bytes) -> FileStatus:
         path = os.fsdecode(name)
         source = f"{flag} {path}"
         try:
-            if not scheme_of(name) and os.path.isdir(name):
+            if not get_scheme(name) and os.path.isdir(name):
                 raise DataError(f"{source}: this is a folder; name the files in it, for instance {path}/*.")
             return store.status(name)
         except FileNotFoundError:
@@ -194,7 +194,7 @@ def _statuses(flag: str, names: Sequence[bytes], store: Store) -> list[Status]:
         except OSError as error:
             raise DataError(f"{source}: cannot be read ({error.strerror or error}). Check the address.") from None
 
-    with ThreadPoolExecutor(max(cpu_cores(), min(16, store.at_once)), thread_name_prefix="status") as pool:
+    with ThreadPoolExecutor(max(count_cpus(), min(16, store.at_once)), thread_name_prefix="status") as pool:
         return list(pool.map(one, names))
 
 
@@ -203,15 +203,15 @@ def unpack_compressed(files: ContainerFiles) -> ContainerFiles:
 
     Raises DataError where one is damaged or cut off, its unpacked size is no container's, or the disk has no room.
     """
-    if scheme_of(files.names[0]):
+    if get_scheme(files.names[0]):
         return files
 
-    def one(name: bytes, status: Status) -> tuple[bytes, Status]:
+    def one(name: bytes, status: FileStatus) -> tuple[bytes, FileStatus]:
         with files.store.open(name) as file:
             kind = compression(file.read(8))
         if kind == "zstd" and find_spec("zstandard") is None:
             raise DataError(
-                f"{os.fsdecode(name)}: compressed as a whole (zstd). {to_install('zstd')}, and it is unpacked once into "
+                f"{os.fsdecode(name)}: compressed as a whole (zstd). {install_command('zstd')}, and it is unpacked once into "
                 f"{_place()}; or do it:  zstd -d FILE -o UNPACKED"
             )
         if kind != "zstd" and kind not in _UNPACKERS:  # its reader refuses it, with the command that unpacks it
@@ -219,7 +219,7 @@ def unpack_compressed(files: ContainerFiles) -> ContainerFiles:
         path = os.fsencode(_unpacked(Path(os.fsdecode(name)), status, kind))
         return path, files.store.status(path)
 
-    with ThreadPoolExecutor(files.workers or cpu_cores(), thread_name_prefix="unpack") as pool:
+    with ThreadPoolExecutor(files.workers or count_cpus(), thread_name_prefix="unpack") as pool:
         unpacked = list(pool.map(one, files.names, files.statuses))
     new = [(status.size, old) for (name, status), old in zip(unpacked, files.names) if name != old]
     notes = list(files.notes)
@@ -235,15 +235,15 @@ def _place() -> Path:
     return cache_folder() / "unpacked"
 
 
-def _unpacked(path: Path, status: Status, kind: str) -> Path:
+def _unpacked(path: Path, status: FileStatus, kind: str) -> Path:
     digest = sha256(repr((str(path), status)).encode("utf-8", "surrogateescape"))[:12]
     out = _place() / f"{path.stem}-{digest}{Path(path.stem).suffix}"
     if out.exists():  # it appears when it is whole
         return out
-    most, written = MOST_GROWTH * status.size + SMALL, 0
+    most, written = MAX_GROWTH * status.size + SMALL, 0
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with open(path, "rb") as packed, whole(out, sync=True) as part, open(part, "wb") as file:
+        with open(path, "rb") as packed, atomic_writer(out, sync=True) as part, open(part, "wb") as file:
             chunks = _zstd_chunks(packed) if kind == "zstd" else iter(partial(_UNPACKERS[kind](packed).read, _CHUNK), b"")
             for chunk in chunks:
                 written += len(chunk)

@@ -21,7 +21,14 @@ from typing import BinaryIO, NamedTuple
 from paceline._utils.errors import DataError
 from paceline._utils.listing import in_system_folder
 from paceline._utils.names import is_image_path
-from paceline.data.containers.reading import Member, Truncated, checked_name, read_at, refuse_compressed, shown
+from paceline.data.containers.reading import (
+    TarMember,
+    Truncated,
+    check_member_name,
+    format_member_name,
+    read_at,
+    refuse_compressed,
+)
 
 BLOCK = 512
 # As much is written and read at once by tape drives, and by every tar program since.
@@ -64,7 +71,7 @@ class _About(NamedTuple):
     sparse: bool = False
 
 
-def tar_members(file: BinaryIO, size: int, name: str) -> Iterator[Member]:
+def tar_members(file: BinaryIO, size: int, name: str) -> Iterator[TarMember]:
     """The plain files, in the archive's order, by one short read each.
 
     Raises Truncated after the last whole file of an archive that is cut off (one without its end mark is), DataError where it is
@@ -79,7 +86,7 @@ def tar_members(file: BinaryIO, size: int, name: str) -> Iterator[Member]:
         raise Truncated(name, records, *cut.args) from None
 
 
-def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, Member]]:
+def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, TarMember]]:
     """The files of each tar in a tar: (the inner tar's name, a file of it with its place in the outer file).
 
     Raises as `tar_members`, and DataError where photos lie beside the inner tars.
@@ -90,25 +97,27 @@ def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, Me
             base = outer.name.rsplit(b"/", 1)[-1]
             if in_system_folder(outer.name) or not base.lower().endswith(b".tar"):
                 if is_image_path(outer.name):
-                    raise DataError(f"{name}: {shown(outer.name)} lies beside tars, in one of which it should be.")
+                    raise DataError(
+                        f"{name}: {format_member_name(outer.name)} lies beside tars, in one of which it should be."
+                    )
                 continue
             end = min(outer.offset + outer.length, size)
-            for member in _members(file, outer.offset, end, f"{name}: {shown(outer.name)}"):
+            for member in _members(file, outer.offset, end, f"{name}: {format_member_name(outer.name)}"):
                 yield outer.name, member
                 records += 1
     except _Cut as cut:
         raise Truncated(name, records, *cut.args) from None
 
 
-def _members(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Member]:
+def _members(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[TarMember]:
     """The plain files of the tar in the bytes from `begin` to `end`. Raises _Cut."""
     for member in _entries(file, begin, end, archive):
         if member.offset + member.length > end:
-            raise _Cut(end, f"inside {shown(member.name)}")
+            raise _Cut(end, f"inside {format_member_name(member.name)}")
         yield member
 
 
-def _entries(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Member]:
+def _entries(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[TarMember]:
     """The plain files that the tar from `begin` to `end` names; the last one's data may be cut off. Raises _Cut."""
     at = begin
     while True:
@@ -116,14 +125,14 @@ def _entries(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Mem
         if header is None:
             _refuse_joined(file, at, end, archive)
             return
-        name = checked_name(header.name if about.name is None else about.name, archive)
+        name = check_member_name(header.name if about.name is None else about.name, archive)
         length = header.data if about.data is None or header.kind in _WITHOUT_DATA else about.data
         kind = _SPARSE if about.sparse else header.kind
         if kind == _PLAIN and name:
-            yield Member(name, at, length)
+            yield TarMember(name, at, length)
         elif kind != _FOLDER and is_image_path(name):
             raise DataError(
-                f"{archive}: {shown(name)} is {_KINDS.get(kind, 'of an unknown kind')}, which has no bytes of its own. "
+                f"{archive}: {format_member_name(name)} is {_KINDS.get(kind, 'of an unknown kind')}, which has no bytes of its own. "
                 "Pack the archive again with the photo itself:  tar --dereference --hard-dereference -cf NEW.tar FOLDER"
             )
         elif header.kind == _SPARSE:
@@ -174,8 +183,8 @@ def _parse_header(block: bytes) -> _Header | None:
     except ValueError:
         return None
     # The sum counts its own field as eight spaces; old programs added the bytes as signed ones.
-    found = sum(block) - sum(block[148:156]) + 8 * 32
-    if stored != found and stored != found - 256 * sum(byte > 127 for byte in block[:148] + block[156:]):
+    result = sum(block) - sum(block[148:156]) + 8 * 32
+    if stored != result and stored != result - 256 * sum(byte > 127 for byte in block[:148] + block[156:]):
         return None
     name = block[:100].partition(b"\0")[0]
     if block[257:263] == b"ustar\0":
@@ -218,11 +227,11 @@ def _described(before: _About, kind: bytes, text: bytes) -> _About:
     records: dict[bytes, bytes] = {}  # "LENGTH KEY=VALUE\n"
     at = 0
     while at < len(text) and text[at]:
-        found = _PAX_RECORD.match(text, at)
-        end = at + int(found[1]) if found else 0
-        if not found or end <= found.end() or text[end - 1 : end] != b"\n":
+        result = _PAX_RECORD.match(text, at)
+        end = at + int(result[1]) if result else 0
+        if not result or end <= result.end() or text[end - 1 : end] != b"\n":
             raise ValueError("pax records that are none")
-        records[found[2]] = text[found.end() : end - 1]
+        records[result[2]] = text[result.end() : end - 1]
         at = end
     if kind == _PAX_GLOBAL:
         if b"path" in records or b"size" in records:

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import one_line
-from paceline.data.containers.tfrecord import BYTES, FIXED32, VARINT, Malformed, fields, varint
+from paceline._utils.text import escape_to_line
+from paceline.data.containers.tfrecord import BYTES, FIXED32, VARINT, MalformedMessage, read_fields, read_varint
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 PHOTO, LABEL = "image/encoded", "image/class/label"
@@ -34,7 +34,7 @@ _CORNERS = ("xmin", "ymin", "xmax", "ymax")
 Values = Sequence[bytes] | Sequence[int] | Sequence[float]
 
 
-class Range(NamedTuple):
+class ByteSpan(NamedTuple):
     """Bytes of a record: where they begin in it, and how many there are."""
 
     start: int
@@ -44,7 +44,7 @@ class Range(NamedTuple):
 class Feature(NamedTuple):
     """The values of one feature; of the three, two are empty."""
 
-    ranges: tuple[Range, ...]  # of each run of bytes
+    ranges: tuple[ByteSpan, ...]  # of each run of bytes
     floats: np.ndarray  # (n,) float32
     ints: np.ndarray  # (n,) int64
 
@@ -60,7 +60,7 @@ NOTHING = Feature((), _NO_FLOATS, _NO_INTS)
 class ClassExample(NamedTuple):
     """A photo and its class; what is not given is empty."""
 
-    photo: Range  # where it lies in the record
+    photo: ByteSpan  # where it lies in the record
     label: int  # as it is stored: from 1 where the original script wrote it
     synset: str  # WordNet id
     filename: str
@@ -69,7 +69,7 @@ class ClassExample(NamedTuple):
 class ObjectsExample(NamedTuple):
     """A photo and its M objects (0 too)."""
 
-    photo: Range
+    photo: ByteSpan
     source_id: str  # the photo's id in the data's own files
     filename: str
     height: int  # px, 0 where it is not given
@@ -78,7 +78,7 @@ class ObjectsExample(NamedTuple):
     classes: np.ndarray  # (M,) int64, the data's own ids
     is_crowd: np.ndarray  # (M,) bool
     areas: np.ndarray | None  # (M,) float32 px2; None where they are not given
-    masks: tuple[Range, ...] | None  # a PNG of the photo's size for each object; None where there are none
+    masks: tuple[ByteSpan, ...] | None  # a PNG of the photo's size for each object; None where there are none
     names: tuple[bytes, ...]  # M names of the objects' classes; empty where they are not given
 
 
@@ -92,7 +92,7 @@ def parse_example(data: bytes, where: str) -> dict[str, Feature]:
                     if kind == 1:
                         key, feature = _entry(data, entry, entry_end)
                         features[key] = feature
-    except Malformed as error:
+    except MalformedMessage as error:
         raise DataError(f"{where}: no tf.train.Example ({error}). Only TFRecords of Examples can be read.") from None
     return features
 
@@ -104,14 +104,14 @@ def _entry(data: bytes, begin: int, end: int) -> tuple[str, Feature]:
             try:
                 key = data[start:stop].decode()
             except UnicodeDecodeError:
-                raise Malformed(f"a feature's name at byte {start:,} is no UTF-8") from None
+                raise MalformedMessage(f"a feature's name at byte {start:,} is no UTF-8") from None
         elif number == 2:
             feature = _feature(data, start, stop)
     return key, feature
 
 
 def _feature(data: bytes, begin: int, end: int) -> Feature:
-    ranges: list[Range] = []
+    ranges: list[ByteSpan] = []
     floats: list[np.ndarray] = []
     ints: list[int] = []
     last = 0
@@ -119,17 +119,17 @@ def _feature(data: bytes, begin: int, end: int) -> Feature:
         if kind != last:  # one of three: a later one takes the place of the earlier
             ranges, floats, ints, last = [], [], [], kind
         if kind == _BYTES_LIST:
-            ranges += [Range(a, b - a) for number, a, b in _messages(data, start, stop, "BytesList") if number == 1]
+            ranges += [ByteSpan(a, b - a) for number, a, b in _messages(data, start, stop, "BytesList") if number == 1]
         elif kind == _FLOAT_LIST:
-            for number, wire, a, b in fields(data, start, stop, "FloatList"):
+            for number, wire, a, b in read_fields(data, start, stop, "FloatList"):
                 if number == 1 and wire in (BYTES, FIXED32):
                     if (b - a) % 4:
-                        raise Malformed(f"{b - a} bytes of numbers of four bytes at byte {a:,}")
+                        raise MalformedMessage(f"{b - a} bytes of numbers of four bytes at byte {a:,}")
                     floats.append(np.frombuffer(data, "<f4", (b - a) // 4, a))
         elif kind == _INT64_LIST:
-            for number, wire, at, b in fields(data, start, stop, "Int64List"):
+            for number, wire, at, b in read_fields(data, start, stop, "Int64List"):
                 while number == 1 and wire in (BYTES, VARINT) and at < b:
-                    value, at = varint(data, at, b)
+                    value, at = read_varint(data, at, b)
                     ints.append(value - (1 << 64) if value >> 63 else value)
     return Feature(
         tuple(ranges),
@@ -140,7 +140,7 @@ def _feature(data: bytes, begin: int, end: int) -> Feature:
 
 def _messages(data: bytes, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int]]:
     """-> (field number, first byte, end) of the fields that have a length."""
-    return ((number, a, b) for number, wire, a, b in fields(data, begin, end, what) if wire == BYTES)
+    return ((number, a, b) for number, wire, a, b in read_fields(data, begin, end, what) if wire == BYTES)
 
 
 def imagenet_example(features: dict[str, Feature], data: bytes, where: str) -> ClassExample:
@@ -194,7 +194,7 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Objec
     )
 
 
-def _photo(features: dict[str, Feature], where: str) -> Range:
+def _photo(features: dict[str, Feature], where: str) -> ByteSpan:
     ranges = features.get(PHOTO, NOTHING).ranges
     if len(ranges) != 1:
         raise _unlike(features, where, PHOTO, "the bytes of one photo")
@@ -208,10 +208,10 @@ def _text(features: dict[str, Feature], data: bytes, name: str) -> str:
 
 def _unlike(features: dict[str, Feature], where: str, name: str, wanted: str) -> DataError:
     if name in features:
-        found = f"it holds {max(len(values) for values in features[name])}"
+        result = f"it holds {max(len(values) for values in features[name])}"
     else:
-        found = "it is not there; there are " + one_line(", ".join(sorted(features)[:20])[:500] or "none")
-    return DataError(f"{where}: {name} should hold {wanted}: {found}. Written by other scripts than the original ones?")
+        result = "it is not there; there are " + escape_to_line(", ".join(sorted(features)[:20])[:500] or "none")
+    return DataError(f"{where}: {name} should hold {wanted}: {result}. Written by other scripts than the original ones?")
 
 
 def example_bytes(features: Mapping[str, Values]) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.reading import MOST_BYTES, Truncated, read_at, refuse_compressed
+from paceline.data.containers.reading import MAX_BYTES, Truncated, read_at, refuse_compressed
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEADER_BYTES = _LENGTH.size + _CHECKSUM.size
@@ -22,7 +22,7 @@ _MASK_DELTA = 0xA282EAD8
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
-class Span(NamedTuple):
+class RecordSpan(NamedTuple):
     """One record: its first byte in the file, how many there are, and the bytes themselves."""
 
     offset: int
@@ -38,7 +38,7 @@ def masked_crc32c(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[Span]:
+def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[RecordSpan]:
     """The records in the file's order; all bytes are read once. An empty file has none.
 
     Raises Truncated after the last whole record of a file that is cut off, DataError where a checksum is wrong, or the file
@@ -65,9 +65,9 @@ def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[Span]:
         end = begin + length + _CHECKSUM.size
         if end > size:
             raise Truncated(name, records, size, inside)
-        if length > MOST_BYTES:
-            found = f"record {records:,}, at byte {at:,}, has {length:,} bytes"
-            raise DataError(f"{name}: {found}; {MOST_BYTES:,} are read at most.")
+        if length > MAX_BYTES:
+            result = f"record {records:,}, at byte {at:,}, has {length:,} bytes"
+            raise DataError(f"{name}: {result}; {MAX_BYTES:,} are read at most.")
         data, tail = read_at(file, begin, length), read_at(file, begin + length, _CHECKSUM.size)
         if len(data) + len(tail) < end - begin:  # the file is shorter than the given size
             raise Truncated(name, records, begin + len(data), inside)
@@ -76,7 +76,7 @@ def tfrecord_spans(file: BinaryIO, size: int, name: str) -> Iterator[Span]:
                 f"{name}: wrong checksum (CRC-32C) of the {length:,} bytes of record {records:,}, at byte {at:,}: damaged. "
                 f"{damaged}"
             )
-        yield Span(begin, length, data)
+        yield RecordSpan(begin, length, data)
         records += 1
         at = end
 
@@ -92,37 +92,37 @@ def write_tfrecord(out: BinaryIO, records: Iterable[bytes]) -> int:
     return count
 
 
-class Malformed(ValueError):
+class MalformedMessage(ValueError):
     """What is wrong with a protocol buffer's message, and where."""
 
 
-def fields(data: bytes, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
+def read_fields(data: bytes, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int, int]]:
     """-> (field number, wire type, first byte of the value, its end) of each field of the message in data[begin:end].
 
     Raises Malformed.
     """
     at = begin
     while at < end:
-        tag, value = varint(data, at, end)
+        tag, value = read_varint(data, at, end)
         number, wire = tag >> 3, tag & 7
         if wire == BYTES:
-            length, value = varint(data, value, end)
+            length, value = read_varint(data, value, end)
             stop = value + length
         elif wire == VARINT:
-            stop = varint(data, value, end)[1]
+            stop = read_varint(data, value, end)[1]
         elif wire in (FIXED32, FIXED64):
             stop = value + (4 if wire == FIXED32 else 8)
         else:
-            raise Malformed(f"wire type {wire} in {what} at byte {at:,}")
+            raise MalformedMessage(f"wire type {wire} in {what} at byte {at:,}")
         if number == 0:
-            raise Malformed(f"field 0 at byte {at:,}")
+            raise MalformedMessage(f"field 0 at byte {at:,}")
         if stop > end:
-            raise Malformed(f"field {number} of {what} at byte {at:,} reaches beyond it")
+            raise MalformedMessage(f"field {number} of {what} at byte {at:,} reaches beyond it")
         yield number, wire, value, stop
         at = stop
 
 
-def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """-> the number at `at`, and what comes after it. Raises Malformed."""
     value = shift = 0
     while at < end:
@@ -133,5 +133,5 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
             return value & 0xFFFFFFFFFFFFFFFF, at
         shift += 7
         if shift >= 70:
-            raise Malformed(f"a number of more than 10 bytes at byte {at:,}")
-    raise Malformed(f"a number that is cut off at byte {end:,}")
+            raise MalformedMessage(f"a number of more than 10 bytes at byte {at:,}")
+    raise MalformedMessage(f"a number that is cut off at byte {end:,}")

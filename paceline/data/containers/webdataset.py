@@ -13,26 +13,26 @@ from typing import Any, NamedTuple
 
 from paceline._utils.errors import DataError
 from paceline._utils.names import IMAGE_SUFFIXES
-from paceline._utils.text import short
-from paceline.data.containers.reading import Member, Truncated, shown
+from paceline._utils.text import abbreviate
+from paceline.data.containers.reading import TarMember, Truncated, format_member_name
 
 _PHOTO_FIELDS = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # Where a label is looked for, in this order; and, in JSON, under which of these names.
 LABEL_FIELDS = (b"cls", b"json", b"txt")
 _JSON_NAMES = ("label", "cls", "class", "class_id", "category_id")
 # The JSON of a photo with thousands of outlined objects has a few megabytes; of what is longer, nothing is read.
-MOST_LABEL_BYTES = 1 << 24
+MAX_LABEL_BYTES = 1 << 24
 # Under this name a JSON has the objects of the photo, as COCO's files have them.
 OBJECTS = "annotations"
 
 
-class Sample(NamedTuple):
+class WebDatasetSample(NamedTuple):
     """One sample: its key, and its files by field, in lower case."""
 
     key: bytes
-    fields: dict[bytes, Member]
+    fields: dict[bytes, TarMember]
 
-    def photo(self, archive: str) -> Member:
+    def photo(self, archive: str) -> TarMember:
         """The photo: of a field such as jpg, or, where there is none, one such as left.jpg. Raises DataError unless it is one."""
         exact = [name for name in self.fields if name in _PHOTO_FIELDS]
         photos = exact or [name for name in self.fields if name.rsplit(b".", 1)[-1] in _PHOTO_FIELDS]
@@ -43,24 +43,25 @@ class Sample(NamedTuple):
             " A sample's name ends at its first dot: if these are several samples, use names without dots." if dots else ""
         )
         raise DataError(
-            f"{archive}: sample {shown(self.key)} has {len(photos) or 'no'} photo{'s' if photos else ''}, one is needed; its fields "
-            f"are {', '.join(map(shown, self.fields))}.{hint}"
+            f"{archive}: sample {format_member_name(self.key)} has {len(photos) or 'no'} "
+            f"photo{'s' if photos else ''}, one is needed; its fields "
+            f"are {', '.join(map(format_member_name, self.fields))}.{hint}"
         )
 
-    def label(self, archive: str) -> tuple[str, Member]:
+    def label(self, archive: str) -> tuple[str, TarMember]:
         """The file with the label, and its field: cls, json or txt. Raises DataError where there is none, or it is too long."""
         for name in LABEL_FIELDS:
             if name in self.fields:
-                if self.fields[name].length > MOST_LABEL_BYTES:
+                if self.fields[name].length > MAX_LABEL_BYTES:
                     break
                 return name.decode(), self.fields[name]
         raise DataError(
-            f"{archive}: sample {shown(self.key)} has no label (.cls, .json or .txt of {MOST_LABEL_BYTES:,} bytes at most); "
-            f"its fields are {', '.join(map(shown, self.fields))}."
+            f"{archive}: sample {format_member_name(self.key)} has no label (.cls, .json or .txt of "
+            f"{MAX_LABEL_BYTES:,} bytes at most); its fields are {', '.join(map(format_member_name, self.fields))}."
         )
 
 
-def samples(members: Iterable[Member], archive: str) -> Iterator[Sample]:
+def group_samples(members: Iterable[TarMember], archive: str) -> Iterator[WebDatasetSample]:
     """The samples of a tar whose files are `members`, in its order.
 
     Raises DataError where a sample has a field twice, or its files do not stand together: WebDataset's own readers would make
@@ -80,27 +81,27 @@ def samples(members: Iterable[Member], archive: str) -> Iterator[Sample]:
             if name != key:
                 if fields:
                     usual = usual or set(fields)
-                    yield Sample(key, fields)
+                    yield WebDatasetSample(key, fields)
                 if name in seen:
                     raise DataError(
-                        f"{archive}: the files of sample {shown(name)} do not stand together. Pack it again with sorted names:  "
-                        "tar --sort=name"
+                        f"{archive}: the files of sample {format_member_name(name)} do not stand together. Pack it "
+                        "again with sorted names:  tar --sort=name"
                     )
                 seen.add(name)
                 key, fields = name, {}
             field = field.lower()
             if field in fields:
-                raise DataError(f"{archive}: sample {shown(key)} has two files .{shown(field)}.")
+                raise DataError(f"{archive}: sample {format_member_name(key)} has two files .{format_member_name(field)}.")
             fields[field] = member
     except Truncated as cut:
         # The last sample may have lost a file.
         if fields and usual <= set(fields):
-            yield Sample(key, fields)
+            yield WebDatasetSample(key, fields)
         else:
             seen.discard(key)
         raise Truncated(archive, len(seen), cut.offset, cut.inside) from None
     if fields:
-        yield Sample(key, fields)
+        yield WebDatasetSample(key, fields)
 
 
 def read_label(field: str, data: bytes, where: str) -> int | str | dict[str, Any]:
@@ -114,7 +115,7 @@ def read_label(field: str, data: bytes, where: str) -> int | str | dict[str, Any
     try:
         value = json.loads(data) if field == "json" else data.decode().strip()
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: its .{field} cannot be read ({short(str(error))}).") from None
+        raise DataError(f"{where}: its .{field} cannot be read ({abbreviate(str(error))}).") from None
     if isinstance(value, dict):
         if isinstance(value.get(OBJECTS), list):
             return value
@@ -130,4 +131,4 @@ def read_label(field: str, data: bytes, where: str) -> int | str | dict[str, Any
             return value.strip()
     elif isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62:
         return value
-    raise DataError(f"{where}: its .{field} holds {short(value)}, which is no class's number or name.")
+    raise DataError(f"{where}: its .{field} holds {abbreviate(value)}, which is no class's number or name.")

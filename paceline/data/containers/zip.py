@@ -17,12 +17,12 @@ from typing import BinaryIO, NamedTuple
 
 from paceline._utils.errors import DataError
 from paceline._utils.names import is_image_path
-from paceline.data.containers.reading import MOST_BYTES, Truncated, checked_name, read_at, shown
+from paceline.data.containers.reading import MAX_BYTES, Truncated, check_member_name, format_member_name, read_at
 
 # Deflate makes at most this many bytes of one.
-MOST_RATIO = 1032
+MAX_RATIO = 1032
 # No large picture is packed so well: its bytes would fill the memory.
-LARGE, MOST_LARGE_RATIO = 1 << 26, 100
+LARGE, MAX_LARGE_RATIO = 1 << 26, 100
 
 _LOCAL, _LOCAL_MARK = struct.Struct("<4sHHHHHIIIHH"), b"PK\3\4"
 _CENTRAL, _CENTRAL_MARK = struct.Struct("<4s6H3I5H2I"), b"PK\1\2"
@@ -95,14 +95,14 @@ def zip_members(file: BinaryIO, size: int, name: str) -> Iterator[ZipMember]:
     for entry in sorted(_read_entries(file, directory, name), key=lambda entry: entry.at):
         offset = _data_offset(file, entry, name) if entry.at < directory.begin else entry.at
         if entry.at < reached or offset + entry.stored_length > directory.begin:
-            own = shown(entry.name)
+            own = format_member_name(entry.name)
             raise DataError(f"{name}: the bytes of {own} are those of other members too: a bomb, or damaged.")
         reached = offset + entry.stored_length
         if member := _plain(entry, offset, name):
             yield member
 
 
-def inflated(stored: bytes, length: int) -> bytes:
+def inflate(stored: bytes, length: int) -> bytes:
     """The photo in the bytes of a deflated member; no more than a byte beyond `length` is ever unpacked.
 
     Raises ValueError where they do not unpack to exactly so many bytes.
@@ -121,11 +121,11 @@ def inflated(stored: bytes, length: int) -> bytes:
 
 def _plain(entry: _Entry, offset: int, archive: str) -> ZipMember | None:
     """The member of an entry; None for folders and links without a photo's name. Raises DataError as `zip_members`."""
-    name = checked_name(entry.name, archive)
+    name = check_member_name(entry.name, archive)
     is_photo = is_image_path(name)
     if not name or entry.name.endswith(b"/") or (entry.is_link and not is_photo):
         return None
-    member, deflated = f"{archive}: {shown(name)}", entry.method == _DEFLATED
+    member, deflated = f"{archive}: {format_member_name(name)}", entry.method == _DEFLATED
     if entry.is_link:
         raise DataError(f"{member} is a symbolic link. Pack the archive again with the photo itself.")
     if entry.flags & (_ENCRYPTED | _MASKED):
@@ -136,8 +136,8 @@ def _plain(entry: _Entry, offset: int, archive: str) -> ZipMember | None:
     if entry.length != entry.stored_length and not deflated:
         raise DataError(f"{member} is stored, and says two sizes ({entry.length:,} and {entry.stored_length:,} bytes).")
     ratio = entry.length / max(1, entry.stored_length)
-    too_large = entry.length > MOST_BYTES or (entry.length > LARGE and ratio > MOST_LARGE_RATIO)
-    if ratio > MOST_RATIO or (is_photo and too_large):
+    too_large = entry.length > MAX_BYTES or (entry.length > LARGE and ratio > MAX_LARGE_RATIO)
+    if ratio > MAX_RATIO or (is_photo and too_large):
         raise DataError(
             f"{member} says {entry.length:,} bytes, of {entry.stored_length:,} packed: a bomb, not a photo. "
             "Nothing of it is used."
@@ -159,7 +159,7 @@ def _data_offset(file: BinaryIO, entry: _Entry, archive: str) -> int:
         if same:
             return entry.at + len(head) + extra
     raise DataError(
-        f"{archive}: at byte {entry.at:,} there is not {shown(entry.name)}, which its directory has there: damaged. "
+        f"{archive}: at byte {entry.at:,} there is not {format_member_name(entry.name)}, which its directory has there: damaged. "
         "Copy or download the archive again."
     )
 
@@ -190,15 +190,15 @@ def _find_directory(file: BinaryIO, size: int, archive: str) -> _Directory | Non
     """None where there is no end record that leads to a directory. Raises DataError for one in several files."""
     tail_at = max(0, size - _END.size - _LONGEST_COMMENT)
     tail = read_at(file, tail_at, size - tail_at)
-    found, in_parts = len(tail), False
+    result, in_parts = len(tail), False
     # The mark may stand in the comment too.
-    while (found := tail.rfind(_END_MARK, 0, found)) >= 0:
-        if len(tail) - found < _END.size:
+    while (result := tail.rfind(_END_MARK, 0, result)) >= 0:
+        if len(tail) - result < _END.size:
             continue
-        _, disk, first_disk, _, entries, length, offset, comment = _END.unpack_from(tail, found)
-        if comment > len(tail) - found - _END.size:
+        _, disk, first_disk, _, entries, length, offset, comment = _END.unpack_from(tail, result)
+        if comment > len(tail) - result - _END.size:
             continue
-        end = tail_at + found
+        end = tail_at + result
         if large := _find_zip64(file, end):
             end, disk, first_disk, entries, length, offset = large
         if disk or first_disk:
@@ -215,8 +215,8 @@ def _find_directory(file: BinaryIO, size: int, archive: str) -> _Directory | Non
 def _read_entries(file: BinaryIO, directory: _Directory, archive: str) -> Iterator[_Entry]:
     """The entries in the directory's order. Raises DataError where it is damaged, or too large to be one."""
     size = directory.end - directory.begin
-    if size > MOST_BYTES:
-        raise DataError(f"{archive}: its directory has {size:,} bytes; {MOST_BYTES:,} are read at most.")
+    if size > MAX_BYTES:
+        raise DataError(f"{archive}: its directory has {size:,} bytes; {MAX_BYTES:,} are read at most.")
     data = read_at(file, directory.begin, size)
     at = entries = 0
     while at < len(data):

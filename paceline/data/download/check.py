@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._utils.errors import DataError
-from paceline._utils.formatting import byte_size
+from paceline._utils.formatting import format_bytes
 from paceline._utils.parallel_copy import free_bytes
 from paceline._utils.safe_read import open_plain_sized
 
 SLICE = 1 << 20
 
 
-class Mismatch(DataError):
+class FileMismatch(DataError):
     """Another file than the expected one; the message names it and says in what it differs."""
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedFile:
     """What is known of a file beforehand; None where it is not. Digests are hexadecimal."""
 
     size: int | None = None  # bytes
@@ -53,10 +53,10 @@ class Expected:
         if self.sha256 and self.sha256_prefix and not self.sha256.lower().startswith(self.sha256_prefix.lower()):
             raise ValueError("sha256 and sha256_prefix contradict each other")
         try:
-            descriptor, found = open_plain_sized(path)
+            descriptor, result = open_plain_sized(path)
             with open(descriptor, "rb", buffering=0) as file:
-                if self.size is not None and found != self.size:
-                    raise Mismatch(f"{path}: it has {found:,} bytes, {self.size:,} are wanted.")
+                if self.size is not None and result != self.size:
+                    raise FileMismatch(f"{path}: it has {result:,} bytes, {self.size:,} are wanted.")
                 wanted = {name: value.lower() for name, value in self._digests.items() if value}
                 digests = {name: hashlib.new(name.replace("-", ""), usedforsecurity=False) for name in wanted}
                 done, buffer = 0, memoryview(bytearray(SLICE))
@@ -69,14 +69,14 @@ class Expected:
             raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
         for name, digest in digests.items():
             if not (got := digest.hexdigest()).startswith(want := wanted[name]):
-                raise Mismatch(f"{path}: its {name} is {got[: len(want)]}, {want} is wanted.")
+                raise FileMismatch(f"{path}: its {name} is {got[: len(want)]}, {want} is wanted.")
 
 
-def require_room(folder: Path, needed: int, what: str) -> None:
+def require_free_space(folder: Path, needed: int, what: str) -> None:
     """Raises DataError where fewer than `needed` bytes are free in the file system of `folder`."""
     free = free_bytes(folder)
     if needed > free:
         raise DataError(
-            f"{folder}: {what} takes {byte_size(needed)}, and {byte_size(free)} are free there. "
+            f"{folder}: {what} takes {format_bytes(needed)}, and {format_bytes(free)} are free there. "
             "Make room, or choose a folder on another disk."
         )

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.text import one_line
+from paceline._utils.text import escape_to_line
 from paceline.config.tables import read_menu
-from paceline.data.download.check import Expected, Mismatch, require_room
+from paceline.data.download.check import ExpectedFile, FileMismatch, require_free_space
 from paceline.data.download.fetch import fetch, local_path
-from paceline.data.download.http import Refused
+from paceline.data.download.http import DownloadRefused
 from paceline.data.download.unpack import is_unfinished, unpack
 
 
@@ -52,7 +52,7 @@ class Archive:
 
     def check(self, path: Path, reporter: Reporter) -> None:
         """Raises Mismatch where `path` is another file than the official one, DataError where it cannot be read."""
-        expected = Expected(self.size, self.sha256 or None, md5=self.md5 or None)
+        expected = ExpectedFile(self.size, self.sha256 or None, md5=self.md5 or None)
         expected.check(path, progress=lambda done: reporter.progress(f"checking {self.name}", done, self.size or 0))
 
 
@@ -117,14 +117,14 @@ def is_unpacked(archive: Archive, folder: Path) -> bool:
     return True
 
 
-def mismatch_of(archive: Archive, folder: Path, reporter: Reporter) -> str:
+def describe_mismatch(archive: Archive, folder: Path, reporter: Reporter) -> str:
     """Why the archive in `folder` is not the official one; empty where it is."""
     path = folder / archive.name
     if not path.exists():
         return "missing"
     try:
         archive.check(path, reporter)
-    except Mismatch as problem:
+    except FileMismatch as problem:
         return str(problem).removeprefix(f"{path}: ")
     return ""
 
@@ -138,9 +138,9 @@ def _obtain(archive: Archive, folder: Path, source: str, keep: bool, reporter: R
         # Read where it lies: a copy would only be deleted again.
         try:
             archive.check(local, reporter)
-        except Mismatch as other:
+        except FileMismatch as other:
             raise DataError(f"{other} Name another place with --from.") from None
-        reporter.line(f"{archive.name}: read from {one_line(str(local))}")
+        reporter.line(f"{archive.name}: read from {escape_to_line(str(local))}")
         return local, False
     sha256, md5 = archive.sha256 or None, archive.md5 or None
     fetch(urls, target, size=archive.size, sha256=sha256, md5=md5, reporter=reporter)
@@ -155,7 +155,7 @@ def _places(source: str, archive: Archive) -> list[str]:
 
 def _local(urls: Sequence[str]) -> Path | None:
     for url in urls:
-        with suppress(Refused):  # `fetch` names what is wrong with it
+        with suppress(DownloadRefused):  # `fetch` names what is wrong with it
             if (path := local_path(url)) is not None and path.is_file():
                 return path
     return None
@@ -177,10 +177,10 @@ def _require_room(wanted: Sequence[Archive], folder: Path, source: str, keep: bo
         most = max(most, now + arrives + (size if unpacked else 0))
         now += (size if unpacked else 0) + (arrives if keep or not unpacked else -came if arrives else 0)
     if most:
-        require_room(folder, most, "all of it")
+        require_free_space(folder, most, "all of it")
 
 
-def missing_text(chosen: DataSet, name: str, folder: Path, problems: dict[str, str]) -> str:
+def format_missing_archives(chosen: DataSet, name: str, folder: Path, problems: dict[str, str]) -> str:
     """Which files somebody has to fetch by hand, where an account is needed, and where to put them."""
     lines = [
         f"{name}: its files are given out to people with an account, after its terms are accepted: {chosen.account}",

@@ -17,18 +17,18 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from paceline._utils.errors import DataError
-from paceline._utils.formatting import byte_size
+from paceline._utils.formatting import format_bytes
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import open_plain_sized
-from paceline._utils.text import one_line
-from paceline.data.download.check import Expected, Mismatch, require_room
-from paceline.data.download.http import Changed, Cut, Refused, get, printable_url, with_retries
-from paceline.data.download.part import BLOCK, Part, Version, cannot_write, fetch_ranges
+from paceline._utils.text import escape_to_line
+from paceline.data.download.check import ExpectedFile, FileMismatch, require_free_space
+from paceline.data.download.http import ConnectionLost, DownloadRefused, RemoteFileChanged, get, printable_url, with_retries
+from paceline.data.download.part import BLOCK, PartialFile, RemoteVersion, cannot_write, fetch_ranges
 
 # Bytes that are read at a time.
 SLICE = 1 << 18
 # Where nobody publishes how long a file is, no more of it is taken: weights of 2 GiB are the largest that are read.
-MOST_UNPUBLISHED = 2 << 30
+MAX_UNPUBLISHED = 2 << 30
 # Files whose comparison takes so long that a line is printed before it.
 LARGE = 1 << 30
 
@@ -53,11 +53,11 @@ def fetch(
     A file that is there already is checked and kept. Raises DataError, in one line and with the next step, where no address
     gives the file, what arrives is another one, or there is no room; what arrived is kept where that is of use.
     """
-    expected = Expected(size, sha256, sha256_prefix, md5, sha1)
+    expected = ExpectedFile(size, sha256, sha256_prefix, md5, sha1)
     if os.path.lexists(destination):
         try:
             expected.check(destination)
-        except Mismatch as other:
+        except FileMismatch as other:
             raise DataError(f"{other} Move it away, and give the same command again.") from None
         reporter.line(f"{destination.name}: there already{f', {expected.words} as wanted' if expected.words else ''}")
         return destination
@@ -65,7 +65,7 @@ def fetch(
         raise ValueError("no address is given")
     failures: list[tuple[str, str]] = []
     silent: set[str] = set()
-    with Part(destination) as part:
+    with PartialFile(destination) as part:
         try:
             for url in urls:
                 host = urlsplit(url).netloc if url.startswith("http") else ""
@@ -76,23 +76,23 @@ def fetch(
                     _fetch_checked(url, part, expected, reporter, called or destination.name)
                     part.finish()
                     return destination
-                except (Refused, Mismatch, Cut) as failure:
+                except (DownloadRefused, FileMismatch, ConnectionLost) as failure:
                     failures.append((url, str(failure)))
-                    if isinstance(failure, Cut):
+                    if isinstance(failure, ConnectionLost):
                         silent.add(host)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise cannot_write(destination, error) from None
             kept = part.bytes_kept()
-            again = f"{byte_size(kept)} are kept: make room, and the same command goes on" if kept else "Make room"
+            again = f"{format_bytes(kept)} are kept: make room, and the same command goes on" if kept else "Make room"
             raise DataError(f"{destination}: the disk is full. {again}, or choose a folder on another disk.") from None
         except KeyboardInterrupt:
             if kept := part.bytes_kept():
-                reporter.line(f"{destination.name}: {byte_size(kept)} are kept; the same command goes on from there")
+                reporter.line(f"{destination.name}: {format_bytes(kept)} are kept; the same command goes on from there")
             raise
         kept = part.bytes_kept()
     reasons = [f"{printable_url(url)}: {reason.rstrip('.')}." for url, reason in failures]
-    goes_on = f"{byte_size(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
+    goes_on = f"{format_bytes(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
     if len(reasons) == 1:
         raise DataError(f"{reasons[0]} {goes_on}; --from names another place.")
     raise DataError(
@@ -107,15 +107,15 @@ def local_path(url: str) -> Path | None:
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
-        raise Refused(f"this is no address ({error})") from None
+        raise DownloadRefused(f"this is no address ({error})") from None
     if scheme in ("http", "https"):
         return None
     if scheme == "file":
         return Path(url2pathname(urlsplit(url).path))
-    raise Refused(f"addresses begin with http://, https:// or file://, not with {one_line(scheme)[:20]}://")
+    raise DownloadRefused(f"addresses begin with http://, https:// or file://, not with {escape_to_line(scheme)[:20]}://")
 
 
-def _fetch_checked(url: str, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
+def _fetch_checked(url: str, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
     """As `_fetch`, and compared; once more where bytes of several addresses or days may have been mixed."""
     for again in (True, False):
         resumed = part.bytes_kept()
@@ -125,25 +125,25 @@ def _fetch_checked(url: str, part: Part, expected: Expected, reporter: Reporter,
         try:
             expected.check(part.path)
             return
-        except Mismatch as other:
+        except FileMismatch as other:
             part.drop()
             reason = str(other).removeprefix(f"{part.path}: ")
             if not (resumed and again):
-                raise Mismatch(reason) from None
+                raise FileMismatch(reason) from None
             reporter.line(f"{part.destination.name}: {reason} What had arrived is dropped; from the beginning again")
 
 
-def _fetch(url: str, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
+def _fetch(url: str, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
     """All bytes of the file into `part`. Raises Refused, Cut, Mismatch, OSError, DataError."""
     path = local_path(url)
     if path is not None:
         _copy(path, part, expected, reporter, called)
         return
 
-    def probe() -> Version | None:
+    def probe() -> RemoteVersion | None:
         """What the server has, where it gives ranges of it."""
         with get(url, 0, 0) as answer:
-            return Version(url, answer.size, answer.validator) if answer.is_range and answer.size else None
+            return RemoteVersion(url, answer.size, answer.validator) if answer.is_range and answer.size else None
 
     for _ in range(2):
         try:
@@ -153,23 +153,23 @@ def _fetch(url: str, part: Part, expected: Expected, reporter: Reporter, called:
             else:
                 _resume(version, part, expected, reporter, called)
             return
-        except Changed:
+        except RemoteFileChanged:
             part.drop()
             reporter.line(
                 f"{part.destination.name}: {printable_url(url)} has another version of it now; from the beginning again"
             )
-    raise Refused("the file there changes while it is read")
+    raise DownloadRefused("the file there changes while it is read")
 
 
-def _copy(path: Path, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
+def _copy(path: Path, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
     try:
         descriptor, size = open_plain_sized(path)
     except OSError as error:
-        raise Refused(f"cannot be read ({error.strerror or error})") from None
+        raise DownloadRefused(f"cannot be read ({error.strerror or error})") from None
     part.drop()
     with open(descriptor, "rb", buffering=0) as source, open(part.writer(), "wb") as target:
         _refuse_size(size, expected)
-        require_room(part.destination.parent, size, part.destination.name)
+        require_free_space(part.destination.parent, size, part.destination.name)
         done, buffer = 0, memoryview(bytearray(1 << 20))
         while count := source.readinto(buffer):
             target.write(buffer[:count])
@@ -177,7 +177,7 @@ def _copy(path: Path, part: Part, expected: Expected, reporter: Reporter, called
             reporter.progress(called, done, size)
 
 
-def _stream(url: str, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
+def _stream(url: str, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
     """One connection, from the beginning at each attempt: this server gives no ranges."""
 
     def attempt() -> None:
@@ -187,33 +187,33 @@ def _stream(url: str, part: Part, expected: Expected, reporter: Reporter, called
             if answer.size is not None:
                 _refuse_size(answer.size, expected)
             elif not answer.is_framed and expected.size is None and not expected.has_digest:
-                raise Refused("the server does not say how long the file is, so a cut would not be noticed")
-            require_room(part.destination.parent, size or 0, part.destination.name)
+                raise DownloadRefused("the server does not say how long the file is, so a cut would not be noticed")
+            require_free_space(part.destination.parent, size or 0, part.destination.name)
             done = 0
             while data := answer.read(SLICE):
                 target.write(data)
                 done += len(data)
                 if size is not None and done > size:
-                    raise Refused(f"the server sends more than the {size:,} bytes of the file")
-                if size is None and done > MOST_UNPUBLISHED:
+                    raise DownloadRefused(f"the server sends more than the {size:,} bytes of the file")
+                if size is None and done > MAX_UNPUBLISHED:
                     _refuse_size(done, expected)
                 reporter.progress(called, done, size or 0)
             if size is not None and done < size:
-                raise Cut(f"the connection was cut after {done:,} of {size:,} bytes")
+                raise ConnectionLost(f"the connection was cut after {done:,} of {size:,} bytes")
 
     why = "the server gives no ranges, or no mark of the version"
     reporter.line(f"{part.destination.name}: from {printable_url(url)}, in one stream ({why})")
     with_retries(attempt, threading.Event(), reporter)
 
 
-def _resume(version: Version, part: Part, expected: Expected, reporter: Reporter, called: str) -> None:
+def _resume(version: RemoteVersion, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
     """What is missing, by ranges over several connections."""
     _refuse_size(version.size, expected)
     there = part.begin(version, same_content=expected.has_digest)
     name, done = part.destination.name, part.bytes_kept()
-    require_room(part.destination.parent, version.size - done, f"the rest of {name}" if done else name)
-    before = f", {byte_size(done)} of it from before" if done else ""
-    reporter.line(f"{name}: {byte_size(version.size)} from {printable_url(version.url)}{before}")
+    require_free_space(part.destination.parent, version.size - done, f"the rest of {name}" if done else name)
+    before = f", {format_bytes(done)} of it from before" if done else ""
+    reporter.line(f"{name}: {format_bytes(version.size)} from {printable_url(version.url)}{before}")
     reporter.progress(called, done, version.size)
 
     def came(count: int) -> None:
@@ -226,9 +226,9 @@ def _resume(version: Version, part: Part, expected: Expected, reporter: Reporter
         reporter.line(f"{name}: connections were cut {cuts:,} times on the way")
 
 
-def _refuse_size(found: int, expected: Expected) -> None:
-    if expected.size is not None and found != expected.size:
-        raise Refused(f"it has {found:,} bytes there, {expected.size:,} are wanted")
-    if expected.size is None and found > MOST_UNPUBLISHED:
-        most = byte_size(MOST_UNPUBLISHED)
-        raise Refused(f"it has more than the {most} that are taken of a file whose size nobody published")
+def _refuse_size(result: int, expected: ExpectedFile) -> None:
+    if expected.size is not None and result != expected.size:
+        raise DownloadRefused(f"it has {result:,} bytes there, {expected.size:,} are wanted")
+    if expected.size is None and result > MAX_UNPUBLISHED:
+        most = format_bytes(MAX_UNPUBLISHED)
+        raise DownloadRefused(f"it has more than the {most} that are taken of a file whose size nobody published")

@@ -21,7 +21,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.text import one_line
+from paceline._utils.text import escape_to_line
 from paceline._utils.version import __version__
 
 # Seconds without a byte until a connection counts as cut.
@@ -43,11 +43,11 @@ ATTEMPTS_AT_UNKNOWN = 2
 Result = TypeVar("Result")
 
 
-class Refused(Exception):
+class DownloadRefused(Exception):
     """This address does not give the file, now or later."""
 
 
-class Cut(Exception):
+class ConnectionLost(Exception):
     """The network or the server failed; a retry may succeed. `after`: seconds that the server asks to wait."""
 
     def __init__(self, reason: str, after: float = 0.0) -> None:
@@ -55,16 +55,16 @@ class Cut(Exception):
         self.after = after
 
 
-class UnknownHost(Cut):
+class UnknownHost(ConnectionLost):
     """The host's name leads to no address, or there is no network."""
 
 
-class Changed(Exception):
+class RemoteFileChanged(Exception):
     """The file under this address is another version than the one that was begun."""
 
 
 @dataclass
-class Answer:
+class HttpResponse:
     """An open answer. Its body holds `length` bytes of a file of `size`; None where the server does not say."""
 
     response: HTTPResponse
@@ -79,7 +79,7 @@ class Answer:
         try:
             return self.response.read1(most)
         except (OSError, HTTPException) as error:
-            raise Cut(f"the connection was cut ({_reason(error)})") from None
+            raise ConnectionLost(f"the connection was cut ({_reason(error)})") from None
 
 
 @cache
@@ -111,7 +111,7 @@ def with_retries(
     for number, pause in enumerate(PAUSES, 1):
         try:
             return attempt()
-        except Cut as cut:
+        except ConnectionLost as cut:
             unknown = first and isinstance(cut, UnknownHost)
             if unknown and number == ATTEMPTS_AT_UNKNOWN:
                 raise
@@ -124,7 +124,7 @@ def with_retries(
 
 
 @contextmanager
-def get(url: str, first: int | None = None, last: int | None = None, validator: str = "") -> Iterator[Answer]:
+def get(url: str, first: int | None = None, last: int | None = None, validator: str = "") -> Iterator[HttpResponse]:
     """The answer to a request for bytes first..last, both included, or for the whole file.
 
     validator  of the version that the range must belong to; another version raises Changed
@@ -142,52 +142,52 @@ def get(url: str, first: int | None = None, last: int | None = None, validator: 
         if error.code in TEMPORARY:
             wait = error.headers.get("Retry-After", "")  # seconds, a minute at most; a date counts as nothing
             after = min(60.0, float(wait)) if re.fullmatch(r"\d{1,6}", wait) else 0.0
-            raise Cut(f"the server answered {error.code}", after) from None
-        raise Refused(f"{REASONS.get(error.code, 'the server does not give it')} ({error.code})") from None
+            raise ConnectionLost(f"the server answered {error.code}", after) from None
+        raise DownloadRefused(f"{REASONS.get(error.code, 'the server does not give it')} ({error.code})") from None
     except (OSError, HTTPException) as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
-            raise Refused(f"its certificate is not in order ({_reason(error)})") from None
+            raise DownloadRefused(f"its certificate is not in order ({_reason(error)})") from None
         if isinstance(getattr(error, "reason", error), socket.gaierror):
             raise UnknownHost(f"its host is not known: {_reason(error)} (is there a network?)") from None
-        raise Cut(_reason(error)) from None
+        raise ConnectionLost(_reason(error)) from None
     except ValueError as error:
-        raise Refused(f"this is no address ({one_line(str(error))})") from None
+        raise DownloadRefused(f"this is no address ({escape_to_line(str(error))})") from None
     with response:
         yield _answer(response, first, last, validator)
 
 
-def _answer(response: HTTPResponse, first: int | None, last: int | None, validator: str) -> Answer:
+def _answer(response: HTTPResponse, first: int | None, last: int | None, validator: str) -> HttpResponse:
     headers = response.headers
     if (coding := headers.get("Content-Encoding", "identity")) != "identity":
-        raise Refused(f"the server changes the file on the way (Content-Encoding {one_line(coding)[:40]})")
+        raise DownloadRefused(f"the server changes the file on the way (Content-Encoding {escape_to_line(coding)[:40]})")
     etag = headers.get("ETag", "")
     # What If-Range takes: a strong ETag, else the date.
     new = etag[:200] if etag and not etag.startswith("W/") else headers.get("Last-Modified", "")[:100]
     if response.status == 206 and first is not None and last is not None:
-        found = CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
-        if found is None:
-            raise Refused("the server answers with a part and does not say which")
-        size = None if found[3] == "*" else int(found[3])
-        begins, ends = int(found[1]), int(found[2])
+        result = CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
+        if result is None:
+            raise DownloadRefused("the server answers with a part and does not say which")
+        size = None if result[3] == "*" else int(result[3])
+        begins, ends = int(result[1]), int(result[2])
         if begins != first or ends > last or (size is not None and ends >= size):
-            raise Refused(f"the server answers with bytes {begins:,} to {ends:,}, not {first:,} to {last:,}")
+            raise DownloadRefused(f"the server answers with bytes {begins:,} to {ends:,}, not {first:,} to {last:,}")
         if validator and new and new != validator:
-            raise Changed
-        return Answer(response, True, ends - begins + 1, size, new, True)
+            raise RemoteFileChanged
+        return HttpResponse(response, True, ends - begins + 1, size, new, True)
     if response.status != 200:
-        raise Refused(f"the server answers {response.status}")
+        raise DownloadRefused(f"the server answers {response.status}")
     if validator:
-        raise Changed  # a whole file, because its version is another one
+        raise RemoteFileChanged  # a whole file, because its version is another one
     content_length = headers.get("Content-Length", "")
     length = int(content_length) if re.fullmatch(r"\d{1,18}", content_length) else None
     is_framed = length is not None or response.chunked  # pyright: ignore[reportAttributeAccessIssue]
-    return Answer(response, False, length, length, new, is_framed)
+    return HttpResponse(response, False, length, length, new, is_framed)
 
 
 def _reason(error: Exception) -> str:
     """An error of the network in a few words."""
     inner = getattr(error, "reason", error)
-    return one_line(str(getattr(inner, "strerror", None) or str(inner) or type(inner).__name__))[:200]
+    return escape_to_line(str(getattr(inner, "strerror", None) or str(inner) or type(inner).__name__))[:200]
 
 
 def printable_url(url: str) -> str:
@@ -195,5 +195,5 @@ def printable_url(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return one_line(url)[:200]
-    return one_line(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))[:300]
+        return escape_to_line(url)[:200]
+    return escape_to_line(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))[:300]

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from paceline._utils.atomic_write import sync_folder
 from paceline._utils.errors import DataError
 from paceline._utils.journal import Journal, lock, read_lines
-from paceline._utils.parallel_copy import transfer, write_at
+from paceline._utils.parallel_copy import copy_in_parallel, write_at
 from paceline._utils.platform import O_BINARY, O_NOFOLLOW
-from paceline.data.download.http import Changed, Cut, get, with_retries
+from paceline.data.download.http import ConnectionLost, RemoteFileChanged, get, with_retries
 
 BLOCK = 1 << 20  # bytes; what a kill can lose of each connection
 FORMAT = 1
@@ -37,7 +37,7 @@ ENOUGH = 1 << 16
 NOTE_EVERY = 2.0
 
 
-class Version(NamedTuple):
+class RemoteVersion(NamedTuple):
     """Which file a server has under an address."""
 
     url: str
@@ -45,7 +45,7 @@ class Version(NamedTuple):
     validator: str  # its strong ETag or date, "" where it gives none
 
 
-class Part:
+class PartialFile:
     """The part file of one destination; the process that holds it is the only one that writes it."""
 
     def __init__(self, destination: Path) -> None:
@@ -72,7 +72,7 @@ class Part:
                 os.close(self._lock)
             raise cannot_write(self.destination, error) from None
 
-    def __enter__(self) -> Part:
+    def __enter__(self) -> PartialFile:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -87,7 +87,7 @@ class Part:
                     folder.rmdir()
         self._close()
 
-    def begin(self, version: Version, *, same_content: bool) -> set[int]:
+    def begin(self, version: RemoteVersion, *, same_content: bool) -> set[int]:
         """-> the blocks of this version that are there from before; where it is another version's, they are dropped.
 
         same_content  a digest is checked at the end, so another address may go on with what this one began
@@ -132,14 +132,14 @@ class Part:
         self._close()
         sync_folder(self.destination.parent)
 
-    def _read(self) -> tuple[Version | None, set[int]]:
+    def _read(self) -> tuple[RemoteVersion | None, set[int]]:
         """What the journal is of, and its blocks."""
         lines = read_lines(self._journal.path, LONGEST_LINE)
         try:
             record = json.loads(next(lines, b""))
             if record["paceline_download"] != FORMAT:
                 return None, set()
-            version = Version(str(record["url"]), int(record["size"]), str(record["mark"]))
+            version = RemoteVersion(str(record["url"]), int(record["size"]), str(record["mark"]))
         except (ValueError, KeyError, TypeError):
             return None, set()
         blocks = {int(line) for line in lines if line.isdigit() and len(line) < 12}
@@ -151,7 +151,7 @@ class Part:
         self._file = self._lock = -1
 
 
-def fetch_ranges(version: Version, part: Part, missing: Sequence[int], progress: Callable[[int], None]) -> int:
+def fetch_ranges(version: RemoteVersion, part: PartialFile, missing: Sequence[int], progress: Callable[[int], None]) -> int:
     """Download the missing blocks over several connections -> how many times one was cut on the way.
 
     progress  called with how many bytes came
@@ -182,7 +182,7 @@ def fetch_ranges(version: Version, part: Part, missing: Sequence[int], progress:
     spans = _spans(missing, version.size)
     try:
         if spans:
-            transfer(spans, copy, take, threads=min(CONNECTIONS, len(spans)), name="download")
+            copy_in_parallel(spans, copy, take, threads=min(CONNECTIONS, len(spans)), name="download")
     finally:
         part.note(arrived)
     return cuts
@@ -207,7 +207,7 @@ def _spans(missing: Sequence[int], size: int) -> list[tuple[int, int]]:
 
 
 def _fetch_span(
-    version: Version, span: tuple[int, int], writer: int, report: Callable[[_News], None], stop: threading.Event
+    version: RemoteVersion, span: tuple[int, int], writer: int, report: Callable[[_News], None], stop: threading.Event
 ) -> None:
     """All bytes of a span of blocks, over as many requests as it takes."""
     at, end = span[0] * BLOCK, min(span[1] * BLOCK, version.size)
@@ -219,18 +219,18 @@ def _fetch_span(
         try:
             with get(version.url, at, end - 1, version.validator) as answer:
                 if not answer.is_range or (answer.size is not None and answer.size != version.size):
-                    raise Changed
+                    raise RemoteFileChanged
                 left = answer.length or 0
                 while left and not stop.is_set():
                     data = answer.read(min(SLICE, left))
                     if not data:
-                        raise Cut(f"the connection was cut at byte {at:,}")
+                        raise ConnectionLost(f"the connection was cut at byte {at:,}")
                     if stop.is_set():
                         break
                     write_at(writer, data, at)
                     before, at, left = at // BLOCK, at + len(data), left - len(data)
                     report(_News(len(data), range(before, at // BLOCK if at < end else span[1])))
-        except Cut:
+        except ConnectionLost:
             report(_News(was_cut=True))
             if at - began < ENOUGH:
                 raise

@@ -20,12 +20,12 @@ from pathlib import Path
 from stat import S_IFDIR, S_IFMT, S_IFREG
 from typing import IO, BinaryIO, NamedTuple, cast
 
-from paceline._utils.atomic_write import folder_part, folder_parts
+from paceline._utils.atomic_write import list_folder_parts, new_folder_part
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import open_plain
-from paceline._utils.text import short
-from paceline.data.download.check import require_room
+from paceline._utils.text import abbreviate
+from paceline.data.download.check import require_free_space
 
 SLICE = 1 << 20
 # Raised by Python's readers for damaged bytes.
@@ -34,21 +34,21 @@ DAMAGED = (
     *(EOFError, ValueError, OverflowError, RuntimeError),
 )
 # ImageNet has 1.3 million files; a zip's directory of more than that is not read.
-MOST_MEMBERS = 3_000_000
+MAX_MEMBERS = 3_000_000
 # Photos hardly shrink, annotations to a tenth. What is small may unpack to as much as it likes.
-MOST_GROWTH, SMALL = 100, 1 << 30
+MAX_GROWTH, SMALL = 100, 1 << 30
 # Of a name's parts, on all file systems that matter.
-MOST_NAME = 255
+MAX_NAME = 255
 # tarfile reads the description of a member in one piece; one of this size is none.
-MOST_DESCRIPTION = 1 << 20
-MOST_PADDING = 64 << 20
+MAX_DESCRIPTION = 1 << 20
+MAX_PADDING = 64 << 20
 # Of the record that ends a zip, before its comment; the number of members stands at its byte 10.
 _END_BYTES = 22
 
 
 def is_unfinished(archive: str, folder: Path) -> bool:
     """Whether an archive of this name is being unpacked there, or was when its process was killed."""
-    return bool(folder_parts(folder / archive))
+    return bool(list_folder_parts(folder / archive))
 
 
 def unpack(archive: Path, folder: Path, reporter: Reporter = SILENT) -> int:
@@ -60,7 +60,7 @@ def unpack(archive: Path, folder: Path, reporter: Reporter = SILENT) -> int:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with folder_part(folder / archive.name) as part:
+        with new_folder_part(folder / archive.name) as part:
             count = _write_members(archive, part, folder, reporter)
             os.sync()  # a power cut must not leave empty files under final names
             _refuse_conflicts(archive, part, folder)
@@ -79,13 +79,13 @@ def _write_members(archive: Path, part: Path, folder: Path, reporter: Reporter) 
             zipped = file.read(2) == b"PK"
             file.seek(0)
             total, members = (_zip_members if zipped else _tar_members)(file, archive)
-            require_room(folder, total, f"what {archive.name} holds")
+            require_free_space(folder, total, f"what {archive.name} holds")
             return _write_all(archive, members, part, total, reporter)
         except DAMAGED as error:
-            raise DataError(f"{archive}: damaged or cut off ({short(str(error), 200)}). Bring it again.") from None
+            raise DataError(f"{archive}: damaged or cut off ({abbreviate(str(error), 200)}). Bring it again.") from None
 
 
-def _write_all(archive: Path, members: Iterator[Member], part: Path, total: int, reporter: Reporter) -> int:
+def _write_all(archive: Path, members: Iterator[UnpackedMember], part: Path, total: int, reporter: Reporter) -> int:
     seen: set[tuple[str, ...]] = set()
     folders: set[tuple[str, ...]] = {()}
     count = done = 0
@@ -94,13 +94,13 @@ def _write_all(archive: Path, members: Iterator[Member], part: Path, total: int,
         for depth in range(1, len(inside) + 1):
             if inside[:depth] not in folders:
                 if inside[:depth] in seen:
-                    raise DataError(f"{archive}: {short(member.name)} is a file and a folder. Nothing is unpacked.")
+                    raise DataError(f"{archive}: {abbreviate(member.name)} is a file and a folder. Nothing is unpacked.")
                 (part / Path(*inside[:depth])).mkdir()
                 folders.add(inside[:depth])
         if member.is_folder:
             continue
         if member.parts in seen or member.parts in folders:
-            raise DataError(f"{archive}: {short(member.name)} is in it twice. Nothing is unpacked.")
+            raise DataError(f"{archive}: {abbreviate(member.name)} is in it twice. Nothing is unpacked.")
         seen.add(member.parts)
         written = 0
         with member.open() as source, open(part / Path(*member.parts), "xb") as target:
@@ -111,7 +111,7 @@ def _write_all(archive: Path, members: Iterator[Member], part: Path, total: int,
                 target.write(data)
         if written != member.size:
             raise DataError(
-                f"{archive}: {short(member.name)} has other than the {member.size:,} bytes that the archive says. "
+                f"{archive}: {abbreviate(member.name)} has other than the {member.size:,} bytes that the archive says. "
                 "Nothing is unpacked; bring it again."
             )
         count, done = count + 1, done + written
@@ -123,12 +123,12 @@ def _write_all(archive: Path, members: Iterator[Member], part: Path, total: int,
 
 def _refuse_conflicts(archive: Path, part: Path, folder: Path) -> None:
     """Raises DataError where a file would take the place of another one."""
-    for place, names, files in os.walk(part):
-        target = folder / Path(place).relative_to(part)
+    for location, names, files in os.walk(part):
+        target = folder / Path(location).relative_to(part)
         for name in files:
             old = target / name
             plain = old.is_file() and not old.is_symlink()
-            if os.path.lexists(old) and not (plain and filecmp.cmp(Path(place) / name, old, shallow=False)):
+            if os.path.lexists(old) and not (plain and filecmp.cmp(Path(location) / name, old, shallow=False)):
                 raise DataError(
                     f"{old}: there already, and another file than in {archive.name}. Move it away, or choose an empty folder."
                 )
@@ -147,7 +147,7 @@ def _move(part: Path, folder: Path) -> None:
             os.replace(entry, target)
 
 
-class Member(NamedTuple):
+class UnpackedMember(NamedTuple):
     """One file or folder; `open` gives its bytes, once and in the archive's order."""
 
     name: str  # as the archive has it
@@ -164,12 +164,12 @@ def safe_parts(name: str, archive: Path) -> tuple[str, ...]:
         raise _refused(archive, name, "an absolute path")
     if ".." in parts:
         raise _refused(archive, name, "a path out of the folder")
-    if not all(part.isprintable() and len(os.fsencode(part)) <= MOST_NAME for part in parts):
+    if not all(part.isprintable() and len(os.fsencode(part)) <= MAX_NAME for part in parts):
         raise _refused(archive, name, "a name with control characters, or one that is too long")
     return parts
 
 
-def _zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
+def _zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[UnpackedMember]]:
     """-> bytes of all members, and the members. Raises DataError, zipfile.BadZipFile."""
     size = os.fstat(file.fileno()).st_size
     book = zipfile.ZipFile(file)
@@ -195,12 +195,12 @@ def _zip_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
 
     named = ((info, info.orig_filename) for info in infos)
     return total, (
-        Member(name, safe_parts(name, archive), info.is_dir(), info.file_size, lambda info=info: book.open(info))
+        UnpackedMember(name, safe_parts(name, archive), info.is_dir(), info.file_size, lambda info=info: book.open(info))
         for info, name in named
     )
 
 
-def _tar_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
+def _tar_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[UnpackedMember]]:
     """-> bytes of the archive (its members are known only as they are read), and the members.
 
     The members raise DataError and tarfile.TarError as they are read.
@@ -212,8 +212,8 @@ def _tar_members(file: BinaryIO, archive: Path) -> tuple[int, Iterator[Member]]:
     return size, _read_tar(plain, archive, size)
 
 
-def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
-    careful = CarefulFile(plain)
+def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[UnpackedMember]:
+    careful = BoundedReader(plain)
     try:
         book = tarfile.TarFile(fileobj=careful)  # pyright: ignore[reportArgumentType]
     except tarfile.ReadError:
@@ -228,27 +228,29 @@ def _read_tar(plain: BinaryIO, archive: Path, size: int) -> Iterator[Member]:
         if info.issparse() or not (info.isdir() or info.type in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)):
             raise _refused(archive, info.name, "a link or a device")
         parts = safe_parts(info.name, archive)
-        yield Member(info.name, parts, info.isdir(), info.size, lambda info=info: cast("IO[bytes]", book.extractfile(info)))
+        yield UnpackedMember(
+            info.name, parts, info.isdir(), info.size, lambda info=info: cast("IO[bytes]", book.extractfile(info))
+        )
     # tarfile takes a torn header for the end.
     careful.seek(book.offset)
     if careful.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise DataError(f"{archive}: cut off, or damaged after byte {book.offset:,} of the tar. Bring it again.")
     if isinstance(plain, gzip.GzipFile):
         # Its sum comes last, after the padding.
-        for _ in range(MOST_PADDING // MOST_DESCRIPTION):
-            if not careful.read(MOST_DESCRIPTION):
+        for _ in range(MAX_PADDING // MAX_DESCRIPTION):
+            if not careful.read(MAX_DESCRIPTION):
                 return
         raise DataError(f"{archive}: more follows after the end of its tar. Nothing is unpacked; bring it again.")
 
 
-class CarefulFile:
+class BoundedReader:
     """A file for tarfile, which trusts the sizes that it reads and would take gigabytes of names into memory."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def read(self, count: int = -1) -> bytes:
-        if not 0 <= count <= MOST_DESCRIPTION:
+        if not 0 <= count <= MAX_DESCRIPTION:
             raise tarfile.ReadError("an impossible size")
         return self._file.read(count)
 
@@ -262,12 +264,14 @@ class CarefulFile:
 
 
 def _refuse_bomb(archive: Path, count: int, total: int, size: int) -> None:
-    if count > MOST_MEMBERS:
-        raise DataError(f"{archive}: more than {MOST_MEMBERS:,} members. Nothing is unpacked.")
-    if total > max(SMALL, MOST_GROWTH * size):
+    if count > MAX_MEMBERS:
+        raise DataError(f"{archive}: more than {MAX_MEMBERS:,} members. Nothing is unpacked.")
+    if total > max(SMALL, MAX_GROWTH * size):
         growth = f"{size:,} bytes that would unpack to {total:,} and more"
         raise DataError(f"{archive}: {growth}: no data set does that. Nothing is unpacked.")
 
 
 def _refused(archive: Path, name: str, what: str) -> DataError:
-    return DataError(f"{archive}: {short(name)} has {what}. Nothing is unpacked; bring the archive from its publisher.")
+    return DataError(
+        f"{archive}: {abbreviate(name)} has {what}. Nothing is unpacked; bring the archive from its publisher."
+    )

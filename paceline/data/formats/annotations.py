@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.safe_read import read_plain_text, read_problem
+from paceline._utils.safe_read import describe_read_error, read_plain_text
 
 # Broken files that an error names itself.
 NAMED_IN_ERROR = 5
@@ -62,7 +62,7 @@ class Annotations:
 
 
 @dataclass
-class PhotoLabels:
+class ImageLabels:
     """One photo and its objects, in the order of its label file."""
 
     file_name: str  # relative to the folder of images
@@ -83,10 +83,10 @@ class PhotoLabels:
         self.segmentations.append(None if polygon is None else [polygon])
 
 
-def as_annotations(
+def make_annotations(
     source: Path,
     images_folder: Path,
-    photos: Sequence[PhotoLabels],
+    photos: Sequence[ImageLabels],
     names: dict[int, str],
     *,
     image_ids: Sequence[int] = (),
@@ -132,13 +132,13 @@ def read_list(path: Path, most: int, remedy: str) -> list[str]:
     try:
         lines = [line.strip() for line in read_plain_text(path, most).splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({read_problem(error)}). {remedy}") from None
+        raise DataError(f"{path}: cannot be read ({describe_read_error(error)}). {remedy}") from None
     if any("\0" in line for line in lines):
         raise DataError(f"{path}: holds NUL characters. {remedy}")
     return lines
 
 
-def refuse_broken(problems: Sequence[str]) -> None:
+def raise_problems(problems: Sequence[str]) -> None:
     """Raises DataError naming the first few of `problems` (each "file: reason"), where there are any."""
     if problems:
         more = len(problems) - NAMED_IN_ERROR

@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from paceline._utils.errors import DataError
-from paceline._utils.names import by_suffix
+from paceline._utils.names import format_skipped_suffixes
 from paceline._utils.safe_read import read_plain
-from paceline._utils.text import counted, some, tidy_name
-from paceline.data.formats.file_matching import plain_form
+from paceline._utils.text import format_count, join_names, tidy_name
+from paceline.data.formats.file_matching import normalize_name
 from paceline.data.index.class_folder import FolderNames, list_folder
 from paceline.data.index.manifest import Manifest, prepare_command
 
 Name = TypeVar("Name", str, bytes)
-MOST_BYTES = 64 << 20  # of a file of class names
+MAX_BYTES = 64 << 20  # of a file of class names
 TRAIN_FOLDER = "train"
 TRAIN_FOLDERS = (TRAIN_FOLDER, "training")
 VAL_FOLDERS = ("val", "valid", "validation")
@@ -56,7 +56,7 @@ class SplitListing:
 
 
 @dataclass(frozen=True)
-class Listing:
+class ClassFolderListing:
     """Both splits of one root."""
 
     root: Path
@@ -67,7 +67,7 @@ class Listing:
         return sum(split.images for split in self.splits.values())
 
 
-def list_unsplit(root: Path, out: Path | None = None) -> Listing:
+def list_unsplit(root: Path, out: Path | None = None) -> ClassFolderListing:
     """List ROOT/train, or ROOT itself where there is no train/: all photos are the split "train". Opens no file.
 
     Raises DataError as list_class_folders does, and where there is a validation split already.
@@ -79,10 +79,10 @@ def list_unsplit(root: Path, out: Path | None = None) -> Listing:
         raise DataError(f"{root}: it has validation images of its own, in {val[0]}/; leave --val-fraction out.")
     if not train and (top.images or not _has_classes(root, folders)):
         raise DataError(_no_train_reason(root, folders, top, out))
-    return Listing(root, {"train": list_split(root / train[0] if train else root)})
+    return ClassFolderListing(root, {"train": list_split(root / train[0] if train else root)})
 
 
-def list_class_folders(root: Path, out: Path | None = None) -> Listing:
+def list_class_folders(root: Path, out: Path | None = None) -> ClassFolderListing:
     """List ROOT/train and ROOT/val. Opens no file.
 
     Raises DataError, naming the folder and what to do, where root is missing or empty, holds images without classes,
@@ -101,7 +101,7 @@ def list_class_folders(root: Path, out: Path | None = None) -> Listing:
     for same in (train, val):
         if len(same) > 1:
             raise DataError(f"{root}: both {same[0]}/ and {same[1]}/ are there. Rename or remove one of them.")
-    return Listing(root, {"train": list_split(root / train[0]), "val": list_split(root / val[0])})
+    return ClassFolderListing(root, {"train": list_split(root / train[0]), "val": list_split(root / val[0])})
 
 
 def split_folders(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -116,7 +116,7 @@ def split_folders(root: Path, folders: Sequence[str], names: Sequence[str]) -> l
     return [name for name, inside in near if inside.folders and not inside.images]
 
 
-def check_classes(listing: Listing) -> None:
+def check_classes(listing: ClassFolderListing) -> None:
     """Raises DataError where train has fewer than two classes, or val's classes are not train's (both sides named)."""
     train = listing.splits["train"]
     val = listing.splits.get("val", train)
@@ -127,18 +127,19 @@ def check_classes(listing: Listing) -> None:
     if train.classes != val.classes:
         only_train = sorted(set(train.classes) - set(val.classes))
         only_val = sorted(set(val.classes) - set(train.classes))
-        ours, theirs = (sorted(names, key=plain_form) for names in (only_train, only_val))
-        if list(map(plain_form, ours)) == list(map(plain_form, theirs)):
+        ours, theirs = (sorted(names, key=normalize_name) for names in (only_train, only_val))
+        if list(map(normalize_name, ours)) == list(map(normalize_name, theirs)):
             paths = [(val.folder / wrong, val.folder / right) for wrong, right in zip(theirs, ours)]
             moves = "\n".join("  " + shlex.join(["mv", *map(str, pair)]) for pair in paths)
             raise DataError(
-                f"{listing.root}: {counted(len(ours), 'class')} of {val.folder.name}/ and train/ differ only in the Unicode form or "
-                f"in spaces ({some(map(ascii, theirs))}; in train/ {some(map(ascii, ours))}). Rename the folders:\n{moves}"
+                f"{listing.root}: {format_count(len(ours), 'class')} of {val.folder.name}/ and train/ differ only in "
+                "the Unicode form or "
+                f"in spaces ({join_names(map(ascii, theirs))}; in train/ {join_names(map(ascii, ours))}). Rename the folders:\n{moves}"
             )
         raise DataError(
             f"{listing.root}: the classes of {val.folder.name}/ are not those of {train.folder.name}/. "
-            f"Only in {train.folder.name}/: {some(map(repr, only_train))}. "
-            f"Only in {val.folder.name}/: {some(map(repr, only_val))}. "
+            f"Only in {train.folder.name}/: {join_names(map(repr, only_train))}. "
+            f"Only in {val.folder.name}/: {join_names(map(repr, only_val))}. "
             "Give both the same class folders, spelled the same."
         )
 
@@ -161,10 +162,10 @@ def list_split(folder: Path) -> SplitListing:
         if inside.folders:
             raise DataError(
                 f"{path}: a class folder must hold images only, and holds {len(inside.folders):,} folders "
-                f"({some(map(os.fsdecode, inside.folders), 3)}). Move their images up into {path}, or the folders away."
+                f"({join_names(map(os.fsdecode, inside.folders), 3)}). Move their images up into {path}, or the folders away."
             )
         if not inside.images:
-            others_text = f" ({text})" if (text := by_suffix(inside.others)) else ""
+            others_text = f" ({text})" if (text := format_skipped_suffixes(inside.others)) else ""
             raise DataError(
                 f"{path}: no images in this class folder{others_text}. Add some, or remove the folder from every split."
             )
@@ -181,8 +182,8 @@ def _no_train_reason(root: Path, folders: list[str], top: FolderNames, out: Path
             f"so their classes are unknown. {LAYOUT}"
         )
     if not folders:
-        found = f"only {text}" if (text := by_suffix(top.others)) else "empty, there is nothing to train on"
-        return f"{root}: {found}. {LAYOUT}"
+        result = f"only {text}" if (text := format_skipped_suffixes(top.others)) else "empty, there is nothing to train on"
+        return f"{root}: {result}. {LAYOUT}"
     for name in folders:
         if (root / name / TRAIN_FOLDER).is_dir():
             return f"{root}: no train/ in it, but there is one in {root / name}. Use  --data {root / name}"
@@ -190,12 +191,12 @@ def _no_train_reason(root: Path, folders: list[str], top: FolderNames, out: Path
         return f"{root}: this is one split of a data set. Use the folder above:  --data {root.parent}"
     if _has_classes(root, folders):
         return (
-            f"{root}: no train/ and no val/ in it, but folders with photos ({some(folders)}). If these are the classes, set a "
+            f"{root}: no train/ and no val/ in it, but folders with photos ({join_names(folders)}). If these are the classes, set a "
             f"fifth of each apart for validation; no photo is moved or copied:\n  {_split_command(root, out)}"
         )
     others = sum((list_folder(root / name).others for name in folders[:3]), Counter[str]())
-    inside = f" In the first of them: {text}." if (text := by_suffix(others)) else ""
-    return f"{root}: no train/ in it, only {some(folders)}.{inside} {LAYOUT}"
+    inside = f" In the first of them: {text}." if (text := format_skipped_suffixes(others)) else ""
+    return f"{root}: no train/ in it, only {join_names(folders)}.{inside} {LAYOUT}"
 
 
 def _has_classes(root: Path, folders: list[str]) -> bool:
@@ -220,7 +221,7 @@ def read_class_names(root: Path, classes: tuple[str, ...]) -> tuple[str, ...] | 
     if not path.is_file():
         return None
     try:
-        data = read_plain(path, MOST_BYTES)
+        data = read_plain(path, MAX_BYTES)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). It only gives classes readable names.") from None
     if path.suffix == ".json":
@@ -243,7 +244,7 @@ def read_class_names(root: Path, classes: tuple[str, ...]) -> tuple[str, ...] | 
         raise DataError(f"{path}: one of its names cannot be used: {error}. Correct it.") from None
 
 
-def names_changed(manifest: Manifest) -> str | None:
+def class_names_changed(manifest: Manifest) -> str | None:
     """None where the readable names in a manifest of class folders are those of its data set now, else one line."""
     if manifest.kind != "class-folder" or manifest.in_containers:
         return None  # names of boxes are in the annotations, which are compared as files; of containers, in the manifest
@@ -262,7 +263,7 @@ def tidy_class_name(given: object, title: str, end: str = ".", *, tag: str = "na
     raise DataError(f"{title} {reason}{end}")
 
 
-def first_twice(names: Iterable[Name]) -> Name | None:
+def find_duplicate(names: Iterable[Name]) -> Name | None:
     """The first name that occurred before, or None."""
     seen: set[Name] = set()
     return next((name for name in names if name in seen or seen.add(name)), None)

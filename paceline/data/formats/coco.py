@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import short, some
+from paceline._utils.text import abbreviate, join_names
 from paceline.data.formats.annotations import Annotations
-from paceline.data.formats.class_folders import first_twice, tidy_class_name
+from paceline.data.formats.class_folders import find_duplicate, tidy_class_name
 from paceline.data.formats.coco_files import load_json
 from paceline.data.formats.file_matching import match_names
-from paceline.data.formats.segmentations import box_of
+from paceline.data.formats.segmentations import segmentation_box
 
 _MISSING = object()
-MOST_PATH_BYTES = 4095  # Linux's PATH_MAX
+MAX_PATH_BYTES = 4095  # Linux's PATH_MAX
 # The keys of each list that hold numbers.
 NUMBERS = {
     "images": ("id", "height", "width"),
@@ -51,10 +51,10 @@ def read_coco(path: Path, images_folder: Path, *, split: str = "") -> tuple[Anno
     """
     path, record = load_json(path, split)
     annotations, notes = coco_annotations(path, record, images_folder)
-    return matched(annotations, notes)
+    return match_files(annotations, notes)
 
 
-def matched(
+def match_files(
     annotations: Annotations, notes: list[str], paths: Collection[str] | None = None
 ) -> tuple[Annotations, list[str]]:
     """The annotations with the paths of the files that their names mean, and the notes with those on names.
@@ -63,15 +63,16 @@ def matched(
     Raises DataError as match_names does.
     """
     path, names = annotations.source, annotations.file_names
-    found, more = match_names(
-        names, annotations.images_folder, path, lambda i: f"{path}: image {i} ({short(names[i], 90)})", paths
+    results, more = match_names(
+        names, annotations.images_folder, path, lambda i: f"{path}: image {i} ({abbreviate(names[i], 90)})", paths
     )
-    if doubles := len(found) - len(set(found)):
+    if doubles := len(results) - len(set(results)):
         more.append(
             f"{path}: {doubles:,} of its images {'are files' if doubles > 1 else 'is a file'} that another of its images is too "
-            f"({short(first_twice(found), 120)}): each keeps the objects of its own id. If they are one image, give its objects one id"
+            f"({abbreviate(find_duplicate(results), 120)}): each keeps the objects of its own id. If they are one "
+            "image, give its objects one id"
         )
-    return replace(annotations, file_names=found), [*notes, *more]
+    return replace(annotations, file_names=results), [*notes, *more]
 
 
 def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) -> tuple[Annotations, list[str]]:
@@ -96,7 +97,7 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
     if len(unknown):
         raise DataError(
             f"{path}: annotation {unknown[0]} ({_title(objects[unknown[0]])}) has category_id {category[unknown[0]]}, "
-            f"and there is no such category ({some(map(str, sorted(names)), 10)}). {_more(unknown)}"
+            f"and there is no such category ({join_names(map(str, sorted(names)), 10)}). {_more(unknown)}"
         )
     boxes = _boxes(path, objects, notes)
     areas, lacking = _optional(path, objects, "area", np.nan)
@@ -161,11 +162,11 @@ def _list(path: Path, record: dict[str, Any], key: str) -> list[dict[str, Any]]:
         what = f"has no {key!r}" if key not in record else f"{key!r} is no list"
         raise DataError(
             f"{path}: not a COCO annotation file: it {what}. Wanted: images, annotations and categories; found "
-            f"{some(map(short, record))}."
+            f"{join_names(map(abbreviate, record))}."
         )
-    for place, entry in enumerate(entries):
+    for index, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise DataError(f"{path}: entry {place} of {key!r} is no object but {short(entry, 40)!r}.")
+            raise DataError(f"{path}: entry {index} of {key!r} is no object but {abbreviate(entry, 40)!r}.")
     return entries
 
 
@@ -176,10 +177,10 @@ def _names(path: Path, categories: list[dict[str, Any]], objects: list[dict[str,
     ids = _integers(path, "category", categories, "id")
     _refuse_twice(path, "category", ids)
     labels = [
-        tidy_class_name(entry.get("name"), f"{path}: category {place} (id {ids[place]})")
-        for place, entry in enumerate(categories)
+        tidy_class_name(entry.get("name"), f"{path}: category {index} (id {ids[index]})")
+        for index, entry in enumerate(categories)
     ]
-    if (twice := first_twice(labels)) is not None:
+    if (twice := find_duplicate(labels)) is not None:
         raise DataError(f"{path}: two categories are called {twice!r}. Give each a name of its own.")
     names = dict(zip(ids.tolist(), labels))
     parent = names.get(0)
@@ -199,8 +200,8 @@ def _integers(path: Path, what: str, entries: list[dict[str, Any]], key: str) ->
     if array is not None and (array.dtype.kind == "i" or ((array == np.floor(array)) & (abs(array) < 2**63)).all()):
         return array.astype(np.int64)
     whole = (_is_number(value) and abs(value) < 2**63 and value == int(value) for value in values)
-    place = next(i for i, is_whole in enumerate(whole) if not is_whole)
-    raise _wrong(path, what, place, entries[place], key, values[place], "a whole number")
+    index = next(i for i, is_whole in enumerate(whole) if not is_whole)
+    raise _wrong(path, what, index, entries[index], key, values[index], "a whole number")
 
 
 def _numbers(values: list[Any]) -> np.ndarray | None:
@@ -222,15 +223,15 @@ def _is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
-def _wrong(path: Path, what: str, place: int, entry: dict[str, Any], key: str, value: Any, expected: str) -> DataError:
-    found = "is missing" if value is _MISSING else f"is {short(value)!r}"
-    return DataError(f"{path}: {what} {place} ({_title(entry)}): {key!r} {found}; expected {expected}.")
+def _wrong(path: Path, what: str, index: int, entry: dict[str, Any], key: str, value: Any, expected: str) -> DataError:
+    result = "is missing" if value is _MISSING else f"is {abbreviate(value)!r}"
+    return DataError(f"{path}: {what} {index} ({_title(entry)}): {key!r} {result}; expected {expected}.")
 
 
 def _title(entry: dict[str, Any]) -> str:
     """An entry's id and file name, for messages."""
-    name = f", {short(entry['file_name'], 90)}" if "file_name" in entry else ""
-    return f"id {short(entry.get('id', 'missing'), 30)}{name}"
+    name = f", {abbreviate(entry['file_name'], 90)}" if "file_name" in entry else ""
+    return f"id {abbreviate(entry.get('id', 'missing'), 30)}{name}"
 
 
 def _more(rows: np.ndarray) -> str:
@@ -241,9 +242,9 @@ def _refuse_twice(path: Path, what: str, ids: np.ndarray) -> None:
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         twice = values[counts > 1]
-        places = np.flatnonzero(ids == twice[0])
+        indices = np.flatnonzero(ids == twice[0])
         raise DataError(
-            f"{path}: {what} id {twice[0]} is there {len(places)} times (entries {places[0]} and {places[1]}). "
+            f"{path}: {what} id {twice[0]} is there {len(indices)} times (entries {indices[0]} and {indices[1]}). "
             f"{len(twice):,} such id{'s' if len(twice) > 1 else ''}. Each must be unique: were two files merged? Export it again."
         )
 
@@ -262,7 +263,7 @@ def _boxes(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.nd
     lacking = [i for i, value in enumerate(values) if value is _MISSING and objects[i].get("segmentation")]
     for i in lacking:
         try:
-            box = box_of(objects[i]["segmentation"])
+            box = segmentation_box(objects[i]["segmentation"])
         except (ValueError, TypeError, OverflowError) as error:
             raise DataError(f"{path}: annotation {i} ({_title(objects[i])}) has no 'bbox', and {error}.") from None
         values[i] = _MISSING if box is None else list(box)
@@ -271,9 +272,9 @@ def _boxes(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.nd
     fours = [type(value) is list and len(value) == 4 for value in values]
     if all(fours) and (array := _numbers(list(chain.from_iterable(values)))) is not None:
         return array.astype(np.float64).reshape(-1, 4)
-    place = next(i for i, value in enumerate(values) if not fours[i] or _numbers(value) is None)
+    index = next(i for i, value in enumerate(values) if not fours[i] or _numbers(value) is None)
     expected = "[x, y, width, height], or a segmentation that encloses something"
-    raise _wrong(path, "annotation", place, objects[place], "bbox", objects[place].get("bbox", _MISSING), expected)
+    raise _wrong(path, "annotation", index, objects[index], "bbox", objects[index].get("bbox", _MISSING), expected)
 
 
 def _optional(path: Path, objects: list[dict[str, Any]], key: str, default: float) -> tuple[np.ndarray, list[int]]:
@@ -282,8 +283,8 @@ def _optional(path: Path, objects: list[dict[str, Any]], key: str, default: floa
     lacking = [i for i, value in enumerate(values) if value is None]
     array = _numbers([0 if value is None else int(value) if isinstance(value, bool) else value for value in values])
     if array is None:
-        place = next(i for i, value in enumerate(values) if not isinstance(value, bool) and not _is_number(value))
-        raise _wrong(path, "annotation", place, objects[place], key, values[place], "a number")
+        index = next(i for i, value in enumerate(values) if not isinstance(value, bool) and not _is_number(value))
+        raise _wrong(path, "annotation", index, objects[index], key, values[index], "a number")
     array = np.where(np.isfinite(array), array, 0.0)
     array[lacking] = default
     return array, lacking
@@ -312,15 +313,15 @@ def _sides(path: Path, images: list[dict[str, Any]], key: str) -> np.ndarray:
 def _is_file_name(name: str) -> bool:
     """Whether a file can have this name; one with a line break would forge lines of messages."""
     try:
-        return len(os.fsencode(name)) <= MOST_PATH_BYTES and "\0" not in name and "\n" not in name
+        return len(os.fsencode(name)) <= MAX_PATH_BYTES and "\0" not in name and "\n" not in name
     except UnicodeEncodeError:  # half a character
         return False
 
 
 def _file_names(path: Path, images: list[dict[str, Any]]) -> list[str]:
     """N names as they are written. Raises DataError for one that no file can have."""
-    for place, entry in enumerate(images):
+    for index, entry in enumerate(images):
         name = entry.get("file_name", _MISSING)
         if not isinstance(name, str) or not name or not _is_file_name(name):
-            raise _wrong(path, "image", place, {"id": entry.get("id")}, "file_name", name, "the name of a file")
+            raise _wrong(path, "image", index, {"id": entry.get("id")}, "file_name", name, "the name of a file")
     return [entry["file_name"] for entry in images]

@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import listed
+from paceline._utils.listing import list_matching
 from paceline._utils.safe_read import open_plain, read_plain
-from paceline._utils.text import some
+from paceline._utils.text import join_names
 from paceline.data.formats.class_folders import VAL_FOLDERS
-from paceline.data.formats.label_tools import json_tool
+from paceline.data.formats.label_tools import identify_json_tool
 from paceline.data.index.manifest import FILE_NAME as MANIFEST
 
 ROBOFLOW = "_annotations.coco.json"
 _SPLIT_FILE = re.compile(r"(?:instances_)?(train|validation|valid|val)(.*)\.json")
 # The largest that are used, Objects365's, have 6 GB.
-MOST_BYTES = 8 << 30
+MAX_BYTES = 8 << 30
 # In a zip: annotations of COCO pack to a quarter, indented ones to a twentieth; nothing of so many bytes is a bomb.
-MOST_RATIO, ALWAYS_BYTES = 30, 16 << 20
+MAX_RATIO, ALWAYS_BYTES = 30, 16 << 20
 
 
 def find_coco(root: Path) -> dict[str, tuple[Path, Path]]:
@@ -62,7 +62,7 @@ def find_coco_split(root: Path, names: Sequence[str]) -> tuple[Path, Path] | Non
     for folder in (*(root / name for name in names), root):
         if (folder / ROBOFLOW).is_file():
             return folder / ROBOFLOW, folder
-    files = [file for place in (root / "annotations", root) for file in listed(place, "*.json")]
+    files = [file for path in (root / "annotations", root) for file in list_matching(path, "*.json")]
     files = [file for file in files if file.name not in (MANIFEST, "classes.json")]
     for name in names:
         named = [file for file in files if re.fullmatch(rf"(instances_)?{name}([-_.]?\d.*|[-_.].*)?", file.stem)]
@@ -70,7 +70,7 @@ def find_coco_split(root: Path, names: Sequence[str]) -> tuple[Path, Path] | Non
         named = [file for file in named if file.stem.endswith("2017")] or named
         if len(named) > 1:
             raise DataError(
-                f"{root}: several could be meant ({some(file.name for file in named)}). "
+                f"{root}: several could be meant ({join_names(file.name for file in named)}). "
                 "Name the files:  --images DIR --annotations FILE"
             )
         if named:
@@ -89,7 +89,7 @@ def _images_beside(root: Path, file: Path) -> Path:
 
 def _find_official(root: Path) -> dict[str, tuple[Path, Path]]:
     by_suffix: dict[str, dict[str, Path]] = {}  # what follows "train" or "val" in the name -> split -> file
-    for file in listed(root / "annotations", "*.json"):
+    for file in list_matching(root / "annotations", "*.json"):
         match = _SPLIT_FILE.fullmatch(file.name)
         if match:
             split = "train" if match[1] == "train" else "val"
@@ -102,7 +102,7 @@ def _find_official(root: Path) -> dict[str, tuple[Path, Path]]:
         sets = [by_suffix["instances_2017"]]
     if len(sets) > 1:
         raise DataError(
-            f"{root / 'annotations'}: several sets ({some(files['train'].name for files in sets)}); which one is meant? "
+            f"{root / 'annotations'}: several sets ({join_names(files['train'].name for files in sets)}); which one is meant? "
             "Name the files:  paceline prepare coco --images DIR --annotations FILE --val-images DIR --val-annotations FILE"
         )
     return {split: (file, _images_of(root, file)) for split, file in sets[0].items()} if sets else {}
@@ -130,7 +130,7 @@ def load_json(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
         if path.suffix == ".zip":
             path, data = _zipped(path, split)
         else:
-            data = read_plain(path, MOST_BYTES)
+            data = read_plain(path, MAX_BYTES)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Check the path (--annotations).") from None
     except OSError as error:
@@ -151,7 +151,7 @@ def load_json(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
     finally:
         if collects:
             gc.enable()
-    if tool := json_tool(record):
+    if tool := identify_json_tool(record):
         raise DataError(f"{path}: this is {tool[0]}. {tool[1]}")
     if not isinstance(record, dict):
         raise DataError(
@@ -170,20 +170,20 @@ def _zipped(path: Path, split: str) -> tuple[Path, bytes]:
             fitting = [name for name in names if re.fullmatch(rf"instances_{split}\d*\.json", os.path.basename(name))]
             if len(fitting or names) != 1:
                 raise DataError(
-                    f"{path}: it holds {some(names)}; which one is meant? Unpack it and name the JSON (--annotations)."
+                    f"{path}: it holds {join_names(names)}; which one is meant? Unpack it and name the JSON (--annotations)."
                 )
             name = (fitting or names)[0]
             unpacked, packed = archive.getinfo(name).file_size, os.fstat(file.fileno()).st_size
-            if unpacked > max(ALWAYS_BYTES, MOST_RATIO * packed):
+            if unpacked > max(ALWAYS_BYTES, MAX_RATIO * packed):
                 raise DataError(
                     f"{path}: its {packed:,} bytes would unpack to {unpacked:,}, which annotations do not; it is not unpacked. "
                     "Where you trust it, unpack it and name the JSON (--annotations)."
                 )
             with archive.open(name) as member:
-                data = member.read(MOST_BYTES + 1)
+                data = member.read(MAX_BYTES + 1)
         # zipfile raises NotImplementedError for a compression that it does not know, RuntimeError for an encrypted member.
         except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
             raise DataError(f"{path}: a zip that cannot be read ({error}). Download it again.") from None
-    if len(data) > MOST_BYTES:
-        raise DataError(f"{path}: its JSON has more than {MOST_BYTES:,} bytes.")
+    if len(data) > MAX_BYTES:
+        raise DataError(f"{path}: its JSON has more than {MAX_BYTES:,} bytes.")
     return path / name, data

@@ -27,8 +27,8 @@ from typing import BinaryIO
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
 from paceline._utils.safe_read import open_plain, read_plain
-from paceline._utils.text import short
-from paceline.data.download.unpack import MOST_DESCRIPTION, CarefulFile
+from paceline._utils.text import abbreviate
+from paceline.data.download.unpack import MAX_DESCRIPTION, BoundedReader
 from paceline.data.formats import published_sets
 from paceline.data.formats.published_sets import VAL_NAME, official_wnids
 from paceline.data.index.class_folder import list_folder
@@ -36,9 +36,9 @@ from paceline.data.index.class_folder import list_folder
 TRUTH, META = "data/ILSVRC2012_validation_ground_truth.txt", "data/meta.mat"
 NAME = "ILSVRC2012_devkit_t12.tar.gz"
 # The kit has some hundred files and less than 10 MB.
-MOST_MEMBERS, MOST_UNPACKED = 10_000, 256 << 20
+MAX_MEMBERS, MAX_UNPACKED = 10_000, 256 << 20
 # The official meta.mat has less than 1 MB.
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 _HEADER = 128
 _INT8, _UINT8, _UINT16, _MATRIX, _COMPRESSED, _UTF8, _UTF16 = 1, 2, 4, 14, 15, 16, 17
 _NUMBERS = {1: "b", 2: "B", 3: "h", 4: "H", 5: "i", 6: "I", 7: "f", 9: "d", 12: "q", 13: "Q"}
@@ -58,7 +58,7 @@ def validation_labels(devkit: Path) -> list[str]:
     try:
         labels = [classes[int(line)] for line in truth.split()]
     except (ValueError, KeyError) as error:
-        raise _not_the_kit(devkit, f"{TRUTH} holds {short(str(error))}, which is no class of it") from None
+        raise _not_the_kit(devkit, f"{TRUTH} holds {abbreviate(str(error))}, which is no class of it") from None
     lines = "".join(f"{label}\n" for label in labels)
     if sha256(lines) != published_sets.VAL_LABELS_SHA256:
         most = Counter(labels).most_common(1)
@@ -99,7 +99,7 @@ def _classes(devkit: Path, meta: bytes) -> dict[int, str]:
     try:
         rows = struct_array(meta, "synsets", ("ILSVRC2012_ID", "WNID"))
     except ValueError as error:
-        raise _not_the_kit(devkit, f"{META}: {short(str(error), 100)}") from None
+        raise _not_the_kit(devkit, f"{META}: {abbreviate(str(error), 100)}") from None
     classes = {
         int(number): str(row["WNID"])
         for row in rows
@@ -114,37 +114,37 @@ def _from_folder(devkit: Path) -> tuple[bytes, bytes]:
     for root in (devkit, devkit / "ILSVRC2012_devkit_t12"):
         if (root / TRUTH).exists():
             try:
-                return read_plain(root / TRUTH, MOST_BYTES), read_plain(root / META, MOST_BYTES)
+                return read_plain(root / TRUTH, MAX_BYTES), read_plain(root / META, MAX_BYTES)
             except OSError as error:
                 raise DataError(f"{error.filename or root}: cannot be read ({error.strerror}).") from None
     raise _not_the_kit(devkit, f"no {TRUTH} in it")
 
 
 def _from_tar(devkit: Path) -> tuple[bytes, bytes]:
-    found: dict[str, bytes] = {}
+    result: dict[str, bytes] = {}
     try:
         with open(open_plain(devkit), "rb") as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             plain: BinaryIO = gzip.GzipFile(fileobj=file) if packed else file  # pyright: ignore[reportAssignmentType]
-            book = tarfile.TarFile(fileobj=CarefulFile(plain))  # pyright: ignore[reportArgumentType]
-            for _ in range(MOST_MEMBERS):
+            book = tarfile.TarFile(fileobj=BoundedReader(plain))  # pyright: ignore[reportArgumentType]
+            for _ in range(MAX_MEMBERS):
                 info = book.next()
-                if info is None or len(found) == 2 or info.offset_data > MOST_UNPACKED or info.size < 0:
+                if info is None or len(result) == 2 or info.offset_data > MAX_UNPACKED or info.size < 0:
                     break
                 for wanted in (TRUTH, META):
-                    if info.isreg() and info.name.endswith(f"/{wanted}") and info.size <= MOST_BYTES:
+                    if info.isreg() and info.name.endswith(f"/{wanted}") and info.size <= MAX_BYTES:
                         source = book.extractfile(info)
                         assert source is not None
-                        found[wanted] = b"".join(iter(lambda source=source: source.read(MOST_DESCRIPTION), b""))
+                        result[wanted] = b"".join(iter(lambda source=source: source.read(MAX_DESCRIPTION), b""))
     except FileNotFoundError:
         raise DataError(f"{devkit}: no such file. Name ImageNet's development kit, {NAME}.") from None
     except (OSError, EOFError, tarfile.TarError, zlib.error, ValueError) as error:
-        raise _not_the_kit(devkit, short(str(error), 100)) from None
+        raise _not_the_kit(devkit, abbreviate(str(error), 100)) from None
     for wanted in (TRUTH, META):
-        if wanted not in found:
+        if wanted not in result:
             raise _not_the_kit(devkit, f"no {wanted} in it")
-    return found[TRUTH], found[META]
+    return result[TRUTH], result[META]
 
 
 def _not_the_kit(devkit: Path, why: str) -> DataError:
@@ -164,27 +164,27 @@ def struct_array(data: bytes, variable: str, fields: Sequence[str]) -> list[dict
     order = {b"IM": "<", b"MI": ">"}.get(data[126:128])
     if order is None:
         raise ValueError("no MATLAB file: its byte order is missing")
-    reader = _Reader(order)
+    reader = _MatFileReader(order)
     for kind, body in reader.elements(memoryview(data)[_HEADER:]):
         if kind == _COMPRESSED:
             unpacker = zlib.decompressobj()
             try:
-                plain = unpacker.decompress(body, MOST_BYTES)
+                plain = unpacker.decompress(body, MAX_BYTES)
             except zlib.error as error:
                 raise ValueError(f"damaged ({error})") from None
             if unpacker.unconsumed_tail:
-                raise ValueError(f"a variable of more than {MOST_BYTES:,} bytes")
+                raise ValueError(f"a variable of more than {MAX_BYTES:,} bytes")
             if not unpacker.eof:
                 raise ValueError("cut off")
             kind, body = next(reader.elements(memoryview(plain)))
         if kind == _MATRIX:
-            found = reader.struct_array(body, variable, fields)
-            if found is not None:
-                return found
+            results = reader.struct_array(body, variable, fields)
+            if results is not None:
+                return results
     raise ValueError(f"no variable {variable!r} in it")
 
 
-class _Reader:
+class _MatFileReader:
     def __init__(self, order: str) -> None:
         self._order = order
 
@@ -265,5 +265,5 @@ class _Reader:
             if kind in (_UINT16, _UTF16):
                 return bytes(body).decode("utf-16-le" if self._order == "<" else "utf-16-be", "replace")
             return bytes(body).decode(_TEXTS.get(kind, "latin-1"), "replace")
-        found = self.numbers(kind, body)
-        return float(found[0]) if len(found) == 1 else None
+        results = self.numbers(kind, body)
+        return float(results[0]) if len(results) == 1 else None

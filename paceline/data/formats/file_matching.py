@@ -8,8 +8,8 @@ each of them also decoded from a URL (Foto%20A.jpg), and by the end of its path:
 C:\\set\\a.jpg, ../set/a.jpg) or one folder too many (train/a.jpg if the folder is train itself) the longest end that is a file here.
 Such a path is never followed out of the folder. Every match that is not exact is counted in a note. An ambiguous one is rejected.
 
-NearNames does the same for folders of YOLO labels, whose paths lead anywhere: `form_of` gives one text to names that differ only in
-case or in Unicode form (a macOS disk stores a decomposed form); `loose_form_of` also ignores URL encoding, and reads underscores
+NearNames does the same for folders of YOLO labels, whose paths lead anywhere: `fold_name` gives one text to names that differ only in
+case or in Unicode form (a macOS disk stores a decomposed form); `fold_name_loosely` also ignores URL encoding, and reads underscores
 and runs of spaces as one space.
 """
 
@@ -24,9 +24,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import scan, walk
+from paceline._utils.listing import scan_folder, walk_visible
 from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES
-from paceline._utils.text import short, some
+from paceline._utils.text import abbreviate, join_names
 
 SPLITS = ("train", "training", "val", "valid", "validation", "test")
 _DRIVE = re.compile(r"[A-Za-z]:[/\\]|\\\\")
@@ -39,22 +39,22 @@ def is_foreign_path(name: str) -> bool:
     return os.path.isabs(name) or _DRIVE.match(name) is not None or ".." in re.split(r"[/\\]", name) or "\\" in name
 
 
-def plain_form(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name in one Unicode form, with single spaces."""
     return " ".join(unicodedata.normalize("NFC", name).split())
 
 
-def form_of(name: str) -> str:
+def fold_name(name: str) -> str:
     """`name` in lower case and in the composed Unicode form."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-def loose_form_of(name: str) -> str:
-    """`form_of` of a decoded URL, with one space for underscores and spaces."""
-    return re.sub(r"[\s_]+", " ", form_of(unquote(name))).strip()
+def fold_name_loosely(name: str) -> str:
+    """`fold_name` of a decoded URL, with one space for underscores and spaces."""
+    return re.sub(r"[\s_]+", " ", fold_name(unquote(name))).strip()
 
 
-def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def group_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """The second of each pair by the first."""
     groups: dict[str, list[str]] = {}
     for key, name in pairs:
@@ -63,7 +63,7 @@ def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _folded(path: str) -> str:
-    return plain_form(path).casefold()
+    return normalize_name(path).casefold()
 
 
 def _without_suffix(path: str) -> str:
@@ -73,7 +73,7 @@ def _without_suffix(path: str) -> str:
 
 LEVELS: dict[str, Callable[[str], str]] = {
     "": str,
-    "Unicode form or spaces": plain_form,
+    "Unicode form or spaces": normalize_name,
     "case": _folded,
     "suffix": _without_suffix,
 }
@@ -87,8 +87,8 @@ class Files:
     named  paths that names match exactly; no other name can mean them
     """
 
-    def __init__(self, place: Path, paths: Iterable[str], named: Collection[str] = ()) -> None:
-        self.place, self.named = place, set(named)
+    def __init__(self, folder: Path, paths: Iterable[str], named: Collection[str] = ()) -> None:
+        self.place, self.named = folder, set(named)
         self.paths = [path for path in paths if path not in self.named]
         self._folders = {path.split("/")[0] for path in (*self.paths, *self.named) if "/" in path}
         self._keys: dict[tuple[str, bool], dict[str, list[str]]] = {}
@@ -108,12 +108,12 @@ class Files:
                 continue
             other = self._owners.setdefault(fitting[0], name)
             if len(fitting) > 1 or other != name:
-                too = f", which {short(other, 120)!r} fits too" if other != name else ""
+                too = f", which {abbreviate(other, 120)!r} fits too" if other != name else ""
                 raise DataError(
-                    f"{title}: {short(name, 120)!r} is not the path of a file, and it is unclear which file of {self.place} it means: "
-                    f"{some(fitting)}{too}. Correct the name."
+                    f"{title}: {abbreviate(name, 120)!r} is not the path of a file, and it is unclear which file of "
+                    f"{self.place} it means: {join_names(fitting)}{too}. Correct the name."
                 )
-            self._matches.setdefault(how, []).append(f"{short(name, 120)!r} is {short(fitting[0], 120)!r}")
+            self._matches.setdefault(how, []).append(f"{abbreviate(name, 120)!r} is {abbreviate(fitting[0], 120)!r}")
             return fitting[0]
         return None
 
@@ -147,7 +147,9 @@ class Files:
         """Paths that equal `path` in the form of a level; last: only their last part does."""
         key_of = LEVELS[level]
         if (level, last) not in self._keys:
-            self._keys[level, last] = grouped((key_of(os.path.basename(own) if last else own), own) for own in self.paths)
+            self._keys[level, last] = group_pairs(
+                (key_of(os.path.basename(own) if last else own), own) for own in self.paths
+            )
         return self._keys[level, last].get(key_of(path), [])
 
 
@@ -162,13 +164,17 @@ def match_names(
     Raises DataError as Files.find does, and for a path out of the folder whose end names no file here.
     """
     is_there = (lambda path: os.path.lexists(folder / path)) if paths is None else set(paths).__contains__
-    found = [path if (path := _plain_path(name)) and is_there(path) else "" for name in names]
-    missing = [i for i, path in enumerate(found) if not path]
+    results = [path if (path := _plain_path(name)) and is_there(path) else "" for name in names]
+    missing = [i for i, path in enumerate(results) if not path]
     if not missing:
-        return found, []
+        return results, []
     if paths is None:
-        paths = [os.path.relpath(os.path.join(place, one), folder) for place, _, files in walk(folder) for one in files]
-    files = Files(folder, paths, set(filter(None, found)))
+        paths = [
+            os.path.relpath(os.path.join(location, one), folder)
+            for location, _, files in walk_visible(folder)
+            for one in files
+        ]
+    files = Files(folder, paths, set(filter(None, results)))
     for i in missing:
         path = files.find(names[i], title(i))
         if path is None and is_foreign_path(names[i]):
@@ -176,8 +182,8 @@ def match_names(
                 f"{title(i)}: its file_name leads out of the folder of images, and no file in {folder} is called so. Make it "
                 "relative to that folder, without  ..  in it, or name the right folder (--images)."
             )
-        found[i] = path or os.path.normpath(names[i])
-    return found, files.notes(source)
+        results[i] = path or os.path.normpath(names[i])
+    return results, files.notes(source)
 
 
 def _plain_path(name: str) -> str:
@@ -202,12 +208,12 @@ class NearNames:
     def __init__(self) -> None:
         self.names: Callable[[str], list[str]] = cache(self._names)
         self.path: Callable[[str], str] = cache(self._path)
-        self._forms = cache(lambda folder: grouped((form_of(name), name) for name in self.names(folder)))
+        self._forms = cache(lambda folder: group_pairs((fold_name(name), name) for name in self.names(folder)))
 
     @staticmethod
     def _names(folder: str) -> list[str]:
         try:
-            return [entry.name for entry in scan(folder)[0]]
+            return [entry.name for entry in scan_folder(folder)[0]]
         except OSError:
             return []
 
@@ -222,10 +228,10 @@ class NearNames:
 
     def below(self, folder: str, *names: str) -> list[str]:
         """The paths below `folder` whose parts differ from `names` at most in case and Unicode form."""
-        found = [folder]
-        for name in map(form_of, names):
-            found = [os.path.join(place, one) for place in found for one in self._forms(place).get(name, ())]
-        return found
+        results = [folder]
+        for name in map(fold_name, names):
+            results = [os.path.join(location, one) for location in results for one in self._forms(location).get(name, ())]
+        return results
 
     def other_machines(self, path: str, folders: Sequence[str]) -> str:
         """The file or folder that the longest end of `path`, a path of another machine, names in `folders`; "" for none.
@@ -239,4 +245,4 @@ class NearNames:
         last = max((at for at, part in enumerate(parts) if part.lower() in SPLITS), default=len(parts))
         ends = [os.sep.join(parts[at:]) for at in range(min(last, len(parts) - shortest) + 1)]
         tried = (self.path(os.path.join(folder, end)) for end in ends for folder in folders)
-        return next((place for place in tried if place), "")
+        return next((location for location in tried if location), "")

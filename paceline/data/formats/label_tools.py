@@ -17,15 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.listing import listed
+from paceline._utils.listing import list_matching
 from paceline._utils.safe_read import open_plain_sized
-from paceline._utils.text import short
+from paceline._utils.text import abbreviate
 
-# Of each file its beginning is enough; JSON is read whole up to MOST_JSON_BYTES: a task list of some thousand photos has less.
+# Of each file its beginning is enough; JSON is read whole up to MAX_JSON_BYTES: a task list of some thousand photos has less.
 BEGINNING = 1 << 14
-MOST_JSON_BYTES = 64 << 20
-MOST_ENTRIES, MOST_FOLDERS = 20_000, 20  # that are looked at
-MOST_FILES = 8  # of each kind that are opened
+MAX_JSON_BYTES = 64 << 20
+MAX_ENTRIES, MAX_FOLDERS = 20_000, 20  # that are looked at
+MAX_FILES = 8  # of each kind that are opened
 KINDS = (".data", ".names", "classes.txt", ".xml", ".json", ".csv")
 COCO_LISTS = ("images", "annotations", "categories")
 # Columns of TensorFlow's and Roboflow's tables, of others, and of VGG Image Annotator's.
@@ -35,7 +35,7 @@ COCO_FLAGS = "paceline prepare coco --images PHOTOS --annotations EXPORT.json --
 LABEL_STUDIO = f"In Label Studio choose Export > COCO, and name its files:  {COCO_FLAGS}"
 
 
-def export_to_choose(root: Path, *, coco: bool = True) -> str:
+def suggest_export(root: Path, *, coco: bool = True) -> str:
     """'FILE is TOOL's, which is not read. What to export in its place', for a folder that no reader knows; "" where none is known.
 
     coco  name COCO JSONs too, with the command that takes them
@@ -58,20 +58,20 @@ def _candidates(root: Path) -> Iterator[Path]:
     files: dict[str, list[Path]] = {kind: [] for kind in KINDS}
     folders = [root]
     for folder in folders:
-        for entry in listed(folder)[:MOST_ENTRIES]:
+        for entry in list_matching(folder)[:MAX_ENTRIES]:
             kind = entry.name if entry.name in KINDS else entry.suffix.lower()
             if kind in KINDS:
                 files[kind].append(entry)
-            elif folder is root and len(folders) < MOST_FOLDERS and not entry.suffix and entry.is_dir():
+            elif folder is root and len(folders) < MAX_FOLDERS and not entry.suffix and entry.is_dir():
                 folders.append(entry)
     for of_kind in files.values():
-        yield from of_kind[:MOST_FILES]
+        yield from of_kind[:MAX_FILES]
 
 
 def _known(path: Path, coco: bool) -> tuple[str, str] | None:
     """What a file is, and what to do; None for an unknown one."""
     suffix = path.suffix.lower()
-    text = _text(path, MOST_JSON_BYTES if suffix == ".json" else BEGINNING)
+    text = _text(path, MAX_JSON_BYTES if suffix == ".json" else BEGINNING)
     if not text:
         return None
     if suffix == ".xml":
@@ -84,13 +84,13 @@ def _known(path: Path, coco: bool) -> tuple[str, str] | None:
         if isinstance(content, dict) and all(isinstance(content.get(name), list) for name in COCO_LISTS):
             what = "a COCO JSON under another name than the known ones"
             return (what, _named_command(path, content["images"])) if coco else None
-        return json_tool(content)
+        return identify_json_tool(content)
     if suffix == ".csv":
         return _known_csv(text)
     return _known_yolo(path, text)
 
 
-def json_tool(content: Any) -> tuple[str, str] | None:
+def identify_json_tool(content: Any) -> tuple[str, str] | None:
     """Whose JSON this is, and what to do; None where it is none of the known ones."""
     first = content[0] if isinstance(content, list) and content else None
     if isinstance(content, dict):
@@ -148,7 +148,7 @@ def _known_yolo(path: Path, text: str) -> tuple[str, str] | None:
     return (
         "a list of classes beside YOLO labels, without the data.yaml that says where the photos are",
         f"Write a data.yaml of these two lines beside it, then  {command}\n"
-        f"  train: {photos}\n  names: {json.dumps([short(name, 100) for name in names])}",
+        f"  train: {photos}\n  names: {json.dumps([abbreviate(name, 100) for name in names])}",
     )
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import listed
-from paceline._utils.text import some
+from paceline._utils.listing import list_matching
+from paceline._utils.text import join_names
 from paceline.data.formats.annotations import Annotations
 from paceline.data.formats.coco import read_coco
 from paceline.data.formats.coco_files import find_coco, find_coco_split
-from paceline.data.formats.label_tools import export_to_choose
+from paceline.data.formats.label_tools import suggest_export
 from paceline.data.formats.voc import is_voc, read_voc
 from paceline.data.formats.yolo import is_yolo, read_yolo, yolo_splits
 from paceline.data.index.staleness import is_inside
@@ -34,7 +34,7 @@ WANTED = (
 
 
 @dataclass(frozen=True)
-class BoxSet:
+class DetectionLayout:
     """A data set of boxes as its files have it."""
 
     layout: Layout
@@ -49,7 +49,7 @@ def detect_layout(root: Path) -> Layout | None:
     return next((layout for layout, (is_it, _) in READERS.items() if is_it(root)), None)
 
 
-def read_source(root: Path, layout: Layout | None = None) -> BoxSet:
+def read_source(root: Path, layout: Layout | None = None) -> DetectionLayout:
     """Read the annotations of a folder.
 
     layout  None: whichever it has
@@ -60,20 +60,20 @@ def read_source(root: Path, layout: Layout | None = None) -> BoxSet:
         raise DataError(f"{root}: {what}. Check the path (--data).")
     chosen = layout or detect_layout(root)
     if chosen is None:
-        inner = [entry for entry in listed(root) if entry.is_dir() and detect_layout(entry) is not None]
+        inner = [entry for entry in list_matching(root) if entry.is_dir() and detect_layout(entry) is not None]
         if inner:
             raise DataError(f"{root}: no annotations in it, but there are some in {inner[0]}. Use  --data {inner[0]}")
-        raise DataError(f"{root}: no annotations of boxes found in it. {export_to_choose(root) or WANTED}")
+        raise DataError(f"{root}: no annotations of boxes found in it. {suggest_export(root) or WANTED}")
     if not READERS[chosen][0](root):
         if (other := detect_layout(root)) is not None:
             command = f"paceline prepare {other} {shlex.quote(str(root))}"
             raise DataError(f"{root}: its annotations are of another layout:  {command}")
-        if advice := export_to_choose(root):
+        if advice := suggest_export(root):
             raise DataError(f"{root}: no annotations of that layout found in it. {advice}")
     return READERS[chosen][1](root)
 
 
-def read_files(images: Path, annotations: Path, val_images: Path | None, val_annotations: Path | None) -> BoxSet:
+def read_files(images: Path, annotations: Path, val_images: Path | None, val_annotations: Path | None) -> DetectionLayout:
     """Read COCO JSONs that were named one by one. Raises DataError as `read_coco` does."""
     pairs = {"train": (annotations, images)}
     if val_annotations is not None:
@@ -85,7 +85,7 @@ def read_files(images: Path, annotations: Path, val_images: Path | None, val_ann
     return read_jsons(pairs)
 
 
-def read_one_split(root: Path, names: Sequence[str]) -> BoxSet:
+def read_one_split(root: Path, names: Sequence[str]) -> DetectionLayout:
     """The first split of `root` that has one of these names, as "val" and alone.
 
     Raises DataError where there is none, or its files contradict themselves.
@@ -100,7 +100,7 @@ def read_one_split(root: Path, names: Sequence[str]) -> BoxSet:
         return _read_yolo(root, key)
     if is_voc(root) or any(is_voc(root / name) for name in names if (root / name).is_dir()):
         return _read_voc(root, names)
-    if advice := export_to_choose(root, coco=False):
+    if advice := suggest_export(root, coco=False):
         raise DataError(f"{root}: no annotations of {wanted} found in it. {advice}")
     raise DataError(
         f"{root}: no annotations of {wanted} found in it. Wanted: a COCO JSON such as annotations/instances_{names[0]}.json or "
@@ -109,7 +109,7 @@ def read_one_split(root: Path, names: Sequence[str]) -> BoxSet:
     )
 
 
-def read_jsons(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) -> BoxSet:
+def read_jsons(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) -> DetectionLayout:
     """Read COCO JSONs. Raises DataError as `read_coco` does.
 
     pairs  split -> (JSON, folder of its images)
@@ -120,39 +120,41 @@ def read_jsons(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) ->
     for split, (file, images) in pairs.items():
         splits[split], more = read_coco(file, images)
         notes += more
-    return BoxSet("coco", root, splits, notes, {split: (pattern_of(root, file),) for split, (file, _) in pairs.items()})
+    return DetectionLayout(
+        "coco", root, splits, notes, {split: (escape_glob(root, file),) for split, (file, _) in pairs.items()}
+    )
 
 
-def _read_coco_folder(root: Path) -> BoxSet:
+def _read_coco_folder(root: Path) -> DetectionLayout:
     pairs = find_coco(root)
     if not pairs:
-        held = some(path.name for path in listed(root / "annotations", "*.json"))
+        held = join_names(path.name for path in list_matching(root / "annotations", "*.json"))
         raise DataError(f"{root}: no COCO annotations of train found in it (annotations/ holds {held}). {WANTED}")
     return read_jsons(pairs, root)
 
 
-def _read_voc(root: Path, only: Sequence[str] = ()) -> BoxSet:
+def _read_voc(root: Path, only: Sequence[str] = ()) -> DetectionLayout:
     splits, notes = read_voc(root, only)
-    return BoxSet("voc", root, splits, notes, dict.fromkeys(splits, ("**/*.xml", "**/ImageSets/Main/*.txt")))
+    return DetectionLayout("voc", root, splits, notes, dict.fromkeys(splits, ("**/*.xml", "**/ImageSets/Main/*.txt")))
 
 
-def _read_yolo(root: Path, only: str = "") -> BoxSet:
+def _read_yolo(root: Path, only: str = "") -> DetectionLayout:
     splits, notes = read_yolo(root, only)
     patterns = {"**/*.txt", "*.yaml", "*.yml"}
     for split in splits.values():
         parts = split.images_folder.parts
         if "images" in parts and not is_inside(split.images_folder, root):
             at = len(parts) - 1 - parts[::-1].index("images")
-            patterns.add(pattern_of(root, Path(*parts[:at], "labels", *parts[at + 1 :])) + "/**/*.txt")
-    return BoxSet("yolo", root, splits, notes, dict.fromkeys(splits, tuple(sorted(patterns))))
+            patterns.add(escape_glob(root, Path(*parts[:at], "labels", *parts[at + 1 :])) + "/**/*.txt")
+    return DetectionLayout("yolo", root, splits, notes, dict.fromkeys(splits, tuple(sorted(patterns))))
 
 
-def pattern_of(root: Path, path: Path) -> str:
+def escape_glob(root: Path, path: Path) -> str:
     """A glob pattern of that path alone, relative to `root` where it lies in it."""
     return glob.escape(os.path.relpath(path, root) if is_inside(path, root) else str(path))
 
 
-READERS: dict[Layout, tuple[Callable[[Path], bool], Callable[[Path], BoxSet]]] = {
+READERS: dict[Layout, tuple[Callable[[Path], bool], Callable[[Path], DetectionLayout]]] = {
     "coco": (lambda root: bool(find_coco(root)), _read_coco_folder),
     "yolo": (is_yolo, _read_yolo),
     "voc": (is_voc, _read_voc),

@@ -22,9 +22,9 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
-from paceline._utils.text import some
+from paceline._utils.text import join_names
 from paceline.data.formats.annotations import Annotations
-from paceline.data.formats.class_folders import VAL_FOLDERS, Listing, SplitListing
+from paceline.data.formats.class_folders import VAL_FOLDERS, ClassFolderListing, SplitListing
 from paceline.data.index.class_folder import list_folder
 from paceline.data.index.manifest import Split
 
@@ -79,7 +79,7 @@ def check_flat_val(root: Path) -> None:
             )
 
 
-def check_imagenet(listing: Listing) -> None:
+def check_imagenet(listing: ClassFolderListing) -> None:
     """Raises DataError for other or missing classes, photos under a wrong class, too many or too few photos in a class or in all."""
     wnids = official_wnids()
     for split in listing.splits.values():
@@ -94,17 +94,17 @@ def _check_class_names(split: SplitListing, wnids: list[str]) -> None:
     if not any(WNID.fullmatch(name) for name in split.classes):
         raise DataError(
             f"{split.folder}: its {len(split.classes):,} class folders are not named by WordNet id "
-            f"({some(split.classes, 3)}). Labels follow the sort order of the folders, so other names mean another "
+            f"({join_names(split.classes, 3)}). Labels follow the sort order of the folders, so other names mean another "
             "class order: pretrained weights and published labels would not fit. Rename them to ids such as n01440764."
         )
     if unknown := sorted(set(split.classes) - set(wnids)):
         raise DataError(
-            f"{split.folder}: {len(unknown):,} folders are no class of ImageNet-1k: {some(unknown)}. Every label after "
+            f"{split.folder}: {len(unknown):,} folders are no class of ImageNet-1k: {join_names(unknown)}. Every label after "
             "them would be shifted. Move them out; for a data set of your own use `paceline prepare folder`."
         )
     if missing := sorted(set(wnids) - set(split.classes)):
         raise DataError(
-            f"{split.folder}: {len(missing):,} of ImageNet's 1000 classes are missing: {some(missing)}. "
+            f"{split.folder}: {len(missing):,} of ImageNet's 1000 classes are missing: {join_names(missing)}. "
             "Copy them again; for a subset use `paceline prepare folder`."
         )
 
@@ -125,10 +125,10 @@ def _check_counts(split: SplitListing, counts: ImagenetCounts) -> None:
     title = f"{split.folder}: {split.images:,} images, ImageNet has {counts.images:,}"
     if crowded := [f"{label} ({size:,})" for label, size in sizes.items() if size > counts.most]:
         why = "Something was unpacked or copied twice: remove the extra copies."
-        raise DataError(f"{title}: more than {counts.most:,} in {some(crowded)}. {why}")
+        raise DataError(f"{title}: more than {counts.most:,} in {join_names(crowded)}. {why}")
     if sparse := [f"{label} ({size:,})" for label, size in sizes.items() if size < counts.fewest]:
         why = "The copy is incomplete: unpack or copy these classes again."
-        raise DataError(f"{title}: fewer than {counts.fewest:,} in {some(sparse)}. {why}")
+        raise DataError(f"{title}: fewer than {counts.fewest:,} in {join_names(sparse)}. {why}")
     if split.images != counts.images:
         what = "Files are missing" if split.images < counts.images else "There are extra files"
         raise DataError(f"{title}, though no class is out of bounds. {what}: unpack or copy it again.")

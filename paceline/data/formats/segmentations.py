@@ -11,20 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from paceline._utils.text import short, some
+from paceline._utils.text import abbreviate, join_names
 from paceline.data import rle
 
 # A number of more characters does not fit into 64 bits.
-MOST_DIGITS = 12
+MAX_DIGITS = 12
 # x and y of three points: less encloses nothing, and pycocotools takes four numbers for a box.
-LEAST_NUMBERS = 6
+MIN_NUMBERS = 6
 EXPECTED = 'expected polygons, [[x1, y1, x2, y2, ...], ...], or run lengths, {"size": [height, width], "counts": ...}'
 
 Box = tuple[float, float, float, float]
 Segmentation = dict[str, Any] | list[Any] | None
 
 
-def in_one_form(given: Any) -> Segmentation:
+def to_rle_or_polygons(given: Any) -> Segmentation:
     """-> run lengths, polygons (each a list of an even number of values, which are not looked at), or None for no mask.
 
     Raises ValueError with the reason if it is neither.
@@ -32,13 +32,13 @@ def in_one_form(given: Any) -> Segmentation:
     if given is None or (isinstance(given, dict) and "counts" in given):
         return given
     if not isinstance(given, list | tuple):
-        what = f"neither polygons nor run lengths but {short(given, 40)!r}"
-        what = f"an object with {some(map(short, given))}" if isinstance(given, dict) else what
+        what = f"neither polygons nor run lengths but {abbreviate(given, 40)!r}"
+        what = f"an object with {join_names(map(abbreviate, given))}" if isinstance(given, dict) else what
         raise ValueError(f"its segmentation is {what}; {EXPECTED}")
     if any(isinstance(part, dict) for part in given):
         if len(given) == 1 and isinstance(given[0], dict) and "counts" in given[0]:
             return given[0]
-        keys = some(map(short, next(part for part in given if isinstance(part, dict))))
+        keys = join_names(map(abbreviate, next(part for part in given if isinstance(part, dict))))
         raise ValueError(f"its segmentation is a list of {len(given):,} objects with {keys}; {EXPECTED}")
     lists = [isinstance(part, list | tuple) for part in given]
     if not any(lists):
@@ -78,16 +78,16 @@ def decompress(text: bytes) -> np.ndarray:
     if not last[-1]:
         raise ValueError("it ends within a number")
     ends = np.flatnonzero(last)
-    if np.diff(ends, prepend=-1).max() > MOST_DIGITS:
+    if np.diff(ends, prepend=-1).max() > MAX_DIGITS:
         raise ValueError("a number with too many digits")
-    return rle.decompress(rle.RunLengths.of([text]))[0]
+    return rle.decompress(rle.RLE.of([text]))[0]
 
 
-def runs_of(given: dict[str, Any], height: int, width: int) -> np.ndarray:
+def decode_runs(given: dict[str, Any], height: int, width: int) -> np.ndarray:
     """(n,) uint32, the runs of a mask of an image of that size. Raises ValueError with the reason if they are not its."""
     counts, size = given.get("counts"), given.get("size")
     if not isinstance(size, list | tuple) or list(size) != [height, width]:
-        raise ValueError(f"its RLE mask has size {short(size, 40)}, the image has [{height}, {width}]")
+        raise ValueError(f"its RLE mask has size {abbreviate(size, 40)}, the image has [{height}, {width}]")
     try:
         if isinstance(counts, str | bytes):
             runs = decompress(counts.encode("ascii") if isinstance(counts, str) else counts)
@@ -117,19 +117,19 @@ def run_extent(runs: np.ndarray, height: int) -> Box:
     return left.min(), top.min(), right.max() + 1, bottom.max() + 1
 
 
-def box_of(given: Any) -> Box | None:
+def segmentation_box(given: Any) -> Box | None:
     """x, y, width, height: the bounds of a segmentation's polygons, or of the pixels of its run lengths; None if it marks nothing.
 
     Raises ValueError, TypeError, or OverflowError with the reason if it cannot be read.
     """
-    mask = in_one_form(given)
+    mask = to_rle_or_polygons(given)
     if isinstance(mask, dict):
         size = mask.get("size")
         if not isinstance(size, list | tuple) or len(size) != 2 or not set(map(type, size)) <= {int} or min(size) < 1:
-            raise ValueError(f"its RLE mask has size {short(size, 40)}, expected [height, width]")
-        left, top, right, bottom = map(float, run_extent(runs_of(mask, *size), size[0]))
+            raise ValueError(f"its RLE mask has size {abbreviate(size, 40)}, expected [height, width]")
+        left, top, right, bottom = map(float, run_extent(decode_runs(mask, *size), size[0]))
     else:
-        polygons = [np.array(polygon, np.float64) for polygon in mask or () if len(polygon) >= LEAST_NUMBERS]
+        polygons = [np.array(polygon, np.float64) for polygon in mask or () if len(polygon) >= MIN_NUMBERS]
         finite = [polygon.reshape(-1, 2) for polygon in polygons if np.isfinite(polygon).all()]
         if not finite:
             return None

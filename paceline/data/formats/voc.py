@@ -28,20 +28,20 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import listed
+from paceline._utils.listing import list_matching
 from paceline._utils.names import is_image_name
 from paceline._utils.safe_read import read_plain
-from paceline._utils.text import short
-from paceline.data.formats.annotations import Annotations, PhotoLabels, as_annotations, read_list, refuse_broken
+from paceline._utils.text import abbreviate
+from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations, raise_problems, read_list
 from paceline.data.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, tidy_class_name
 from paceline.data.formats.file_matching import Files
 from paceline.data.formats.label_tools import CVAT
-from paceline.data.index.class_folder import list_folder, one_line_name
+from paceline.data.index.class_folder import list_folder, require_one_line
 from paceline.data.transforms.image_header import MAX_PIXELS
 
 # The longest real ones are a few dozen kB.
-MOST_BYTES = 8 << 20
-MOST_SET_BYTES = 512 << 20
+MAX_BYTES = 8 << 20
+MAX_SET_BYTES = 512 << 20
 _ENCODING = re.compile(rb"""^\s*<\?xml[^>]*?encoding\s*=\s*["']([A-Za-z0-9._-]+)["']""")
 IMAGE_FOLDERS = ("jpegimages", "images")
 XML_FOLDER = "annotations"
@@ -80,7 +80,7 @@ class _Place:
 def is_voc(root: Path) -> bool:
     """True where `root` has XML files in one of the layouts above."""
     try:
-        return any(_has_xml(place.xml_folder) for place in _places(_devkit(root)))
+        return any(_has_xml(location.xml_folder) for location in _places(_devkit(root)))
     except DataError:
         return False
 
@@ -92,18 +92,18 @@ def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotation
     Raises DataError naming the files where there is no XML file, one cannot be read, or the sets name what is not there.
     """
     root = _devkit(root)
-    places = [_one_place(root, only)] if only else _places(root)
-    if not any(_has_xml(place.xml_folder) for place in places):
+    locations = [_one_place(root, only)] if only else _places(root)
+    if not any(_has_xml(location.xml_folder) for location in locations):
         raise DataError(f"{root}: no XML file of Pascal VOC here. Wanted: ROOT/Annotations/*.xml with ROOT/JPEGImages.")
     notes: list[str] = []
     files: dict[str, list[VocFile]] = {}
-    for place in places:
-        images = [os.fsdecode(name) for name in list_folder(place.images).images]
-        files[place.split], more = _read_files(place, images)
-        notes += [*place.notes, *more]
-        left_out = len(images) - len({file.file_name for file in files[place.split]})
-        if place.names is None and left_out > 0:
-            notes.append(f"{place.images}: {left_out:,} images have no XML file and are left out")
+    for location in locations:
+        images = [os.fsdecode(name) for name in list_folder(location.images).images]
+        files[location.split], more = _read_files(location, images)
+        notes += [*location.notes, *more]
+        left_out = len(images) - len({file.file_name for file in files[location.split]})
+        if location.names is None and left_out > 0:
+            notes.append(f"{location.images}: {left_out:,} images have no XML file and are left out")
     everything = [entry for group in files.values() for file in group for entry in file.objects]
     if not everything:
         raise DataError(f"{root}: none of its XML files has an <object>. Annotate some images, or check the folder.")
@@ -116,16 +116,18 @@ def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotation
     ids = {name: k for k, name in enumerate(sorted({entry.name for entry in everything}), start=1)}
     names = {k: name for name, k in ids.items()}
     splits: dict[str, Annotations] = {}
-    for place in places:
+    for location in locations:
         photos = []
-        for file in files[place.split]:
-            photo = PhotoLabels(file.file_name, file.height, file.width)
+        for file in files[location.split]:
+            photo = ImageLabels(file.file_name, file.height, file.width)
             for entry in file.objects:
                 left, top, right, bottom = entry.edges
                 box = (left - first, top - first, right - left + first, bottom - top + first)
                 photo.add(ids[entry.name], box, crowd=entry.difficult)
             photos.append(photo)
-        splits[place.split] = as_annotations(place.xml_folder, place.images, photos, names, after=splits.get("train"))
+        splits[location.split] = make_annotations(
+            location.xml_folder, location.images, photos, names, after=splits.get("train")
+        )
     return splits, notes
 
 
@@ -135,7 +137,7 @@ def read_voc_file(path: Path) -> VocFile:
     Raises DataError where it is no VOC annotation, or declares a document type or entities.
     """
     try:
-        root = ElementTree.fromstring(_text(path, read_plain(path, MOST_BYTES)))
+        root = ElementTree.fromstring(_text(path, read_plain(path, MAX_BYTES)))
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). An annotation of one image is wanted.") from None
     except (ElementTree.ParseError, ValueError) as error:
@@ -143,13 +145,13 @@ def read_voc_file(path: Path) -> VocFile:
     if root.tag == "annotations":
         raise DataError(f"{path}: this is {CVAT[0]}. {CVAT[1]}")
     if root.tag != "annotation":
-        raise DataError(f"{path}: not a Pascal VOC annotation: its root is <{short(root.tag, 40)}>, not <annotation>.")
+        raise DataError(f"{path}: not a Pascal VOC annotation: its root is <{abbreviate(root.tag, 40)}>, not <annotation>.")
     last_part = re.split(r"[/\\]", (root.findtext("filename") or "").strip())[-1]
     return VocFile(
         file_name="" if last_part in (".", "..") or not last_part.isprintable() else last_part,
         height=_pixels(path, root, "height"),
         width=_pixels(path, root, "width"),
-        objects=[_object(path, place, entry) for place, entry in enumerate(root.findall("object"), start=1)],
+        objects=[_object(path, index, entry) for index, entry in enumerate(root.findall("object"), start=1)],
     )
 
 
@@ -194,8 +196,8 @@ def _number(text: str | None) -> float:
         return math.nan
 
 
-def _object(path: Path, place: int, entry: ElementTree.Element) -> VocObject:
-    title = f"{path}: object {place}"
+def _object(path: Path, index: int, entry: ElementTree.Element) -> VocObject:
+    title = f"{path}: object {index}"
     name = tidy_class_name(entry.findtext("name"), title, tag="<name>")
     if entry.find("bndbox") is None and entry.find("robndbox") is not None:
         raise DataError(f"{title} ({name}): <robndbox> is a rotated box, which is not supported. Export <bndbox>.")
@@ -214,7 +216,7 @@ def _object(path: Path, place: int, entry: ElementTree.Element) -> VocObject:
 def _devkit(root: Path) -> Path:
     """`root`, or the one year inside VOCdevkit/ (or in `root`, where that is the development kit itself)."""
     kit = root / "VOCdevkit" if (root / "VOCdevkit").is_dir() else root
-    years = [folder for folder in listed(kit, "VOC2*") if (folder / "Annotations").is_dir()]
+    years = [folder for folder in list_matching(kit, "VOC2*") if (folder / "Annotations").is_dir()]
     if len(years) > 1:
         names = ", ".join(year.name for year in years)
         raise DataError(f"{kit}: several years ({names}). Name one:  {years[0]}")
@@ -260,14 +262,14 @@ def _sets(xml_folder: Path, images: Path, sets: Path) -> list[_Place]:
 
 def _of_set(split: str, xml_folder: Path, images: Path, path: Path) -> _Place:
     """The images that a set names: a line is a stem, or a stem and 1, 0 or -1 as in the sets of one class."""
-    there = {file.name for file in listed(xml_folder, "*.[xX][mM][lL]")}
-    lines = read_list(path, MOST_SET_BYTES, "Correct it, or delete it to use all XML files.")
+    there = {file.name for file in list_matching(xml_folder, "*.[xX][mM][lL]")}
+    lines = read_list(path, MAX_SET_BYTES, "Correct it, or delete it to use all XML files.")
     tries = [(line, re.sub(r"\s+-?[01]$", "", line), line.split()[0]) for line in lines]
     exact = [next((f"{one}.xml" for one in ways if f"{one}.xml" in there), "") for ways in tries]
     files, names, missing = Files(xml_folder, there, set(exact)), [], []
     for number, (ways, name) in enumerate(zip(tries, exact), start=1):
-        found = name or next(filter(None, (files.find(one, f"{path}:{number}") for one in ways[:2])), "")
-        (names if found else missing).append(found or ways[0])
+        result = name or next(filter(None, (files.find(one, f"{path}:{number}") for one in ways[:2])), "")
+        (names if result else missing).append(result or ways[0])
     if missing or not names:
         reason = "empty"
         if missing:
@@ -280,23 +282,23 @@ def _of_set(split: str, xml_folder: Path, images: Path, path: Path) -> _Place:
 
 
 def _has_xml(folder: Path) -> bool:
-    return bool(listed(folder, "*.[xX][mM][lL]"))
+    return bool(list_matching(folder, "*.[xX][mM][lL]"))
 
 
-def _read_files(place: _Place, images: list[str]) -> tuple[list[VocFile], list[str]]:
+def _read_files(location: _Place, images: list[str]) -> tuple[list[VocFile], list[str]]:
     """-> a VocFile of each XML file, which names its image, and notes on names."""
     by_stem: dict[str, list[str]] = {}
     for name in images:
         by_stem.setdefault(os.path.splitext(name)[0], []).append(name)
-    names = place.names
+    names = location.names
     if names is None:
-        names = [file.name for file in listed(place.xml_folder, "*.[xX][mM][lL]")]
+        names = [file.name for file in list_matching(location.xml_folder, "*.[xX][mM][lL]")]
     for name in names:
-        one_line_name(place.xml_folder, os.fsencode(name))
+        require_one_line(location.xml_folder, os.fsencode(name))
     known = set(images)
     files, problems, paths = [], [], []
     for name in names:
-        path = place.xml_folder / name
+        path = location.xml_folder / name
         try:
             file = read_voc_file(path)
         except DataError as error:
@@ -304,8 +306,8 @@ def _read_files(place: _Place, images: list[str]) -> tuple[list[VocFile], list[s
             continue
         files.append(replace(file, file_name=_image_of(path.stem, file.file_name, by_stem.get(path.stem, []), known)))
         paths.append(path)
-    refuse_broken(problems)
-    others = Files(place.images, images, {file.file_name for file in files} & known)
+    raise_problems(problems)
+    others = Files(location.images, images, {file.file_name for file in files} & known)
     owner: dict[str, Path] = {}
     for at, (file, path) in enumerate(zip(files, paths)):
         image = file.file_name
@@ -315,8 +317,8 @@ def _read_files(place: _Place, images: list[str]) -> tuple[list[VocFile], list[s
         files[at] = replace(file, file_name=image)
         if owner.setdefault(image, path) != path:
             problems.append(f"{path}: describes {image}, which {owner[image].name} describes too.")
-    refuse_broken(problems)
-    return files, others.notes(place.xml_folder)
+    raise_problems(problems)
+    return files, others.notes(location.xml_folder)
 
 
 def _image_of(stem: str, named: str, same_stem: list[str], known: set[str]) -> str:

@@ -24,21 +24,21 @@ import yaml
 from yaml.composer import ComposerError
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import listed, walk
+from paceline._utils.listing import list_matching, walk_visible
 from paceline._utils.names import is_image_name
-from paceline._utils.safe_read import open_plain, read_plain_text, read_problem
-from paceline._utils.text import counted, short, some
-from paceline.data.formats.annotations import Annotations, PhotoLabels, as_annotations, read_list, refuse_broken
-from paceline.data.formats.class_folders import VAL_FOLDERS, first_twice, tidy_class_name
+from paceline._utils.safe_read import describe_read_error, open_plain, read_plain_text
+from paceline._utils.text import abbreviate, format_count, join_names
+from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations, raise_problems, read_list
+from paceline.data.formats.class_folders import VAL_FOLDERS, find_duplicate, tidy_class_name
 from paceline.data.formats.file_matching import NearNames
-from paceline.data.formats.yolo_labels import LabelFiles, label_path, shown
-from paceline.data.index.class_folder import one_line_name
-from paceline.data.transforms.image_header import MOST_BYTES, read_header
+from paceline.data.formats.yolo_labels import LabelFiles, format_relative, label_path
+from paceline.data.index.class_folder import require_one_line
+from paceline.data.transforms.image_header import MAX_BYTES, read_header
 
-MOST_YAML_BYTES = 1 << 20
-MOST_LABEL_BYTES = 64 << 20
-MOST_LIST_BYTES = 512 << 20  # paths of ten million images
-MOST_CLASS = 2**31 - 1
+MAX_YAML_BYTES = 1 << 20
+MAX_LABEL_BYTES = 64 << 20
+MAX_LIST_BYTES = 512 << 20  # paths of ten million images
+MAX_CLASS = 2**31 - 1
 # Enough for the header of nearly every JPEG, EXIF thumbnail included; where it is not, the whole file is read.
 HEADER_BYTES = 1 << 17
 # Rounding in exporters leaves fractions a little outside 0..1; anything further is pixels, or another format.
@@ -67,13 +67,13 @@ def read_yolo(path: Path, only: str = "") -> tuple[dict[str, Annotations], list[
     notes: list[str] = []
     both = (("train", "train"), ("val", next((key for key in VAL_FOLDERS if key in record), "val")))
     wanted = [("val", only)] if only else [(split, key) for split, key in both if key in record or split == "train"]
-    found = {split: _images(file, record, key, notes) for split, key in wanted}
-    labels = LabelFiles(image for _, images in found.values() for image in images)
-    read = {split: _read_photos(file, split, images, labels, names, points) for split, (_, images) in found.items()}
-    refuse_broken(labels.shared(photo.file_name for photos in read.values() for photo in photos if photo.boxes))
+    result = {split: _images(file, record, key, notes) for split, key in wanted}
+    labels = LabelFiles(image for _, images in result.values() for image in images)
+    read = {split: _read_photos(file, split, images, labels, names, points) for split, (_, images) in result.items()}
+    raise_problems(labels.shared(photo.file_name for photos in read.values() for photo in photos if photo.boxes))
     splits: dict[str, Annotations] = {}
     for split, photos in read.items():
-        source, images = found[split]
+        source, images = result[split]
         folder = Path(os.path.commonpath([os.path.dirname(image) for image in images]))
         notes += labels.notes(split, images, str(file.parent))
         if points:
@@ -81,9 +81,9 @@ def read_yolo(path: Path, only: str = "") -> tuple[dict[str, Annotations], list[
             notes.append(f"{split}: key points (kpt_shape) are not read, only the boxes of their {objects:,} objects")
         for photo, image in zip(photos, images):
             photo.file_name = os.path.relpath(image, folder)
-        splits[split] = as_annotations(source, folder, photos, names, after=splits.get("train"))
-    if unused := [shown(path, str(file.parent)) for path in labels.unused()]:
-        notes.append(f"no image uses {counted(len(unused), 'label file')}: {some(unused)}")
+        splits[split] = make_annotations(source, folder, photos, names, after=splits.get("train"))
+    if unused := [format_relative(path, str(file.parent)) for path in labels.unused()]:
+        notes.append(f"no image uses {format_count(len(unused), 'label file')}: {join_names(unused)}")
     return splits, notes
 
 
@@ -93,7 +93,7 @@ def yolo_splits(path: Path) -> list[str]:
     return [key for key in ("train", *VAL_FOLDERS, "test") if record.get(key)]
 
 
-def read_label_file(path: Path, photo: PhotoLabels, names: dict[int, str], points: int = 0) -> list[str]:
+def read_label_file(path: Path, photo: ImageLabels, names: dict[int, str], points: int = 0) -> list[str]:
     """Add the objects of one label file to `photo`, whose size must be known.
 
     Args:
@@ -103,9 +103,9 @@ def read_label_file(path: Path, photo: PhotoLabels, names: dict[int, str], point
         list[str]: what is wrong, "file:line: reason".
     """
     try:
-        lines = read_plain_text(path, MOST_LABEL_BYTES).splitlines()
+        lines = read_plain_text(path, MAX_LABEL_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        return [f"{path}: cannot be read ({read_problem(error)})"]
+        return [f"{path}: cannot be read ({describe_read_error(error)})"]
     problems = []
     for number, line in enumerate(lines, start=1):
         fields = line.split()
@@ -128,7 +128,7 @@ def _count_problem(fields: list[str], points: int) -> str:
         if points
         else "class cx cy w h or class x1 y1 x2 y2 x3 y3 ..."
     )
-    text = f"{counted(count, 'number')}, expected {form}"
+    text = f"{format_count(count, 'number')}, expected {form}"
     if count == 1 and (signs := re.findall("[,;]", fields[0])):
         return f"{text}; the line is separated by {signs[0]!r}, replace it with spaces"
     if hint := _key_point_hint(fields):
@@ -149,7 +149,7 @@ def _key_point_hint(fields: list[str]) -> str:
     )
 
 
-def _add_object(fields: list[str], photo: PhotoLabels, names: dict[int, str]) -> str:
+def _add_object(fields: list[str], photo: ImageLabels, names: dict[int, str]) -> str:
     """Add one line's object to `photo`; -> "" or why it cannot be read."""
     try:
         category, *fractions = map(float, fields)
@@ -157,7 +157,7 @@ def _add_object(fields: list[str], photo: PhotoLabels, names: dict[int, str]) ->
         return f"not numbers: {' '.join(fields)[:60]!r}"
     if category not in names:
         holes = len(names) < max(names) - min(names) + 1
-        known = some(map(str, names), most=20) if holes else f"{min(names)} to {max(names)}"
+        known = join_names(map(str, names), most=20) if holes else f"{min(names)} to {max(names)}"
         return f"class {fields[0][:40]}, expected a class that data.yaml names ({known})"
     if len(fields) == 5 and min(fractions[2:]) < 0:
         return f"a width or height below 0 ({fractions[2]:g}, {fractions[3]:g})"
@@ -170,7 +170,7 @@ def _add_object(fields: list[str], photo: PhotoLabels, names: dict[int, str]) ->
         box = ((cx - w / 2) * photo.width, (cy - h / 2) * photo.height, w * photo.width, h * photo.height)
         photo.add(int(category), box)
         return ""
-    polygon = [value * (photo.height if place % 2 else photo.width) for place, value in enumerate(fractions)]
+    polygon = [value * (photo.height if index % 2 else photo.width) for index, value in enumerate(fractions)]
     x, y = polygon[0::2], polygon[1::2]
     photo.add(int(category), (min(x), min(y), max(x) - min(x), max(y) - min(y)), polygon=polygon)
     return ""
@@ -183,9 +183,9 @@ def _yaml_file(path: Path) -> Path:
         raise DataError(f"{path}: no such file or folder. Name the data.yaml, or the folder that holds it.")
     if (path / "data.yaml").is_file():
         return path / "data.yaml"
-    files = listed(path, "*.yaml", "*.yml")
+    files = list_matching(path, "*.yaml", "*.yml")
     if len(files) != 1:
-        which = f"several YAML files ({some(file.name for file in files)}); name one" if files else "no data.yaml"
+        which = f"several YAML files ({join_names(file.name for file in files)}); name one" if files else "no data.yaml"
         raise DataError(f"{path}: {which}. It lists train:, val: and names:, the classes in order.")
     return files[0]
 
@@ -205,9 +205,9 @@ class _PlainLoader(yaml.BaseLoader):
 
 def _load_yaml(file: Path) -> dict[str, Any]:
     try:
-        record = yaml.load(read_plain_text(file, MOST_YAML_BYTES), Loader=_PlainLoader)
+        record = yaml.load(read_plain_text(file, MAX_YAML_BYTES), Loader=_PlainLoader)
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: cannot be read ({read_problem(error)}). Expected a dataset description.") from None
+        raise DataError(f"{file}: cannot be read ({describe_read_error(error)}). Expected a dataset description.") from None
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         raise DataError(f"{file}{line}: not YAML ({error.problem or error.context}). Correct it.") from None
@@ -224,7 +224,8 @@ def _names(file: Path, record: dict[str, Any]) -> dict[int, str]:
     listed = record.get("names")
     if isinstance(listed, str) and listed:
         raise DataError(
-            f"{file}: names: is the text {short(listed)!r}, expected a list. Write the names themselves:  names: [first, second, ...]"
+            f"{file}: names: is the text {abbreviate(listed)!r}, expected a list. Write the names themselves:  "
+            "names: [first, second, ...]"
         )
     if not listed or not isinstance(listed, list | dict):
         raise DataError(f"{file}: no class names. Add  names: [first, second, ...]  in the order of the class numbers.")
@@ -233,19 +234,19 @@ def _names(file: Path, record: dict[str, Any]) -> dict[int, str]:
         names = {int(key): name for key, name in pairs}
     except (TypeError, ValueError):
         raise DataError(f"{file}: the keys of names: must be class numbers, 0, 1, 2, ... Correct them.") from None
-    wrong = [key for key in names if not 0 <= key <= MOST_CLASS]
+    wrong = [key for key in names if not 0 <= key <= MAX_CLASS]
     if wrong:
-        raise DataError(f"{file}: class {short(wrong[0], 40)} of names: is no class number from 0 on. Correct it.")
+        raise DataError(f"{file}: class {abbreviate(wrong[0], 40)} of names: is no class number from 0 on. Correct it.")
     for key, name in names.items():
         if isinstance(name, dict):
-            text = short(": ".join(map(str, next(iter(name.items()), ()))))
+            text = abbreviate(": ".join(map(str, next(iter(name.items()), ()))))
             raise DataError(f'{file}: class {key} of names: has a colon, so YAML reads a mapping. Quote it:  "{text}"')
         names[key] = tidy_class_name(name, f"{file}: class {key} of names:", ". Correct it.")
-    if (twice := first_twice(names.values())) is not None:
+    if (twice := find_duplicate(names.values())) is not None:
         raise DataError(f"{file}: two classes are called {twice[:60]!r}. Give each a name of its own.")
     count = record.get("nc")
     if count is not None and count != str(len(names)):
-        raise DataError(f"{file}: nc: is {short(count, 20)}, but names: has {len(names):,}. Correct one of them.")
+        raise DataError(f"{file}: nc: is {abbreviate(count, 20)}, but names: has {len(names):,}. Correct one of them.")
     return dict(sorted(names.items()))
 
 
@@ -256,7 +257,7 @@ def _key_points(file: Path, record: dict[str, Any]) -> int:
         return 0
     text = " ".join(map(str, shape)) if isinstance(shape, list) else ""
     if not re.fullmatch("[1-9][0-9]{0,3} [23]", text):
-        raise DataError(f"{file}: kpt_shape: is {short(shape)}, expected [number of key points, 2 or 3]. Correct it.")
+        raise DataError(f"{file}: kpt_shape: is {abbreviate(shape)}, expected [number of key points, 2 or 3]. Correct it.")
     return int(text[:-1]) * int(text[-1])
 
 
@@ -268,12 +269,12 @@ def _images(file: Path, record: dict[str, Any], key: str, notes: list[str]) -> t
         raise DataError(f"{file}: {key}: must be a folder of images, a list of folders, or a .txt file of image paths.")
     images: dict[str, None] = {}
     folders = _folders(file, record)
-    places = [_existing(file, folders, key, entry, notes) for entry in entries]
-    for place in places:
-        images.update(dict.fromkeys(_listed(place, folders, notes) if place.is_file() else _walked(place)))
+    paths = [_existing(file, folders, key, entry, notes) for entry in entries]
+    for path in paths:
+        images.update(dict.fromkeys(_listed(path, folders, notes) if path.is_file() else _walked(path)))
     if not images:
-        raise DataError(f"{file}: {key}: no image in {some(map(str, places))}. Check the path.")
-    return places[0] if len(places) == 1 else file, list(images)
+        raise DataError(f"{file}: {key}: no image in {join_names(map(str, paths))}. Check the path.")
+    return paths[0] if len(paths) == 1 else file, list(images)
 
 
 def _folders(file: Path, record: dict[str, Any]) -> list[str]:
@@ -289,62 +290,66 @@ def _folders(file: Path, record: dict[str, Any]) -> list[str]:
 def _existing(file: Path, folders: list[str], key: str, entry: str, notes: list[str]) -> Path:
     """The first that exists: relative to `path:`, to data.yaml, and to data.yaml without the ../ that Roboflow writes."""
     if _NO_PATH.search(entry):
-        raise DataError(f"{file}: {key}: {short(entry, 200)!r} is no path. Correct it.")
-    tried = [os.path.join(place, entry) for place in folders] + [os.path.join(folders[-1], entry.removeprefix("../"))]
-    tried = [os.path.normpath(place) for place in tried]
+        raise DataError(f"{file}: {key}: {abbreviate(entry, 200)!r} is no path. Correct it.")
+    tried = [os.path.join(location, entry) for location in folders] + [os.path.join(folders[-1], entry.removeprefix("../"))]
+    tried = [os.path.normpath(location) for location in tried]
     near = NearNames()
-    for place in (next(filter(os.path.exists, tried), ""), *map(near.path, tried), near.other_machines(entry, folders)):
-        if os.path.exists(place):
-            if place not in tried:
-                notes.append(f"{file}: {key}: {short(entry, 200)} was not found, so {short(place, 900)} is read")
-            return Path(place)
-    looked = some(dict.fromkeys(tried))
-    raise DataError(f"{file}: {key}: {short(entry, 200)} is not there (looked for {short(looked, 900)}). Correct it.")
+    for location in (next(filter(os.path.exists, tried), ""), *map(near.path, tried), near.other_machines(entry, folders)):
+        if os.path.exists(location):
+            if location not in tried:
+                notes.append(
+                    f"{file}: {key}: {abbreviate(entry, 200)} was not found, so {abbreviate(location, 900)} is read"
+                )
+            return Path(location)
+    looked = join_names(dict.fromkeys(tried))
+    raise DataError(
+        f"{file}: {key}: {abbreviate(entry, 200)} is not there (looked for {abbreviate(looked, 900)}). Correct it."
+    )
 
 
 def _walked(folder: Path) -> list[str]:
     paths = []
-    for place, _, names in walk(folder):
+    for location, _, names in walk_visible(folder):
         images = [name for name in names if is_image_name(os.fsencode(name))]
         for name in images:
-            one_line_name(place, os.fsencode(os.path.join(os.path.relpath(place, folder), name)))
-        paths += [os.path.join(place, name) for name in images]
+            require_one_line(location, os.fsencode(os.path.join(os.path.relpath(location, folder), name)))
+        paths += [os.path.join(location, name) for name in images]
     return sorted(paths)
 
 
 def _listed(file: Path, folders: list[str], notes: list[str]) -> list[str]:
     """The images that a list names. A path that does not exist is matched by case, then as one of another machine."""
-    near, images, found = NearNames(), [], []
+    near, images, results = NearNames(), [], []
     folders = list(dict.fromkeys((str(file.parent), *folders)))
-    for line in read_list(file, MOST_LIST_BYTES, "Expected a text file with one image path per line."):
+    for line in read_list(file, MAX_LIST_BYTES, "Expected a text file with one image path per line."):
         path = os.path.normpath(os.path.join(file.parent, line))
         if not os.path.lexists(path):
             ways = (near.path(path), *(near.other_machines(one, folders) for one in (line, unquote(line))))
-            if place := next(filter(None, ways), ""):
-                found.append(f"{short(line, 120)} as {short(place, 300)}")
-            path = place or path
+            if location := next(filter(None, ways), ""):
+                results.append(f"{abbreviate(line, 120)} as {abbreviate(location, 300)}")
+            path = location or path
         images.append(path)
-    if found:
-        notes.append(f"{file}: {len(found):,} of its paths were not found and are read from another place ({found[0]})")
+    if results:
+        notes.append(f"{file}: {len(results):,} of its paths were not found and are read from another place ({results[0]})")
     if images and not any(map(os.path.lexists, images)):
         raise DataError(
-            f"{file}: none of its {len(images):,} images was found, the first at {short(images[0], 300)}. Correct them: a path is "
-            f"absolute or relative to {file.parent}."
+            f"{file}: none of its {len(images):,} images was found, the first at {abbreviate(images[0], 300)}. "
+            f"Correct them: a path is absolute or relative to {file.parent}."
         )
     return images
 
 
 def _read_photos(
     file: Path, split: str, images: list[str], labels: LabelFiles, names: dict[int, str], points: int
-) -> list[PhotoLabels]:
-    """A PhotoLabels for each image; its file_name is the image's path. Raises DataError as `read_yolo`."""
+) -> list[ImageLabels]:
+    """The ImageLabels of each image; its file_name is the image's path. Raises DataError as `read_yolo`."""
     photos, problems = [], []
     for image in images:
-        photo = PhotoLabels(image, *_size(image))
+        photo = ImageLabels(image, *_size(image))
         photos.append(photo)
         if photo.height and image in labels.paths:
             problems += read_label_file(Path(labels.paths[image]), photo, names, points)
-    refuse_broken(problems)
+    raise_problems(problems)
     if not any(image in labels.paths for image in images):
         raise DataError(
             f"{file}: {split}: none of its {len(images):,} images has a label file; the first was looked for at "
@@ -361,7 +366,7 @@ def _size(image: str) -> tuple[int, int]:
             try:
                 header = read_header(data, image)
             except DataError:
-                header = read_header(data + file.read(MOST_BYTES), image)
+                header = read_header(data + file.read(MAX_BYTES), image)
     except (OSError, DataError):
         return 0, 0
     return header.height, header.width

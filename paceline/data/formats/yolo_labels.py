@@ -13,15 +13,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from paceline._utils.listing import walk
-from paceline._utils.names import OTHER_PICTURES, is_image_name, suffix_of
+from paceline._utils.listing import walk_visible
+from paceline._utils.names import OTHER_PICTURES, get_suffix, is_image_name
 from paceline._utils.safe_read import open_plain
-from paceline._utils.text import counted, one_line, some
-from paceline.data.formats.file_matching import NearNames, form_of, grouped, loose_form_of
+from paceline._utils.text import escape_to_line, format_count, join_names
+from paceline.data.formats.file_matching import NearNames, fold_name, fold_name_loosely, group_pairs
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img")
 # Captions, lists and read-me files lie next to labels, too. A wrong label may lack a number.
-LEAST_NUMBERS, BEGINNING = 4, 1 << 12
+MIN_NUMBERS, BEGINNING = 4, 1 << 12
 
 
 def label_path(image: str) -> str:
@@ -58,18 +58,20 @@ class LabelFiles:
         without = sum(image not in self.paths for image in images)
         notes = []
         if near:
-            first = f"{shown(self.near[near[0]], folder)} for {shown(near[0], folder)}"
-            notes.append(f"{split}: {counted(len(near), 'label file')} read under another name or place, first {first}")
+            first = f"{format_relative(self.near[near[0]], folder)} for {format_relative(near[0], folder)}"
+            notes.append(
+                f"{split}: {format_count(len(near), 'label file')} read under another name or place, first {first}"
+            )
         if without:
             notes.append(f"{split}: {without:,} of {len(images):,} images have no label file: images without objects")
         return notes
 
     def shared(self, with_objects: Iterable[str]) -> list[str]:
         """A line per label file that is the label of two or more images with objects."""
-        owners = grouped((self.paths[image], image) for image in dict.fromkeys(with_objects))
+        owners = group_pairs((self.paths[image], image) for image in dict.fromkeys(with_objects))
         return [
-            f"{label}: this label file belongs to {len(images)} images ({some(images)}). Keep one of the images, or give each a name "
-            "and a label of its own"
+            f"{label}: this label file belongs to {len(images)} images ({join_names(images)}). Keep one of the "
+            "images, or give each a name and a label of its own"
             for label, images in owners.items()
             if len(images) > 1
         ]
@@ -79,12 +81,16 @@ class LabelFiles:
         used, others = set(self.paths.values()), dict[str, set[str]]()
         pairs = ((image, self.paths.get(image) or label_path(image)) for image in self._images)
         for folder, labels in dict.fromkeys(tuple(map(os.path.dirname, pair)) for pair in pairs):
-            for place in [labels] if labels == folder else [place for place, _, _ in walk(labels)]:
-                images = os.path.normpath(os.path.join(folder, os.path.relpath(place, labels)))
+            for location in [labels] if labels == folder else [location for location, _, _ in walk_visible(labels)]:
+                images = os.path.normpath(os.path.join(folder, os.path.relpath(location, labels)))
                 # Labels of images that no split lists are not missed.
                 names = (name for name in self._pictures(images) if os.path.join(images, name) not in self._images)
-                others.setdefault(place, set()).update(form_of(_stem(name)) for name in names)
-        files = [(stems, os.path.join(place, name)) for place, stems in others.items() for name in self._near.names(place)]
+                others.setdefault(location, set()).update(fold_name(_stem(name)) for name in names)
+        files = [
+            (stems, os.path.join(location, name))
+            for location, stems in others.items()
+            for name in self._near.names(location)
+        ]
         files = [(stems, path) for stems, path in files if path not in used]
         return sorted(
             path for stems, path in files if (own := _stems_of(path)) and stems.isdisjoint(own) and _is_label(path)
@@ -92,24 +98,24 @@ class LabelFiles:
 
     def _pictures(self, folder: str) -> list[str]:
         names = ((name, os.fsencode(name)) for name in self._near.names(folder))
-        return [name for name, raw in names if is_image_name(raw) or suffix_of(raw) in OTHER_PICTURES]
+        return [name for name, raw in names if is_image_name(raw) or get_suffix(raw) in OTHER_PICTURES]
 
     def _search(self, image: str, used: set[str]) -> str:
         """The only label around `image` that its name fits; "" for none or several."""
         folder, name = os.path.split(image)
         own = (name, _stem(name))
-        for form, wanted in itertools.product((form_of, loose_form_of), own):
-            for place in self._folders(folder):
-                names = self._by_form(place, form).get(form(wanted), ())
+        for form, wanted in itertools.product((fold_name, fold_name_loosely), own):
+            for location in self._folders(folder):
+                names = self._by_form(location, form).get(form(wanted), ())
                 names = [label for label in names if _stem(label) in own or _stem(label) not in self._names(folder)]
-                paths = [path for one in names if (path := os.path.join(place, one)) not in used and _is_label(path)]
+                paths = [path for one in names if (path := os.path.join(location, one)) not in used and _is_label(path)]
                 if paths:
                     return paths[0] if len(paths) == 1 else ""
         return ""
 
     def _labels_by_form(self, folder: str, form: Callable[[str], str]) -> dict[str, list[str]]:
         """The .txt files of a folder by the forms of the stems of the images that they may belong to."""
-        return grouped((stem, name) for name in self._near.names(folder) for stem in _stems_of(name, form))
+        return group_pairs((stem, name) for name in self._near.names(folder) for stem in _stems_of(name, form))
 
     def _near_folders(self, folder: str) -> list[str]:
         """Where the labels of the images in `folder` may lie, the usual folder first."""
@@ -122,19 +128,19 @@ class LabelFiles:
                 tried += [(*labels, *parts[at + 1 :]), labels]
         tried += [(folder,), (folder, "labels"), (above, "labels", own), (above, "labels")]
         usual = os.path.dirname(label_path(os.path.join(folder, "x")))
-        return list(dict.fromkeys([usual, *(place for way in tried for place in self._near.below(*way))]))
+        return list(dict.fromkeys([usual, *(location for way in tried for location in self._near.below(*way))]))
 
 
-def shown(path: str, folder: str) -> str:
+def format_relative(path: str, folder: str) -> str:
     """`path` for a message, relative to `folder`."""
-    return one_line(os.path.relpath(path, folder))
+    return escape_to_line(os.path.relpath(path, folder))
 
 
 def _stem(name: str) -> str:
     return os.path.splitext(name)[0]
 
 
-def _stems_of(label: str, form: Callable[[str], str] = form_of) -> list[str]:
+def _stems_of(label: str, form: Callable[[str], str] = fold_name) -> list[str]:
     """Forms of what the images are called that a label file may belong to: a for a.txt, a.jpg and a for a.jpg.txt."""
     stem = _stem(os.path.basename(label))
     twice = stem.lower().endswith(".txt") or is_image_name(os.fsencode(stem))
@@ -146,6 +152,6 @@ def _is_label(path: str) -> bool:
     try:
         with os.fdopen(open_plain(path), "rb") as file:
             words = re.split(rb"[\s,;]+", file.read(BEGINNING).lstrip().partition(b"\n")[0].strip())
-        return len([float(word) for word in words]) >= LEAST_NUMBERS
+        return len([float(word) for word in words]) >= MIN_NUMBERS
     except (OSError, ValueError):
         return False

@@ -20,8 +20,8 @@ import numpy as np
 from paceline._utils.errors import DataError
 from paceline.config.resnet import Exif
 from paceline.data.index.index import Index, open_split
-from paceline.data.index.manifest import Manifest, prepare_again
-from paceline.data.rle import RunLengths, compress, ranges
+from paceline.data.index.manifest import Manifest, repeat_command
+from paceline.data.rle import RLE, compress, concatenated_ranges
 
 # Beside the record arrays of data/index/index.py: array -> dtype. Rows of the first group are images, of the second objects.
 IMAGE_ARRAYS = {"image_ids": np.int64, "object_starts": np.int64}
@@ -134,12 +134,12 @@ def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSpli
     if lacking:
         raise DataError(
             f"{manifest.folder}: its index lacks the array {lacking[0]} of {split}. "
-            f"Prepare the data again:  {prepare_again(manifest)}"
+            f"Prepare the data again:  {repeat_command(manifest)}"
         )
-    found = {name: array for name, array in arrays.items() if array is not None}
+    result = {name: array for name, array in arrays.items() if array is not None}
     if manifest.relabel is not None:
-        found["classes"] = np.array((-1, *manifest.relabel), np.int32)[found["classes"]] + 1
-        if not found["classes"].all():  # of crowd regions alone, which no count of objects has
+        result["classes"] = np.array((-1, *manifest.relabel), np.int32)[result["classes"]] + 1
+        if not result["classes"].all():  # of crowd regions alone, which no count of objects has
             raise DataError(f"{manifest.called}: it has crowd regions of classes that the run does not know.")
     return BoxSplit(
         index=index,
@@ -147,7 +147,7 @@ def open_boxes(manifest: Manifest, split: str, exif: Exif = "ignore") -> BoxSpli
         category_ids=np.array(manifest.category_ids, np.int64),
         heights=index.heights,
         widths=index.widths,
-        **found,
+        **result,
     )
 
 
@@ -171,13 +171,13 @@ def box_index(manifest: Manifest, split: str, exif: Exif) -> Index:
     return replace(index, extra={**index.extra, "boxes": boxes, "polygon_points": polygon_points})
 
 
-def class_table(names: Mapping[int, str]) -> tuple[np.ndarray, tuple[str, ...]]:
+def make_class_table(names: Mapping[int, str]) -> tuple[np.ndarray, tuple[str, ...]]:
     """-> category ids (K,) int64, ascending, and the names in that order: class k is entry k-1 of both."""
     ids = sorted(names)
     return np.array(ids, np.int64), tuple(names[category] for category in ids)
 
 
-def classes_of(category_ids: np.ndarray, categories: np.ndarray) -> np.ndarray:
+def map_category_ids(category_ids: np.ndarray, categories: np.ndarray) -> np.ndarray:
     """(M,) category ids -> (M,) int32 classes 1..K; 0 for an id that is not in the table.
 
     category_ids  (K,) ascending, as class_table returns them
@@ -195,7 +195,7 @@ CHUNK = 4096
 class ObjectMasks(NamedTuple):
     """The objects of n images, one image after the other."""
 
-    masks: RunLengths  # M' strings
+    masks: RLE  # M' strings
     known: np.ndarray  # (M',) bool; where an object has no mask, its box, filled, stands in
 
 
@@ -204,16 +204,16 @@ def has_masks(split: BoxSplit) -> bool:
     return len(split.polygon_points) > 0 or len(split.rle_counts) > 0
 
 
-def truth_masks(split: BoxSplit, numbers: np.ndarray) -> ObjectMasks:
+def read_object_masks(split: BoxSplit, numbers: np.ndarray) -> ObjectMasks:
     """The masks of all objects of some images, about 30 microseconds and 100 bytes each.
 
     numbers  (n,) of the images, in 0..N-1, in any order
     Crowds and objects that training leaves out are among them; rows are those of metrics.coco.subset(truth, numbers).
     """
-    parts, known = [RunLengths.of([])], [np.zeros(0, bool)]
+    parts, known = [RLE.of([])], [np.zeros(0, bool)]
     numbers = np.asarray(numbers, np.int64)
-    rows, places = ranges(split.object_starts[numbers], split.object_starts[numbers + 1])
-    image_of = numbers[places]
+    rows, indices = concatenated_ranges(split.object_starts[numbers], split.object_starts[numbers + 1])
+    image_of = numbers[indices]
     polygons, runs = np.diff(split.object_polygons)[rows] > 0, np.diff(split.object_rles)[rows] > 0
     for first in range(0, len(rows), CHUNK):
         chunk = slice(first, first + CHUNK)
@@ -223,14 +223,12 @@ def truth_masks(split: BoxSplit, numbers: np.ndarray) -> ObjectMasks:
         flat = np.concatenate([np.zeros(0, np.int64), *counts]).astype(np.int64)
         strings = dict(zip(with_runs.tolist(), compress(flat, starts)))
         of_chunk = enumerate(zip(rows[chunk], image_of[chunk]))
-        parts.append(
-            RunLengths.of([strings.get(at) or _rasterised(split, int(row), int(image)) for at, (row, image) in of_chunk])
-        )
+        parts.append(RLE.of([strings.get(at) or _rasterized(split, int(row), int(image)) for at, (row, image) in of_chunk]))
         known.append(polygons[chunk] | runs[chunk])
-    return ObjectMasks(RunLengths.join(parts), np.concatenate(known))
+    return ObjectMasks(RLE.join(parts), np.concatenate(known))
 
 
-def _rasterised(split: BoxSplit, row: int, image: int) -> bytes:
+def _rasterized(split: BoxSplit, row: int, image: int) -> bytes:
     """The polygons of an object, or its box, as one string."""
     from hotcoco import mask
 

@@ -28,7 +28,7 @@ STARTS = {
 FINITE = ("boxes", "areas", "polygon_points")
 
 
-def contradiction(arrays: Arrays, *, classes: int, own_files: bool, boxes: bool) -> str:
+def find_contradiction(arrays: Arrays, *, classes: int, own_files: bool, boxes: bool) -> str:
     """Why the arrays of one split cannot be right, in words; "" where they can.
 
     classes    K

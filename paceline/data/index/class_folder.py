@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import scan
-from paceline._utils.names import is_image_name, suffix_of
+from paceline._utils.listing import scan_folder
+from paceline._utils.names import get_suffix, is_image_name
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class FolderNames:
         return self.others.total() + self.hidden
 
 
-def one_line_name(folder: Path | str, name: bytes) -> bytes:
+def require_one_line(folder: Path | str, name: bytes) -> bytes:
     """`name`. Raises DataError where it holds a line break, which would forge lines of messages and lists."""
     if b"\n" in name:
         raise DataError(f"{folder}: {os.fsdecode(name)[:200]!r} in it has a line break in its name. Rename it.")
@@ -41,14 +41,14 @@ def list_folder(folder: Path) -> FolderNames:
     """The entries of `folder`, links followed. Raises DataError where it cannot be listed."""
     images, folders, others = [], [], Counter[str]()
     try:
-        entries, hidden = scan(os.fsencode(folder))
+        entries, hidden = scan_folder(os.fsencode(folder))
         for entry in entries:
             if _is_folder(entry):
-                folders.append(one_line_name(folder, entry.name))
+                folders.append(require_one_line(folder, entry.name))
             elif is_image_name(entry.name):
-                images.append(one_line_name(folder, entry.name))
+                images.append(require_one_line(folder, entry.name))
             else:
-                others[suffix_of(entry.name)] += 1
+                others[get_suffix(entry.name)] += 1
     except FileNotFoundError:
         raise DataError(f"{folder}: no such folder. Check the path (--data).") from None
     except NotADirectoryError:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import some
+from paceline._utils.text import join_names
 from paceline.config.run import RunRecord
 from paceline.data.index.manifest import Manifest
 
 
-def scored_as(manifest: Manifest, run: RunRecord) -> Manifest:
+def map_classes(manifest: Manifest, run: RunRecord) -> Manifest:
     """The manifest as if its classes were the run's; nothing is written.
 
     run  its run.json
@@ -25,9 +25,9 @@ def scored_as(manifest: Manifest, run: RunRecord) -> Manifest:
     names = tuple(str(name) for name in run.classes)
     if manifest.kind == "class-folder":
         return _class_folders(manifest, names, tuple(map(str, run.data.get("class_folders") or ())))
-    places = {name: place for place, name in enumerate(names)}
+    indices = {name: index for index, name in enumerate(names)}
     counts = manifest.splits["val"].per_class
-    unknown = [name for name, count in zip(manifest.classes, counts) if count and name not in places]
+    unknown = [name for name, count in zip(manifest.classes, counts) if count and name not in indices]
     if unknown:
         raise _refusal(manifest, unknown, names)
     own_ids = dict(zip(manifest.classes, manifest.category_ids or ()))
@@ -35,18 +35,18 @@ def scored_as(manifest: Manifest, run: RunRecord) -> Manifest:
     return replace(
         manifest,
         classes=names,
-        category_ids=tuple(own_ids.get(name, spare + place) for place, name in enumerate(names)),
-        relabel=tuple(places.get(name, -1) for name in manifest.classes),
+        category_ids=tuple(own_ids.get(name, spare + index) for index, name in enumerate(names)),
+        relabel=tuple(indices.get(name, -1) for name in manifest.classes),
     )
 
 
 def _class_folders(manifest: Manifest, names: Sequence[str], folders: Sequence[str]) -> Manifest:
     own, readable = manifest.classes, manifest.class_names or ()
     for mine, theirs in ((own, folders), (readable, names), (own, names), (readable, folders)):
-        places = {name: place for place, name in enumerate(theirs)}
+        indices = {name: index for index, name in enumerate(theirs)}
         # ImageNet has two cranes: readable names that stand for several classes decide nothing.
-        if mine and len(places) == len(theirs) and places.keys() >= set(mine):
-            relabel = tuple(places[name] for name in mine)
+        if mine and len(indices) == len(theirs) and indices.keys() >= set(mine):
+            relabel = tuple(indices[name] for name in mine)
             return replace(manifest, classes=tuple(folders or names), class_names=tuple(names), relabel=relabel)
     known = {*names, *folders}
     raise _refusal(manifest, [name for name in own if name not in known], folders or names)
@@ -54,7 +54,7 @@ def _class_folders(manifest: Manifest, names: Sequence[str], folders: Sequence[s
 
 def _refusal(manifest: Manifest, unknown: Sequence[str], names: Sequence[str]) -> DataError:
     return DataError(
-        f"{manifest.called}: it has {some(unknown)}, which the run does not know; the run's classes are "
+        f"{manifest.called}: it has {join_names(unknown)}, which the run does not know; the run's classes are "
         f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}. Scores between them would mean nothing. "
         "Give the same classes the same names (class folders may have readable ones in classes.json)."
     )

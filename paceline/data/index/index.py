@@ -38,10 +38,10 @@ import numpy as np
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import require_plain
 from paceline.config.resnet import Exif
-from paceline.data.index.check import contradiction
-from paceline.data.index.manifest import FILES, Manifest, prepare_again
-from paceline.data.index.records import Places, Records, open_records
-from paceline.data.transforms.exif import UPRIGHT, lies_on_its_side, orientations
+from paceline.data.index.check import find_contradiction
+from paceline.data.index.manifest import FILES, Manifest, repeat_command
+from paceline.data.index.records import RecordLocations, RecordReader, open_records
+from paceline.data.transforms.exif import UPRIGHT, orientations, swaps_sides
 
 RECORD_ARRAYS = {
     "files": np.int32,
@@ -71,7 +71,7 @@ class Index:
     """One split, opened. Arrays as in the module's docstring; all methods may be called from any number of threads."""
 
     split: str
-    records: Records = field(repr=False, compare=False)  # the bytes
+    records: RecordReader = field(repr=False, compare=False)  # the bytes
     labels: np.ndarray
     heights: np.ndarray
     widths: np.ndarray
@@ -130,15 +130,15 @@ class Index:
 
         Raises DataError where prepare, of an older version, noted that photos are rotated and not how.
         """
-        found = self.orientations
-        if not found.all():
+        result = self.orientations
+        if not result.all():
             raise DataError(
-                f"{self.name(int(found.argmin()))}: it carries an EXIF rotation, which this data set was prepared without "
+                f"{self.name(int(result.argmin()))}: it carries an EXIF rotation, which this data set was prepared without "
                 f"looking at. {self.records.places.remedy}"
             )
-        if self.exif == "apply" or (found == UPRIGHT).all():
+        if self.exif == "apply" or (result == UPRIGHT).all():
             return replace(self, exif="apply")
-        side = lies_on_its_side(found)
+        side = swaps_sides(result)
         return replace(
             self,
             exif="apply",
@@ -156,16 +156,18 @@ def open_split(manifest: Manifest, split: str) -> Index:
     arrays = _required_arrays(manifest, split)
     if manifest.relabel is not None and manifest.kind == "class-folder":
         arrays["labels"] = np.array(manifest.relabel, np.int32)[arrays["labels"]]
-    return index_over(arrays, manifest.root_path, split, kind=manifest.splits[split].records, remedy=remedy(manifest))
+    return make_index(
+        arrays, manifest.root_path, split, kind=manifest.splits[split].records, remedy=suggested_command(manifest)
+    )
 
 
-def places_of(manifest: Manifest, split: str) -> Places:
+def locate_records(manifest: Manifest, split: str) -> RecordLocations:
     """Where a split's records lie, without opening what holds them. Raises DataError as `open_split` of the arrays."""
     arrays, kind = _required_arrays(manifest, split), manifest.splits[split].records
-    return _places(arrays, manifest.root_path, kind, remedy(manifest))
+    return _places(arrays, manifest.root_path, kind, suggested_command(manifest))
 
 
-def index_over(arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind: str = FILES, remedy: str = "") -> Index:
+def make_index(arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind: str = FILES, remedy: str = "") -> Index:
     """The index of these arrays. Raises DataError where the records' kind is not known, or they cannot be opened."""
     known = {*RECORD_ARRAYS, *NAME_ARRAYS, SIZE_ARRAY, *OPTIONAL_PLACES}
     return Index(
@@ -178,13 +180,13 @@ def index_over(arrays: Mapping[str, np.ndarray], root: Path, split: str, *, kind
     )
 
 
-def _places(arrays: Mapping[str, np.ndarray], root: Path, kind: str, remedy: str) -> Places:
+def _places(arrays: Mapping[str, np.ndarray], root: Path, kind: str, remedy: str) -> RecordLocations:
     sizes = arrays["lengths" if kind == FILES else SIZE_ARRAY]
     named = {name: arrays[name] for name in (*PLACE_ARRAYS, *OPTIONAL_PLACES) if name in arrays}
     digests = arrays.get("digests")
     if digests is not None and (digests.dtype != np.uint64 or digests.shape != arrays["lengths"].shape):
         raise DataError(f"{root}: its index has digests of {digests.dtype} {digests.shape}, not one a photo. {remedy}")
-    return Places(root=root, file_sizes=sizes, remedy=remedy, digests=digests, changed=CHANGED, **named)
+    return RecordLocations(root=root, file_sizes=sizes, remedy=remedy, digests=digests, changed=CHANGED, **named)
 
 
 def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
@@ -194,15 +196,17 @@ def _required_arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
     arrays = _arrays(manifest, split)
     needed = [*RECORD_ARRAYS, *NAME_ARRAYS, *(() if manifest.splits[split].records == FILES else (SIZE_ARRAY,))]
     if lacking := [name for name in needed if name not in arrays]:
-        raise DataError(f"{manifest.folder}: its index lacks the array {lacking[0]!r} of {split}. {remedy(manifest)}")
+        raise DataError(
+            f"{manifest.folder}: its index lacks the array {lacking[0]!r} of {split}. {suggested_command(manifest)}"
+        )
     own_files, boxes = manifest.splits[split].records == FILES, manifest.kind == "boxes"
     classes = len(manifest.classes if manifest.relabel is None else manifest.relabel)
-    if wrong := contradiction(arrays, classes=classes, own_files=own_files, boxes=boxes):
-        raise DataError(f"{manifest.folder}: its index of {split} cannot be: {wrong}. {remedy(manifest)}")
+    if wrong := find_contradiction(arrays, classes=classes, own_files=own_files, boxes=boxes):
+        raise DataError(f"{manifest.folder}: its index of {split} cannot be: {wrong}. {suggested_command(manifest)}")
     return arrays
 
 
-def whole_files(
+def file_per_record_arrays(
     names: Sequence[bytes],
     *,
     lengths: np.ndarray,
@@ -220,19 +224,19 @@ def whole_files(
         "labels": labels.astype(np.int32),
         "heights": heights.astype(np.int32),
         "widths": widths.astype(np.int32),
-        **name_arrays(names),
+        **pack_names(names),
         **extra,
     }
 
 
-def name_arrays(names: Sequence[bytes]) -> dict[str, np.ndarray]:
+def pack_names(names: Sequence[bytes]) -> dict[str, np.ndarray]:
     """File names in one blob: `name_bytes` and `name_starts`."""
     starts = np.zeros(len(names) + 1, dtype=np.int64)
     np.cumsum([len(name) for name in names], out=starts[1:])
     return {"name_bytes": np.frombuffer(b"".join(names), dtype=np.uint8), "name_starts": starts}
 
 
-def describe(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
+def describe_arrays(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
     """A split's arrays for its manifest: name -> [dtype, *shape]."""
     return {name: [str(array.dtype), *array.shape] for name, array in arrays.items()}
 
@@ -240,7 +244,7 @@ def describe(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:
 def write_index(folder: Path, splits: Mapping[str, Mapping[str, np.ndarray]]) -> str:
     """Write every split's arrays under `folder`/index; they appear whole or not at all. Returns their folder, relative.
 
-    Nothing refers to them until a manifest with this folder (and `describe` of each split) is saved. Raises OSError.
+    Nothing refers to them until a manifest with this folder (and `describe_arrays` of each split) is saved. Raises OSError.
     """
     final = folder / INDEX_FOLDER / _digest(splits)
     part = final.with_name(f".{final.name}.{secrets.token_hex(4)}.part")
@@ -266,7 +270,7 @@ def write_index(folder: Path, splits: Mapping[str, Mapping[str, np.ndarray]]) ->
     return f"{INDEX_FOLDER}/{final.name}"
 
 
-def index_damage(manifest: Manifest) -> str | None:
+def find_index_damage(manifest: Manifest) -> str | None:
     """None where the index's arrays are the written ones, by the hash that names their folder; else one line.
 
     Reads all of them, about 100 MB for ImageNet: once, when the data set is opened. Raises DataError as open_split does.
@@ -320,15 +324,15 @@ def _is_index(folder: Path, *, part: bool) -> bool:
     return part or (bool(arrays) and all(names >= needed for names in arrays.values()))
 
 
-def remedy(manifest: Manifest) -> str:
+def suggested_command(manifest: Manifest) -> str:
     """The next step after damage to the index, with which each message of one ends."""
     if manifest.in_containers and manifest.again is None:
         return f"Write its containers and the manifest.json in {manifest.folder} again."
-    return f"Prepare the data again:  {prepare_again(manifest)}"
+    return f"Prepare the data again:  {repeat_command(manifest)}"
 
 
 def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
+    result: dict[str, np.ndarray] = {}
     stored = split if manifest.fold is None else "train"
     for name, expected in manifest.splits[split].arrays.items():
         path = manifest.folder / manifest.index / f"{stored}.{name}.npy"
@@ -338,10 +342,10 @@ def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
             if not isinstance(array, np.ndarray):  # an archive of arrays
                 raise ValueError("no array but several")
         except Exception as error:  # numpy's reader of headers raises whatever Python's parser does
-            raise DataError(f"{path}: missing or damaged ({error}). {remedy(manifest)}") from None
-        if describe({name: array})[name] != expected:
+            raise DataError(f"{path}: missing or damaged ({error}). {suggested_command(manifest)}") from None
+        if describe_arrays({name: array})[name] != expected:
             holds = f"{array.dtype} {array.shape}"
-            raise DataError(f"{path}: holds {holds}, the manifest says {expected}. {remedy(manifest)}")
+            raise DataError(f"{path}: holds {holds}, the manifest says {expected}. {suggested_command(manifest)}")
         # A plain view of the map: indexing one element of np.memmap itself is several times slower.
-        found[name] = array.view(np.ndarray)
-    return found
+        result[name] = array.view(np.ndarray)
+    return result

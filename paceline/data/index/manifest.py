@@ -24,10 +24,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paceline._utils.atomic_write import write_whole
+from paceline._utils.atomic_write import atomic_write
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import DataError
-from paceline._utils.safe_read import is_whole, open_plain, parse, read_plain, sealed
+from paceline._utils.safe_read import has_valid_checksum, open_plain, parse_json, read_plain, with_checksum
 
 if TYPE_CHECKING:
     from paceline.data.index.splits import Fold
@@ -36,7 +36,7 @@ FILE_NAME = "manifest.json"
 _AGAIN = "Delete it and run `paceline prepare` again."
 FORMAT = 1
 # A few kB per thousand classes, and a line for each file that was left out.
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 
 Expect = Literal["any", "imagenet", "coco2017"]
 Kind = Literal["class-folder", "boxes"]
@@ -48,7 +48,7 @@ OPTIONAL_FIELDS = ("request", "notes", "part_of")
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class ExcludedFile:
     """A file with an image's name that could not be decoded, and was left out because the user asked for that."""
 
     path: str  # relative to the root
@@ -90,7 +90,7 @@ class Split:
     bytes: int
     per_class: tuple[int, ...]  # images (kind "boxes": objects, without crowds) of each class, in class order
     content_hash: str
-    unreadable: tuple[Unreadable, ...]
+    unreadable: tuple[ExcludedFile, ...]
     rotated: int  # EXIF asks for a rotation or mirroring; recipes ignore or apply it
     greyscale: int
     cmyk: int
@@ -158,7 +158,7 @@ class Manifest:
 
         Where photos and annotations were named one by one, `root_path` is only what lies above them all.
         """
-        cached = self.folder.is_relative_to(cache_place(self.root_path))
+        cached = self.folder.is_relative_to(cached_manifest_folder(self.root_path))
         return self.root_path if cached and not (self.request or {}).get("images") else self.folder
 
     @property
@@ -189,7 +189,7 @@ class Manifest:
             for split in record["splits"].values():
                 del split["boxes"]
         path = self.folder / FILE_NAME
-        write_whole(path, json.dumps(sealed(record), indent=1) + "\n", sync=True)
+        atomic_write(path, json.dumps(with_checksum(record), indent=1) + "\n", sync=True)
         return path
 
     @classmethod
@@ -210,7 +210,7 @@ class Manifest:
             raise DataError(f"{path}: damaged ({error!r}). {_AGAIN}") from None
         if not intact:
             raise DataError(f"{path}: its classes were changed by hand. {_AGAIN}")
-        if not is_whole(record):
+        if not has_valid_checksum(record):
             raise DataError(f"{path}: its content is not what was written (checksum). {_AGAIN}")
         return manifest
 
@@ -220,27 +220,29 @@ def class_order_hash(classes: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(classes).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def cache_place(root: Path) -> Path:
+def cached_manifest_folder(root: Path) -> Path:
     """Where the manifest of a root goes that must stay untouched: one folder in the cache for each real path."""
     real = os.path.realpath(root)
     name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(real)) or "root"
     return cache_folder() / "index" / f"{name}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:12]}"
 
 
-def manifest_places(root: Path) -> list[Path]:
+def manifest_candidates(root: Path) -> list[Path]:
     """Every manifest.json of ours for `root`, in the order of search: in `root` itself, in the cache.
 
     A manifest.json that another tool wrote is passed over.
     """
-    return [folder / FILE_NAME for folder in (root, cache_place(root)) if is_ours(folder / FILE_NAME)]
+    return [
+        folder / FILE_NAME for folder in (root, cached_manifest_folder(root)) if is_paceline_manifest(folder / FILE_NAME)
+    ]
 
 
 def find_manifest(root: Path) -> Path | None:
     """The manifest.json of `root` (a data set's root, or the folder that prepare wrote to), or None."""
-    return next(iter(manifest_places(root)), None)
+    return next(iter(manifest_candidates(root)), None)
 
 
-def is_ours(path: Path) -> bool:
+def is_paceline_manifest(path: Path) -> bool:
     """Whether `path` is a paceline manifest by its own beginning, of whatever format, damaged or not."""
     try:
         with open(open_plain(path), "rb", buffering=0) as file:
@@ -295,12 +297,12 @@ def _flag(name: str) -> str:
     return shlex.quote(f"--{name.replace('_', '-')}")
 
 
-def prepare_again(manifest: Manifest) -> str:
+def repeat_command(manifest: Manifest) -> str:
     """The command that made `manifest`, to be pasted."""
     root = manifest.root_path
     if manifest.again is not None:
         return manifest.again
-    out = None if manifest.folder in (root, cache_place(root)) else manifest.folder
+    out = None if manifest.folder in (root, cached_manifest_folder(root)) else manifest.folder
     if manifest.kind == "class-folder":
         return prepare_command(root, manifest.expect, manifest.request, out if manifest.request else None)
     return box_command(root, manifest.request or {}, out)
@@ -308,7 +310,7 @@ def prepare_again(manifest: Manifest) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        record = parse(read_plain(path, MOST_BYTES))
+        record = parse_json(read_plain(path, MAX_BYTES))
     except FileNotFoundError:
         raise DataError(f"{path}: no such file. Make it with  {prepare_command(path.parent)}") from None
     except OSError as error:
@@ -350,7 +352,7 @@ def _request(record: Any) -> dict[str, Any] | None:
 
 
 def _split(record: dict[str, Any]) -> Split:
-    unreadable = tuple(Unreadable(**entry) for entry in record["unreadable"])
+    unreadable = tuple(ExcludedFile(**entry) for entry in record["unreadable"])
     lists = {key: tuple(record[key]) for key in ("per_class", "directory_mtimes")}
     boxes = record.get("boxes")
     counts = None if boxes is None else BoxCounts(**{**boxes, "files": tuple(boxes["files"])})

@@ -27,11 +27,11 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import open_plain_sized
-from paceline.data.storage.object_store import store_of
-from paceline.data.storage.store import LocalFiles, Range, RangeError, Store, StoreTrouble, pread, scheme_of
+from paceline.data.storage.object_store import open_store
+from paceline.data.storage.store import ByteRange, ByteStore, LocalFiles, RangeError, StoreError, get_scheme, pread
 
 
-class Damaged(DataError):
+class DamagedRecord(DataError):
     """A record's bytes can be read, and are not those of the index. `reason`: why, without the record's name."""
 
     def __init__(self, name: str, reason: str, remedy: str) -> None:
@@ -44,7 +44,7 @@ GO_ON = "When that is mended, the same command goes on; a run does from its last
 
 
 @dataclass(frozen=True)
-class Places:
+class RecordLocations:
     """Where the records of one split lie, from the index (data/index/index.py). What offsets count is the container's matter."""
 
     root: Path
@@ -60,7 +60,7 @@ class Places:
     record_starts: np.ndarray | None = None
     # (N,) int64 bytes of the record as it lies in the file; -1, or None for all: it lies there as it is read.
     stored_lengths: np.ndarray | None = None
-    # (N,) uint64, `digest_of` each record's bytes; None: not known, or not to be compared.
+    # (N,) uint64, `record_digest` each record's bytes; None: not known, or not to be compared.
     digests: np.ndarray | None = None
     changed: str = ""  # in an error before `remedy`, where it is the bytes that differ
 
@@ -71,7 +71,7 @@ class Places:
     def file_path(self, file: int) -> bytes:
         """Path of a file, or its URL."""
         name = self.file_name(file)
-        return name if scheme_of(name) else os.path.join(os.fsencode(self.root), name)
+        return name if get_scheme(name) else os.path.join(os.fsencode(self.root), name)
 
     def record_name(self, i: int) -> bytes | None:
         """Name of record i in its container, or None where such names are not known."""
@@ -80,7 +80,7 @@ class Places:
         return self.record_bytes[self.record_starts[i] : self.record_starts[i + 1]].tobytes()
 
 
-class Records(ABC):
+class RecordReader(ABC):
     """N encoded photos by number. All methods may be called from any number of threads."""
 
     # Records that one call of read_many should have: more than one where a store answers several requests at once.
@@ -89,8 +89,8 @@ class Records(ABC):
     # Whether another process can read them by itself: what it is sent is only where they are.
     portable = False
 
-    def __init__(self, places: Places) -> None:
-        self.places = places
+    def __init__(self, locations: RecordLocations) -> None:
+        self.places = locations
 
     def __len__(self) -> int:
         return len(self.places.files)
@@ -119,38 +119,38 @@ class Records(ABC):
         """The bytes of several records, in that order. Raises DataError as `read`."""
         return [self.read(i) for i in numbers]
 
-    def kept_on_disk(self, budget: int) -> Records:
+    def kept_on_disk(self, budget: int) -> RecordReader:
         """These records: what is read over a network from here on is kept in the cache folder, up to `budget` bytes."""
         return self
 
-    def unchecked(self) -> Records:
+    def unchecked(self) -> RecordReader:
         """These records, their bytes not compared with their digests; lengths are."""
-        found = object.__new__(type(self))  # copy.copy would open the source again, as another process does
-        vars(found).update(vars(self))
-        found.places = replace(self.places, digests=None)
-        return found
+        result = object.__new__(type(self))  # copy.copy would open the source again, as another process does
+        vars(result).update(vars(self))
+        result.places = replace(self.places, digests=None)
+        return result
 
-    def checked(self, i: int, data: bytes, found: int) -> bytes:
+    def checked(self, i: int, data: bytes, result: int) -> bytes:
         """`data`, read for record i. Raises Damaged where `found`, bytes that there are (-1: too few), or their digest is
         another than in the index."""
         length = int(self.places.lengths[i])
-        if found != length:
-            number = "cut off" if found < 0 else f"{found:,} bytes"
+        if result != length:
+            number = "cut off" if result < 0 else f"{result:,} bytes"
             reason = f"{number} where the index says {length:,}: changed since it was prepared"
-            raise Damaged(self.name(i), reason, self.places.remedy)
+            raise DamagedRecord(self.name(i), reason, self.places.remedy)
         digests = self.places.digests
-        if digests is not None and digest_of(data) != int(digests[i]):
+        if digests is not None and record_digest(data) != int(digests[i]):
             remedy = f"{self.places.changed} {self.places.remedy}".strip()
-            raise Damaged(self.name(i), "other bytes than when it was prepared", remedy)
+            raise DamagedRecord(self.name(i), "other bytes than when it was prepared", remedy)
         return data
 
     def unreadable(self, i: int, error: OSError) -> DataError:
         """The error to raise where the system refuses to read record i."""
-        remedy = GO_ON if isinstance(error, StoreTrouble) else self.places.remedy
+        remedy = GO_ON if isinstance(error, StoreError) else self.places.remedy
         return DataError(f"{self.name(i)}: cannot be read ({error.strerror or error}). {remedy}")
 
 
-class FileRecords(Records):
+class FileRecords(RecordReader):
     """Each record is a file: record i is all of file i."""
 
     portable = True
@@ -176,12 +176,12 @@ class FileRecords(Records):
         return self.checked(i, data, len(data) if size == length else size)
 
 
-class RangeRecords(Records):
+class RangeRecords(RecordReader):
     """Each record is a range of bytes of a file in a store."""
 
-    def __init__(self, places: Places) -> None:
-        super().__init__(places)
-        self._store: Store = store_of(places.file_path(0)) if len(places.file_sizes) else LocalFiles()
+    def __init__(self, locations: RecordLocations) -> None:
+        super().__init__(locations)
+        self._store: ByteStore = open_store(locations.file_path(0)) if len(locations.file_sizes) else LocalFiles()
         self.at_once, self.portable = self._store.at_once, isinstance(self._store, LocalFiles)
 
     def __reduce__(self) -> Any:
@@ -189,11 +189,11 @@ class RangeRecords(Records):
             return object.__reduce_ex__(self, 2)
         return type(self), (self.places,)  # another process opens the store itself
 
-    def kept_on_disk(self, budget: int) -> Records:
-        """Done once, however often it is asked for. Raises UserError where the cache folder cannot be written."""
-        from paceline.data.storage.disk_cache import kept_on_disk  # here: only those who ask for it load it
+    def kept_on_disk(self, budget: int) -> RecordReader:
+        """Done once, however often it is asked for. Raises PacelineError where the cache folder cannot be written."""
+        from paceline.data.storage.disk_cache import with_disk_cache  # here: only those who ask for it load it
 
-        self._store = kept_on_disk(self._store, budget)
+        self._store = with_disk_cache(self._store, budget)
         return self
 
     def name(self, i: int) -> str:
@@ -212,12 +212,12 @@ class RangeRecords(Records):
     def read_many(self, numbers: Sequence[int]) -> list[bytes]:
         """By one request to the store; where that fails, one record after the other, so that the right one is named."""
         try:
-            found = self._store.read_many([self._range(i) for i in numbers])
+            results = self._store.read_many([self._range(i) for i in numbers])
         except RangeError as error:
             raise self.unreadable(numbers[error.at], error.cause) from None
         except OSError:
             return [self.read(i) for i in numbers]
-        return [self._whole(i, data) for i, data in zip(numbers, found)]
+        return [self._whole(i, data) for i, data in zip(numbers, results)]
 
     def unpack(self, i: int, data: bytes) -> bytes:
         """The record, from the bytes that lie in the file for it. Raises ValueError where they are none."""
@@ -226,10 +226,10 @@ class RangeRecords(Records):
     def _stored(self, i: int) -> int:
         return -1 if self.places.stored_lengths is None else int(self.places.stored_lengths[i])
 
-    def _range(self, i: int) -> Range:
+    def _range(self, i: int) -> ByteRange:
         stored, length = self._stored(i), int(self.places.lengths[i])
         name = self.places.file_path(self.places.files[i])
-        return Range(name, int(self.places.offsets[i]), length if stored < 0 else stored)
+        return ByteRange(name, int(self.places.offsets[i]), length if stored < 0 else stored)
 
     def _whole(self, i: int, data: bytes) -> bytes:
         if (stored := self._stored(i)) >= 0:
@@ -238,7 +238,7 @@ class RangeRecords(Records):
             try:
                 data = self.unpack(i, data)
             except ValueError as error:
-                raise Damaged(self.name(i), f"damaged ({error})", self.places.remedy) from None
+                raise DamagedRecord(self.name(i), f"damaged ({error})", self.places.remedy) from None
         return self.checked(i, data, len(data))
 
 
@@ -246,9 +246,9 @@ class DeflatedRecords(RangeRecords):
     """Ranges of bytes, some of them compressed by deflate without a header, as in zip files."""
 
     def unpack(self, i: int, data: bytes) -> bytes:
-        from paceline.data.containers.zip import inflated
+        from paceline.data.containers.zip import inflate
 
-        return inflated(data, int(self.places.lengths[i]))
+        return inflate(data, int(self.places.lengths[i]))
 
 
 class SplitRecords(RangeRecords):
@@ -260,14 +260,14 @@ class SplitRecords(RangeRecords):
         return read_payload(lambda _, __: data, 0, len(data), self.name(i))
 
 
-def _itself(records: Records) -> Records:
+def _itself(records: RecordReader) -> RecordReader:
     return records
 
 
-class OtherRecords(Records):
+class OtherRecords(RecordReader):
     """Records that are read another way and keep the names of `records`."""
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: RecordReader) -> None:
         super().__init__(records.places)
         self._records, self.at_once = records, records.at_once
 
@@ -285,7 +285,7 @@ class OtherRecords(Records):
 
 
 # The kind of a split's records in its manifest -> the class that reads them.
-RECORDS: dict[str, Callable[[Places], Records]] = {
+RECORDS: dict[str, Callable[[RecordLocations], RecordReader]] = {
     "files": FileRecords,
     "ranges": RangeRecords,
     "deflate": DeflatedRecords,
@@ -293,17 +293,17 @@ RECORDS: dict[str, Callable[[Places], Records]] = {
 }
 
 
-def open_records(kind: str, places: Places) -> Records:
+def open_records(kind: str, locations: RecordLocations) -> RecordReader:
     """The records of a split. Raises DataError for a kind that is not known here, and where a container cannot be opened."""
     if kind not in RECORDS:
         raise DataError(
-            f"{places.root}: its manifest says that records are of the kind {kind!r}; known here: {', '.join(RECORDS)}. "
+            f"{locations.root}: its manifest says that records are of the kind {kind!r}; known here: {', '.join(RECORDS)}. "
             "A kind of your own has to be entered in paceline.data.index.records.RECORDS first (docs/extending/container.md)."
         )
-    return RECORDS[kind](places)
+    return RECORDS[kind](locations)
 
 
-def digest_of(data: bytes) -> int:
+def record_digest(data: bytes) -> int:
     """Content hash of a record, for the index, prepare's journal and packs: the first 8 bytes of its SHA-256,
     big-endian. More than 2 kB are hashed without Python's lock."""
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "big")

@@ -38,7 +38,7 @@ class Fold:
         return hashlib.sha256(data_hash.encode() + self.held_out.tobytes()).hexdigest()
 
 
-def fold_in_words(facts: Any) -> str:
+def format_fold(facts: Any) -> str:
     """`Fold.facts`, as a run.json has them, as "fold 2 of 5", with a seed where it is not 0; "" of no fold."""
     if not isinstance(facts, Mapping):
         return ""
@@ -46,7 +46,7 @@ def fold_in_words(facts: Any) -> str:
     return f"fold {facts.get('number')} of {facts.get('of')}{seed}"
 
 
-def in_half(names: Iterable[bytes], half: str) -> np.ndarray:
+def select_half(names: Iterable[bytes], half: str) -> np.ndarray:
     """(N,) bool, for N photos by their paths: half "test" has those whose SHA-256 of the last part begins with a set bit; "": all."""
     import numpy as np  # what prints a half's name needs none
 
@@ -54,6 +54,6 @@ def in_half(names: Iterable[bytes], half: str) -> np.ndarray:
     return test if half == "test" else ~test if half == "tune" else np.ones_like(test)
 
 
-def half_in_words(half: object) -> str:
+def format_half(half: object) -> str:
     """As a run.json has it, as "half test"; "" where all photos are meant."""
     return f"half {half}" if half in ("tune", "test") else ""

@@ -18,16 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline._utils.errors import DataError, UserError
-from paceline._utils.listing import glob_paths, scan
-from paceline._utils.parallel_copy import Background
+from paceline._utils.errors import DataError, PacelineError
+from paceline._utils.listing import glob_paths, scan_folder
+from paceline._utils.parallel_copy import BackgroundThreads
 from paceline._utils.safe_read import open_plain
 from paceline.data.index.class_folder import list_folder
-from paceline.data.index.index import index_damage, open_split, places_of, remedy
+from paceline.data.index.index import find_index_damage, locate_records, open_split, suggested_command
 from paceline.data.index.manifest import FILES, BoxCounts, Manifest
-from paceline.data.index.records import digest_of
-from paceline.data.storage.object_store import store_of
-from paceline.data.storage.store import LocalFiles, Status, StoreTrouble, scheme_of
+from paceline.data.index.records import record_digest
+from paceline.data.storage.object_store import open_store
+from paceline.data.storage.store import FileStatus, LocalFiles, StoreError, get_scheme
 
 # What glob.escape puts around a character.
 _ESCAPED = re.compile(r"\[([*?[])\]")
@@ -40,18 +40,18 @@ SAMPLED_FILES = 1_000
 SAMPLED_RECORDS = 16
 
 
-def addresses(manifest: Manifest) -> list[str]:
+def remote_addresses(manifest: Manifest) -> list[str]:
     """Where on a network photos lie: s3://BUCKET, https://HOST, each once, sorted. Raises DataError where the index is damaged."""
-    found: set[str] = set()
+    results: set[str] = set()
     for name in manifest.splits:
         if manifest.splits[name].records != FILES:
-            places = places_of(manifest, name)
-            files = (os.fsdecode(places.file_path(file)) for file in range(len(places.file_sizes)))
-            found.update("/".join(file.split("/", 3)[:3]) for file in files if scheme_of(file))
-    return sorted(found)
+            locations = locate_records(manifest, name)
+            files = (os.fsdecode(locations.file_path(file)) for file in range(len(locations.file_sizes)))
+            results.update("/".join(file.split("/", 3)[:3]) for file in files if get_scheme(file))
+    return sorted(results)
 
 
-def check_fresh(manifest: Manifest, *, network: bool = True) -> str | None:
+def find_stale_file(manifest: Manifest, *, network: bool = True) -> str | None:
     """None where the manifest matches its files, else one line: which file or folder differs, and how.
 
     Up to 50,000 images: every path and size. Beyond: the modification time of every class folder, the names in those
@@ -60,15 +60,15 @@ def check_fresh(manifest: Manifest, *, network: bool = True) -> str | None:
     """
     everything = sum(split.images for split in manifest.splits.values()) <= CHECK_EVERY_FILE_UP_TO
     try:
-        if (damage := index_damage(manifest)) is not None:
+        if (damage := find_index_damage(manifest)) is not None:
             return damage
-        if not network and addresses(manifest):
+        if not network and remote_addresses(manifest):
             return None
         for name in manifest.splits:
             if (reason := _check_split(manifest, name, everything)) is not None:
                 return reason
     except DataError as error:  # less the next step, which every caller names too
-        return str(error).removesuffix(remedy(manifest)).rstrip(" .")
+        return str(error).removesuffix(suggested_command(manifest)).rstrip(" .")
     except OSError as error:
         return str(error)
     return None
@@ -92,13 +92,13 @@ def _check_split(manifest: Manifest, name: str, everything: bool) -> str | None:
     if split.records != FILES:  # no class folders
         return _check_images(manifest, name, everything)
     folder = manifest.root_path / split.folder
-    found = [os.fsdecode(entry) for entry in list_folder(folder).folders]
-    if sorted(found) != list(manifest.classes):
-        other = sorted(set(found) ^ set(manifest.classes))
-        return f"{folder}: {len(found)} class folders, {len(manifest.classes)} when it was prepared ({other[0]} differs)"
+    results = [os.fsdecode(entry) for entry in list_folder(folder).folders]
+    if sorted(results) != list(manifest.classes):
+        other = sorted(set(results) ^ set(manifest.classes))
+        return f"{folder}: {len(results)} class folders, {len(manifest.classes)} when it was prepared ({other[0]} differs)"
     # Of a folder that was split into train and val, each split has a part of the names.
     sharing = [
-        (open_split(manifest, other), found) for other, found in manifest.splits.items() if found.folder == split.folder
+        (open_split(manifest, other), result) for other, result in manifest.splits.items() if result.folder == split.folder
     ]
     starts = [np.concatenate([[0], np.cumsum(other.per_class)]) for _, other in sharing]
     skipped: dict[str, set[bytes]] = {}  # class folder -> names of its files that prepare left out
@@ -122,14 +122,14 @@ def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None
     """The sizes of a split's photos, and of those that were left out."""
     if manifest.splits[name].records != FILES:
         return _check_containers(manifest, name)
-    places = places_of(manifest, name)
-    files = len(places.file_sizes)
+    locations = locate_records(manifest, name)
+    files = len(locations.file_sizes)
     for file in np.linspace(0, files - 1, num=files if everything else min(files, SAMPLED_FILES), dtype=np.int64):
-        path = os.fsdecode(places.file_path(file))
-        if (size := _size(path)) != places.file_sizes[file]:
+        path = os.fsdecode(locations.file_path(file))
+        if (size := _size(path)) != locations.file_sizes[file]:
             if size < 0:
                 return f"{path}: gone since it was prepared"
-            return f"{path}: {size:,} bytes, {places.file_sizes[file]:,} when it was prepared"
+            return f"{path}: {size:,} bytes, {locations.file_sizes[file]:,} when it was prepared"
     for entry in manifest.splits[name].unreadable:  # one of another size may have been mended
         if _size(manifest.root_path / entry.path) != entry.size:
             return f"{manifest.root_path / entry.path}: it was unreadable when the set was prepared, and has changed"
@@ -138,16 +138,16 @@ def _check_images(manifest: Manifest, name: str, everything: bool) -> str | None
 
 def _check_containers(manifest: Manifest, name: str) -> str | None:
     """The size of each file that holds a split's records, and the bytes of some records, evenly spaced."""
-    places = places_of(manifest, name)
-    files = np.arange(len(places.file_sizes))
-    if len(files) == len(places.files) > SAMPLED_FILES:  # objects that are a photo each
+    locations = locate_records(manifest, name)
+    files = np.arange(len(locations.file_sizes))
+    if len(files) == len(locations.files) > SAMPLED_FILES:  # objects that are a photo each
         files = np.linspace(0, len(files) - 1, num=SAMPLED_FILES, dtype=np.int64)
-    paths = [places.file_path(file) for file in files.tolist()]
-    for path, status, was in zip(paths, _statuses(paths), places.file_sizes[files].tolist()):
+    paths = [locations.file_path(file) for file in files.tolist()]
+    for path, status, was in zip(paths, _statuses(paths), locations.file_sizes[files].tolist()):
         try:
             size = status().size
-        except StoreTrouble as error:  # the file may be as it was
-            raise UserError(f"{os.fsdecode(path)}: cannot be read ({error.strerror}).") from None
+        except StoreError as error:  # the file may be as it was
+            raise PacelineError(f"{os.fsdecode(path)}: cannot be read ({error.strerror}).") from None
         except OSError as error:
             return f"{os.fsdecode(path)}: cannot be read ({error.strerror or error})"
         if size != was:
@@ -158,18 +158,18 @@ def _check_containers(manifest: Manifest, name: str) -> str | None:
         return None
     sample = np.unique(np.linspace(0, len(index) - 1, num=SAMPLED_RECORDS, dtype=np.int64)).tolist()
     for i, data in zip(sample, index.records.unchecked().read_many(sample)):
-        if digest_of(data) != int(digests[i]):
+        if record_digest(data) != int(digests[i]):
             return f"{index.name(i)}: other bytes than when it was prepared"
     return None
 
 
-def _statuses(paths: Sequence[bytes]) -> Iterator[Callable[[], Status]]:
+def _statuses(paths: Sequence[bytes]) -> Iterator[Callable[[], FileStatus]]:
     """A function for each file's status, or that waits for it where the store answers several requests at once."""
-    store = store_of(paths[0]) if paths else LocalFiles()
+    store = open_store(paths[0]) if paths else LocalFiles()
     if store.at_once == 1:
         yield from (partial(store.status, path) for path in paths)
         return
-    threads = Background(store.at_once, "status")
+    threads = BackgroundThreads(store.at_once, "status")
     yield from [threads.submit(store.status, path).result for path in paths]
 
 
@@ -177,23 +177,23 @@ def _check_annotations(manifest: Manifest, counts: BoxCounts) -> str | None:
     if not counts.files:  # a container that brings its annotations along in the index
         return None
     root = manifest.root_path
-    found = annotation_files(root, counts.files)
-    if annotation_stamp(root, found) == counts.stamp or annotation_digest(root, found) == counts.digest:
+    results = annotation_files(root, counts.files)
+    if annotation_stamp(root, results) == counts.stamp or annotation_digest(root, results) == counts.digest:
         return None
-    which = counts.files[0] if len(counts.files) == 1 else f"{len(found):,} files of annotations"
-    return f"{root / which}: the annotations {'changed since it was prepared' if found else 'are gone'}"
+    which = counts.files[0] if len(counts.files) == 1 else f"{len(results):,} files of annotations"
+    return f"{root / which}: the annotations {'changed since it was prepared' if results else 'are gone'}"
 
 
 def annotation_files(root: Path, patterns: Sequence[str]) -> list[str]:
     """Paths of the plain files that `patterns` find, relative to `root` where they lie in it, sorted."""
-    found: set[str] = set()
+    results: set[str] = set()
     for pattern in patterns:
         base, below, rest = os.path.join(glob.escape(str(root)), pattern).partition("**/")
         if below:
-            found.update(_plain_files(_ESCAPED.sub(r"\1", base), rest))
+            results.update(_plain_files(_ESCAPED.sub(r"\1", base), rest))
         else:
-            found.update(path for path in glob_paths(base) if os.path.isfile(path))
-    return sorted(os.path.relpath(path, root) if is_inside(path, root) else path for path in found)
+            results.update(path for path in glob_paths(base) if os.path.isfile(path))
+    return sorted(os.path.relpath(path, root) if is_inside(path, root) else path for path in results)
 
 
 def _plain_files(top: str, pattern: str) -> Iterator[str]:
@@ -211,7 +211,7 @@ def _plain_files(top: str, pattern: str) -> Iterator[str]:
             if (status.st_dev, status.st_ino) in seen:
                 continue
             seen.add((status.st_dev, status.st_ino))
-            inside = scan(folder)[0][::-1]
+            inside = scan_folder(folder)[0][::-1]
         except OSError:
             continue  # as glob does: what cannot be listed holds no file that was read
         for entry in inside:

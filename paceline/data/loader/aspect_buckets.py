@@ -17,19 +17,19 @@ from functools import cache
 import numpy as np
 
 from paceline.config.maskrcnn import InstanceInput, WholeSides
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 
 Shape = tuple[int, int]
 
 # Aspect ratios of cameras, the longer side over the shorter. 3:2 occurs as 500x333 and 640x425 too, hence 1.51.
 CAMERAS = (4 / 3, 1.51, 16 / 9)
 # Most shapes of one ladder.
-MOST = 10
+MAX = 10
 # The side of a step has a random stream of its own; see data/loader/sample_rng.py.
 SHORT_STREAM = 2 << 32
 
 
-def resized(height: int, width: int, short: int, long: int, sides: WholeSides = "cut") -> tuple[int, int]:
+def resized_size(height: int, width: int, short: int, long: int, sides: WholeSides = "cut") -> tuple[int, int]:
     """-> (h, w): the shorter side becomes `short`, or less where the longer one would exceed `long`.
 
     Both become whole pixels, at least 1: "cut" may leave a side one pixel below the request, "rounded" does not (halves to even).
@@ -39,16 +39,16 @@ def resized(height: int, width: int, short: int, long: int, sides: WholeSides = 
     return max(1, whole(height * scale)), max(1, whole(width * scale))
 
 
-def resized_all(heights: np.ndarray, widths: np.ndarray, short: int, long: int, sides: WholeSides = "cut") -> np.ndarray:
-    """(N,), (N,) -> (N, 2) int64: `resized` of each photo."""
+def resized_sizes(heights: np.ndarray, widths: np.ndarray, short: int, long: int, sides: WholeSides = "cut") -> np.ndarray:
+    """(N,), (N,) -> (N, 2) int64: `resized_size` of each photo."""
     lengths = np.column_stack((heights, widths)).astype(np.float64)
     scale = np.minimum(short / lengths.min(axis=1), long / lengths.max(axis=1))
-    found = lengths * scale[:, None]
-    return np.maximum(1, (found if sides == "cut" else found.round()).astype(np.int64))
+    result = lengths * scale[:, None]
+    return np.maximum(1, (result if sides == "cut" else result.round()).astype(np.int64))
 
 
 @cache
-def buckets(short: int, long: int, multiple: int) -> tuple[Shape, ...]:
+def make_buckets(short: int, long: int, multiple: int) -> tuple[Shape, ...]:
     """The ladder of shapes for photos resized to (short, long): at most ten, the smallest area first.
 
     Landscape shapes S x W and the same as portraits; the square S x S; squares for batches of both, the largest L x L,
@@ -64,12 +64,12 @@ def buckets(short: int, long: int, multiple: int) -> tuple[Shape, ...]:
         squares = [least, most, least + multiple, _up(short * CAMERAS[0], multiple)]
     shapes = {(least, width) for width in widths} | {(width, least) for width in widths}
     for side in squares:
-        if len(shapes) < MOST:
+        if len(shapes) < MAX:
             shapes.add((min(side, most), min(side, most)))
     return tuple(sorted(shapes, key=lambda shape: (shape[0] * shape[1], shape)))
 
 
-def bucket_of(h: int, w: int, shapes: Sequence[Shape]) -> Shape:
+def choose_bucket(h: int, w: int, shapes: Sequence[Shape]) -> Shape:
     """The first shape that holds (h, w): of a ladder, the one of the smallest area. Of several photos: max h and max w.
 
     Raises ValueError where none does.
@@ -84,7 +84,7 @@ def padded_shape(h: int, w: int, settings: InstanceInput, short: int) -> Shape:
     """The shape of a batch whose photos have at most h rows and w columns, by the rule `settings.padding`."""
     if settings.padding == "multiple":
         return _up(h, settings.multiple), _up(w, settings.multiple)
-    return bucket_of(h, w, buckets(short, settings.long, settings.multiple))
+    return choose_bucket(h, w, make_buckets(short, settings.long, settings.multiple))
 
 
 def aspect_groups(heights: np.ndarray, widths: np.ndarray, settings: InstanceInput) -> np.ndarray:
@@ -94,10 +94,10 @@ def aspect_groups(heights: np.ndarray, widths: np.ndarray, settings: InstanceInp
     that no photo has do not count. With several short sides the ladder of the largest is taken: the ratios hardly differ.
     """
     short = max(settings.short)
-    sizes = resized_all(heights, widths, short, settings.long, settings.sides)
+    sizes = resized_sizes(heights, widths, short, settings.long, settings.sides)
     least = _up(short, settings.multiple)
     axis = np.zeros(len(sizes))
-    for shape in reversed(buckets(short, settings.long, settings.multiple)):  # the smallest that holds it comes last
+    for shape in reversed(make_buckets(short, settings.long, settings.multiple)):  # the smallest that holds it comes last
         holds = (sizes <= shape).all(axis=1)
         axis[holds] = shape[1] / shape[0]
         if shape[0] == shape[1] > least:
@@ -105,11 +105,11 @@ def aspect_groups(heights: np.ndarray, widths: np.ndarray, settings: InstanceInp
     return np.unique(axis, return_inverse=True)[1].astype(np.int64).reshape(-1)
 
 
-def short_of_step(seed: int, step: int, choices: Sequence[int]) -> int:
+def choose_short_side(seed: int, step: int, choices: Sequence[int]) -> int:
     """The short side of all photos of a step: one of `choices`, each equally likely."""
     if len(choices) == 1:
         return choices[0]
-    return choices[SampleRandom(seed, 0, step, stream=SHORT_STREAM).integer(0, len(choices))]
+    return choices[SampleRng(seed, 0, step, stream=SHORT_STREAM).integer(0, len(choices))]
 
 
 def _up(length: float, multiple: int) -> int:

@@ -19,8 +19,8 @@ import numpy as np
 from paceline.config.recipe import Sampler
 from paceline.data.batch import Batch
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom, hash_keys
-from paceline.data.loader.sampler import Order, sorted_apart
+from paceline.data.loader.sample_rng import SampleRng, hash_keys
+from paceline.data.loader.sampler import Order, sort_in_thread
 
 SHIFT_STREAM = 4 << 32
 # Photos are shuffled, before they are drawn, as samples of these numbers, which no draw and no run of the stream has.
@@ -54,7 +54,7 @@ def sampled_order(rates: np.ndarray, kinds: np.ndarray, *, seed: int) -> Order:
     # Two, as in the stream.
     @lru_cache(maxsize=2)
     def order(epoch: int) -> np.ndarray:
-        return sorted_apart(_sampled, rates, kinds, seed, epoch)
+        return sort_in_thread(_sampled, rates, kinds, seed, epoch)
 
     return order
 
@@ -63,7 +63,7 @@ def _sampled(rates: np.ndarray, kinds: np.ndarray, seed: int, epoch: int) -> np.
     n = len(rates)
     shuffled = np.argsort(hash_keys(seed, epoch, np.arange(_FIRST, _FIRST + n)), kind="stable")
     shuffled = shuffled[np.argsort(kinds[shuffled], kind="stable")]
-    shift = SampleRandom(seed, epoch, 0, SHIFT_STREAM).integer(0, _SHIFTS) / _SHIFTS + 0.5 / _SHIFTS
+    shift = SampleRng(seed, epoch, 0, SHIFT_STREAM).integer(0, _SHIFTS) / _SHIFTS + 0.5 / _SHIFTS
     edges = np.minimum(np.floor(np.cumsum(rates[shuffled]) + shift), n)
     edges[-1] = n  # whatever the sum's last bits say
     counts = np.diff(edges, prepend=0).astype(np.int64)
@@ -74,17 +74,17 @@ def _sampled(rates: np.ndarray, kinds: np.ndarray, seed: int, epoch: int) -> np.
     return order
 
 
-def draws_in_words(rates: np.ndarray, photos: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> str:
+def format_sampling(rates: np.ndarray, photos: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> str:
     """How many photos each class has, and how many draws an epoch these get: the rarest class first.
 
     photos, classes  as of `sampling_rates`; names: of the classes
     """
     counts = np.bincount(classes, minlength=len(names))
     draws = np.bincount(classes, rates[photos], minlength=len(names))
-    return f"photos of a class -> its draws an epoch: {rarest_first(counts, draws, names, ',.0f')}"
+    return f"photos of a class -> its draws an epoch: {format_rarest_first(counts, draws, names, ',.0f')}"
 
 
-def rarest_first(counts: np.ndarray, values: np.ndarray, names: Sequence[str], form: str) -> str:
+def format_rarest_first(counts: np.ndarray, values: np.ndarray, names: Sequence[str], form: str) -> str:
     """Each class's name, count and value in this format; of many the rarest and the most common."""
     present = [k for k in np.argsort(counts, kind="stable").tolist() if counts[k]]
     words = [f"{names[k]} {counts[k]:,} -> {values[k]:{form}}" for k in present]
@@ -93,7 +93,7 @@ def rarest_first(counts: np.ndarray, values: np.ndarray, names: Sequence[str], f
     return ", ".join(words)
 
 
-class Repeated:
+class RepeatBatch:
     """One step's batches again and again, without further reading. wait_seconds: the time to make them."""
 
     def __init__(
@@ -104,20 +104,20 @@ class Repeated:
         self._next_step, self._last_step = first_step, last_step
 
     @classmethod
-    def first_of(cls, loader: Loader, *, first_step: int, last_step: int | None) -> Repeated:
+    def first_of(cls, loader: Loader, *, first_step: int, last_step: int | None) -> RepeatBatch:
         """A loader's first step, which it must have. The batches are copies, so the loader is closed."""
         with loader:
             _, batches = next(loader)
             copies = [batch.to(batch.images.device, copy=True) for batch in batches]
         return cls(copies, first_step=first_step, last_step=last_step, wait_seconds=loader.wait_seconds)
 
-    def __enter__(self) -> Repeated:
+    def __enter__(self) -> RepeatBatch:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __iter__(self) -> Repeated:
+    def __iter__(self) -> RepeatBatch:
         return self
 
     def __next__(self) -> tuple[int, list[Batch]]:

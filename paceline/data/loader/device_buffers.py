@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.data.batch import Batch, laid_out, room_for
+from paceline.data.batch import Batch, count_bytes, view_tensors
 
 
 @cache
@@ -32,7 +32,7 @@ def copy_stream(streams: Any, device: torch.device) -> Any:
     return streams.Stream(device)
 
 
-class Landing:
+class DeviceBuffer:
     """One slot's memory and marks. Whoever holds the slot may call it.
 
     streams  torch's module of the device (accelerators.py, streams_of); `make_room` and `bring` are called with the loader's
@@ -54,10 +54,10 @@ class Landing:
     def make_room(self, batches: Sequence[Batch]) -> None:
         """Allocate what a step of such batches needs, on whatever device they are; memory that is enough is kept."""
         small, images = _parts(batches)
-        gathered = room_for(small)
+        gathered = count_bytes(small)
         if self._pinned.numel() < gathered:
             self._pinned = self._allocate(gathered, pinned=True)
-        if self._memory.numel() < (needed := gathered + room_for(images)):
+        if self._memory.numel() < (needed := gathered + count_bytes(images)):
             self._memory = self._allocate(needed)
 
     @torch.inference_mode(False)  # an evaluation's consumer is in that mode, in which the loader's threads are not
@@ -75,15 +75,15 @@ class Landing:
         self._streams.current_stream(self._device).wait_event(self._given_back)
         self.make_room(batches)
         small, images = _parts(batches)
-        gathered = room_for(small)
-        for place, tensor in zip(laid_out(small, self._pinned), small):
-            place.copy_(tensor)
+        gathered = count_bytes(small)
+        for positions, tensor in zip(view_tensors(small, self._pinned), small):
+            positions.copy_(tensor)
         self._memory[:gathered].copy_(self._pinned[:gathered], non_blocking=True)
-        landed = laid_out(images, self._memory[gathered:])
-        for place, tensor in zip(landed, images):
-            place.copy_(tensor, non_blocking=True)
+        landed = view_tensors(images, self._memory[gathered:])
+        for positions, tensor in zip(landed, images):
+            positions.copy_(tensor, non_blocking=True)
         self._copied.record(self._streams.current_stream(self._device))
-        rest = iter(laid_out(small, self._memory))
+        rest = iter(view_tensors(small, self._memory))
         return [
             replace(batch, images=pixels, **{name: next(rest) for name in batch.tensors() if name != "images"})
             for batch, pixels in zip(batches, landed)

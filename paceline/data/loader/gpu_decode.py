@@ -24,29 +24,29 @@ import torch
 from torch import Tensor
 
 from paceline._utils.errors import RecipeError
-from paceline.data.transforms.crop import source_of
+from paceline.data.transforms.crop import source_region
 from paceline.data.transforms.decode import END_OF_IMAGE
 from paceline.data.transforms.exif import TURNS
-from paceline.data.transforms.sample import Draw, RenderBatch, render
+from paceline.data.transforms.sample import RenderBatch, SampleSpec, decode_and_transform
 
 # Pixels of photos that are decoded at once: 192 MiB of the device, in addition to what nvJPEG takes.
-MOST_PIXELS = 2**26
+MAX_PIXELS = 2**26
 # Encoded photos -> (3, h, w) uint8 of each as it is stored, on the device, in the order of its current stream; None for what could
 # not be decoded.
 DecodePhotos = Callable[[Sequence[bytes]], "list[Tensor | None]"]
 
 
-def renderer_for(settings: Any, device: torch.device) -> RenderBatch | None:
-    """What a loader renders an input's forwards by; None: photo by photo, by its workers. Raises as `device_renderer` does."""
+def choose_gpu_decoder(settings: Any, device: torch.device) -> RenderBatch | None:
+    """What a loader renders an input's forwards by; None: photo by photo, by its workers. Raises as `get_gpu_decoder` does."""
     if getattr(settings, "decoder", "") != "nvjpeg" or device.type == "cpu":
         return None
-    return device_renderer(device)
+    return get_gpu_decoder(device)
 
 
 @cache
-def device_renderer(device: torch.device) -> DeviceRenderer:
+def get_gpu_decoder(device: torch.device) -> GpuDecoder:
     """The renderer of a device, one for all loaders of this process. Raises RecipeError where nvJPEG does not decode there."""
-    made = DeviceRenderer(device, nvjpeg_on(device))
+    made = GpuDecoder(device, load_nvjpeg(device))
     if device.type != "cuda" or not made.decodes():
         raise RecipeError(
             f"--input.decoder nvjpeg: nvJPEG decodes nothing on {device}; it needs an NVIDIA GPU, and a torchvision that was "
@@ -55,7 +55,7 @@ def device_renderer(device: torch.device) -> DeviceRenderer:
     return made
 
 
-def nvjpeg_on(device: torch.device) -> DecodePhotos:
+def load_nvjpeg(device: torch.device) -> DecodePhotos:
     """torchvision's decoder on a CUDA device."""
     try:
         from torchvision.io import ImageReadMode, decode_jpeg
@@ -78,7 +78,7 @@ def nvjpeg_on(device: torch.device) -> DecodePhotos:
     return decode
 
 
-class DeviceRenderer:
+class GpuDecoder:
     """Renders forwards on one device, on the stream of whichever thread calls it; one at a time works."""
 
     def __init__(self, device: torch.device, decode: DecodePhotos) -> None:
@@ -90,8 +90,9 @@ class DeviceRenderer:
 
         return self._decode([simplejpeg.encode_jpeg(np.full((16, 16, 3), 128, np.uint8))]) != [None]
 
-    def __call__(self, data: Sequence[bytes], draws: Sequence[Draw], shape: tuple[int, int]) -> Tensor:
-        """-> (n, 3, H, W) uint8 in channels_last memory, on the device; see RenderBatch. Raises DataError as `render` does."""
+    def __call__(self, data: Sequence[bytes], draws: Sequence[SampleSpec], shape: tuple[int, int]) -> Tensor:
+        """-> (n, 3, H, W) uint8 in channels_last memory, on the device; see RenderBatch. Raises DataError as "
+        "`decode_and_transform` does."""
         images = torch.empty((len(draws), *shape, 3), dtype=torch.uint8, device=self._device)
         here = [at for at, draw in enumerate(draws) if _is_for_a_device(draw) and data[at][-2:] == END_OF_IMAGE]
         rest = sorted(set(range(len(draws))) - set(here))
@@ -104,28 +105,28 @@ class DeviceRenderer:
                         _write(photo, draws[at], images[at])
         for at in rest:
             pixels = torch.empty((*shape, 3), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
-            render(data[at], draws[at], pixels.numpy())
+            decode_and_transform(data[at], draws[at], pixels.numpy())
             images[at].copy_(pixels, non_blocking=True)
         return images.permute(0, 3, 1, 2)
 
 
-def _is_for_a_device(draw: Draw) -> bool:
+def _is_for_a_device(draw: SampleSpec) -> bool:
     """Whether all that this draw asks for has a form on a device."""
     return (
         draw.header.plain_jpeg
         and draw.law in ("bilinear-antialias", "bilinear")
-        and draw.colour is None
+        and draw.color is None
         and draw.augmentation is None
         and not draw.others
     )
 
 
-def _groups(numbers: Sequence[int], draws: Sequence[Draw]) -> Iterator[list[int]]:
-    """The numbers in order, in groups of at most MOST_PIXELS, or of one larger photo."""
+def _groups(numbers: Sequence[int], draws: Sequence[SampleSpec]) -> Iterator[list[int]]:
+    """The numbers in order, in groups of at most MAX_PIXELS, or of one larger photo."""
     group, pixels = [], 0
     for at in numbers:
         more = draws[at].header.height * draws[at].header.width
-        if group and pixels + more > MOST_PIXELS:
+        if group and pixels + more > MAX_PIXELS:
             yield group
             group, pixels = [], 0
         group.append(at)
@@ -134,13 +135,13 @@ def _groups(numbers: Sequence[int], draws: Sequence[Draw]) -> Iterator[list[int]
         yield group
 
 
-def _write(photo: Tensor, draw: Draw, out: Tensor) -> None:
+def _write(photo: Tensor, draw: SampleSpec, out: Tensor) -> None:
     """Turn, resize and mirror a photo's window, and write it to its place.
 
     photo  (3, height, width) uint8, as it is stored
     out    (H, W, 3) uint8
     """
-    source = source_of(draw.window, draw.header.orientation, draw.header.height, draw.header.width)
+    source = source_region(draw.window, draw.header.orientation, draw.header.height, draw.header.width)
     rows, columns = slice(source.top, source.top + source.height), slice(source.left, source.left + source.width)
     region = photo[:, rows, columns].permute(1, 2, 0)
     window, (top, left) = draw.window, draw.place

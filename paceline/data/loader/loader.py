@@ -27,19 +27,19 @@ from torch import Tensor
 
 from paceline._utils.threads import Thread, failure_in_thread
 from paceline.config.resnet import Exif
-from paceline.data.batch import Batch, labelled_batch
-from paceline.data.index.records import Records
+from paceline.data.batch import Batch, labeled_batch
+from paceline.data.index.records import RecordReader
 from paceline.data.loader import watchdog
-from paceline.data.loader.device_buffers import Landing, copy_stream
+from paceline.data.loader.device_buffers import DeviceBuffer, copy_stream
 from paceline.data.loader.render_job import FETCHED, IDLE, KEPT, RenderJob
 from paceline.data.loader.slots import Cursor, Schedule, Slot
-from paceline.data.loader.watchdog import Watch
-from paceline.data.transforms.sample import DrawSample, Render, RenderBatch, drawn_sample, read_together, render
-from paceline.data.workers.jobs import CannotPickle, SharedBytes, pickled
+from paceline.data.loader.watchdog import ReadWatchdog
+from paceline.data.transforms.sample import DrawSample, Render, RenderBatch, decode_and_transform, read_many, sample_spec
+from paceline.data.workers.jobs import NotPicklableError, SharedBytes, pickle_message
 from paceline.data.workers.pool import Workers
-from paceline.distributed.device.accelerators import streams_of
+from paceline.distributed.device.accelerators import get_stream_module
 
-MOST_SLOTS = 100  # slots that worker processes can share: each has two descriptors, and a message carries at most 253
+MAX_SLOTS = 100  # slots that worker processes can share: each has two descriptors, and a message carries at most 253
 NICE = 10  # of workers: a thread that wants their core too gets nine tenths of it
 JOIN_SECONDS = 10.0  # a thread finishes the sample it is at within a second, or hangs
 
@@ -80,11 +80,11 @@ class Loader:
     def __init__(
         self,
         *,
-        records: Records,
+        records: RecordReader,
         draw: DrawSample,
         schedule: Schedule,
         exif: Exif = "ignore",
-        render: Render = render,
+        render: Render = decode_and_transform,
         render_batch: RenderBatch | None = None,
         first_step: int = 0,
         last_step: int | None = None,
@@ -94,7 +94,7 @@ class Loader:
         prefetch: int = 2,
         image_shape: tuple[int, int, int],
         device: torch.device,
-        make_batch: MakeBatch = labelled_batch,
+        make_batch: MakeBatch = labeled_batch,
         like: Sequence[Batch] = (),
     ) -> None:
         assert threads > 0 and prefetch > 0, "the plan gives at least one thread and one prefetched step"
@@ -104,7 +104,7 @@ class Loader:
         self._draw, self._render, self._render_batch = draw, render, render_batch
         self._last_step, self._next_step = last_step, first_step
         self._image_shape, self._device = image_shape, device
-        self._streams = streams_of(device)
+        self._streams = get_stream_module(device)
         self._stream = copy_stream(self._streams, device) if self._streams is not None else None
 
         self._changed = threading.Condition()
@@ -123,7 +123,7 @@ class Loader:
                 if slot.landing is not None:
                     slot.landing.make_room(like)
         stages = self._stages(threads, fetch_threads)
-        self._watch = Watch(len(stages), None if self._workers is None else self._seen)
+        self._watch = ReadWatchdog(len(stages), None if self._workers is None else self._seen)
         self._threads = [  # daemons: a loader left open keeps no failing interpreter alive
             Thread(target=self._work, args=(stage, i), name=f"{name}-{i}", daemon=True)
             for i, (stage, name) in enumerate(stages)
@@ -199,12 +199,12 @@ class Loader:
         self._ring = []
 
     def _slot(self, number: int, *, shared: bool = False) -> Slot:
-        return Slot(number, Landing(self._device, self._streams) if self._streams is not None else None, shared=shared)
+        return Slot(number, DeviceBuffer(self._device, self._streams) if self._streams is not None else None, shared=shared)
 
     def _start_workers(self, count: int, slots: int) -> None:
         """Start worker processes and make the ring that they share, or set `why_threads`."""
-        if not hasattr(os, "memfd_create") or slots > MOST_SLOTS:
-            self.why_threads = f"worker processes need Linux, and --system.prefetch below {MOST_SLOTS}"
+        if not hasattr(os, "memfd_create") or slots > MAX_SLOTS:
+            self.why_threads = f"worker processes need Linux, and --system.prefetch below {MAX_SLOTS}"
             return
         self._ring, seen = [self._slot(number, shared=True) for number in range(slots)], SharedBytes("seen")
         seen.grow(16 * count)
@@ -215,7 +215,7 @@ class Loader:
         try:
             # A step's kernels are sent by one thread, which must not wait for a core. On a CPU the step itself is spread over all.
             self._workers = Workers(self._job, count, descriptors, nice=NICE * (self._device.type != "cpu"))
-        except CannotPickle as reason:
+        except NotPicklableError as reason:
             self.why_threads = str(reason)
             for slot in self._ring:
                 slot.close()
@@ -261,7 +261,7 @@ class Loader:
             if self._reads_ahead:
                 indices = slot.indices[start:stop]
                 self._watch.begin(number, indices)
-                slot.keep(start, read_together(self._records, indices))
+                slot.keep(start, read_many(self._records, indices))
                 self._watch.end(number)
             self._workers.give(slot.number, slot.step, start, stop, *slot.sizes_of_memory(), flags)
 
@@ -286,7 +286,7 @@ class Loader:
             slot, start, stop = chunk
             indices = slot.indices[start:stop]
             self._watch.begin(number, indices)
-            fetched = read_together(self._records, indices)
+            fetched = read_many(self._records, indices)
             self._watch.end(number)
             with self._changed:
                 if self._stopping:
@@ -306,8 +306,8 @@ class Loader:
                 self._watch.begin(number, (index,))
                 data = slot.data[at]
                 if data is None:
-                    (data,) = read_together(self._records, [index])
-                draw = drawn_sample(data, self._records, slot.draw_with[at], slot.epochs[at], index, self._exif)
+                    (data,) = read_many(self._records, [index])
+                draw = sample_spec(data, self._records, slot.draw_with[at], slot.epochs[at], index, self._exif)
                 slot.labels[at] = draw.label
                 if self._render_batch is None:
                     self._render(data, draw, slot.pixels[at])
@@ -335,7 +335,7 @@ class Loader:
         if self._workers is not None:
             kept = self._reads_ahead or self._render_batch is not None
             lengths = self._records.places.lengths[slot.indices].tolist() if kept else []
-            slot.write(pickled(slot.samples(), self._job.shared), lengths)
+            slot.write(pickle_message(slot.samples(), self._job.shared), lengths)
         samples = len(slot.indices)
         with self._changed:
             slot.step = step

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline._utils.commands import to_install
+from paceline._utils.commands import install_command
 from paceline._utils.errors import RecipeError
-from paceline.data.transforms.crop import Source
+from paceline.data.transforms.crop import SourceRegion
 
 # nvImageCodec's number for "no CUDA device" (NVIMGCODEC_DEVICE_CPU_ONLY).
 NO_DEVICE = -99999
@@ -29,12 +29,12 @@ def import_nvimgcodec() -> Any:
     except (ImportError, AttributeError) as reason:
         raise RecipeError(
             f"decoder=nvimgcodec needs nvImageCodec, which cannot be imported here: {reason}.\n"
-            f"Install it:  {to_install('fast')}   (Linux)   or train with  --input.decoder simplejpeg"
+            f"Install it:  {install_command('fast')}   (Linux)   or train with  --input.decoder simplejpeg"
         ) from None
     return module
 
 
-def decode_region(data: bytes, source: Source) -> np.ndarray | None:
+def decode_region(data: bytes, source: SourceRegion) -> np.ndarray | None:
     """(height, width, 3) of the stored region at full scale; None where nvImageCodec could not decode it.
 
     The memory is this thread's decoder's, valid until the thread decodes again.
@@ -60,7 +60,7 @@ class _RegionDecoder:
                 options=":fancy_upsampling=1",  # smooth colour, libjpeg's default and Pillow's
             )
 
-    def decode(self, data: bytes, source: Source) -> np.ndarray | None:
+    def decode(self, data: bytes, source: SourceRegion) -> np.ndarray | None:
         rows, columns = (source.top, source.top + source.height), (source.left, source.left + source.width)
         region = self.codec.Region(rows[0], columns[0], rows[1], columns[1])
         stream = self.codec.CodeStream(data).get_sub_code_stream(0, region)

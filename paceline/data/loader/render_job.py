@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from paceline.config.resnet import Exif
-from paceline.data.index.records import Records
-from paceline.data.transforms.sample import DrawSample, Render, drawn_sample, read_together
-from paceline.data.workers.jobs import Task, unpickled
+from paceline.data.index.records import RecordReader
+from paceline.data.transforms.sample import DrawSample, Render, read_many, sample_spec
+from paceline.data.workers.jobs import Task, unpickle_message
 
 # Numbers of a task: the slot and the step; its first sample and the one behind its last; bytes of the table, of all notes and of all
 # pixels; and flags. FETCHED: the samples' bytes are in the notes. KEPT: they are wanted there and not rendered.
@@ -28,7 +28,7 @@ POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # only on Linux, as are worker proc
 IDLE = -1
 
 
-class Samples(NamedTuple):
+class SampleTable(NamedTuple):
     """A step's table."""
 
     epochs: np.ndarray
@@ -44,7 +44,7 @@ class RenderJob:
     watched  the last of the descriptors is of memory with two int64 for each worker: the sample that it is at, or IDLE, and since when
     """
 
-    def __init__(self, records: Records, exif: Exif, draw: DrawSample, render: Render) -> None:
+    def __init__(self, records: RecordReader, exif: Exif, draw: DrawSample, render: Render) -> None:
         self.records, self.draw, self.render = records, draw, render
         self.exif: Exif = exif
         # A step's draws are mostly methods of one task, whose arrays must not be sent again with each table.
@@ -61,52 +61,52 @@ class _Worker:
     def __init__(self, job: RenderJob, number: int, descriptors: Sequence[int]) -> None:
         self.job, self.descriptors = job, descriptors
         self.maps: dict[int, mmap.mmap] = {}
-        self.steps: dict[int, tuple[int, Samples, list[np.ndarray], list[int]]] = {}
+        self.steps: dict[int, tuple[int, SampleTable, list[np.ndarray], list[int]]] = {}
         watched = np.frombuffer(mmap.mmap(descriptors[-1], 0), np.int64)
         self.at = watched[2 * number : 2 * number + 2]
 
-    def mapped(self, place: int, size: int) -> mmap.mmap:
+    def mapped(self, index: int, size: int) -> mmap.mmap:
         """The memory of a descriptor, mapped again where it has grown."""
-        found = self.maps.get(place)
-        if found is None or len(found) < size:
+        result = self.maps.get(index)
+        if result is None or len(result) < size:
             # With its page tables: else each page's first use is a fault, in every worker.
-            found = self.maps[place] = mmap.mmap(self.descriptors[place], size, mmap.MAP_SHARED | POPULATE)
-        return found
+            result = self.maps[index] = mmap.mmap(self.descriptors[index], size, mmap.MAP_SHARED | POPULATE)
+        return result
 
     def __call__(self, task: Task) -> list[Any]:
         slot, step, start, stop, table, notes_size, pixels_size, flags = task
         notes = self.mapped(2 * slot + 1, notes_size)
         if slot not in self.steps or self.steps[slot][0] != step:
             self.steps[slot] = (step, *self.open(notes[:table], slot, pixels_size, flags, table))
-        _, samples, pixels, places = self.steps[slot]
+        _, samples, pixels, indices = self.steps[slot]
         of = [draw for draw, size in zip(samples.draws, samples.sizes) for _ in range(size)]
-        job, found = self.job, []
+        job, results = self.job, []
         for at in range(start, stop):
             index, epoch = int(samples.indices[at]), int(samples.epochs[at])
             self.at[:] = index, time.monotonic_ns()
-            data = notes[places[at] : places[at + 1]] if flags & FETCHED else read_together(job.records, [index])[0]
-            draw = drawn_sample(data, job.records, of[at], epoch, index, job.exif)
+            data = notes[indices[at] : indices[at + 1]] if flags & FETCHED else read_many(job.records, [index])[0]
+            draw = sample_spec(data, job.records, of[at], epoch, index, job.exif)
             if flags & KEPT:
-                notes[places[at] : places[at + 1]] = data
-                found.append(draw)
+                notes[indices[at] : indices[at + 1]] = data
+                results.append(draw)
             else:
                 job.render(data, draw, pixels[at])
-                found.append(draw.label)
+                results.append(draw.label)
         self.at[0] = IDLE
-        return found
+        return results
 
     def open(
         self, table: bytes, slot: int, pixels_size: int, flags: int, notes_begin: int
-    ) -> tuple[Samples, list[np.ndarray], list[int]]:
+    ) -> tuple[SampleTable, list[np.ndarray], list[int]]:
         """A step's table, the pixels of each of its samples, and where their bytes are in the notes."""
-        samples: Samples = unpickled(table, self.job.shared)
-        places = []
+        samples: SampleTable = unpickle_message(table, self.job.shared)
+        locations = []
         if flags:
-            places = list(accumulate(self.job.records.places.lengths[samples.indices].tolist(), initial=notes_begin))
+            locations = list(accumulate(self.job.records.places.lengths[samples.indices].tolist(), initial=notes_begin))
         if flags & KEPT:
-            return samples, [], places
+            return samples, [], locations
         shapes = [(size, *shape, 3) for size, shape in zip(samples.sizes, samples.shapes)]
         memory = np.frombuffer(self.mapped(2 * slot, pixels_size), np.uint8)
         edges = [0, *accumulate(map(prod, shapes))]
         images = [memory[a:b].reshape(shape) for shape, a, b in zip(shapes, edges, edges[1:])]
-        return samples, [one for group in images for one in group], places
+        return samples, [one for group in images for one in group], locations

@@ -39,7 +39,7 @@ def _key(*words: int) -> int:
     return key
 
 
-class SampleRandom:
+class SampleRng:
     """The random numbers of one sample in one epoch, drawn in order.
 
     seed, epoch, index   which sample, and when; integers of at most 64 bits, negative ones are taken modulo 2^64

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from paceline.data.batch import Batch
-from paceline.data.loader.device_buffers import Landing
-from paceline.data.loader.render_job import Samples
-from paceline.data.transforms.sample import Draw, DrawSample
+from paceline.data.loader.device_buffers import DeviceBuffer
+from paceline.data.loader.render_job import SampleTable
+from paceline.data.transforms.sample import DrawSample, SampleSpec
 from paceline.data.workers.jobs import SharedBytes
 
 Shape = tuple[int, int]
 
 
-class Forward(NamedTuple):
+class MicroBatch(NamedTuple):
     """The samples of one forward, for a shape or a draw other than the loader's."""
 
     epochs: np.ndarray  # (n,) int64
@@ -34,7 +34,7 @@ class Forward(NamedTuple):
 
 
 # step -> one (epochs, indices) per forward, each (n,) int64, or a Forward. Called once a step, in order, by one thread at a time.
-Schedule = Callable[[int], Sequence[tuple[np.ndarray, np.ndarray] | Forward]]
+Schedule = Callable[[int], Sequence[tuple[np.ndarray, np.ndarray] | MicroBatch]]
 
 
 class SharedMemory:
@@ -86,7 +86,7 @@ class SharedMemory:
 class Slot:
     """One step's memory and state. The loader's lock guards `step`, `free`, `ready`, `remaining` and `data`."""
 
-    def __init__(self, number: int = 0, landing: Landing | None = None, shared: bool = False) -> None:
+    def __init__(self, number: int = 0, landing: DeviceBuffer | None = None, shared: bool = False) -> None:
         """shared: whether other processes render into it."""
         self.number = number
         self.shared = SharedMemory() if shared else None
@@ -101,7 +101,7 @@ class Slot:
         self.draws: list[DrawSample] = []  # of each forward
         self.draw_with: list[DrawSample] = []  # of each sample
         self.data: list[bytes | None] = []  # encoded, from when it is fetched until it is rendered
-        self.drawn: list[Draw | None] = []  # where a RenderBatch renders them
+        self.drawn: list[SampleSpec | None] = []  # where a RenderBatch renders them
         self.labels: list[Any] = []
         self.step = -1  # whose samples may be taken
         self.remaining = 0
@@ -114,10 +114,10 @@ class Slot:
         assert self.shared is not None
         return self.shared.pixels.descriptor, self.shared.notes.descriptor
 
-    def samples(self) -> Samples:
+    def samples(self) -> SampleTable:
         """The step's table for worker processes."""
         # Arrays: each number of a list would cost the pickler a call.
-        return Samples(np.array(self.epochs), np.array(self.indices), self.draws, self.shapes, self.sizes)
+        return SampleTable(np.array(self.epochs), np.array(self.indices), self.draws, self.shapes, self.sizes)
 
     def write(self, table: bytes, lengths: Sequence[int]) -> None:
         """Write a step's table into the shared notes, and make room behind it for encoded bytes of these lengths."""
@@ -147,9 +147,9 @@ class Slot:
             self.images, self.pixels, self.batches = [], [], []
             self.memory = self.memory[:0].clone()
 
-    def fill(self, forwards: Sequence[tuple[np.ndarray, np.ndarray] | Forward], shape: Shape, draw: DrawSample) -> None:
+    def fill(self, forwards: Sequence[tuple[np.ndarray, np.ndarray] | MicroBatch], shape: Shape, draw: DrawSample) -> None:
         """Begin a step's samples; `shape` and `draw` are for forwards without their own."""
-        named = [forward if isinstance(forward, Forward) else Forward(*forward) for forward in forwards]
+        named = [forward if isinstance(forward, MicroBatch) else MicroBatch(*forward) for forward in forwards]
         self.sizes = [len(forward.indices) for forward in named]
         self.shapes = [forward.shape or shape for forward in named]
         self.epochs = np.concatenate([forward.epochs for forward in named]).tolist()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import printable, some
+from paceline._utils.text import escape_control_characters, join_names
 
 # A read that takes longer is named, again after as long; a mount that fails over is back within some minutes.
 SAY_SECONDS = 60.0
@@ -18,7 +18,7 @@ FAIL_SECONDS = 480.0
 NAMED = 3
 
 
-class Watch:
+class ReadWatchdog:
     """Which samples each of some threads is at, and since when."""
 
     def __init__(self, threads: int, processes: np.ndarray | None = None) -> None:
@@ -50,7 +50,7 @@ class Watch:
         if not late:
             return  # slow, but going on
         seconds = now - waiting[0][0]
-        text = f"step {step:,} waits for {some(map(name, late), NAMED)}: not read within {seconds:.0f} s"
+        text = f"step {step:,} waits for {join_names(map(name, late), NAMED)}: not read within {seconds:.0f} s"
         if seconds >= FAIL_SECONDS:
             raise DataError(f"{text}. Its disk or mount does not answer: mend it, then give the same command again.")
-        print(printable(f"paceline: {text}; still waiting"), file=sys.stderr, flush=True)
+        print(escape_control_characters(f"paceline: {text}; still waiting"), file=sys.stderr, flush=True)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.errors import DataError
-from paceline._utils.journal import LineFile, lock
-from paceline._utils.safe_read import is_whole, open_plain, open_plain_sized, parse, sealed
-from paceline.data.pack.plan import Shard
+from paceline._utils.journal import LineWriter, lock
+from paceline._utils.safe_read import has_valid_checksum, open_plain, open_plain_sized, parse_json, with_checksum
+from paceline.data.pack.plan import ShardPlan
 
 FILE_NAME = "pack.jsonl"
 LOCK = ".pack.lock"
@@ -32,7 +32,7 @@ class PackRecord:
     """The record of one folder, open for appending."""
 
     def __init__(self, out: Path) -> None:
-        """Raises DataError where the folder holds something else, UserError where it cannot be written to."""
+        """Raises DataError where the folder holds something else, PacelineError where it cannot be written to."""
         self.out = out
         path = out / FILE_NAME
         if not path.exists():
@@ -44,17 +44,17 @@ class PackRecord:
                 )
         elif not _begins_as_ours(path):
             raise DataError(f"{path}: not the record of a pack, so it is not written to. Choose another folder with --out.")
-        self._lines = LineFile(path)
-        found = [_line(path, number, line) for number, line in enumerate(self._lines.lines(), 1)]
-        self.begun: dict[str, Any] | None = found[0] if found else None
-        self.finished = {str(line["file"]): line for line in found[1:]}
+        self._lines = LineWriter(path)
+        results = [_line(path, number, line) for number, line in enumerate(self._lines.lines(), 1)]
+        self.begun: dict[str, Any] | None = results[0] if results else None
+        self.finished = {str(line["file"]): line for line in results[1:]}
 
-    def begin(self, identity: str, shards: list[Shard], facts: dict[str, Any]) -> None:
+    def begin(self, identity: str, shards: list[ShardPlan], facts: dict[str, Any]) -> None:
         """Write down what is going to be packed."""
         self.begun = {"pack": FORMAT, "identity": identity, **facts, "shards": [asdict(shard) for shard in shards]}
         self._append(self.begun)
 
-    def shards(self, identity: str, counts: dict[str, int]) -> list[Shard]:
+    def shards(self, identity: str, counts: dict[str, int]) -> list[ShardPlan]:
         """The files as they were planned when the pack was begun.
 
         counts  split -> its records
@@ -62,13 +62,13 @@ class PackRecord:
         """
         assert self.begun is not None
         if self.begun.get("pack") != FORMAT or self.begun.get("identity") != identity:
-            asked = {key: self.begun.get(key) for key in ("from", "request")}
+            begun = {key: self.begun.get(key) for key in ("from", "request")}
             raise DataError(
-                f"{self.out}: another pack was begun here, of other data or with other flags ({json.dumps(asked)[:300]}). Give that "
+                f"{self.out}: another pack was begun here, of other data or with other flags ({json.dumps(begun)[:300]}). Give that "
                 "command again, or choose another folder with --out."
             )
         try:
-            shards = [Shard(**entry) for entry in self.begun["shards"]]
+            shards = [ShardPlan(**entry) for entry in self.begun["shards"]]
             whole = all(_PLAIN.fullmatch(shard.file) for shard in shards)
             for split, count in counts.items():
                 own = [shard for shard in shards if shard.split == split]
@@ -80,13 +80,13 @@ class PackRecord:
             raise DataError(f"{self.out / FILE_NAME}: damaged. Delete {self.out} and pack again.")
         return shards
 
-    def finish(self, shard: Shard, parts: dict[str, dict[str, Any]]) -> None:
+    def finish(self, shard: ShardPlan, parts: dict[str, dict[str, Any]]) -> None:
         """All files of a shard are in place. parts: file name -> its bytes and SHA-256."""
         line = {"file": shard.file, "parts": parts}
         self._append(line)
         self.finished[shard.file] = line
 
-    def is_whole(self, shard: Shard) -> bool:
+    def is_whole(self, shard: ShardPlan) -> bool:
         """Whether a shard was finished, and its files are what was written. Reads all of them."""
         parts = self.finished.get(shard.file, {}).get("parts", {})
         return bool(parts) and all(
@@ -94,11 +94,11 @@ class PackRecord:
         )
 
     def _append(self, facts: dict[str, Any]) -> None:
-        self._lines.append(json.dumps(sealed(facts)), durable=True)
+        self._lines.append(json.dumps(with_checksum(facts)), durable=True)
 
 
 @contextmanager
-def locked(out: Path) -> Iterator[None]:
+def lock_folder(out: Path) -> Iterator[None]:
     """Makes the folder and holds it. Raises DataError where another process does, or it cannot be written to."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -129,8 +129,8 @@ def _begins_as_ours(path: Path) -> bool:
 
 def _line(path: Path, number: int, text: str) -> dict[str, Any]:
     try:
-        facts = parse(text)
-        if isinstance(facts, dict) and is_whole(facts) and (number == 1 or "file" in facts):
+        facts = parse_json(text)
+        if isinstance(facts, dict) and has_valid_checksum(facts) and (number == 1 or "file" in facts):
             return facts
     except ValueError:
         pass

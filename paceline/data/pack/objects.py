@@ -25,12 +25,12 @@ from PIL import Image
 
 from paceline._utils.hashing import sha256
 from paceline.data.containers.tf_example import Values, example_bytes
-from paceline.data.index.box_split import BoxSplit, ImageObjects, has_masks, truth_masks
-from paceline.data.pack.photo import Encoded
-from paceline.data.pack.plan import Source
+from paceline.data.index.box_split import BoxSplit, ImageObjects, has_masks, read_object_masks
+from paceline.data.pack.photo import EncodedImage
+from paceline.data.pack.plan import PackSplit
 from paceline.data.rle import compress, mask_pixels
 from paceline.data.shapes.outlines import run_lengths
-from paceline.data.transforms.exif import lies_on_its_side
+from paceline.data.transforms.exif import swaps_sides
 
 # Widths of a detection label's header, and of an object: class and corners.
 HEADER_WIDTH, OBJECT_WIDTH = 2, 5
@@ -46,20 +46,20 @@ def json_field(split: BoxSplit, i: int, name: str, size: tuple[int, int], with_s
     size       (height, width) in pixels of the photo as it is packed, in the stored frame: boxes and masks are scaled to it
     with_size  whether the annotations' frame is known
     """
-    height, width = reversed(size) if lies_on_its_side(split.index.orientation(i)) else size  # as the split was opened
+    height, width = reversed(size) if swaps_sides(split.index.orientation(i)) else size  # as the split was opened
     scale = np.array([width / split.widths[i], height / split.heights[i]])
     objects = split.objects(i)
     annotations = []
-    for place in range(len(objects.boxes)):
+    for index in range(len(objects.boxes)):
         entry: dict[str, Any] = {
-            "id": int(objects.annotation_ids[place]),
-            "category_id": int(split.category_ids[objects.classes[place] - 1]),
-            "category": split.names[objects.classes[place] - 1],
-            "bbox": (objects.boxes[place] * np.tile(scale, 2)).tolist(),
-            "area": float(objects.areas[place] * scale.prod()),
-            "iscrowd": int(objects.crowd[place]),
+            "id": int(objects.annotation_ids[index]),
+            "category_id": int(split.category_ids[objects.classes[index] - 1]),
+            "category": split.names[objects.classes[index] - 1],
+            "bbox": (objects.boxes[index] * np.tile(scale, 2)).tolist(),
+            "area": float(objects.areas[index] * scale.prod()),
+            "iscrowd": int(objects.crowd[index]),
         }
-        mask = _segmentation(split, objects.first + place, i, scale, (height, width))
+        mask = _segmentation(split, objects.first + index, i, scale, (height, width))
         annotations.append(entry if mask is None else {**entry, "segmentation": mask})
     record: dict[str, Any] = {"image_id": int(split.image_ids[i]), "file_name": name}
     if with_size:
@@ -69,12 +69,12 @@ def json_field(split: BoxSplit, i: int, name: str, size: tuple[int, int], with_s
 
 def detection_label(split: BoxSplit, i: int) -> np.ndarray:
     """(2 + 5 max(1, M),) float32: the widths 2 and 5, then class from 0 and corners as fractions inside the photo, or padding."""
-    objects = in_fractions(split, i, in_label(split.objects(i))) - [1, 0, 0, 0, 0]
+    objects = box_fractions(split, i, fits_label(split.objects(i))) - [1, 0, 0, 0, 0]
     numbers = objects.reshape(-1) if len(objects) else PADDING
     return np.concatenate([[HEADER_WIDTH, OBJECT_WIDTH], numbers]).astype(np.float32)
 
 
-def example_of(source: Source, row: int, photo: Encoded) -> bytes:
+def make_example(source: PackSplit, row: int, photo: EncodedImage) -> bytes:
     """The Example of row `row` of the source's index, whose photo is packed as `photo`."""
     name = source.names[row]
     form = next((form for beginning, form in _FORMATS if photo.data.startswith(beginning)), b"TIFF")
@@ -100,7 +100,7 @@ def example_of(source: Source, row: int, photo: Encoded) -> bytes:
     )
 
 
-def in_fractions(split: BoxSplit, i: int, kept: np.ndarray) -> np.ndarray:
+def box_fractions(split: BoxSplit, i: int, kept: np.ndarray) -> np.ndarray:
     """(kept objects, 5) float64: class 1..K, then x and y of both corners as fractions inside the photo.
 
     kept  (M,) bool
@@ -111,25 +111,25 @@ def in_fractions(split: BoxSplit, i: int, kept: np.ndarray) -> np.ndarray:
     return np.concatenate([objects.classes[kept, None], fractions], axis=1)
 
 
-def in_label(split: BoxSplit | ImageObjects) -> np.ndarray:
+def fits_label(split: BoxSplit | ImageObjects) -> np.ndarray:
     """(objects of the split, or of the image,) bool: those that a detection label can hold."""
-    return in_example(split) & (np.asarray(split.crowd) == 0)
+    return fits_example(split) & (np.asarray(split.crowd) == 0)
 
 
-def in_example(split: BoxSplit | ImageObjects) -> np.ndarray:
+def fits_example(split: BoxSplit | ImageObjects) -> np.ndarray:
     """(objects,) bool: those that an Example of the detection tools can hold, crowd regions among them."""
     return np.asarray(split.usable) == 1
 
 
-def _object_features(split: BoxSplit, i: int, photo: Encoded) -> dict[str, Values]:
+def _object_features(split: BoxSplit, i: int, photo: EncodedImage) -> dict[str, Values]:
     objects = split.objects(i)
-    kept = in_example(objects)
-    numbers = in_fractions(split, i, kept)
+    kept = fits_example(objects)
+    numbers = box_fractions(split, i, kept)
     classes = objects.classes[kept] - 1
     scale = photo.width / float(split.widths[i]) * photo.height / float(split.heights[i])
     features: dict[str, Values] = {
-        f"image/object/bbox/{corner}": numbers[:, place].tolist()
-        for place, corner in enumerate(("xmin", "ymin", "xmax", "ymax"), start=1)
+        f"image/object/bbox/{corner}": numbers[:, index].tolist()
+        for index, corner in enumerate(("xmin", "ymin", "xmax", "ymax"), start=1)
     }
     features |= {
         "image/source_id": [b"%d" % split.image_ids[i]],
@@ -148,7 +148,7 @@ def _png_masks(split: BoxSplit, i: int, kept: np.ndarray, size: tuple[int, int])
     """A PNG of 0 and 1 for each object that is kept, of the photo's packed size (height, width)."""
     annotated = int(split.heights[i]), int(split.widths[i])
     masks = []
-    for counts in truth_masks(split, np.array([i])).masks.take(np.flatnonzero(kept)):
+    for counts in read_object_masks(split, np.array([i])).masks.take(np.flatnonzero(kept)):
         out = io.BytesIO()
         mask = _nearest(mask_pixels({"size": list(annotated), "counts": counts}), size)
         Image.fromarray(mask).save(out, "PNG")

@@ -23,25 +23,34 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline._utils.atomic_write import sweep, write_whole
+from paceline._utils.atomic_write import atomic_write, remove_stale_parts
 from paceline._utils.errors import DataError
 from paceline._utils.text import tidy_name
 from paceline.data.containers.listing import container_stamp
 from paceline.data.containers.source import prepare_containers
 from paceline.data.containers.split_files import ContainerRequest
-from paceline.data.formats.class_folders import first_twice
+from paceline.data.formats.class_folders import find_duplicate
 from paceline.data.index.box_split import BoxSplit
 from paceline.data.index.index import Index, open_split
 from paceline.data.index.manifest import FILE_NAME as MANIFEST
 from paceline.data.index.manifest import Manifest
-from paceline.data.pack.journal import PackRecord, locked
-from paceline.data.pack.objects import in_example, in_fractions, in_label
-from paceline.data.pack.plan import Form, PackRequest, Shard, Source, check_request, identity, open_sources, plan_shards
-from paceline.data.pack.write import Pool, write_shard
-from paceline.data.prepare.journal import PrepareJournal, journal_of
-from paceline.data.prepare.verify_image import Facts
+from paceline.data.pack.journal import PackRecord, lock_folder
+from paceline.data.pack.objects import box_fractions, fits_example, fits_label
+from paceline.data.pack.plan import (
+    Form,
+    PackRequest,
+    PackSplit,
+    ShardPlan,
+    check_request,
+    open_sources,
+    pack_identity,
+    plan_shards,
+)
+from paceline.data.pack.write import EncoderPool, write_shard
+from paceline.data.prepare.journal import PrepareJournal, open_prepare_journal
+from paceline.data.prepare.verify_image import ImageInfo
 from paceline.data.storage.store import LocalFiles
-from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.detect import count_cpus
 
 CLASSES = "classes.json"
 # Index, journal and what a file system needs itself.
@@ -66,7 +75,7 @@ def pack(
     manifest  of what is packed, fresh
     workers   threads that read and encode; 0: one a core, more where a store answers many at once
     progress  called with (records done, records in all, what is being done)
-    Raises UserError for an impossible request, DataError for a record that cannot be read or a folder that cannot take it;
+    Raises PacelineError for an impossible request, DataError for a record that cannot be read or a folder that cannot take it;
     what is finished stays, and no file under its final name is ever half written.
     """
     check_request(request)
@@ -75,17 +84,17 @@ def pack(
     if holder is not None or out == manifest.folder:
         raise DataError(f"--out {out}: lies in the data set that is packed. Choose a folder outside {holder or out}.")
     _check_frames(manifest, request)
-    with locked(out):
+    with lock_folder(out):
         record = PackRecord(out)
         sources = open_sources(manifest, request)
         if any(not len(source.order) for source in sources.values()):
             raise DataError(f"{manifest.folder}: a split without photos cannot be packed.")
         if record.begun is None:
             facts = {"from": str(manifest.folder), "content_hash": manifest.content_hash, "request": asdict(request)}
-            record.begin(identity(manifest, request), plan_shards(sources, request), facts)
+            record.begin(pack_identity(manifest, request), plan_shards(sources, request), facts)
         counts = {name: len(source.order) for name, source in sources.items()}
-        shards = record.shards(identity(manifest, request), counts)
-        sweep(out)
+        shards = record.shards(pack_identity(manifest, request), counts)
+        remove_stale_parts(out)
         total = sum(shard.last - shard.first for shard in shards)
         left, done = [], 0
         for shard in shards:
@@ -103,9 +112,9 @@ def pack(
             )
         write_classes(out, manifest, request)
         at_once = max((source.index.records.at_once for source in sources.values()), default=1)
-        threads = workers or max(cpu_cores(), min(64, at_once))
+        threads = workers or max(count_cpus(), min(64, at_once))
         wanted, written = list(sources.values()), lambda more: progress(done + more, total, "packing")
-        with closing(Pool(threads, wanted, request, written)) as pool:
+        with closing(EncoderPool(threads, wanted, request, written)) as pool:
             for shard in left:
                 record.finish(shard, write_shard(out, shard, sources[shard.split], request, pool))
         packed = _prepare_packed(out, manifest, sources, shards, request, workers, progress)
@@ -145,14 +154,14 @@ def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
         ids = range(len(manifest.classes)) if request.to == "recordio" else manifest.category_ids
         named = [{"id": number, "name": name} for number, name in zip(ids or (), manifest.classes)]
         text = json.dumps({"categories": named}, indent=1)
-    write_whole(out / CLASSES, text + "\n", sync=True)
+    atomic_write(out / CLASSES, text + "\n", sync=True)
 
 
 def _prepare_packed(
     out: Path,
     manifest: Manifest,
-    sources: dict[str, Source],
-    shards: Sequence[Shard],
+    sources: dict[str, PackSplit],
+    shards: Sequence[ShardPlan],
     request: PackRequest,
     workers: int,
     progress: Progress,
@@ -166,7 +175,7 @@ def _prepare_packed(
         classes=str(out / CLASSES) if with_list else "",
         on_class_mismatch="warn",
     )
-    writer = PrepareJournal(journal_of(out))
+    writer = PrepareJournal(open_prepare_journal(out))
     for source in sources.values():
         writer.append(_known(out, source, shards))
     packed = prepare_containers(
@@ -191,8 +200,8 @@ def _prepare_packed(
 
 def _same_objects(index: Index, boxes: BoxSplit, order: np.ndarray, form: Form) -> bool:
     """Whether each photo has the classes and boxes that its label, or its Example, was to hold."""
-    kept = in_label if form == "recordio" else in_example
-    wanted = [in_fractions(boxes, row, kept(boxes.objects(row))).astype(np.float32) for row in order.tolist()]
+    kept = fits_label if form == "recordio" else fits_example
+    wanted = [box_fractions(boxes, row, kept(boxes.objects(row))).astype(np.float32) for row in order.tolist()]
     counts = [len(objects) for objects in wanted]
     if not np.array_equal(np.diff(index.extra["object_starts"]), counts):
         return False
@@ -207,12 +216,12 @@ def _same_objects(index: Index, boxes: BoxSplit, order: np.ndarray, form: Form) 
 def _keeps_names(classes: tuple[str, ...]) -> bool:
     """Whether a list of classes keeps these names; else the folders in the pack name them."""
     try:
-        return first_twice(classes) is None and all(tidy_name(name) == name for name in classes)
+        return find_duplicate(classes) is None and all(tidy_name(name) == name for name in classes)
     except ValueError:
         return False
 
 
-def _files(out: Path, split: str, shards: Sequence[Shard]) -> tuple[str, ...]:
+def _files(out: Path, split: str, shards: Sequence[ShardPlan]) -> tuple[str, ...]:
     """The files of a split: by a pattern that finds them all, or by their names where the folder's own would be taken for one."""
     own = [shard.file for shard in shards if shard.split == split]
     if len(own) < 2 or _PATTERN.search(str(out)):
@@ -220,7 +229,7 @@ def _files(out: Path, split: str, shards: Sequence[Shard]) -> tuple[str, ...]:
     return (f"{out}/{own[0].partition('-')[0]}-*{Path(own[0]).suffix}",)
 
 
-def _known(out: Path, source: Source, shards: Sequence[Shard]) -> Iterator[tuple[bytes, Facts]]:
+def _known(out: Path, source: PackSplit, shards: Sequence[ShardPlan]) -> Iterator[tuple[bytes, ImageInfo]]:
     """The facts of the photos that were copied as they were."""
     index = source.index
     if not {"flags", "digests"} <= index.extra.keys():
@@ -234,11 +243,11 @@ def _known(out: Path, source: Source, shards: Sequence[Shard]) -> Iterator[tuple
         for row in source.order[shard.first : shard.last].tolist():
             if not source.anew[row]:
                 size = (int(index.heights[row]), int(index.widths[row]))
-                facts = Facts(int(index.lengths[row]), stamp, *size, int(flags[row]), int(digests[row]))
+                facts = ImageInfo(int(index.lengths[row]), stamp, *size, int(flags[row]), int(digests[row]))
                 yield f"{source.split}/".encode() + source.names[row], facts
 
 
-def _notes(sources: dict[str, Source], request: PackRequest) -> list[str]:
+def _notes(sources: dict[str, PackSplit], request: PackRequest) -> list[str]:
     """What a reader of the pack should know of changes and losses."""
     notes = []
     if anew := sum(int(source.anew.sum()) for source in sources.values()):
@@ -249,12 +258,12 @@ def _notes(sources: dict[str, Source], request: PackRequest) -> list[str]:
         )
     boxed = [source.boxes for source in sources.values() if source.boxes is not None]
     if boxed and request.to == "tfrecord":
-        lost = sum(int(np.count_nonzero(~in_example(boxes))) for boxes in boxed)
+        lost = sum(int(np.count_nonzero(~fits_example(boxes))) for boxes in boxed)
         clipped = "boxes are cut at the photo's border, annotation ids are left out, masks are PNGs of its pixels"
         left_out = f", {lost:,} boxes without area inside the photo are left out" if lost else ""
         notes.append(f"Examples hold numbers of 32 bits: {clipped}{left_out}. --to webdataset keeps everything")
     if boxed and request.to == "recordio":
-        lost = sum(int(np.count_nonzero(~in_label(boxes))) for boxes in boxed)
+        lost = sum(int(np.count_nonzero(~fits_label(boxes))) for boxes in boxed)
         masks = any(len(boxes.polygon_points) or len(boxes.rle_counts) for boxes in boxed)
         left = ["category ids", "image ids", "areas", *(["masks"] if masks else [])]
         if lost:

@@ -24,9 +24,9 @@ from paceline._utils.errors import DataError
 from paceline._utils.names import IMAGE_SUFFIXES
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import FILES, Manifest
-from paceline.data.prepare.verify_image import GREY_MODES
-from paceline.data.transforms.exif import UPRIGHT, orientation_of
-from paceline.data.transforms.image_header import open_picture
+from paceline.data.prepare.verify_image import GRAY_MODES
+from paceline.data.transforms.exif import UPRIGHT, read_orientation
+from paceline.data.transforms.image_header import open_image
 from paceline.data.transforms.image_io import to_rgb
 
 _ORIENTATION = 0x0112
@@ -34,7 +34,7 @@ _JPEG = (b".jpg", b".jpeg")
 _BREAKS = bytes.maketrans(b"\t\n\r\0", b"____")
 
 
-class Encoded(NamedTuple):
+class EncodedImage(NamedTuple):
     """A photo as it is packed; sizes in pixels of the stored frame."""
 
     data: bytes
@@ -53,7 +53,7 @@ def smaller_size(height: int, width: int, short: int) -> tuple[int, int]:
     return (short, longer) if height <= width else (longer, short)
 
 
-def encoded_anew(index: Index, row: int, short: int, quality: int) -> Encoded:
+def reencode_record(index: Index, row: int, short: int, quality: int) -> EncodedImage:
     """A record of a data set as `encode` makes it. Raises DataError, naming it, where it cannot be read or decoded."""
     data = index.read(row)
     try:
@@ -64,15 +64,15 @@ def encoded_anew(index: Index, row: int, short: int, quality: int) -> Encoded:
         raise DataError(f"{index.name(row)}: cannot be decoded ({error}). {index.records.places.remedy}") from None
 
 
-def encode(data: bytes, short: int, quality: int) -> Encoded:
+def encode(data: bytes, short: int, quality: int) -> EncodedImage:
     """The photo as a JPEG, its shorter side at most `short` (0: its size). Raises whatever Pillow's readers raise."""
-    orientation = orientation_of(data)
-    with open_picture(data) as opened:
+    orientation = read_orientation(data)
+    with open_image(data) as opened:
         if opened.format == "TIFF":
             orientation = UPRIGHT  # Pillow turned it as it read it
-        grey = opened.mode in GREY_MODES
+        gray = opened.mode in GRAY_MODES
         picture = to_rgb(opened)
-    if grey:
+    if gray:
         picture = picture.convert("L")
     height, width = smaller_size(picture.height, picture.width, short)
     if (height, width) != (picture.height, picture.width):
@@ -82,7 +82,7 @@ def encode(data: bytes, short: int, quality: int) -> Encoded:
     if orientation != UPRIGHT:
         exif[_ORIENTATION] = orientation
     picture.save(out, "JPEG", quality=quality, **({"exif": exif.tobytes()} if orientation != UPRIGHT else {}))
-    return Encoded(out.getvalue(), height, width)
+    return EncodedImage(out.getvalue(), height, width)
 
 
 def class_folders(classes: Sequence[str]) -> list[bytes]:

@@ -15,19 +15,19 @@ from typing import Literal
 
 import numpy as np
 
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.hashing import json_sha256
 from paceline._utils.reporter import Reporter
-from paceline._utils.text import short
+from paceline._utils.text import abbreviate
 from paceline.data.containers.label_exports import prepare_first
 from paceline.data.formats.layouts import detect_layout
 from paceline.data.index.box_split import BoxSplit, open_boxes
 from paceline.data.index.index import Index, open_split
-from paceline.data.index.manifest import Kind, Manifest, manifest_places, prepare_again
-from paceline.data.index.staleness import check_fresh
+from paceline.data.index.manifest import Kind, Manifest, manifest_candidates, repeat_command
+from paceline.data.index.staleness import find_stale_file
 from paceline.data.loader.sampler import permutation
-from paceline.data.pack.photo import encoded_anew, packed_names, smaller_size
-from paceline.data.prepare.auto_prepare import ensure_prepared, name_addresses
+from paceline.data.pack.photo import packed_names, reencode_record, smaller_size
+from paceline.data.prepare.auto_prepare import prepare_if_needed, report_addresses
 
 Form = Literal["webdataset", "recordio", "tfrecord"]
 Order = Literal["kept", "shuffled"]
@@ -36,7 +36,7 @@ FORMS: tuple[Form, ...] = ("webdataset", "recordio", "tfrecord")
 USUAL_QUALITY = 90  # of photos that are made smaller and no quality was named
 USUAL_SHARD = 1 << 30
 # Smaller photos than this are of no use to any network here.
-LEAST_SHORT, MOST_SHORT = 16, 1 << 16
+MIN_SHORT, MAX_SHORT = 16, 1 << 16
 
 SUFFIX = {"webdataset": ".tar", "recordio": ".rec", "tfrecord": ".tfrecord"}
 # A tar's header, and what its label's file takes; RecordIO's headers with the lines beside it; an Example's names.
@@ -59,7 +59,7 @@ class PackRequest:
     order: Order = "kept"
     seed: int = 0  # of the shuffled order
     short: int = 0  # pixels of the shorter side of photos whose shorter side is longer; 0: sizes are kept
-    quality: int = 0  # of JPEGs that are written anew, 1 to 100; without `short`, of every photo; 0: USUAL_QUALITY
+    quality: int = 0  # of JPEGs that are written anew, 1 to 100; without `abbreviate`, of every photo; 0: USUAL_QUALITY
     shards: int = 0  # files of the training split; 0: as many as `shard_bytes` makes
     shard_bytes: int = 0  # about so many a file; 0: USUAL_SHARD, or one file a split for recordio
 
@@ -74,34 +74,34 @@ class PackRequest:
 
 
 def check_request(request: PackRequest) -> None:
-    """Raises UserError, naming the flag, for an impossible value."""
+    """Raises PacelineError, naming the flag, for an impossible value."""
     if request.to not in FORMS:
-        raise UserError(f"--to {short(request.to)}: there is no such form. Known: {', '.join(FORMS)}.")
+        raise PacelineError(f"--to {abbreviate(request.to)}: there is no such form. Known: {', '.join(FORMS)}.")
     if request.quality and not 1 <= request.quality <= 100:
-        raise UserError(f"--quality {request.quality}: JPEG's quality is a number from 1 to 100; 90 is usual.")
-    if request.short and not LEAST_SHORT <= request.short <= MOST_SHORT:
-        raise UserError(
-            f"--short {request.short}: the shorter side in pixels, {LEAST_SHORT} to {MOST_SHORT:,}; 256 is usual for ImageNet."
+        raise PacelineError(f"--quality {request.quality}: JPEG's quality is a number from 1 to 100; 90 is usual.")
+    if request.short and not MIN_SHORT <= request.short <= MAX_SHORT:
+        raise PacelineError(
+            f"--short {request.short}: the shorter side in pixels, {MIN_SHORT} to {MAX_SHORT:,}; 256 is usual for ImageNet."
         )
     if request.shards and request.shard_bytes:
-        raise UserError("--shards and --shard-size: each says how the data is cut. Name one of them.")
+        raise PacelineError("--shards and --shard-size: each says how the data is cut. Name one of them.")
     if request.shards < 0:
-        raise UserError(f"--shards {request.shards}: a number of files, 1 or more.")
+        raise PacelineError(f"--shards {request.shards}: a number of files, 1 or more.")
 
 
 def parse_bytes(text: str, flag: str) -> int:
-    """'1GiB' -> 1073741824, '500MB' -> 500000000; "" -> 0. Raises UserError."""
+    """'1GiB' -> 1073741824, '500MB' -> 500000000; "" -> 0. Raises PacelineError."""
     if not text:
         return 0
     match = _SIZE.fullmatch(text.strip())
     number = 0 if match is None else int(float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()])
     if number < 1:
-        raise UserError(f"{flag} {short(text)}: no size. Write it as 1GiB, 500MB or 1000000.")
+        raise PacelineError(f"{flag} {abbreviate(text)}: no size. Write it as 1GiB, 500MB or 1000000.")
     return number
 
 
 @dataclass(frozen=True)
-class Source:
+class PackSplit:
     """One split of what is packed."""
 
     index: Index
@@ -118,7 +118,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Shard:
+class ShardPlan:
     """One file: the places first..last-1 of a split's order."""
 
     split: str
@@ -128,7 +128,7 @@ class Shard:
     estimate: int  # bytes
 
 
-def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, Source]:
+def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, PackSplit]:
     """The splits of a prepared data set, as they are to be packed. Raises DataError where an index is damaged."""
     sources = {}
     for name, split in manifest.splits.items():
@@ -143,7 +143,7 @@ def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, Source]:
             # A photo with an EXIF rotation, and boxes of an unknown frame: the pack names none either.
             has_frame = index.orientations == 1
         kept = request.order == "kept"
-        sources[name] = Source(
+        sources[name] = PackSplit(
             index=index,
             boxes=None if split.boxes is None else open_boxes(manifest, name, reading),
             classes=manifest.class_names or manifest.classes,
@@ -156,7 +156,7 @@ def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, Source]:
     return sources
 
 
-def plan_shards(sources: dict[str, Source], request: PackRequest) -> list[Shard]:
+def plan_shards(sources: dict[str, PackSplit], request: PackRequest) -> list[ShardPlan]:
     """How the splits are cut into files."""
     shards = []
     most = max((len(source.order) for source in sources.values()), default=0)
@@ -177,16 +177,16 @@ def plan_shards(sources: dict[str, Source], request: PackRequest) -> list[Shard]
             if request.to == "tfrecord":
                 split = VALIDATION if name == "val" and source.boxes is None else name
                 stem = f"{split}-{number:05d}-of-{len(edges) - 1:05d}"
-            shards.append(Shard(name, stem + SUFFIX[request.to], begin, end, int(sizes[begin:end].sum())))
+            shards.append(ShardPlan(name, stem + SUFFIX[request.to], begin, end, int(sizes[begin:end].sum())))
     return shards
 
 
-def identity(manifest: Manifest, request: PackRequest) -> str:
+def pack_identity(manifest: Manifest, request: PackRequest) -> str:
     """What a begun pack must be of, to be resumed: 64 hex digits of the request and the data."""
     return json_sha256([asdict(request), manifest.content_hash])
 
 
-def _estimates(source: Source, request: PackRequest) -> np.ndarray:
+def _estimates(source: PackSplit, request: PackRequest) -> np.ndarray:
     """(N,) int64 bytes that each place of the pack will about take."""
     index = source.index
     lengths = index.lengths.astype(np.float64)
@@ -198,7 +198,7 @@ def _estimates(source: Source, request: PackRequest) -> np.ndarray:
 
     if len(rows):
         tried = rows[np.unique(np.linspace(0, len(rows) - 1, _TRIED, dtype=np.int64))].tolist()
-        written = sum(len(encoded_anew(index, i, request.short, request.jpeg_quality).data) for i in tried)
+        written = sum(len(reencode_record(index, i, request.short, request.jpeg_quality).data) for i in tried)
         # Bytes go with pixels, whatever quality the photos came in.
         lengths[rows] = np.array([pixels(i) for i in rows.tolist()]) * (written / sum(map(pixels, tried)))
     objects = np.zeros(len(lengths)) if source.boxes is None else np.diff(source.boxes.object_starts)
@@ -208,35 +208,35 @@ def _estimates(source: Source, request: PackRequest) -> np.ndarray:
 def _cut(sizes: Sequence[int] | np.ndarray, most: int) -> list[int]:
     """Where each file begins: one is full when the next record would make it larger than `most`."""
     edges, filled = [0], 0
-    for place, size in enumerate(np.asarray(sizes).tolist()):
+    for index, size in enumerate(np.asarray(sizes).tolist()):
         if filled and filled + size > most:
-            edges.append(place)
+            edges.append(index)
             filled = 0
         filled += size
     return edges
 
 
-def prepared_source(folder: str, reporter: Reporter) -> Manifest:
+def prepare_source(folder: str, reporter: Reporter) -> Manifest:
     """The fresh manifest of a data set; a folder that was not prepared yet is prepared first, as training would.
 
     folder  a data set's root, or a folder that prepare wrote to; it may have one split alone where it was prepared
     The reporter gets lines: for hosts that an index names, and when something is prepared
-    Raises UserError where there is no such folder, DataError where it cannot be used.
+    Raises PacelineError where there is no such folder, DataError where it cannot be used.
     """
     root = Path(folder).expanduser()
     if not root.is_dir():
         first = prepare_first(folder)
-        raise UserError(
+        raise PacelineError(
             f"{folder}: {first or 'there is no such folder. Name a data set, or a folder that prepare wrote to.'}"
         )
     stale = None
-    for path in manifest_places(root):
+    for path in manifest_candidates(root):
         manifest = Manifest.load(path)
-        name_addresses(manifest, root, reporter)
-        if (why := check_fresh(manifest)) is None:
+        report_addresses(manifest, root, reporter)
+        if (why := find_stale_file(manifest)) is None:
             return manifest
-        stale = stale or DataError(f"{root}: out of date: {why}. Prepare it again:\n  {prepare_again(manifest)}")
+        stale = stale or DataError(f"{root}: out of date: {why}. Prepare it again:\n  {repeat_command(manifest)}")
     if stale is not None:
         raise stale
     kind: Kind = "class-folder" if detect_layout(root) is None else "boxes"
-    return Manifest.load(ensure_prepared(root, kind=kind, reporter=reporter))
+    return Manifest.load(prepare_if_needed(root, kind=kind, reporter=reporter))

@@ -17,25 +17,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline._utils.atomic_write import whole
-from paceline.data.containers.recordio import Packed, idx_text, lst_line, write_recordio
+from paceline._utils.atomic_write import atomic_writer
+from paceline.data.containers.recordio import RecordIOContent, format_idx, format_lst_line, write_recordio
 from paceline.data.containers.tar import write_tar
 from paceline.data.containers.tfrecord import write_tfrecord
-from paceline.data.pack.objects import detection_label, example_of, json_field
-from paceline.data.pack.photo import Encoded, encoded_anew
-from paceline.data.pack.plan import PackRequest, Shard, Source
-from paceline.data.workers.crew import Crew
+from paceline.data.pack.objects import detection_label, json_field, make_example
+from paceline.data.pack.photo import EncodedImage, reencode_record
+from paceline.data.pack.plan import PackRequest, PackSplit, ShardPlan
+from paceline.data.workers.crew import WorkerCrew
 
 
-class Photo(NamedTuple):
+class PackedImage(NamedTuple):
     """One record to be packed."""
 
     place: int  # in the split's packed order
     row: int  # in the index
-    encoded: Encoded
+    encoded: EncodedImage
 
 
-class Pool:
+class EncoderPool:
     """Workers that read photos and encode them, a bounded number ahead of the writer.
 
     sources   of all shards
@@ -43,18 +43,18 @@ class Pool:
     """
 
     def __init__(
-        self, workers: int, sources: Sequence[Source], request: PackRequest, progress: Callable[[int], None]
+        self, workers: int, sources: Sequence[PackSplit], request: PackRequest, progress: Callable[[int], None]
     ) -> None:
         self._sources, self._ahead, self._progress, self._written = sources, 2 * workers, progress, 0
         # What is only copied is soon read; who waits for a store needs no core.
         anew = any(source.anew.any() for source in sources)
         portable = all(source.index.records.portable for source in sources)
-        self._crew = Crew(partial(_photo, sources, request), workers, processes=anew and portable)
+        self._crew = WorkerCrew(partial(_photo, sources, request), workers, processes=anew and portable)
 
-    def photos(self, source: Source, first: int, last: int) -> Iterator[Photo]:
+    def photos(self, source: PackSplit, first: int, last: int) -> Iterator[PackedImage]:
         """The records at these places, in order. Raises DataError where one cannot be read, or changed."""
         number = next(number for number, one in enumerate(self._sources) if one is source)
-        for photo in self._crew.in_order(((number, place) for place in range(first, last)), ahead=self._ahead):
+        for photo in self._crew.in_order(((number, index) for index in range(first, last)), ahead=self._ahead):
             yield photo
             self._written += 1
             self._progress(self._written)
@@ -64,15 +64,17 @@ class Pool:
         self._crew.close()
 
 
-def _photo(sources: Sequence[Source], request: PackRequest, number: int, place: int) -> Photo:
+def _photo(sources: Sequence[PackSplit], request: PackRequest, number: int, position: int) -> PackedImage:
     source = sources[number]
-    row, index = int(source.order[place]), source.index
+    row, index = int(source.order[position]), source.index
     if source.anew[row]:
-        return Photo(place, row, encoded_anew(index, row, request.short, request.jpeg_quality))
-    return Photo(place, row, Encoded(index.read(row), int(index.heights[row]), int(index.widths[row])))
+        return PackedImage(position, row, reencode_record(index, row, request.short, request.jpeg_quality))
+    return PackedImage(position, row, EncodedImage(index.read(row), int(index.heights[row]), int(index.widths[row])))
 
 
-def write_shard(out: Path, shard: Shard, source: Source, request: PackRequest, pool: Pool) -> dict[str, dict[str, Any]]:
+def write_shard(
+    out: Path, shard: ShardPlan, source: PackSplit, request: PackRequest, pool: EncoderPool
+) -> dict[str, dict[str, Any]]:
     """-> file name -> bytes and SHA-256 of what is in place now.
 
     Raises DataError for a record, OSError for the folder; then none of the new files is there.
@@ -81,7 +83,7 @@ def write_shard(out: Path, shard: Shard, source: Source, request: PackRequest, p
     if request.to == "webdataset":
         return {shard.file: _write_summed(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
     if request.to == "tfrecord":
-        examples = (example_of(source, photo.row, photo.encoded) for photo in photos)
+        examples = (make_example(source, photo.row, photo.encoded) for photo in photos)
         return {shard.file: _write_summed(out / shard.file, lambda file: write_tfrecord(file, examples))}
     placed: list[tuple[int, int]] = []
     lines: list[bytes] = []
@@ -91,12 +93,12 @@ def write_shard(out: Path, shard: Shard, source: Source, request: PackRequest, p
 
     parts = {shard.file: _write_summed(out / shard.file, write_records)}
     stem = Path(shard.file).stem
-    for name, text in ((f"{stem}.idx", idx_text(placed)), (f"{stem}.lst", b"".join(lines))):
+    for name, text in ((f"{stem}.idx", format_idx(placed)), (f"{stem}.lst", b"".join(lines))):
         parts[name] = _write_summed(out / name, lambda file, text=text: file.write(text))
     return parts
 
 
-def _samples(photos: Iterator[Photo], source: Source) -> Iterator[tuple[bytes, bytes]]:
+def _samples(photos: Iterator[PackedImage], source: PackSplit) -> Iterator[tuple[bytes, bytes]]:
     for photo in photos:
         name = source.names[photo.row]
         yield name, photo.encoded.data
@@ -108,12 +110,12 @@ def _samples(photos: Iterator[Photo], source: Source) -> Iterator[tuple[bytes, b
             yield stem + b".json", json_field(source.boxes, photo.row, os.fsdecode(name), size, has_frame)
 
 
-def _records(photos: Iterator[Photo], source: Source, lines: list[bytes]) -> Iterator[Packed]:
+def _records(photos: Iterator[PackedImage], source: PackSplit, lines: list[bytes]) -> Iterator[RecordIOContent]:
     for photo in photos:
         boxes = source.boxes
         labels = float(source.index.labels[photo.row]) if boxes is None else detection_label(boxes, photo.row)
-        lines.append(lst_line(photo.place, np.atleast_1d(labels).tolist(), source.names[photo.row]))
-        yield Packed(photo.place, labels, photo.encoded.data)
+        lines.append(format_lst_line(photo.place, np.atleast_1d(labels).tolist(), source.names[photo.row]))
+        yield RecordIOContent(photo.place, labels, photo.encoded.data)
 
 
 class _Summed(io.RawIOBase):
@@ -130,7 +132,7 @@ class _Summed(io.RawIOBase):
 
 
 def _write_summed(path: Path, write: Callable[[Any], object]) -> dict[str, Any]:
-    with whole(path, sync=True) as part, open(part, "wb", buffering=1 << 20) as file:
+    with atomic_writer(path, sync=True) as part, open(part, "wb", buffering=1 << 20) as file:
         summed = _Summed(file)
         write(summed)
     return {"bytes": summed.total, "sha256": summed.digest.hexdigest()}

@@ -10,22 +10,29 @@ from typing import TypeVar
 
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.text import counted, one_line
-from paceline.data.formats.class_folders import TRAIN_FOLDER, list_class_folders, names_changed
+from paceline._utils.text import escape_to_line, format_count
+from paceline.data.formats.class_folders import TRAIN_FOLDER, class_names_changed, list_class_folders
 from paceline.data.formats.published_sets import official_wnids
-from paceline.data.index.manifest import Kind, Manifest, cache_place, manifest_places, prepare_again, prepare_command
-from paceline.data.index.staleness import addresses, check_fresh, refuse_stale_containers
-from paceline.data.prepare.class_source import class_folders, class_place
-from paceline.data.prepare.pipeline import OnFlaw, Source, write_prepared
+from paceline.data.index.manifest import (
+    Kind,
+    Manifest,
+    cached_manifest_folder,
+    manifest_candidates,
+    prepare_command,
+    repeat_command,
+)
+from paceline.data.index.staleness import find_stale_file, refuse_stale_containers, remote_addresses
+from paceline.data.prepare.class_source import choose_class_manifest_folder, class_folders
+from paceline.data.prepare.pipeline import ListedDataset, OnFlaw, write_prepared
 from paceline.data.prepare.val_split import ValSplit
 
 # Hosts and buckets that a line names.
-MOST_ADDRESSES = 5
+MAX_ADDRESSES = 5
 Request = TypeVar("Request")
 KINDS: dict[Kind, str] = {"class-folder": "class folders", "boxes": "boxes"}
 
 
-def ensure_prepared(
+def prepare_if_needed(
     root: Path,
     *,
     kind: Kind = "class-folder",
@@ -44,8 +51,8 @@ def ensure_prepared(
     """
     boxes = kind == "boxes"
     why, source_root, outdated = "no manifest yet", Path(os.path.realpath(root)), None
-    places = manifest_places(root)
-    for path in places:
+    paths = manifest_candidates(root)
+    for path in paths:
         try:
             manifest = Manifest.load(path)
         except DataError as error:
@@ -67,32 +74,32 @@ def ensure_prepared(
         if "val" not in manifest.splits:
             raise DataError(
                 f"{manifest.folder}: no validation photos, so nothing to measure on. Prepare it again with --val FILE..., or with "
-                f"a fifth of the photos set apart:\n  {prepare_again(manifest)} --val-fraction 0.2"
+                f"a fifth of the photos set apart:\n  {repeat_command(manifest)} --val-fraction 0.2"
             )
-        name_addresses(manifest, root, reporter)
-        stale = why_stale(manifest)
+        report_addresses(manifest, root, reporter)
+        stale = explain_stale(manifest)
         if stale is None:
             return path.parent
         why, source_root = f"its manifest is out of date: {stale}", manifest.root_path
         refuse_stale_containers(manifest, why)
         outdated = manifest
         if boxes and (manifest.request or {}).get("images"):
-            raise DataError(f"{root}: {why}. Prepare it again:\n  {prepare_again(manifest)}")
+            raise DataError(f"{root}: {why}. Prepare it again:\n  {repeat_command(manifest)}")
         # Where `root` is a folder that prepare wrote to, a newer manifest of the same images may lie in the cache.
-        places.extend(other for other in manifest_places(source_root) if other not in places)
+        paths.extend(other for other in manifest_candidates(source_root) if other not in paths)
     find = _annotated_photos if boxes else _class_photos
-    source, place, command = find(root, source_root, outdated, on_missing)
+    source, folder, command = find(root, source_root, outdated, on_missing)
     if source.images > small:
         raise DataError(
-            f"{source_root}: {counted(source.images, 'image')}, {why}. Verify them once, before training:\n  {command}"
+            f"{source_root}: {format_count(source.images, 'image')}, {why}. Verify them once, before training:\n  {command}"
         )
-    return prepare_now(source, place, f"{source_root}: {why};", "image", reporter)
+    return prepare_now(source, folder, f"{source_root}: {why};", "image", reporter)
 
 
-def prepare_now(source: Source, place: Path, title: str, noun: str, reporter: Reporter) -> Path:
+def prepare_now(source: ListedDataset, path: Path, title: str, noun: str, reporter: Reporter) -> Path:
     """Verify a set, write its manifest and report what was found -> the manifest's folder."""
-    reporter.line(f"{title} verifying its {counted(source.images, noun)} once (kept in {place})")
-    manifest = write_prepared(source, place)
+    reporter.line(f"{title} verifying its {format_count(source.images, noun)} once (kept in {path})")
+    manifest = write_prepared(source, path)
     for line in reporter.describe(manifest):
         reporter.line(line)
     return manifest.folder
@@ -100,7 +107,7 @@ def prepare_now(source: Source, place: Path, title: str, noun: str, reporter: Re
 
 def _annotated_photos(
     root: Path, source_root: Path, outdated: Manifest | None, on_missing: OnFlaw
-) -> tuple[Source, Path, str]:
+) -> tuple[ListedDataset, Path, str]:
     """Photos with boxes -> what to prepare, where to, and the command that does the same."""
     # Here, because class folders need no reader of YAML.
     from paceline.data.prepare.box_source import BoxRequest, annotated_boxes
@@ -115,10 +122,10 @@ def _annotated_photos(
             f"{root}: class folders without boxes, and this recipe learns boxes. Train a classifier on it:\n"
             f"  paceline train resnet50-tiny --data {shlex.quote(str(root))}"
         ) from None
-    return source, cache_place(source_root), source.command
+    return source, cached_manifest_folder(source_root), source.command
 
 
-def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: OnFlaw) -> tuple[Source, Path, str]:
+def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: OnFlaw) -> tuple[ListedDataset, Path, str]:
     """The same of class folders."""
     try:
         source = class_folders(source_root, val=_recorded_request(ValSplit, outdated))
@@ -129,25 +136,25 @@ def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: O
             f"{root}: boxes are annotated here, and this recipe learns from class folders, train/CLASS/*.jpg. Train a detector "
             f"on it:\n  paceline train ssd-custom --data {shlex.quote(str(root))} --weights resnet34"
         ) from None
-    place = class_place(source, cache_place(source_root))
+    path = choose_class_manifest_folder(source, cached_manifest_folder(source_root))
     official = len(set(official_wnids()) & set(source.listing.splits["train"].classes)) > 900
     command = prepare_command(source_root, "imagenet" if official else "any", source.stored)
-    return source, place, command
+    return source, path, command
 
 
-def name_addresses(manifest: Manifest, root: Path, reporter: Reporter) -> None:
+def report_addresses(manifest: Manifest, root: Path, reporter: Reporter) -> None:
     """Report the hosts and buckets that an index names, before any of them is contacted; nothing for photos on a disk."""
     try:
-        named = ", ".join(map(one_line, addresses(manifest)[:MOST_ADDRESSES]))
+        named = ", ".join(map(escape_to_line, remote_addresses(manifest)[:MAX_ADDRESSES]))
     except DataError:  # a damaged index is refused where it is compared
         return
     if named:
         reporter.line(f"{root}: its index names {named}, which is asked for its photos")
 
 
-def why_stale(manifest: Manifest) -> str | None:
+def explain_stale(manifest: Manifest) -> str | None:
     """None where a manifest matches its files and their readable class names, else the reason in one line."""
-    return check_fresh(manifest) or names_changed(manifest)
+    return find_stale_file(manifest) or class_names_changed(manifest)
 
 
 def is_annotated(root: Path) -> bool:

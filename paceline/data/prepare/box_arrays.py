@@ -21,15 +21,15 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import short
+from paceline._utils.text import abbreviate
 from paceline.data.formats.annotations import Annotations
-from paceline.data.formats.segmentations import LEAST_NUMBERS, in_one_form, run_extent, runs_of
-from paceline.data.index.box_split import classes_of
-from paceline.data.rle import ranges
-from paceline.data.transforms.polygon_fill import crossings
+from paceline.data.formats.segmentations import MIN_NUMBERS, decode_runs, run_extent, to_rle_or_polygons
+from paceline.data.index.box_split import map_category_ids
+from paceline.data.rle import concatenated_ranges
+from paceline.data.transforms.polygon_fill import find_crossings
 
 # Pixels that a side of a box has inside its photo: of a smaller object, a good outline may miss every pixel's middle.
-LEAST_SIDE = 2.0
+MIN_SIDE = 2.0
 # Pixels between a mask and its box that rounding explains.
 ROUNDED = 1.0
 # Square pixels: outlines that enclose less are drawn to see whether a pixel is met.
@@ -63,7 +63,7 @@ def box_arrays(
     finite = np.isfinite(boxes).all(axis=1)
     # Comparisons with NaN are false, so pycocotools would match such a box everywhere; one without area matches nowhere.
     boxes[~finite] = 0.0
-    classes = classes_of(category_ids, annotations.categories[order])
+    classes = map_category_ids(category_ids, annotations.categories[order])
     crowd = annotations.crowd[order].astype(np.uint8)
     # (M, 2) width and height of what lies inside the image; not above 0 where nothing does.
     size = np.stack([widths[rows], heights[rows]], axis=1)
@@ -76,9 +76,9 @@ def box_arrays(
         [annotations.segmentations[i] for i in order.tolist()], heights[rows], widths[rows], error_of
     )
     none = ~_has_mask(masks)
-    empty, beside = useless_masks(masks, boxes, heights[rows], widths[rows])
+    empty, beside = find_useless_masks(masks, boxes, heights[rows], widths[rows])
     if (empty | beside).any():
-        masks = without(masks, empty | beside)
+        masks = remove_masks(masks, empty | beside)
     areas = annotations.areas[order].astype(np.float64)
     if len(unknown := np.flatnonzero(np.isnan(areas))):
         with np.errstate(over="ignore"):  # of boxes that no image can hold
@@ -91,7 +91,7 @@ def box_arrays(
     again = (keys[1:] == keys[:-1]).all(axis=1)
     arrays = {
         "image_ids": annotations.image_ids.astype(np.int64),
-        "object_starts": starts_of(counts),
+        "object_starts": cumulative_starts(counts),
         "boxes": boxes,
         "classes": classes,
         "crowd": crowd,
@@ -136,11 +136,11 @@ def mask_arrays(
         kept: list[Any] = []
         run = _NO_RUNS
         try:
-            mask = in_one_form(given)
+            mask = to_rle_or_polygons(given)
             if isinstance(mask, dict):
-                run = runs_of(mask, int(heights[row]), int(widths[row]))
+                run = decode_runs(mask, int(heights[row]), int(widths[row]))
             elif mask:
-                kept = [polygon for polygon in mask if len(polygon) >= LEAST_NUMBERS]
+                kept = [polygon for polygon in mask if len(polygon) >= MIN_NUMBERS]
                 left_out += len(mask) - len(kept)
         except ValueError as error:
             raise error_of(row, str(error)) from None
@@ -157,15 +157,15 @@ def mask_arrays(
         not_finite = len(broken)
     arrays = {
         "polygon_points": points,
-        "polygon_starts": starts_of(lengths),
-        "object_polygons": starts_of(np.bincount(objects, minlength=len(segmentations))),
+        "polygon_starts": cumulative_starts(lengths),
+        "object_polygons": cumulative_starts(np.bincount(objects, minlength=len(segmentations))),
         "rle_counts": np.concatenate([_NO_RUNS, *runs]),
-        "object_rles": starts_of(np.array([len(run) for run in runs], np.int64)),
+        "object_rles": cumulative_starts(np.array([len(run) for run in runs], np.int64)),
     }
     return arrays, left_out, not_finite
 
 
-def starts_of(counts: np.ndarray) -> np.ndarray:
+def cumulative_starts(counts: np.ndarray) -> np.ndarray:
     """(n,) counts -> (n+1,) int64: rows of entry i are starts[i]:starts[i + 1]."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
@@ -178,19 +178,19 @@ def _points(polygons: list[Any], total: int, objects: np.ndarray, error_of: Erro
         for row, polygon in zip(objects, polygons):
             for value in polygon:
                 if not isinstance(value, int | float):
-                    raise error_of(int(row), f"its segmentation holds {short(value)!r}, which is no number") from None
+                    raise error_of(int(row), f"its segmentation holds {abbreviate(value)!r}, which is no number") from None
                 if isinstance(value, int) and abs(value) > sys.float_info.max:
                     raise error_of(int(row), "its segmentation holds a number that no float can hold") from None
         raise
     return np.frombuffer(points, np.float64) if total else np.zeros(0)
 
 
-def useless_masks(
+def find_useless_masks(
     masks: Mapping[str, np.ndarray], boxes: np.ndarray, heights: np.ndarray, widths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """-> (M,) bool: masks without a pixel of their photo; (M,) bool: others that lie beside their box.
 
-    boxes            (M, 4) x, y, width, height, pixels; where one has no LEAST_SIDE inside the photo, its mask is not judged
+    boxes            (M, 4) x, y, width, height, pixels; where one has no MIN_SIDE inside the photo, its mask is not judged
     heights, widths  (M,) of each object's photo
     """
     size = np.stack([widths, heights], axis=1).astype(np.float64)
@@ -199,7 +199,7 @@ def useless_masks(
         extents[row] = run_extent(masks["rle_counts"][slice(*masks["object_rles"][row : row + 2])], int(heights[row]))
     inside = np.minimum(extents[:, 2:], size) - np.maximum(extents[:, :2], 0)
     corners = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
-    judged = _has_mask(masks) & (np.minimum(corners[:, 2:], size) - np.maximum(corners[:, :2], 0) >= LEAST_SIDE).all(axis=1)
+    judged = _has_mask(masks) & (np.minimum(corners[:, 2:], size) - np.maximum(corners[:, :2], 0) >= MIN_SIDE).all(axis=1)
     empty = judged & (inside <= 0).any(axis=1)
     over = (extents[:, :2] < -ROUNDED).any(axis=1) | (extents[:, 2:] > size + ROUNDED).any(axis=1)
     # Not `<`: what overflowed is unsure too.
@@ -210,16 +210,16 @@ def useless_masks(
     return empty, judged & ~empty & (gap > ROUNDED).any(axis=1)
 
 
-def without(masks: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+def remove_masks(masks: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
     """The arrays with no mask for objects `rows`, (M,) bool."""
     polygons, runs = np.diff(masks["object_polygons"]), np.diff(masks["object_rles"])
     of_polygon, numbers = np.repeat(rows, polygons), np.diff(masks["polygon_starts"])
     return {
         "polygon_points": masks["polygon_points"][~np.repeat(of_polygon, numbers)],
-        "polygon_starts": starts_of(numbers[~of_polygon]),
-        "object_polygons": starts_of(np.where(rows, 0, polygons)),
+        "polygon_starts": cumulative_starts(numbers[~of_polygon]),
+        "object_polygons": cumulative_starts(np.where(rows, 0, polygons)),
         "rle_counts": masks["rle_counts"][~np.repeat(rows, runs)],
-        "object_rles": starts_of(np.where(rows, 0, runs)),
+        "object_rles": cumulative_starts(np.where(rows, 0, runs)),
     }
 
 
@@ -258,7 +258,7 @@ def _mask_area(masks: Mapping[str, np.ndarray], row: int, height: int, width: in
 
 
 def _meets_a_pixel(masks: Mapping[str, np.ndarray], row: int, height: int, width: int) -> bool:
-    polygons = ranges(masks["object_polygons"][[row]], masks["object_polygons"][[row + 1]])[0]
+    polygons = concatenated_ranges(masks["object_polygons"][[row]], masks["object_polygons"][[row + 1]])[0]
     starts, stops = masks["polygon_starts"][polygons], masks["polygon_starts"][polygons + 1]
     points = masks["polygon_points"][starts[0] : stops[-1]].reshape(-1, 2)
-    return len(crossings(points, (stops - starts) // 2, height, width).columns) > 0
+    return len(find_crossings(points, (stops - starts) // 2, height, width).columns) > 0

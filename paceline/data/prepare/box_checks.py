@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import walk
-from paceline._utils.names import OTHER_PICTURES, by_suffix, is_image_name, suffix_of
-from paceline._utils.text import some
+from paceline._utils.listing import walk_visible
+from paceline._utils.names import OTHER_PICTURES, format_skipped_suffixes, get_suffix, is_image_name
+from paceline._utils.text import join_names
 from paceline.data.formats.annotations import Annotations
-from paceline.data.formats.class_folders import first_twice
-from paceline.data.formats.layouts import BoxSet, Layout
+from paceline.data.formats.class_folders import find_duplicate
+from paceline.data.formats.layouts import DetectionLayout, Layout
 from paceline.data.prepare.verify_images import Inspection
-from paceline.data.transforms.exif import UPRIGHT, lies_on_its_side, orientations
+from paceline.data.transforms.exif import UPRIGHT, orientations, swaps_sides
 
 if TYPE_CHECKING:
     from paceline.data.prepare.box_source import BoxRequest
@@ -34,11 +34,11 @@ Reading = Literal["", "apply", "ignore"]
 Rows = Mapping[str, tuple[Annotations, np.ndarray]]
 
 
-def check_splits(source: BoxSet, request: BoxRequest, command: str) -> None:
+def check_splits(source: DetectionLayout, request: BoxRequest, command: str) -> None:
     """Raises DataError where a split is missing that training needs, or one would be set apart beside one that is there."""
     title = request.annotations or str(source.root)
     if "train" not in source.splits:
-        raise DataError(f"{title}: no training images in it, only {some(source.splits)}.")
+        raise DataError(f"{title}: no training images in it, only {join_names(source.splits)}.")
     if "val" not in source.splits and not request.val_fraction:
         remedy = "Name some (--val-images, --val-annotations)"
         if not request.images:
@@ -57,7 +57,7 @@ def check_splits(source: BoxSet, request: BoxRequest, command: str) -> None:
         raise DataError("--val-group without --val-fraction: it groups photos for a validation split set apart.")
 
 
-def class_names(source: BoxSet, request: BoxRequest, command: str) -> dict[int, str]:
+def class_names(source: DetectionLayout, request: BoxRequest, command: str) -> dict[int, str]:
     """-> category id -> name for all splits.
 
     Raises DataError where the splits call one id differently, or val has objects of a class that train does not know.
@@ -72,7 +72,7 @@ def class_names(source: BoxSet, request: BoxRequest, command: str) -> dict[int, 
                 f"{val.source}. Export both with the same classes."
             )
     names = {**val.names, **train.names}
-    twice = first_twice(names.values())
+    twice = find_duplicate(names.values())
     if twice is not None:
         ids = [category for category, name in names.items() if name == twice]
         raise DataError(
@@ -82,14 +82,14 @@ def class_names(source: BoxSet, request: BoxRequest, command: str) -> dict[int, 
     unknown = [category for category in np.unique(val.categories).tolist() if category not in train.names]
     if unknown and request.on_class_mismatch == "refuse":
         raise DataError(
-            f"{val.source}: it has objects of class {some(repr(names[category]) for category in unknown)}, and "
+            f"{val.source}: it has objects of class {join_names(repr(names[category]) for category in unknown)}, and "
             f"{train.source} has no such class: it could never be learned. Export both with the same classes, or keep it "
             f"among the classes as one that is never found:\n  {command} --on-class-mismatch warn"
         )
     return names
 
 
-def count_unlisted(source: BoxSet) -> tuple[dict[str, int], list[str]]:
+def count_unlisted(source: DetectionLayout) -> tuple[dict[str, int], list[str]]:
     """-> image files in each folder of images that no split lists, and notes on pictures there that no reader takes.
 
     A shared folder counts for its first split.
@@ -103,7 +103,7 @@ def count_unlisted(source: BoxSet) -> tuple[dict[str, int], list[str]]:
     for key, split in source.splits.items():
         counts[key] = 0
         others = Counter[str]()
-        for folder, _, names in walk(split.images_folder):
+        for folder, _, names in walk_visible(split.images_folder):
             if folder in seen:
                 continue
             seen.add(folder)
@@ -112,48 +112,48 @@ def count_unlisted(source: BoxSet) -> tuple[dict[str, int], list[str]]:
                     continue
                 if is_image_name(os.fsencode(name)):
                     counts[key] += 1
-                elif (suffix := suffix_of(os.fsencode(name))) in OTHER_PICTURES:
+                elif (suffix := get_suffix(os.fsencode(name))) in OTHER_PICTURES:
                     others[suffix] += 1
-        if left_out := by_suffix(others):
+        if left_out := format_skipped_suffixes(others):
             notes.append(f"{key}: left out {left_out}")
     return counts, notes
 
 
-def frame_sizes(rows: np.ndarray, found: Inspection, reading: Reading) -> tuple[np.ndarray, np.ndarray]:
+def frame_sizes(rows: np.ndarray, result: Inspection, reading: Reading) -> tuple[np.ndarray, np.ndarray]:
     """(N,) heights and (N,) widths in pixels of the photos as shown ("apply"), or else as stored.
 
     rows  (N,) of the files in `found`
     """
-    heights, widths = found.heights[rows], found.widths[rows]
-    side = lies_on_its_side(orientations(found.flags[rows])) & (reading == "apply")
+    heights, widths = result.heights[rows], result.widths[rows]
+    side = swaps_sides(orientations(result.flags[rows])) & (reading == "apply")
     return np.where(side, widths, heights), np.where(side, heights, widths)
 
 
-def _fits(annotations: Annotations, rows: np.ndarray, found: Inspection, reading: Reading) -> np.ndarray:
+def _fits(annotations: Annotations, rows: np.ndarray, result: Inspection, reading: Reading) -> np.ndarray:
     """(N,) bool: the sizes are those that the annotations name; a side that they do not name fits anything."""
-    heights, widths = frame_sizes(rows, found, reading)
+    heights, widths = frame_sizes(rows, result, reading)
     same_height = (annotations.heights == 0) | (annotations.heights == heights)
     return same_height & ((annotations.widths == 0) | (annotations.widths == widths))
 
 
-def check_sizes(annotations: Annotations, rows: np.ndarray, found: Inspection) -> None:
+def check_sizes(annotations: Annotations, rows: np.ndarray, result: Inspection) -> None:
     """Boxes are in pixels of the size that the annotations name, so the files must have it, stored or shown.
 
     Raises DataError naming the first that has neither.
     """
-    wrong = ~_fits(annotations, rows, found, "ignore") & ~_fits(annotations, rows, found, "apply")
+    wrong = ~_fits(annotations, rows, result, "ignore") & ~_fits(annotations, rows, result, "apply")
     if not wrong.any():
         return
     i = int(np.flatnonzero(wrong)[0])
     raise DataError(
-        f"{annotations.images_folder / annotations.file_names[i]}: {found.widths[rows][i]} x {found.heights[rows][i]} pixels, "
+        f"{annotations.images_folder / annotations.file_names[i]}: {result.widths[rows][i]} x {result.heights[rows][i]} pixels, "
         f"and {annotations.source} says {annotations.widths[i]} x {annotations.heights[i]}; so with "
         f"{int(wrong.sum()):,} of {len(wrong):,} images. Its boxes would lie wrong. "
         "Use the images that were annotated, at their size."
     )
 
 
-def reading_of(layout: Layout, splits: Rows, found: Inspection) -> Reading:
+def detect_rotation_handling(layout: Layout, splits: Rows, result: Inspection) -> Reading:
     """Which reading of rotated photos the annotations fit, whose sizes were checked; "" where both.
 
     Raises DataError where some fit one reading alone, and some the other.
@@ -162,7 +162,7 @@ def reading_of(layout: Layout, splits: Rows, found: Inspection) -> Reading:
         return ""  # the sizes are the files' own
     only: dict[str, list[str]] = {"apply": [], "ignore": []}
     for split, rows in splits.values():
-        stored, shown = _fits(split, rows, found, "ignore"), _fits(split, rows, found, "apply")
+        stored, shown = _fits(split, rows, result, "ignore"), _fits(split, rows, result, "apply")
         for reading, fits in (("apply", shown & ~stored), ("ignore", stored & ~shown)):
             only[reading] += [str(split.images_folder / split.file_names[i]) for i in np.flatnonzero(fits)]
     if only["apply"] and only["ignore"]:
@@ -175,12 +175,12 @@ def reading_of(layout: Layout, splits: Rows, found: Inspection) -> Reading:
     return "apply" if only["apply"] else "ignore" if only["ignore"] else ""
 
 
-def notes_on_rotation(layout: Layout, splits: Rows, found: Inspection, reading: Reading) -> list[str]:
+def notes_on_rotation(layout: Layout, splits: Rows, result: Inspection, reading: Reading) -> list[str]:
     """A line for people where photos carry an EXIF rotation: how many, and which recipes read them right."""
     names = [
         split.file_names[i]
         for split, rows in splits.values()
-        for i in np.flatnonzero(orientations(found.flags[rows]) != UPRIGHT)
+        for i in np.flatnonzero(orientations(result.flags[rows]) != UPRIGHT)
     ]
     if not names:
         return []
@@ -195,4 +195,4 @@ def notes_on_rotation(layout: Layout, splits: Rows, found: Inspection, reading: 
             "--input.exif apply (the custom and tiny recipes do), where not, with --input.exif ignore"
         )
     carry = "photo carries" if len(names) == 1 else "photos carry"
-    return [f"{len(names):,} {carry} an EXIF rotation ({some(names)}); {what}"]
+    return [f"{len(names):,} {carry} an EXIF rotation ({join_names(names)}); {what}"]

@@ -19,10 +19,10 @@ import numpy as np
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
 from paceline.data.formats.annotations import Annotations
-from paceline.data.formats.layouts import BoxSet, Layout, read_files, read_source
+from paceline.data.formats.layouts import DetectionLayout, Layout, read_files, read_source
 from paceline.data.formats.published_sets import check_coco2017, part_of_coco2017
-from paceline.data.index.box_split import class_table
-from paceline.data.index.manifest import BoxCounts, Manifest, box_command, cache_place
+from paceline.data.index.box_split import make_class_table
+from paceline.data.index.manifest import BoxCounts, Manifest, box_command, cached_manifest_folder
 from paceline.data.index.staleness import annotation_digest, annotation_files, annotation_stamp, is_inside
 from paceline.data.prepare.box_arrays import box_arrays
 from paceline.data.prepare.box_checks import (
@@ -30,21 +30,21 @@ from paceline.data.prepare.box_checks import (
     check_splits,
     class_names,
     count_unlisted,
+    detect_rotation_handling,
     frame_sizes,
     notes_on_rotation,
-    reading_of,
 )
 from paceline.data.prepare.pipeline import (
     NAMED_IN_ERROR,
     Arrays,
-    Source,
-    another_folder,
-    choose_place,
-    described,
+    ListedDataset,
+    choose_manifest_folder,
+    describe_split,
+    suggest_other_folder,
     write_prepared,
 )
-from paceline.data.prepare.val_split import ValSplit, split_off
-from paceline.data.prepare.verify_images import Inspection, Photos
+from paceline.data.prepare.val_split import ValSplit, split_by_patterns
+from paceline.data.prepare.verify_images import ImagesToVerify, Inspection
 
 # What a command for boxes and one for containers have in common.
 SHARED = ("val_fraction", "val_seed", "val_group", "on_missing", "on_unreadable", "on_class_mismatch")
@@ -75,15 +75,17 @@ class BoxRequest:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxSource(Source):
+class BoxSource(ListedDataset):
     """Photos with annotated objects."""
 
-    annotated: BoxSet
+    annotated: DetectionLayout
     request: BoxRequest
-    held: Callable[[Path, list[bytes]], Photos] = Photos  # (root, names as lists have them) -> the photos
+    held: Callable[[Path, list[bytes]], ImagesToVerify] = ImagesToVerify  # (root, names as lists have them) -> the photos
 
     @classmethod
-    def of(cls, annotated: BoxSet, request: BoxRequest = BoxRequest(), out: Path | None = None, **others: Any) -> BoxSource:
+    def of(
+        cls, annotated: DetectionLayout, request: BoxRequest = BoxRequest(), out: Path | None = None, **others: Any
+    ) -> BoxSource:
         """out: where its manifest goes, if the command names it; others: fields that do not follow from `request`."""
         request = replace(request, layout=annotated.layout)
         fields = {
@@ -91,7 +93,7 @@ class BoxSource(Source):
             "on_unreadable": request.on_unreadable,
             "on_missing": request.on_missing,
             "stored": {**asdict(request), **_real_paths(request)},
-            "remedy": another_folder(box_command(annotated.root, asdict(request))) if out is not None else "",
+            "remedy": suggest_other_folder(box_command(annotated.root, asdict(request))) if out is not None else "",
             **others,
         }
         return cls(root=annotated.root, annotated=annotated, request=request, **fields)
@@ -100,7 +102,7 @@ class BoxSource(Source):
     def images(self) -> int:
         return sum(len(split.file_names) for split in self.annotated.splits.values())
 
-    def photos(self) -> Photos:
+    def photos(self) -> ImagesToVerify:
         """Raises DataError where classes contradict each other, or a photo is missing and that was not allowed."""
         class_names(self.annotated, self.request, self.command)
         splits = self.annotated.splits.values()
@@ -114,7 +116,7 @@ class BoxSource(Source):
             raise _missing_error(photos, missing, self.command)
         return photos
 
-    def manifest(self, photos: Photos, found: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
+    def manifest(self, photos: ImagesToVerify, result: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
         """Raises DataError where a split has no image or no object left, or sizes are not those of the annotations."""
         row = {name: i for i, name in enumerate(photos.names)}
         names, notes = class_names(self.annotated, self.request, self.command), []
@@ -126,21 +128,21 @@ class BoxSource(Source):
         usable: dict[str, Annotations] = {}
         lost: dict[str, tuple[np.ndarray, int]] = {}  # photos, and how many objects were on them
         for key, split in self.annotated.splits.items():
-            usable[key], lost[key] = _usable_images(split, rows_of(split), found)
+            usable[key], lost[key] = _usable_images(split, rows_of(split), result)
         if self.request.expect:
             check_coco2017(self.root, usable)
         part_of = part_of_coco2017(usable)
         if self.request.val_fraction:
-            notes += self._set_apart(usable, found.digests[rows_of(usable["train"])])
-        category_ids, classes = class_table(names)
+            notes += self._set_apart(usable, result.digests[rows_of(usable["train"])])
+        category_ids, classes = make_class_table(names)
         unlisted, left_out_pictures = count_unlisted(self.annotated)
         notes += left_out_pictures
         notes += [f"{split.source}: left out: {split.orphans}" for split in self.annotated.splits.values() if split.orphans]
         with_rows = {key: (kept, rows_of(kept)) for key, kept in usable.items()}
-        reading = reading_of(self.annotated.layout, with_rows, found)
+        reading = detect_rotation_handling(self.annotated.layout, with_rows, result)
         splits, arrays = {}, {}
         for key, (kept, rows) in with_rows.items():
-            boxes, numbers = box_arrays(kept, category_ids, *frame_sizes(rows, found, reading))
+            boxes, numbers = box_arrays(kept, category_ids, *frame_sizes(rows, result, reading))
             if not boxes["usable"].any():
                 raise DataError(
                     f"{kept.source}: its {len(rows):,} images of {key} have no usable object "
@@ -148,9 +150,9 @@ class BoxSource(Source):
                 )
             left_out, objects = lost.get(key, (np.zeros(0, np.int64), 0))
             plain = boxes["classes"][boxes["crowd"] == 0]
-            split, arrays[key] = described(
+            split, arrays[key] = describe_split(
                 photos,
-                found,
+                result,
                 rows,
                 np.zeros(len(rows), np.int32),
                 folder=kept.images_folder,
@@ -170,7 +172,7 @@ class BoxSource(Source):
                 exif=reading,
             )
             splits[key] = replace(split, boxes=counts)
-        notes += [*notes_on_rotation(self.annotated.layout, with_rows, found, reading), *_in_both(with_rows, found)]
+        notes += [*notes_on_rotation(self.annotated.layout, with_rows, result, reading), *_in_both(with_rows, result)]
         fields = dict(
             kind="boxes",
             expect=self.request.expect or "any",
@@ -195,7 +197,7 @@ class BoxSource(Source):
     def _set_apart(self, usable: dict[str, Annotations], digests: np.ndarray) -> list[str]:
         """Draw the validation photos out of the training photos in `usable`; -> notes."""
         val = ValSplit(self.request.val_fraction, self.request.val_seed, self.request.val_group)
-        usable["train"], usable["val"], alone = split_off(usable["train"], val, digests=digests)
+        usable["train"], usable["val"], alone = split_by_patterns(usable["train"], val, digests=digests)
         # Each photo is drawn by itself, so the number scatters: a fifth is a fifth only about.
         drawn, whole = (len(usable["val"].file_names), sum(len(usable[key].file_names) for key in ("train", "val")))
         how = "group by group" if val.val_group else "photo by photo"
@@ -231,8 +233,8 @@ def prepare_boxes(
     if root is None and out is None:
         files = (request.images, request.annotations, request.val_annotations)
         key = sha256(os.fsencode("+".join(os.path.realpath(path) for path in files)))
-        out = cache_place(source.root) / key[:12]
-    return write_prepared(source, choose_place(source.root, out), workers, progress)
+        out = cached_manifest_folder(source.root) / key[:12]
+    return write_prepared(source, choose_manifest_folder(source.root, out), workers, progress)
 
 
 def annotated_boxes(root: Path | None, request: BoxRequest, out: Path | None = None) -> BoxSource:
@@ -247,7 +249,7 @@ def annotated_boxes(root: Path | None, request: BoxRequest, out: Path | None = N
     return source
 
 
-def _read(root: Path | None, request: BoxRequest) -> BoxSet:
+def _read(root: Path | None, request: BoxRequest) -> DetectionLayout:
     if not request.images and not request.annotations:
         if root is None:
             raise DataError("no data set is named. Use  paceline prepare coco DIR  or --images DIR --annotations FILE")
@@ -262,17 +264,17 @@ def _read(root: Path | None, request: BoxRequest) -> BoxSet:
     return read_files(images, annotations, *val)
 
 
-def _usable_images(split: Annotations, rows: np.ndarray, found: Inspection) -> tuple[Annotations, tuple[np.ndarray, int]]:
+def _usable_images(split: Annotations, rows: np.ndarray, result: Inspection) -> tuple[Annotations, tuple[np.ndarray, int]]:
     """The images that can be used; the photos of the others, and how many objects were on them."""
-    is_bad = np.isin(rows, list(found.reasons))
+    is_bad = np.isin(rows, list(result.reasons))
     kept = split.chosen(np.flatnonzero(~is_bad))
     if not len(kept.file_names):
         raise DataError(f"{split.source}: none of its {len(rows):,} images can be used.")
-    check_sizes(kept, rows[~is_bad], found)
+    check_sizes(kept, rows[~is_bad], result)
     return kept, (rows[is_bad], len(split.object_rows) - len(kept.object_rows))
 
 
-def _missing_error(photos: Photos, missing: list[int], command: str) -> DataError:
+def _missing_error(photos: ImagesToVerify, missing: list[int], command: str) -> DataError:
     number = len(photos.names)
     first = [photos.title(i) for i in missing[:NAMED_IN_ERROR]]
     if len(missing) == number:
@@ -293,12 +295,12 @@ def _real_paths(request: BoxRequest) -> dict[str, str]:
     return {name: os.path.realpath(os.path.expanduser(path)) if path else "" for name, path in paths.items()}
 
 
-def _in_both(splits: dict[str, tuple[Annotations, np.ndarray]], found: Inspection) -> list[str]:
+def _in_both(splits: dict[str, tuple[Annotations, np.ndarray]], result: Inspection) -> list[str]:
     """A note where val holds pictures of train."""
     if not {"train", "val"} <= splits.keys():
         return []
     val, rows = splits["val"]
-    shared = np.flatnonzero(np.isin(found.digests[rows], found.digests[splits["train"][1]]))
+    shared = np.flatnonzero(np.isin(result.digests[rows], result.digests[splits["train"][1]]))
     if not len(shared):
         return []
     are = "image of val is an image" if len(shared) == 1 else "images of val are images"

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.names import by_suffix
-from paceline._utils.text import some
+from paceline._utils.names import format_skipped_suffixes
+from paceline._utils.text import join_names
 from paceline.data.formats.class_folders import (
-    Listing,
+    ClassFolderListing,
     SplitListing,
     check_classes,
     list_class_folders,
@@ -28,17 +28,25 @@ from paceline.data.formats.class_folders import (
 )
 from paceline.data.formats.published_sets import check_flat_val, check_imagenet, part_of_imagenet
 from paceline.data.index.manifest import FILES, Expect, Manifest, prepare_command
-from paceline.data.prepare.pipeline import Arrays, OnFlaw, Source, another_folder, choose_place, described, write_prepared
-from paceline.data.prepare.val_split import NO_SPLIT, ValSplit, check_fraction, stratified, units_of
-from paceline.data.prepare.verify_images import Inspection, Photos
+from paceline.data.prepare.pipeline import (
+    Arrays,
+    ListedDataset,
+    OnFlaw,
+    choose_manifest_folder,
+    describe_split,
+    suggest_other_folder,
+    write_prepared,
+)
+from paceline.data.prepare.val_split import NO_SPLIT, ValSplit, check_fraction, group_units, stratified_split
+from paceline.data.prepare.verify_images import ImagesToVerify, Inspection
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassSource(Source):
+class ClassSource(ListedDataset):
     """Photos with a class each. `all_photos` and `labels` are in the order of the listing's splits."""
 
-    listing: Listing
-    all_photos: Photos
+    listing: ClassFolderListing
+    all_photos: ImagesToVerify
     labels: dict[str, np.ndarray]  # (n,) int64 of each split
     class_names: tuple[str, ...] | None
     expect: Expect = "any"
@@ -48,7 +56,7 @@ class ClassSource(Source):
     @classmethod
     def of(
         cls,
-        listing: Listing,
+        listing: ClassFolderListing,
         expect: Expect = "any",
         val: ValSplit = NO_SPLIT,
         on_unreadable: OnFlaw = "refuse",
@@ -60,10 +68,10 @@ class ClassSource(Source):
         return cls(
             root=root,
             command=prepare_command(root, expect, request, out) if "train" in splits else "",
-            remedy=another_folder(prepare_command(root, expect, request)) if out is not None else "",
+            remedy=suggest_other_folder(prepare_command(root, expect, request)) if out is not None else "",
             on_unreadable=on_unreadable,
             listing=listing,
-            all_photos=Photos(root, [name for split in splits.values() for name in split.relative_names(root)]),
+            all_photos=ImagesToVerify(root, [name for split in splits.values() for name in split.relative_names(root)]),
             labels={
                 key: np.repeat(np.arange(len(split.names)), list(map(len, split.names))) for key, split in splits.items()
             },
@@ -77,21 +85,21 @@ class ClassSource(Source):
     def images(self) -> int:
         return len(self.all_photos.names)
 
-    def photos(self) -> Photos:
+    def photos(self) -> ImagesToVerify:
         """The listed ones."""
         return self.all_photos
 
-    def manifest(self, photos: Photos, found: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
+    def manifest(self, photos: ImagesToVerify, result: Inspection) -> tuple[dict[str, Any], dict[str, Arrays]]:
         """Raises DataError where a class, or all of a container, has no photo left, or no validation split can be made."""
-        if photos.kind != FILES and len(found.reasons) == len(photos.names):
-            raise DataError(f"{photos.title(0)}: {found.reasons[0]}. None of the {len(photos.names):,} photos is usable.")
+        if photos.kind != FILES and len(result.reasons) == len(photos.names):
+            raise DataError(f"{photos.title(0)}: {result.reasons[0]}. None of the {len(photos.names):,} photos is usable.")
         splits, arrays, notes, first = {}, {}, list(self.notes), 0
         for key, split in self.listing.splits.items():
             rows = np.arange(first, first + len(self.labels[key]))
             first += len(rows)
-            if left_out := by_suffix(split.others):
+            if left_out := format_skipped_suffixes(split.others):
                 notes.append(f"{key}: left out {left_out}")
-            is_good = ~np.isin(rows, list(found.reasons))
+            is_good = ~np.isin(rows, list(result.reasons))
             good, labels = rows[is_good], self.labels[key][is_good]
             counts = np.bincount(labels, minlength=len(split.classes))
             if photos.kind == FILES and not counts.all():
@@ -100,14 +108,14 @@ class ClassSource(Source):
             parts = {key: np.ones(len(good), bool)}
             if self.val.val_fraction:
                 names = [photos.names[i] for i in good.tolist()]
-                in_val, more = set_apart(names, labels, found.digests[good], self.val, self.root, split)
+                in_val, more = split_validation(names, labels, result.digests[good], self.val, self.root, split)
                 notes += more
                 parts = {"train": ~in_val, "val": in_val}
             for part, chosen in parts.items():
                 own = part == key  # what is no photo, or none that can be used, is counted once
-                numbers, arrays[part] = described(
+                numbers, arrays[part] = describe_split(
                     photos,
-                    found,
+                    result,
                     good[chosen],
                     labels[chosen],
                     folder=split.folder,
@@ -150,7 +158,7 @@ def prepare_folder(
     Raises DataError for every flaw of layout or file; then no manifest is written.
     """
     source = class_folders(Path(os.path.realpath(root)), expect, val, on_unreadable, out)
-    return write_prepared(source, class_place(source, out), workers, progress)
+    return write_prepared(source, choose_class_manifest_folder(source, out), workers, progress)
 
 
 def class_folders(
@@ -176,18 +184,18 @@ def class_folders(
     return ClassSource.of(listing, expect, val, on_unreadable, out)
 
 
-def class_place(source: ClassSource, out: Path | None) -> Path:
-    """Where its manifest goes: not among folders of which each is a class. Raises DataError as `choose_place` does."""
-    return choose_place(source.root, out, of_classes=source.listing.splits["train"].folder == source.root)
+def choose_class_manifest_folder(source: ClassSource, out: Path | None) -> Path:
+    """Where its manifest goes: not among folders of which each is a class. Raises DataError as `choose_manifest_folder` does."""
+    return choose_manifest_folder(source.root, out, of_classes=source.listing.splits["train"].folder == source.root)
 
 
-def set_apart(
+def split_validation(
     names: list[bytes], labels: np.ndarray, digests: np.ndarray, val: ValSplit, root: Path, split: SplitListing
 ) -> tuple[np.ndarray, list[str]]:
     """-> (n,) bool, the photos of val, and notes for people. Raises DataError where a side would be empty."""
     prefix = os.path.join(os.path.relpath(split.folder, root), "").removeprefix("./")
-    units = units_of([os.fsdecode(name).removeprefix(prefix) for name in names], val, digests)
-    in_val = stratified(units, labels, val.val_fraction)
+    units = group_units([os.fsdecode(name).removeprefix(prefix) for name in names], val, digests)
+    in_val = stratified_split(units, labels, val.val_fraction)
     if in_val.all() or not in_val.any():
         raise DataError(
             f"{split.folder}: {len(names):,} photos in {len(units.numbers):,} groups, of which no validation split can be made "
@@ -198,6 +206,6 @@ def set_apart(
         notes.append(f"{units.alone:,} photos do not match --val-group and stand alone in the validation split")
     lacking = np.flatnonzero(np.bincount(labels[in_val], minlength=len(split.classes)) == 0)
     if len(lacking):
-        named = some(split.classes[label] for label in lacking)
+        named = join_names(split.classes[label] for label in lacking)
         notes.append(f"classes of which val has no photo, because they have one photo or one group: {named}")
     return in_val, notes

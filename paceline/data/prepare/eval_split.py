@@ -16,19 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.hashing import sha256
-from paceline._utils.listing import listed
+from paceline._utils.listing import list_matching
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.text import some
+from paceline._utils.text import join_names
 from paceline.data.containers.label_exports import prepare_first
-from paceline.data.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, Listing, list_split, split_folders
-from paceline.data.formats.layouts import BoxSet, read_jsons, read_one_split
+from paceline.data.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, ClassFolderListing, list_split, split_folders
+from paceline.data.formats.layouts import DetectionLayout, read_jsons, read_one_split
 from paceline.data.formats.published_sets import check_flat_val
 from paceline.data.index.class_folder import list_folder
-from paceline.data.index.manifest import Kind, Manifest, cache_place, manifest_places
-from paceline.data.index.staleness import check_fresh, refuse_stale_containers
-from paceline.data.prepare.auto_prepare import name_addresses, prepare_now, why_stale
+from paceline.data.index.manifest import Kind, Manifest, cached_manifest_folder, manifest_candidates
+from paceline.data.index.staleness import find_stale_file, refuse_stale_containers
+from paceline.data.prepare.auto_prepare import explain_stale, prepare_now, report_addresses
 from paceline.data.prepare.box_source import BoxSource
 from paceline.data.prepare.class_source import ClassSource
 
@@ -43,7 +43,7 @@ SPLIT_NAMES: dict[SplitName, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class EvalSplit:
     """What to score on: a folder, or a COCO JSON and its photos."""
 
     data: str = ""
@@ -52,47 +52,47 @@ class HeldOut:
     annotations: str = ""
 
 
-def ensure_held_out(wanted: HeldOut, kind: Kind, *, reporter: Reporter = SILENT) -> Path:
+def prepare_eval_split(wanted: EvalSplit, kind: Kind, *, reporter: Reporter = SILENT) -> Path:
     """The folder of a manifest of that split which matches its files; it is prepared, into the cache, where there is none.
 
     kind  what is needed: class folders, or boxes
     The reporter gets a line for hosts that an index names, and where something is prepared: first that it is, then the findings
-    Raises UserError for flags that contradict each other, DataError for every flaw of layout, annotations or images.
+    Raises PacelineError for flags that contradict each other, DataError for every flaw of layout, annotations or images.
     """
     if wanted.annotations or wanted.images:
         return _named_files(wanted, kind, reporter)
     root = Path(wanted.data).expanduser()
     if not root.is_dir():
         first = prepare_first(wanted.data, scored=True)
-        raise UserError(f"--data {wanted.data}: {first or 'there is no such folder.'}")
+        raise PacelineError(f"--data {wanted.data}: {first or 'there is no such folder.'}")
     source = Path(os.path.realpath(root))
-    for path in manifest_places(root):
+    for path in manifest_candidates(root):
         manifest = Manifest.load(path)
         source = manifest.root_path
         if manifest.kind != kind:
             continue
         if wanted.split in ("", "val"):
-            name_addresses(manifest, root, reporter)
+            report_addresses(manifest, root, reporter)
             if _is_fresh(manifest):
                 return path.parent
-            refuse_stale_containers(manifest, check_fresh(manifest) or "out of date")
+            refuse_stale_containers(manifest, find_stale_file(manifest) or "out of date")
         if manifest.again is not None:
             raise DataError(
                 f"--split {wanted.split}: {root} indexes containers, of which val is scored. Prepare the others as --val, in a "
                 "folder of their own, and name that."
             )
         if wanted.split == "train" and (manifest.request or {}).get("val_fraction"):
-            raise UserError(
+            raise PacelineError(
                 f"--split train: the validation photos of {wanted.data} were set apart by prepare, and no folder holds "
                 "the others alone. Leave --split away to score them."
             )
-    place = cache_place(source) / f"scored-{wanted.split or 'any'}-{_layout(source)}"
-    if _is_prepared(place, kind):
-        return place
+    folder = cached_manifest_folder(source) / f"scored-{wanted.split or 'any'}-{_layout(source)}"
+    if _is_prepared(folder, kind):
+        return folder
     names = SPLIT_NAMES[wanted.split]
     if kind == "boxes":
-        return _prepared(read_one_split(source, names), place, reporter)
-    return _prepared(_class_folders(source, names), place, reporter)
+        return _prepared(read_one_split(source, names), folder, reporter)
+    return _prepared(_class_folders(source, names), folder, reporter)
 
 
 def _layout(root: Path) -> str:
@@ -100,50 +100,52 @@ def _layout(root: Path) -> str:
     names = set()
     for folder in (root, *(root / name for name in ("annotations", "images", "ImageSets/Main"))):
         if folder.is_dir():
-            lists = (path for path in listed(folder) if path.is_dir() or path.name.endswith((".json", ".txt", ".yaml")))
+            lists = (
+                path for path in list_matching(folder) if path.is_dir() or path.name.endswith((".json", ".txt", ".yaml"))
+            )
             names |= {os.fsencode(os.path.relpath(path, root)) for path in lists}
-    names |= {os.fsencode(path.name) for path in listed(root) if (path / "_annotations.coco.json").is_file()}
+    names |= {os.fsencode(path.name) for path in list_matching(root) if (path / "_annotations.coco.json").is_file()}
     return sha256(b"\0".join(sorted(names)))[:12]
 
 
-def _named_files(wanted: HeldOut, kind: Kind, reporter: Reporter) -> Path:
+def _named_files(wanted: EvalSplit, kind: Kind, reporter: Reporter) -> Path:
     if wanted.data or wanted.split or not (wanted.annotations and wanted.images):
-        raise UserError(
+        raise PacelineError(
             "--images DIR and --annotations FILE belong together (the photos and their COCO JSON), without --data and --split."
         )
     if kind != "boxes":
-        raise UserError("--annotations: this run classifies; name its photos in class folders with --data DIR.")
+        raise PacelineError("--annotations: this run classifies; name its photos in class folders with --data DIR.")
     images, annotations = (Path(os.path.realpath(os.path.expanduser(p))) for p in (wanted.images, wanted.annotations))
     if not images.is_dir():
-        raise UserError(f"--images {wanted.images}: there is no such folder.")
+        raise PacelineError(f"--images {wanted.images}: there is no such folder.")
     key = sha256(os.fsencode(f"{images}+{annotations}"))[:12]
-    place = cache_place(images) / f"scored-{key}"
-    return place if _is_prepared(place, kind) else _prepared(read_jsons({"val": (annotations, images)}), place, reporter)
+    path = cached_manifest_folder(images) / f"scored-{key}"
+    return path if _is_prepared(path, kind) else _prepared(read_jsons({"val": (annotations, images)}), path, reporter)
 
 
-def _prepared(listed: BoxSet | Listing, place: Path, reporter: Reporter) -> Path:
+def _prepared(listed: DetectionLayout | ClassFolderListing, path: Path, reporter: Reporter) -> Path:
     """Verify the one split "val", write its manifest -> the manifest's folder."""
-    if isinstance(listed, BoxSet):
+    if isinstance(listed, DetectionLayout):
         source, title, noun = BoxSource.of(listed, command=""), listed.splits["val"].source, "image"
     else:
         source, title, noun = ClassSource.of(listed), listed.splits["val"].folder, "photo"
-    return prepare_now(source, place, f"{title}:", noun, reporter)
+    return prepare_now(source, path, f"{title}:", noun, reporter)
 
 
-def _is_prepared(place: Path, kind: Kind) -> bool:
-    """Whether a manifest of that kind, and of the files as they are now, lies in `place`."""
+def _is_prepared(path: Path, kind: Kind) -> bool:
+    """Whether a manifest of that kind, and of the files as they are now, lies in `path`."""
     try:
-        manifest = Manifest.load(place)
+        manifest = Manifest.load(path)
     except DataError:
         return False  # none yet, or of another version: it is made again
     return manifest.kind == kind and _is_fresh(manifest)
 
 
 def _is_fresh(manifest: Manifest) -> bool:
-    return "val" in manifest.splits and why_stale(manifest) is None
+    return "val" in manifest.splits and explain_stale(manifest) is None
 
 
-def _class_folders(root: Path, names: tuple[str, ...]) -> Listing:
+def _class_folders(root: Path, names: tuple[str, ...]) -> ClassFolderListing:
     """The split of `root` that has one of these names, or `root` as the split itself."""
     check_flat_val(root)
     inside = [os.fsdecode(name) for name in list_folder(root).folders]
@@ -154,10 +156,10 @@ def _class_folders(root: Path, names: tuple[str, ...]) -> Listing:
         )
     if not here and (any(split_folders(root, inside, (name,)) for name in (TRAIN_FOLDER, "test")) or not inside):
         raise DataError(
-            f"{root}: no {' nor '.join(f'{name}/' for name in names)} in it, only {some(inside)}. Wanted: "
+            f"{root}: no {' nor '.join(f'{name}/' for name in names)} in it, only {join_names(inside)}. Wanted: "
             "ROOT/val/CLASS/*.jpg or ROOT/test/CLASS/*.jpg, or class folders directly in ROOT; "
             "--split train scores the training photos."
         )
     folder = root / here[0] if here else root
     # The split's own folder is named in the index, so the root is the one above it.
-    return Listing(folder.parent, {"val": list_split(folder)})
+    return ClassFolderListing(folder.parent, {"val": list_split(folder)})

@@ -17,15 +17,15 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.text import counted, some
-from paceline.config.run import Controls
+from paceline._utils.text import format_count, join_names
+from paceline.config.run import RunOptions
 from paceline.data.index.index import Index, open_split
 from paceline.data.index.manifest import Manifest
 from paceline.data.index.splits import Fold
-from paceline.data.prepare.val_split import Units, ValSplit, units_of
+from paceline.data.prepare.val_split import SplitUnits, ValSplit, group_units
 
 
-def with_fold(manifest: Manifest, controls: Controls, reporter: Reporter = SILENT) -> Manifest:
+def with_fold(manifest: Manifest, controls: RunOptions, reporter: Reporter = SILENT) -> Manifest:
     """The manifest with its "val" being one fold of its training photos, as the controls ask; nothing is written.
 
     The reporter gets a line for classes of boxes that the fold lacks, or that only it has.
@@ -38,18 +38,18 @@ def with_fold(manifest: Manifest, controls: Controls, reporter: Reporter = SILEN
     prefix = f"{manifest.splits['train'].folder}/"
     names = [os.fsdecode(index.relative_name(i)).removeprefix(prefix) for i in range(len(index))]
     try:
-        units = units_of(names, ValSplit(1 / folds, controls.fold_seed, group), index.extra.get("digests"))
+        units = group_units(names, ValSplit(1 / folds, controls.fold_seed, group), index.extra.get("digests"))
     except DataError as problem:  # of the pattern
         raise DataError(str(problem).replace("--val-group", "--fold-group")) from None
     photos, labels = _labels(manifest, index)
-    parts = divide(units, photos, labels, len(manifest.classes), folds)
+    parts = assign_folds(units, photos, labels, len(manifest.classes), folds)
     fold = Fold(controls.fold, folds, controls.fold_seed, group, parts == controls.fold - 1)
     for line in _check(parts, units, photos, labels, manifest, fold):
         reporter.line(line)
     return replace(manifest, splits={**manifest.splits, "val": manifest.splits["train"]}, fold=fold)
 
 
-def divide(units: Units, photos: np.ndarray, labels: np.ndarray, classes: int, folds: int) -> np.ndarray:
+def assign_folds(units: SplitUnits, photos: np.ndarray, labels: np.ndarray, classes: int, folds: int) -> np.ndarray:
     """(N,) the part of each photo, 0 to folds - 1.
 
     photos, labels  pairs of a photo and a class that is on it, each once; a photo may have none
@@ -95,7 +95,7 @@ def _labels(manifest: Manifest, index: Index) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check(
-    parts: np.ndarray, units: Units, photos: np.ndarray, labels: np.ndarray, manifest: Manifest, fold: Fold
+    parts: np.ndarray, units: SplitUnits, photos: np.ndarray, labels: np.ndarray, manifest: Manifest, fold: Fold
 ) -> list[str]:
     """Lines about classes that the fold, or all others, lack.
 
@@ -105,20 +105,20 @@ def _check(
     folds, number = fold.of, len(units.numbers)
     what = f"different training {'group' if fold.group else 'photo'}"
     if number < folds:
-        raise DataError(f"--folds {folds}: {manifest.called} has {counted(number, what)}, and each fold needs one.")
-    found = np.unique(np.stack([labels, parts[photos]], axis=1), axis=0)
-    lacking = [int(label) for label in np.unique(labels) if (found[:, 0] == label).sum() < folds]
+        raise DataError(f"--folds {folds}: {manifest.called} has {format_count(number, what)}, and each fold needs one.")
+    result = np.unique(np.stack([labels, parts[photos]], axis=1), axis=0)
+    lacking = [int(label) for label in np.unique(labels) if (result[:, 0] == label).sum() < folds]
     if manifest.kind == "boxes":
         held = fold.held_out[photos]
         unscored, unlearned = (np.setdiff1d(labels, labels[side]) for side in (held, ~held))
         which = f"fold {fold.number} of {folds}"
         rows = (unscored, f"{which} lacks, so its scores leave out"), (unlearned, f"{which} alone has, so not learned")
-        return [f"{about}: {some([manifest.classes[i] for i in these])}" for these, about in rows if len(these)]
+        return [f"{about}: {join_names([manifest.classes[i] for i in these])}" for these, about in rows if len(these)]
     if not lacking:
         return []
     having = [len(np.unique(units.of[photos[labels == label]])) for label in lacking]
     fewest, name = min(zip(having, (manifest.classes[label] for label in lacking)))
-    why = f"--folds {folds}: class {name} has {counted(fewest, what)} in {manifest.called}"
+    why = f"--folds {folds}: class {name} has {format_count(fewest, what)} in {manifest.called}"
     if fewest < 2:
         raise DataError(f"{why}: there are no folds that all have it. Add photos of it, or leave the class away.")
     if fewest < folds:

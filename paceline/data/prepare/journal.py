@@ -17,36 +17,36 @@ from pathlib import Path
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from paceline._utils.cache import cache_folder
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.journal import Journal, read_lines
-from paceline.data.index.manifest import cache_place
-from paceline.data.prepare.verify_image import Facts
+from paceline.data.index.manifest import cached_manifest_folder
+from paceline.data.prepare.verify_image import ImageInfo
 
 # Raise it when verify() becomes stricter: what older code let pass is then looked at again.
 VERSION = b"v3"
 # Seven integers and a path, each of whose bytes may be written as three.
-MOST_LINE = 1 << 14
+MAX_LINE = 1 << 14
 
 
-def journal_of(place: Path) -> Path | None:
-    """The journal of the data set whose manifest goes to the folder `place`; None where no cache folder is known."""
+def open_prepare_journal(path: Path) -> Path | None:
+    """The journal of the data set whose manifest goes to the folder `path`; None where no cache folder is known."""
     try:
-        return cache_folder() / "prepare" / f"{cache_place(place).name}.journal"
-    except UserError:
+        return cache_folder() / "prepare" / f"{cached_manifest_folder(path).name}.journal"
+    except PacelineError:
         return None
 
 
-def read_journal(path: Path | None) -> Iterator[tuple[bytes, Facts]]:
+def read_journal(path: Path | None) -> Iterator[tuple[bytes, ImageInfo]]:
     """(name, facts) of every whole line; nothing where there is no journal of this user's. Of a name twice the later one counts."""
     if path is None:
         return
     with suppress(OSError):
-        for line in read_lines(path, MOST_LINE, own=True):  # a cache folder may be shared
+        for line in read_lines(path, MAX_LINE, own=True):  # a cache folder may be shared
             version, _, rest = line.partition(b" ")
             crc, _, rest = rest.partition(b" ")
             words = rest.split()
             if version == VERSION and crc == b"%08x" % zlib.crc32(rest + b"\n") and len(words) == 7:
-                yield unquote_to_bytes(words[6]), Facts(*map(int, words[:6]))
+                yield unquote_to_bytes(words[6]), ImageInfo(*map(int, words[:6]))
 
 
 class PrepareJournal:
@@ -59,14 +59,14 @@ class PrepareJournal:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self._journal = Journal(path, shared=True, most=None, mode=0o600)
 
-    def append(self, batch: Iterable[tuple[bytes, Facts]]) -> None:
+    def append(self, batch: Iterable[tuple[bytes, ImageInfo]]) -> None:
         """Add files that were verified; they survive the death of this process from here on."""
         if self._journal is not None:
             with suppress(OSError):
                 self._journal.append(b"".join(_line(name, facts) for name, facts in batch))
 
 
-def _line(name: bytes, facts: Facts) -> bytes:
+def _line(name: bytes, facts: ImageInfo) -> bytes:
     """With its newline, so that the CRC covers that too."""
     rest = b"%d %d %d %d %d %d " % facts + quote_from_bytes(name).encode() + b"\n"
     return VERSION + b" %08x " % zlib.crc32(rest) + rest

@@ -23,7 +23,7 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline.data.formats.annotations import Annotations
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ NO_SPLIT = ValSplit()  # nothing is set apart
 
 
 @dataclass(frozen=True)
-class Units:
+class SplitUnits:
     """Photos that stay together."""
 
     of: np.ndarray  # (N,) the unit of each photo, 0, 1, ... in the order of `numbers`
@@ -48,7 +48,7 @@ class Units:
     alone: int  # photos that do not match a given pattern
 
 
-def units_of(names: Sequence[str], split: ValSplit, digests: np.ndarray | None = None) -> Units:
+def group_units(names: Sequence[str], split: ValSplit, digests: np.ndarray | None = None) -> SplitUnits:
     """The units of N photos.
 
     names    paths relative to the folder of the split
@@ -71,16 +71,16 @@ def units_of(names: Sequence[str], split: ValSplit, digests: np.ndarray | None =
         first[root[i]] = min(first.get(root[i], key), key)
 
     def number(key: bytes) -> float:
-        return SampleRandom(split.val_seed, 0, int.from_bytes(hashlib.sha256(key).digest()[:8], "big")).uniform()
+        return SampleRng(split.val_seed, 0, int.from_bytes(hashlib.sha256(key).digest()[:8], "big")).uniform()
 
     numbers = {unit: number(key) for unit, key in first.items()}
     order = sorted(numbers, key=lambda unit: (numbers[unit], first[unit]))
-    place = {unit: rank for rank, unit in enumerate(order)}
-    of = np.array([place[unit] for unit in root], np.int64)
-    return Units(of, np.array([numbers[unit] for unit in order], np.float64), alone)
+    location = {unit: rank for rank, unit in enumerate(order)}
+    of = np.array([location[unit] for unit in root], np.int64)
+    return SplitUnits(of, np.array([numbers[unit] for unit in order], np.float64), alone)
 
 
-def stratified(units: Units, labels: np.ndarray, fraction: float) -> np.ndarray:
+def stratified_split(units: SplitUnits, labels: np.ndarray, fraction: float) -> np.ndarray:
     """(N,) bool: photos of val. Of every class the share is `fraction` to within one photo where no groups are.
 
     labels  (N,) class of each photo
@@ -121,7 +121,7 @@ def stratified(units: Units, labels: np.ndarray, fraction: float) -> np.ndarray:
     return in_val[units.of]
 
 
-def split_off(
+def split_by_patterns(
     annotations: Annotations, split: ValSplit, *, digests: np.ndarray | None = None
 ) -> tuple[Annotations, Annotations, int]:
     """-> (train, val, photos that match no given pattern): an image goes to val where its unit's number is below the fraction.
@@ -134,7 +134,7 @@ def split_off(
     (or highest) goes over where a side would be empty.
     Raises DataError for a fraction outside (0, 1), a pattern that cannot be used, or fewer than two different images.
     """
-    units = units_of(annotations.file_names, split, digests)
+    units = group_units(annotations.file_names, split, digests)
     if len(units.numbers) < 2:
         raise DataError(
             f"{annotations.source}: {len(units.of):,} images, of which a validation split cannot be made: two different "

@@ -14,10 +14,10 @@ from PIL import Image
 
 from paceline._utils.names import FORMATS, SUFFIX_FORMATS
 from paceline._utils.safe_read import read_plain
-from paceline.data.index.records import digest_of
-from paceline.data.transforms.exif import flags_of, orientation_of
-from paceline.data.transforms.image_header import MOST_BYTES, TooMuch, content_of, open_picture
-from paceline.data.transforms.image_io import UnknownRange, to_rgb
+from paceline.data.index.records import record_digest
+from paceline.data.transforms.exif import read_index_flags, read_orientation
+from paceline.data.transforms.image_header import MAX_BYTES, ImageTooLarge, identify_content, open_image
+from paceline.data.transforms.image_io import UnknownPixelRange, to_rgb
 
 # Bits of the index's `flags` array. The others are the EXIF orientation's: ROTATED, 4, and the three highest.
 GREYSCALE = 1
@@ -25,11 +25,11 @@ CMYK = 2
 NOT_JPEG = 8
 MISNAMED = 16  # content is another format than the suffix says
 
-GREY_MODES = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L"})
+GRAY_MODES = frozenset({"1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L"})
 TEXT_BYTES = frozenset(range(32, 127)) | frozenset(b"\t\r\n")
 
 
-class Facts(NamedTuple):
+class ImageInfo(NamedTuple):
     """What is known of a file that decodes. `digest`: of its bytes (data/index/records.py)."""
 
     size: int  # bytes
@@ -40,40 +40,40 @@ class Facts(NamedTuple):
     digest: int
 
 
-class NotAnImage(Exception):
+class InvalidImage(Exception):
     """The file cannot be used; its text is the reason, in a few words."""
 
 
-def verify(path: bytes) -> Facts:
-    """Read and decode one file. Raises NotAnImage with the reason.
+def verify(path: bytes) -> ImageInfo:
+    """Read and decode one file. Raises InvalidImage with the reason.
 
     Pillow's warnings (corrupt EXIF, large pictures) are not silenced here: the filter is the whole process's.
     """
     try:
         mtime = os.stat(path).st_mtime_ns  # before the bytes: those that change while they are read are read again
-        data = read_plain(path, MOST_BYTES)
+        data = read_plain(path, MAX_BYTES)
     except FileNotFoundError:
-        raise NotAnImage("a link to a file that is gone" if os.path.islink(path) else "gone") from None
+        raise InvalidImage("a link to a file that is gone" if os.path.islink(path) else "gone") from None
     except OSError as error:
-        raise NotAnImage(f"cannot be read ({error.strerror})") from None
+        raise InvalidImage(f"cannot be read ({error.strerror})") from None
     return verify_bytes(data, path, mtime)
 
 
-def verify_bytes(data: bytes, name: bytes, mtime: int) -> Facts:
+def verify_bytes(data: bytes, name: bytes, mtime: int) -> ImageInfo:
     """The same for bytes that were read already; the suffix of `name` is the format that they should have."""
     if not data:
-        raise NotAnImage("empty file (0 bytes)")
+        raise InvalidImage("empty file (0 bytes)")
     content, height, width, flags = decode(data)
     suffix = os.path.splitext(name)[1].lower()
     if suffix in SUFFIX_FORMATS and SUFFIX_FORMATS[suffix] != content:
         flags |= MISNAMED
-    return Facts(len(data), mtime, height, width, flags, digest_of(data))
+    return ImageInfo(len(data), mtime, height, width, flags, record_digest(data))
 
 
 def decode(data: bytes) -> tuple[str, int, int, int]:
-    """Decode one image -> (format, height, width, flags). Raises NotAnImage where any part of it cannot be decoded."""
+    """Decode one image -> (format, height, width, flags). Raises InvalidImage where any part of it cannot be decoded."""
     try:
-        with open_picture(data, FORMATS) as image:
+        with open_image(data, FORMATS) as image:
             content = "JPEG" if image.format == "MPO" else str(image.format)
             (width, height), mode = image.size, image.mode
             if content == "JPEG":
@@ -81,16 +81,21 @@ def decode(data: bytes) -> tuple[str, int, int, int]:
             image.load()
             if mode in ("I", "F"):
                 to_rgb(image)
-    except (UnknownRange, TooMuch) as reason:
-        raise NotAnImage(str(reason)) from None
+    except (UnknownPixelRange, ImageTooLarge) as reason:
+        raise InvalidImage(str(reason)) from None
     except Exception as error:
         # Pillow's readers raise whatever a damaged file leads them into: OSError, SyntaxError, struct.error, ...
-        raise NotAnImage(_reason(data, error)) from None
+        raise InvalidImage(_reason(data, error)) from None
     if content == "JPEG" and not _has_end(data):
-        raise NotAnImage("truncated: the JPEG's end marker is missing")
-    grey = GREYSCALE if mode in GREY_MODES else 0
+        raise InvalidImage("truncated: the JPEG's end marker is missing")
+    gray = GREYSCALE if mode in GRAY_MODES else 0
     cmyk = CMYK if mode == "CMYK" else 0
-    return content, height, width, grey | cmyk | flags_of(orientation_of(data)) | (0 if content == "JPEG" else NOT_JPEG)
+    return (
+        content,
+        height,
+        width,
+        gray | cmyk | read_index_flags(read_orientation(data)) | (0 if content == "JPEG" else NOT_JPEG),
+    )
 
 
 def _has_end(data: bytes) -> bool:
@@ -117,6 +122,6 @@ def _reason(data: bytes, error: Exception) -> str:
         return "damaged: a JPEG whose header cannot be read"
     if all(byte in TEXT_BYTES for byte in data[:64]):
         return f"not an image but text ({data[:20].decode('ascii')!r})"
-    if content := content_of(data):
+    if content := identify_content(data):
         return f"{content} inside, which is not read here: convert it to JPEG or PNG"
     return f"not an image in a format that is read here ({', '.join(FORMATS)})"

@@ -20,15 +20,15 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import read_plain
-from paceline.data.index.index import whole_files
+from paceline.data.index.index import file_per_record_arrays
 from paceline.data.index.manifest import FILES
 from paceline.data.prepare.journal import PrepareJournal, read_journal
-from paceline.data.prepare.verify_image import NOT_JPEG, Facts, NotAnImage, verify
+from paceline.data.prepare.verify_image import NOT_JPEG, ImageInfo, InvalidImage, verify
 from paceline.data.transforms.exif import orientations
-from paceline.data.transforms.image_header import MOST_BYTES, open_picture
-from paceline.data.transforms.image_io import dropped_of, is_deep, to_rgb
-from paceline.data.workers.crew import WORTH_PROCESSES, Crew
-from paceline.distributed.device.detect import cpu_cores
+from paceline.data.transforms.image_header import MAX_BYTES, open_image
+from paceline.data.transforms.image_io import find_dropped_channels, is_deep, to_rgb
+from paceline.data.workers.crew import WORTH_PROCESSES, WorkerCrew
+from paceline.distributed.device.detect import count_cpus
 
 # Photos that a worker takes at a time. A kill loses at most three times as many for each worker.
 BATCH = 32
@@ -52,12 +52,12 @@ class Inspection:
     reasons: dict[int, str]
     dropped: Counter[str] = field(default_factory=Counter)  # what of a picture is not read -> photos
 
-    def put(self, i: int, facts: Facts) -> None:
+    def put(self, i: int, facts: ImageInfo) -> None:
         """Fill row i."""
         self.sizes[i], self.mtimes[i], self.heights[i], self.widths[i], self.flags[i], self.digests[i] = facts
 
 
-class Photos:
+class ImagesToVerify:
     """N photos to be verified: files, named relative to the root or absolute; containers' read others (containers/contents.py).
 
     names  in lists and in the journal, each once
@@ -81,23 +81,23 @@ class Photos:
 
     def read(self, i: int) -> bytes:
         """Photo i's bytes. Raises OSError or DataError where they cannot be read."""
-        return read_plain(self._path(i), MOST_BYTES)
+        return read_plain(self._path(i), MAX_BYTES)
 
-    def facts(self, i: int) -> Facts:
-        """Read and decode photo i. Raises NotAnImage with the reason."""
+    def facts(self, i: int) -> ImageInfo:
+        """Read and decode photo i. Raises InvalidImage with the reason."""
         return verify(self._path(i))
 
     def arrays(
-        self, rows: np.ndarray, labels: np.ndarray, found: Inspection, extra: Mapping[str, np.ndarray]
+        self, rows: np.ndarray, labels: np.ndarray, result: Inspection, extra: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         """The index's arrays of photos `rows`: their classes, their facts, and `extra`."""
-        return whole_files(
+        return file_per_record_arrays(
             [self.names[i] for i in rows.tolist()],
-            lengths=found.sizes[rows],
+            lengths=result.sizes[rows],
             labels=labels,
-            heights=found.heights[rows],
-            widths=found.widths[rows],
-            extra={"flags": found.flags[rows], "digests": found.digests[rows], "mtimes": found.mtimes[rows], **extra},
+            heights=result.heights[rows],
+            widths=result.widths[rows],
+            extra={"flags": result.flags[rows], "digests": result.digests[rows], "mtimes": result.mtimes[rows], **extra},
         )
 
     def size(self, i: int) -> int:
@@ -112,10 +112,10 @@ class Photos:
 
 
 def inspect_photos(
-    photos: Photos,
+    photos: ImagesToVerify,
     *,
     journal: Path | None,
-    known: Iterable[tuple[bytes, Facts]],
+    known: Iterable[tuple[bytes, ImageInfo]],
     workers: int | None,
     progress: Callable[[int, int], None] | None,
 ) -> Inspection:
@@ -127,41 +127,41 @@ def inspect_photos(
     """
     names = photos.names
     number = len(names)
-    found = Inspection(*[np.zeros(number, dtype) for dtype in COLUMNS], reasons={})
-    is_known = _recall(found, names, [known, read_journal(journal)])
-    verification = _Verification(photos, is_known, found.sizes, found.mtimes, found.flags)
+    result = Inspection(*[np.zeros(number, dtype) for dtype in COLUMNS], reasons={})
+    is_known = _recall(result, names, [known, read_journal(journal)])
+    verification = _Verification(photos, is_known, result.sizes, result.mtimes, result.flags)
     writer, done = PrepareJournal(journal), 0
     if progress is not None:
         progress(done, number)
-    size = max(1, min(workers or cpu_cores(), -(-number // BATCH)))
+    size = max(1, min(workers or count_cpus(), -(-number // BATCH)))
     processes = photos.portable and number >= WORTH_PROCESSES
-    with warnings.catch_warnings(), Crew(verification, size, processes=processes) as crew:
+    with warnings.catch_warnings(), WorkerCrew(verification, size, processes=processes) as crew:
         # Corrupt EXIF, very large pictures: verify() judges by decoding. The filter is the whole process's.
         warnings.simplefilter("ignore")
         for batch in crew.in_order(((first,) for first in range(0, number, BATCH)), ahead=2 * size):
             new = [(i, facts) for i, facts, _, _ in batch if facts is not None]
             for i, facts in new:
-                found.put(i, facts)
-            found.reasons.update((i, reason) for i, _, reason, _ in batch if reason)
-            found.dropped.update(what for *_, dropped in batch for what in dropped)
-            writer.append([(names[i], facts) for i, facts in new if i not in found.reasons])
+                result.put(i, facts)
+            result.reasons.update((i, reason) for i, _, reason, _ in batch if reason)
+            result.dropped.update(what for *_, dropped in batch for what in dropped)
+            writer.append([(names[i], facts) for i, facts in new if i not in result.reasons])
             done = min(done + BATCH, number)
             if progress is not None:
                 progress(done, number)
-    return found
+    return result
 
 
 @dataclass(frozen=True)
 class _Verification:
     """Of the photos from a number on, BATCH of them."""
 
-    photos: Photos
+    photos: ImagesToVerify
     is_known: np.ndarray  # (N,) bool
     sizes: np.ndarray  # (N,), of those that are known
     mtimes: np.ndarray
     flags: np.ndarray
 
-    def __call__(self, first: int) -> list[tuple[int, Facts | None, str, tuple[str, ...]]]:
+    def __call__(self, first: int) -> list[tuple[int, ImageInfo | None, str, tuple[str, ...]]]:
         """-> (number, facts unless they are known, why it cannot be used or "", what of it is not read)."""
         last = min(first + BATCH, len(self.photos.names))
         return [self._verified(i) for i in range(first, last)]
@@ -171,22 +171,22 @@ class _Verification:
             return bool(self.is_known[i]) and self.photos.stamp(i) == (self.sizes[i], self.mtimes[i])
         return False
 
-    def _verified(self, i: int) -> tuple[int, Facts | None, str, tuple[str, ...]]:
+    def _verified(self, i: int) -> tuple[int, ImageInfo | None, str, tuple[str, ...]]:
         if self._unchanged(i):
             return i, None, "", self._dropped(i, int(self.flags[i]))
         try:
             facts = self.photos.facts(i)
-        except NotAnImage as error:
-            return i, Facts(self.photos.size(i), 0, 0, 0, 0, 0), str(error), ()
+        except InvalidImage as error:
+            return i, ImageInfo(self.photos.size(i), 0, 0, 0, 0, 0), str(error), ()
         return i, facts, "", self._dropped(i, facts.flags)
 
     def _dropped(self, i: int, flags: int) -> tuple[str, ...]:
         with suppress(OSError, DataError):
-            return dropped_of(self.photos.read(i)) if flags & NOT_JPEG else ()
+            return find_dropped_channels(self.photos.read(i)) if flags & NOT_JPEG else ()
         return ()
 
 
-def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterable[tuple[bytes, Facts]]]) -> np.ndarray:
+def _recall(result: Inspection, names: Sequence[bytes], sources: Iterable[Iterable[tuple[bytes, ImageInfo]]]) -> np.ndarray:
     """Fill the rows that an earlier prepare verified -> (N,) bool, True for those whose orientation is known.
 
     An older version recorded that a photo is rotated, and not how.
@@ -198,12 +198,12 @@ def _recall(found: Inspection, names: Sequence[bytes], sources: Iterable[Iterabl
             position = position or {name: i for i, name in enumerate(names)}
             i = position.get(name)
             if i is not None:
-                found.put(i, facts)
+                result.put(i, facts)
                 is_known[i] = True
-    return is_known & (orientations(found.flags) > 0)
+    return is_known & (orientations(result.flags) > 0)
 
 
-def note_on_few_bits(photos: Photos, flags: np.ndarray, left_out: Collection[int]) -> tuple[str, ...]:
+def note_low_bit_depth(photos: ImagesToVerify, flags: np.ndarray, left_out: Collection[int]) -> tuple[str, ...]:
     """A note for people, or none.
 
     flags     (N,) bits of verify.py
@@ -229,13 +229,13 @@ def note_on_few_bits(photos: Photos, flags: np.ndarray, left_out: Collection[int
     )
 
 
-def _brightest(photos: Photos, i: int) -> int:
+def _brightest(photos: ImagesToVerify, i: int) -> int:
     """The largest value as training sees it, 0 to 255, of a picture of 16 bits a value; -1 for any other."""
     try:
         data = photos.read(i)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with open_picture(data) as image:
+            with open_image(data) as image:
                 return int(np.asarray(to_rgb(image)).max()) if is_deep(image, data) else -1
     except Exception:  # the facts are an earlier manifest's; a photo that was damaged since is named when it is read
         return -1

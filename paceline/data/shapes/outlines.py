@@ -108,7 +108,7 @@ def make_outline(label: int, *, area: float, angle: float, stretch: float) -> Ou
     return tuple(loop @ matrix for loop in _unit_outline(CLASSES[label]))
 
 
-def moved(loops: Outline, x: float, y: float) -> Outline:
+def move_outline(loops: Outline, x: float, y: float) -> Outline:
     """The outline `x` pixels to the right and `y` down."""
     return tuple(loop + np.array([x, y]) for loop in loops)
 
@@ -120,7 +120,7 @@ def outline_box(loops: Outline | list[np.ndarray]) -> tuple[float, float, float,
     return x1, y1, x2, y2
 
 
-def cover(loops: Outline, *, edge: float = 0.0) -> Stamp:
+def rasterize_coverage(loops: Outline, *, edge: float = 0.0) -> Stamp:
     """How much of each pixel the outline covers, 0..255; with `edge` > 0 only its border, that many pixels inwards."""
     x1, y1, x2, y2 = outline_box(loops)
     left, top = math.floor(x1) - 1, math.floor(y1) - 1

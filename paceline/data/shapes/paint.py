@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image, ImageFilter
 
-from paceline.data.shapes.outlines import Outline, Stamp, cover, outline_area
+from paceline.data.shapes.outlines import Outline, Stamp, outline_area, rasterize_coverage
 
 Pattern = Literal["flat", "linear", "radial", "stripes", "checks", "dots", "noise"]
 
@@ -47,7 +47,7 @@ def paint_object(
 ) -> np.ndarray:
     """Lay one shape on the canvas, in place, in a colour far from all of `avoid`, and return that colour.
 
-    stamp   the outline's own, as `cover(loops)` gives it
+    stamp   the outline's own, as `rasterize_coverage(loops)` gives it
     shadow  the shadow's strength 0..1; it falls to the lower right, by a length that grows with the shape
     """
     size = math.sqrt(outline_area(loops))
@@ -62,12 +62,12 @@ def paint_object(
         height, width = stamp.coverage.shape
         _lay(canvas, stamp, _blend(first, second, _pattern(rng, kind, height, width, size * rng.uniform(0.18, 0.4))))
     if rng.random() < 0.35:
-        edge_colour = first * 0.35 if first.mean() > 110 else first + (255 - first) * 0.75
-        _lay(canvas, cover(loops, edge=max(1.2, size * rng.uniform(0.03, 0.08))), edge_colour[:, None, None])
+        edge_color = first * 0.35 if first.mean() > 110 else first + (255 - first) * 0.75
+        _lay(canvas, rasterize_coverage(loops, edge=max(1.2, size * rng.uniform(0.03, 0.08))), edge_color[:, None, None])
     return first
 
 
-def develop(canvas: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def finish_image(canvas: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """The finished picture as (H, W, 3) uint8, with a sensor's noise."""
     height, width = canvas.shape[1:]
     grain = rng.standard_normal((height, width), dtype=np.float32) * np.float32(rng.uniform(0.5, 5.0))
@@ -75,7 +75,7 @@ def develop(canvas: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.ascontiguousarray(planes.transpose(1, 2, 0))
 
 
-def inside(stamp: Stamp, height: int, width: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+def visible_region(stamp: Stamp, height: int, width: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
     """Where a stamp and an (H, W) picture meet: (rows, columns) of the picture, and (rows, columns) of the stamp."""
     rows, columns = stamp.coverage.shape
     top, left = max(stamp.top, 0), max(stamp.left, 0)
@@ -86,7 +86,7 @@ def inside(stamp: Stamp, height: int, width: int) -> tuple[tuple[slice, slice], 
 
 def _lay(canvas: np.ndarray, stamp: Stamp, fill: np.ndarray) -> None:
     """Mix `fill`, (3, 1, 1) or (3, h, w) for the stamp's h and w, into the canvas by the stamp's coverage."""
-    (rows, columns), part = inside(stamp, *canvas.shape[1:])
+    (rows, columns), part = visible_region(stamp, *canvas.shape[1:])
     if fill.shape[1:] != (1, 1):
         fill = fill[:, part[0], part[1]]
     under = canvas[:, rows, columns]
@@ -98,7 +98,7 @@ def _lay_shadow(canvas: np.ndarray, stamp: Stamp, *, reach: float, strength: flo
     blurred = Image.fromarray(np.pad(stamp.coverage, margin)).filter(ImageFilter.GaussianBlur(reach))
     offset = round(reach)
     dark = Stamp(stamp.left - margin + offset, stamp.top - margin + offset, np.asarray(blurred))
-    (rows, columns), part = inside(dark, *canvas.shape[1:])
+    (rows, columns), part = visible_region(dark, *canvas.shape[1:])
     canvas[:, rows, columns] *= 1 - dark.coverage[part].astype(np.float32) * np.float32(strength / 255)
 
 
@@ -111,12 +111,12 @@ def _apart_from(rng: np.random.Generator, avoid: list[np.ndarray]) -> np.ndarray
     best, best_distance = np.zeros(3, np.float32), -1.0
     for _ in range(12):
         if rng.random() < 0.12:
-            colour = _hsv(rng.random(), 0.06, rng.choice([0.12, 0.5, 0.97]))
+            color = _hsv(rng.random(), 0.06, rng.choice([0.12, 0.5, 0.97]))
         else:
-            colour = _hsv(rng.random(), rng.uniform(0.5, 0.95), rng.uniform(0.5, 1.0))
-        distance = min((float(np.linalg.norm(colour - other)) for other in avoid), default=CONTRAST)
+            color = _hsv(rng.random(), rng.uniform(0.5, 0.95), rng.uniform(0.5, 1.0))
+        distance = min((float(np.linalg.norm(color - other)) for other in avoid), default=CONTRAST)
         if distance > best_distance:
-            best, best_distance = colour, distance
+            best, best_distance = color, distance
         if best_distance >= CONTRAST:
             break
     return best

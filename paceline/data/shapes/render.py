@@ -23,12 +23,12 @@ from pathlib import Path
 
 from PIL import Image
 
-from paceline._utils.atomic_write import folder_part
+from paceline._utils.atomic_write import new_folder_part
 from paceline._utils.cache import cache_folder
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.errors import DataError, PacelineError
 from paceline.data.shapes.outlines import CLASSES
 from paceline.data.shapes.scenes import SPLITS, Kind, annotate, draw_picture
-from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.detect import count_cpus
 
 # Part of the cache folder's name: raise it with every change that alters a picture or an annotation.
 GENERATOR_VERSION = 2
@@ -87,13 +87,13 @@ def render_shapes(
     _refuse_unless_free(out)
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
-    with folder_part(out) as part:
+    with new_folder_part(out) as part:
         folders = [f"{split}/{name}" for split in SPLITS for name in CLASSES]
         if kind == "boxes":
             folders = [*(f"{split}2017" for split in SPLITS), "annotations"]
         for folder in folders:
             (part / folder).mkdir(parents=True)
-        shares = max(1, min(processes or cpu_cores(), (train + val) // PICTURES_A_PROCESS))
+        shares = max(1, min(processes or count_cpus(), (train + val) // PICTURES_A_PROCESS))
         order = _Order(kind, str(part), seed, train, val, side, shares=shares)
 
         def report(done: int) -> None:
@@ -113,7 +113,7 @@ def shapes_folder(kind: Kind, *, progress: Progress | None = None) -> Path:
     """The set of `kind` in the cache, at its default size and seed 0; rendered there by the first call.
 
     Processes may race: each renders a copy, the first to finish moves its own into place, the others throw theirs away.
-    Raises UserError if the cache cannot be written.
+    Raises PacelineError if the cache cannot be written.
     """
     train, val, side = DEFAULTS[kind]
     folder = cache_folder() / f"shapes-{kind}-v{GENERATOR_VERSION}-seed0-{train}-{val}-{side}px"
@@ -126,7 +126,7 @@ def shapes_folder(kind: Kind, *, progress: Progress | None = None) -> Path:
         if not folder.is_dir():
             raise
     except OSError as error:
-        raise UserError(
+        raise PacelineError(
             f"the built-in data set cannot be written to the cache {folder.parent}: {error}.\n"
             "Free some space there (100 MB are plenty), or set PACELINE_CACHE to a folder that can be written."
         ) from error

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from paceline.data.shapes import outlines
-from paceline.data.shapes.paint import develop, inside, paint_background, paint_object
+from paceline.data.shapes.paint import finish_image, paint_background, paint_object, visible_region
 
 Kind = Literal["boxes", "classes"]
 # Pictures for classification show things the right way up, as photos do, give or take half a radian: a network of a few
@@ -43,7 +43,7 @@ COVERED = 128
 
 
 @dataclass(frozen=True)
-class Shape:
+class DrawnObject:
     """An object before it is drawn: its class (0..7), its outline, and whether it is one of a crowd."""
 
     label: int
@@ -53,7 +53,7 @@ class Shape:
     @cached_property
     def stamp(self) -> outlines.Stamp:
         """Its coverage of pixels, those outside the picture too."""
-        return outlines.cover(self.loops)
+        return outlines.rasterize_coverage(self.loops)
 
     @cached_property
     def whole(self) -> np.ndarray:
@@ -62,7 +62,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Picture:
+class DrawnImage:
     """A finished picture.
 
     pixels  (H, W, 3) uint8 RGB
@@ -72,10 +72,10 @@ class Picture:
 
     pixels: np.ndarray
     owners: np.ndarray
-    shapes: list[Shape]
+    shapes: list[DrawnObject]
 
 
-def draw_picture(kind: Kind, *, seed: int, split: int, number: int, side: int) -> Picture:
+def draw_picture(kind: Kind, *, seed: int, split: int, number: int, side: int) -> DrawnImage:
     """Picture `number` (0 and up) of split 0 (train) or 1 (val), about `side` pixels high and wide.
 
     A picture of kind "classes" shows class `number % 8` largest.
@@ -95,9 +95,9 @@ def draw_picture(kind: Kind, *, seed: int, split: int, number: int, side: int) -
     canvas, avoid = paint_background(rng, height, width)
     shadow = rng.uniform(0.2, 0.6) if rng.random() < 0.6 else 0.0
     for shape in shapes:
-        colour = paint_object(canvas, rng, shape.loops, shape.stamp, avoid, shadow)
-        avoid = [*avoid[:2], colour]  # the ground, and the shape drawn before: they often touch
-    return Picture(develop(canvas, rng), owners, shapes)
+        color = paint_object(canvas, rng, shape.loops, shape.stamp, avoid, shadow)
+        avoid = [*avoid[:2], color]  # the ground, and the shape drawn before: they often touch
+    return DrawnImage(finish_image(canvas, rng), owners, shapes)
 
 
 def _outline(rng: np.random.Generator, label: int, area: float, *, most_tilt: float = math.pi) -> outlines.Outline:
@@ -112,7 +112,7 @@ def _put(rng: np.random.Generator, loops: outlines.Outline, height: int, width: 
     beyond_x, beyond_y = overhang * (x2 - x1), overhang * (y2 - y1)
     x = rng.uniform(-beyond_x, max(-beyond_x, width - (x2 - x1) + beyond_x)) - x1
     y = rng.uniform(-beyond_y, max(-beyond_y, height - (y2 - y1) + beyond_y)) - y1
-    return outlines.moved(loops, x, y)
+    return outlines.move_outline(loops, x, y)
 
 
 def _overlap(left: outlines.Outline, right: outlines.Outline) -> tuple[float, float]:
@@ -124,9 +124,9 @@ def _overlap(left: outlines.Outline, right: outlines.Outline) -> tuple[float, fl
     return both / (a + b - both), both / min(a, b)
 
 
-def _scatter(rng: np.random.Generator, height: int, width: int, scale: float) -> list[Shape]:
+def _scatter(rng: np.random.Generator, height: int, width: int, scale: float) -> list[DrawnObject]:
     """Shapes of all sizes, some in pairs that overlap on purpose, lowest first: mostly the large below the small."""
-    shapes: list[Shape] = []
+    shapes: list[DrawnObject] = []
     chances = np.cumsum([chance for chance, _, _ in SIZE_BANDS])
     bands = np.searchsorted(chances, rng.random(int(rng.integers(3, 9))) * chances[-1])
     for band in sorted(bands, reverse=True):  # the largest first, while there is room
@@ -138,13 +138,13 @@ def _scatter(rng: np.random.Generator, height: int, width: int, scale: float) ->
             _, low, high = SIZE_BANDS[band]
             loops = _apart(rng, label, (rng.uniform(low, high) * scale) ** 2, shapes, height, width)
         if loops is not None:
-            shapes.append(Shape(label, loops))
+            shapes.append(DrawnObject(label, loops))
     depth = [outlines.outline_area(shape.loops) * math.exp(rng.normal(0, 0.7)) for shape in shapes]
     return [shapes[k] for k in np.argsort(depth)[::-1]]
 
 
 def _apart(
-    rng: np.random.Generator, label: int, area: float, shapes: list[Shape], height: int, width: int
+    rng: np.random.Generator, label: int, area: float, shapes: list[DrawnObject], height: int, width: int
 ) -> outlines.Outline | None:
     """An outline that stays clear of the others, or lies over a much larger one; None where no place was found."""
     for _ in range(16):
@@ -160,7 +160,7 @@ def _apart(
 
 
 def _beside(
-    rng: np.random.Generator, label: int, partner: Shape, shapes: list[Shape], height: int, width: int
+    rng: np.random.Generator, label: int, partner: DrawnObject, shapes: list[DrawnObject], height: int, width: int
 ) -> outlines.Outline | None:
     """An outline of about the partner's size whose box overlaps the partner's; None where no place was found."""
     area = outlines.outline_area(partner.loops) * math.exp(rng.uniform(-0.5, 0.5))
@@ -169,7 +169,7 @@ def _beside(
         loops = _outline(rng, label, area)
         direction, distance = rng.uniform(0, 2 * math.pi), rng.uniform(0.35, 0.75) * math.sqrt((x2 - x1) * (y2 - y1))
         x, y = (x1 + x2) / 2 + distance * math.cos(direction), (y1 + y2) / 2 + distance * math.sin(direction)
-        loops = outlines.moved(loops, x, y)
+        loops = outlines.move_outline(loops, x, y)
         left, top, right, bottom = outlines.outline_box(loops)
         if left < 0 or top < 0 or right > width or bottom > height:
             continue
@@ -180,7 +180,7 @@ def _beside(
     return None
 
 
-def _crowd(rng: np.random.Generator, height: int, width: int, scale: float) -> list[Shape]:
+def _crowd(rng: np.random.Generator, height: int, width: int, scale: float) -> list[DrawnObject]:
     """Many tiny shapes of one class in a round region, each clear of the next, to be laid over everything else."""
     label, radius = int(rng.integers(len(outlines.CLASSES))), rng.uniform(30, 48) * scale
     middle_x, middle_y = rng.uniform(radius, width - radius), rng.uniform(radius, height - radius)
@@ -192,29 +192,29 @@ def _crowd(rng: np.random.Generator, height: int, width: int, scale: float) -> l
         if all(math.hypot(x - ox, y - oy) > 12 * scale for ox, oy in spots):
             spots.append((x, y))
             loops = _outline(rng, label, (rng.uniform(7.5, 11) * scale) ** 2)
-            members.append(Shape(label, outlines.moved(loops, x, y), crowd=True))
+            members.append(DrawnObject(label, outlines.move_outline(loops, x, y), crowd=True))
     return members
 
 
-def _one_among_others(rng: np.random.Generator, side: int, label: int) -> list[Shape]:
+def _one_among_others(rng: np.random.Generator, side: int, label: int) -> list[DrawnObject]:
     """One large shape of class `label` and one to three small ones of other classes, most of them below it."""
     size = side * rng.uniform(0.5, 0.7)
-    subject = Shape(label, _put(rng, _outline(rng, label, size**2, most_tilt=SUBJECT_TILT), side, side, 0.04))
+    subject = DrawnObject(label, _put(rng, _outline(rng, label, size**2, most_tilt=SUBJECT_TILT), side, side, 0.04))
     below, above = [], []
     for _ in range(int(rng.integers(1, 4))):
         other = (label + int(rng.integers(1, len(outlines.CLASSES)))) % len(outlines.CLASSES)
         area = (size * rng.uniform(0.15, 0.28)) ** 2
-        shape = Shape(other, _put(rng, _outline(rng, other, area, most_tilt=SUBJECT_TILT), side, side, 0.2))
+        shape = DrawnObject(other, _put(rng, _outline(rng, other, area, most_tilt=SUBJECT_TILT), side, side, 0.2))
         (above if rng.random() < 0.25 and area < 0.1 * size**2 else below).append(shape)
     return [*below, subject, *above]
 
 
-def _visible(shapes: list[Shape], height: int, width: int) -> tuple[list[Shape], np.ndarray]:
-    """The shapes of which enough is seen, and the map of their pixels (`Picture.owners`); decided from the top down."""
+def _visible(shapes: list[DrawnObject], height: int, width: int) -> tuple[list[DrawnObject], np.ndarray]:
+    """The shapes of which enough is seen, and the map of their pixels (`DrawnImage.owners`); decided from the top down."""
     owners = np.zeros((height, width), np.int16)
-    kept: list[Shape] = []
+    kept: list[DrawnObject] = []
     for shape in reversed(shapes):
-        where, part = inside(shape.stamp, height, width)
+        where, part = visible_region(shape.stamp, height, width)
         seen = shape.whole[part] & (owners[where] == 0)
         least = 1 if shape.crowd else SEEN_PX2
         if np.count_nonzero(seen) >= max(least, SEEN_PART * np.count_nonzero(shape.whole)):
@@ -224,7 +224,7 @@ def _visible(shapes: list[Shape], height: int, width: int) -> tuple[list[Shape],
     return kept[::-1], owners
 
 
-def annotate(picture: Picture) -> list[dict]:
+def annotate(picture: DrawnImage) -> list[dict]:
     """The picture's annotations as in COCO's JSON, less ids. One for each shape, lowest first; the members of a crowd share one."""
     shapes, owners = picture.shapes, picture.owners
     annotations = []
@@ -252,5 +252,5 @@ def annotate(picture: Picture) -> list[dict]:
 def _annotation(label: int, segmentation: list | dict, box: tuple[float, ...], area: float, crowd: int) -> dict:
     x1, y1, x2, y2 = box
     bbox = [round(x1, 2), round(y1, 2), round(x2 - x1, 2), round(y2 - y1, 2)]
-    labelled = {"category_id": label + 1, "segmentation": segmentation, "bbox": bbox}
-    return {**labelled, "area": round(area, 2), "iscrowd": crowd}
+    labeled = {"category_id": label + 1, "segmentation": segmentation, "bbox": bbox}
+    return {**labeled, "area": round(area, 2), "iscrowd": crowd}

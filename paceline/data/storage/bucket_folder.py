@@ -15,11 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from paceline._utils.commands import to_install
-from paceline._utils.errors import UserError
-from paceline.data.storage.credentials import in_words, open_place, patience_seconds
-from paceline.data.storage.object_store import store_of
-from paceline.data.storage.store import scheme_of
+from paceline._utils.commands import install_command
+from paceline._utils.errors import PacelineError
+from paceline.data.storage.credentials import explain_store_error, open_bucket, patience_seconds
+from paceline.data.storage.object_store import open_store
+from paceline.data.storage.store import get_scheme
 
 # Parts of one object under way at once, of 5 MiB each: what is in flight is memory of a process that trains.
 PARTS = 4
@@ -29,32 +29,32 @@ class BucketFolder:
     """The objects below one URL, by their names from there. Every method raises OSError, whose strerror has the reason.
 
     url   as above; without a slash at its end
-    Raises UserError where obstore is not installed, OSError where credentials or settings are missing.
+    Raises PacelineError where obstore is not installed, OSError where credentials or settings are missing.
     """
 
     def __init__(self, url: str) -> None:
         try:
             import obstore
         except ImportError:
-            raise UserError(f"Writing to buckets needs obstore:  {to_install('remote')}") from None
+            raise PacelineError(f"Writing to buckets needs obstore:  {install_command('remote')}") from None
         self.url = url.rstrip("/")
         self._obstore = obstore
-        scheme, rest = scheme_of(self.url), self.url.partition("://")[2]
-        place, _, self._prefix = rest.partition("/")
+        scheme, rest = get_scheme(self.url), self.url.partition("://")[2]
+        location, _, self._prefix = rest.partition("/")
         self._place: Any
         if scheme == "file":
             from obstore.store import LocalStore
 
             self._root, self._place = f"/{self._prefix}", LocalStore("/")
         else:
-            self._root, self._place = self.url, open_place(scheme, place, patience_seconds())
-        self._store = store_of(self._root)
+            self._root, self._place = self.url, open_bucket(scheme, location, patience_seconds())
+        self._store = open_store(self._root)
 
     def names(self) -> list[str]:
         """Names of all objects, sorted."""
         with self._in_words(""):
-            found = [entry["path"] for some in self._obstore.list(self._place, prefix=self._prefix) for entry in some]
-        return sorted(name.removeprefix(f"{self._prefix}/") for name in found)
+            results = [entry["path"] for some in self._obstore.list(self._place, prefix=self._prefix) for entry in some]
+        return sorted(name.removeprefix(f"{self._prefix}/") for name in results)
 
     def read(self, name: str) -> bytes | None:
         """A small object; None where there is none."""
@@ -100,4 +100,6 @@ class BucketFolder:
         except PermissionError as problem:  # of a mounted disk
             raise OSError(errno.EACCES, "no permission", f"{self.url}/{name}") from problem
         except Exception as problem:  # obstore has its own kinds, which begin at Exception
-            raise in_words(problem, os.fsencode(f"{self.url}/{name}"), time.monotonic() - began, does=does) from None
+            raise explain_store_error(
+                problem, os.fsencode(f"{self.url}/{name}"), time.monotonic() - began, does=does
+            ) from None

@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import read_plain
-from paceline.data.storage.store import StoreTrouble
+from paceline.data.storage.store import StoreError
 
 # How long one read is retried before it fails. Below overdue.FAIL_SECONDS, so that the store's own error is the one that is
 # reported; and below the five minutes for which a request's signature holds.
 PATIENCE_SECONDS = 180.0
-MOST_PATIENCE_SECONDS = 280.0
+MAX_PATIENCE_SECONDS = 280.0
 # One try, from connecting to the last byte. Blocks are of some MiB.
 TRY_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
@@ -31,7 +31,7 @@ CONNECT_SECONDS = 5.0
 METADATA_SERVICE = ("169.254.169.254", 80)
 METADATA_SECONDS = 1.0
 # All the authorities that browsers trust are a quarter of this.
-MOST_BUNDLE_BYTES = 1 << 20
+MAX_BUNDLE_BYTES = 1 << 20
 
 NO_AWS = (
     "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a "
@@ -44,7 +44,7 @@ NO_GOOGLE = (
 
 
 def patience_seconds(environment: Mapping[str, str] = os.environ) -> float:
-    """`$PACELINE_STORE_PATIENCE` seconds, or PATIENCE_SECONDS. Raises UserError where it is no number of 0 to 280."""
+    """`$PACELINE_STORE_PATIENCE` seconds, or PATIENCE_SECONDS. Raises PacelineError where it is no number of 0 to 280."""
     given = environment.get("PACELINE_STORE_PATIENCE")
     if not given:
         return PATIENCE_SECONDS
@@ -52,18 +52,18 @@ def patience_seconds(environment: Mapping[str, str] = os.environ) -> float:
         seconds = float(given)
     except ValueError:
         seconds = math.nan
-    if not 0 <= seconds <= MOST_PATIENCE_SECONDS:
-        raise UserError(f"PACELINE_STORE_PATIENCE={given}: must be seconds, 0 to {MOST_PATIENCE_SECONDS:g}.")
+    if not 0 <= seconds <= MAX_PATIENCE_SECONDS:
+        raise PacelineError(f"PACELINE_STORE_PATIENCE={given}: must be seconds, 0 to {MAX_PATIENCE_SECONDS:g}.")
     return seconds
 
 
-def open_place(scheme: str, place: str, patience: float) -> Any:
+def open_bucket(scheme: str, location: str, patience: float) -> Any:
     """obstore's store for a bucket, or for all files of a web server.
 
     scheme    "s3", "gs", "az", "http" or "https"
-    place     the bucket, the container, or the server with its port
+    location  the bucket, the container, or the server with its port
     patience  seconds until a read that is retried fails
-    Raises StoreTrouble where credentials or settings are missing or cannot be.
+    Raises StoreError where credentials or settings are missing or cannot be.
     """
     import obstore.store as made
 
@@ -83,32 +83,32 @@ def open_place(scheme: str, place: str, patience: float) -> Any:
     }
 
     makers: dict[str, Any] = {"s3": made.S3Store, "gs": made.GCSStore, "az": made.AzureStore}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     endpoint: str | None = f"{scheme}://"
     try:
         if scheme == "s3":
-            found = aws_settings(os.environ)
-            endpoint = found.get("endpoint")
+            result = aws_settings(os.environ)
+            endpoint = result.get("endpoint")
             if bundle := os.environ.get("AWS_CA_BUNDLE"):
                 try:
-                    client["root_certificate"] = read_plain(bundle, MOST_BUNDLE_BYTES)
+                    client["root_certificate"] = read_plain(bundle, MAX_BUNDLE_BYTES)
                 except OSError as error:
-                    raise StoreTrouble(errno.EINVAL, f"AWS_CA_BUNDLE={bundle} cannot be read ({error.strerror})") from None
+                    raise StoreError(errno.EINVAL, f"AWS_CA_BUNDLE={bundle} cannot be read ({error.strerror})") from None
         elif scheme == "gs":
             if not _google_credentials(os.environ):
-                raise StoreTrouble(errno.EACCES, NO_GOOGLE)
+                raise StoreError(errno.EACCES, NO_GOOGLE)
             endpoint = os.environ.get("GOOGLE_BASE_URL")
         elif scheme == "az":
             endpoint = os.environ.get("AZURE_STORAGE_ENDPOINT")
         # Without TLS only where the user's own endpoint is so.
         client["allow_http"] = (endpoint or "").startswith("http://")
         if scheme in makers:
-            return makers[scheme](place, **found, **common)
-        return made.HTTPStore(f"{scheme}://{place}", **common)
-    except StoreTrouble:
+            return makers[scheme](location, **result, **common)
+        return made.HTTPStore(f"{scheme}://{location}", **common)
+    except StoreError:
         raise
     except Exception as error:  # obstore has its own kinds, which begin at Exception
-        raise StoreTrouble(errno.EINVAL, f"cannot be set up: {str(error).splitlines()[0]}") from None
+        raise StoreError(errno.EINVAL, f"cannot be set up: {str(error).splitlines()[0]}") from None
 
 
 def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -116,36 +116,36 @@ def aws_settings(environment: Mapping[str, str]) -> dict[str, Any]:
 
     Credentials of a profile (AWS_PROFILE, else "default") in ~/.aws are used where the environment has none. Keys that stand
     there are read; a profile that must log in first, or take on a role, is boto3's affair, where that is installed.
-    Raises StoreTrouble where there are no credentials, or a profile cannot be read.
+    Raises StoreError where there are no credentials, or a profile cannot be read.
     """
     profile = _profile(environment)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
     def named(*names: str) -> str:
         """The first of the variables AWS_... that is set."""
         return next(filter(None, (environment.get(f"AWS_{name}") for name in names)), "")
 
     if endpoint := named("ENDPOINT_URL_S3", "ENDPOINT_URL") or profile.get("endpoint_url"):
-        found["endpoint"] = endpoint
+        result["endpoint"] = endpoint
     if "region" in profile and not named("REGION", "DEFAULT_REGION"):
-        found["region"] = profile["region"]
+        result["region"] = profile["region"]
     if _true(environment.get("AWS_SKIP_SIGNATURE")) or _true(environment.get("AWS_NO_SIGN_REQUEST")):
-        found["skip_signature"] = True
+        result["skip_signature"] = True
     elif environment.get("AWS_ACCESS_KEY_ID"):
         pass  # obstore reads them
     elif "aws_access_key_id" in profile:
-        found["access_key_id"] = profile["aws_access_key_id"]
-        found["secret_access_key"] = profile.get("aws_secret_access_key", "")
+        result["access_key_id"] = profile["aws_access_key_id"]
+        result["secret_access_key"] = profile.get("aws_secret_access_key", "")
         if "aws_session_token" in profile:
-            found["session_token"] = profile["aws_session_token"]
+            result["session_token"] = profile["aws_session_token"]
     elif "role_arn" in profile or "credential_process" in profile or any(key.startswith("sso_") for key in profile):
-        found["credential_provider"] = _through_boto3()
+        result["credential_provider"] = _through_boto3()
     elif not (
         named("WEB_IDENTITY_TOKEN_FILE", "CONTAINER_CREDENTIALS_RELATIVE_URI", "CONTAINER_CREDENTIALS_FULL_URI")
         or (not _true(environment.get("AWS_EC2_METADATA_DISABLED")) and _metadata_answers())
     ):
-        raise StoreTrouble(errno.EACCES, NO_AWS)
-    return found
+        raise StoreError(errno.EACCES, NO_AWS)
+    return result
 
 
 def _profile(environment: Mapping[str, str]) -> dict[str, str]:
@@ -162,12 +162,12 @@ def _profile(environment: Mapping[str, str]) -> dict[str, str]:
         try:
             parser.read(path, encoding="utf-8")
         except (configparser.Error, UnicodeDecodeError) as error:
-            raise StoreTrouble(errno.EINVAL, f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+            raise StoreError(errno.EINVAL, f"{path} cannot be read: {str(error).splitlines()[0]}") from None
         if parser.has_section(section):
             known = True
             keys.update(parser.items(section))
     if environment.get("AWS_PROFILE") and not known:
-        raise StoreTrouble(errno.EACCES, f"AWS_PROFILE={name}: there is no such profile in ~/.aws")
+        raise StoreError(errno.EACCES, f"AWS_PROFILE={name}: there is no such profile in ~/.aws")
     return keys
 
 
@@ -176,7 +176,7 @@ def _through_boto3() -> Any:
         import boto3  # pyright: ignore[reportMissingImports]
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
-        raise StoreTrouble(
+        raise StoreError(
             errno.EACCES,
             "the AWS profile logs in or takes on a role, which needs boto3: pip install boto3, or set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY",
@@ -233,24 +233,24 @@ _REFUSALS = {
 }
 
 
-def in_words(error: Exception, name: bytes, seconds: float, *, does: str = "read") -> OSError:
+def explain_store_error(error: Exception, name: bytes, seconds: float, *, does: str = "read") -> OSError:
     """The OSError to raise for a request about the file `name` that failed after `seconds`; does: "read", "write" or "delete"."""
     text = str(error)
-    found = _STATUS.search(text)
-    status = int(found[1]) if found else 0
-    code = found[1] if (found := _CODE.search(text)) else ""
+    result = _STATUS.search(text)
+    status = int(result[1]) if result else 0
+    code = result[1] if (result := _CODE.search(text)) else ""
     no_bucket = code == "NoSuchBucket"
     if "169.254.169.254" in text:
-        return StoreTrouble(errno.EACCES, "no credentials: this machine has no role with any (see AWS_* or GOOGLE_*)")
+        return StoreError(errno.EACCES, "no credentials: this machine has no role with any (see AWS_* or GOOGLE_*)")
     if isinstance(error, FileNotFoundError):
         return FileNotFoundError(errno.ENOENT, "no such bucket" if no_bucket else "no such object (404)", name)
     if status in _REFUSALS:
         detail = f", {code}" if code else ""
-        return StoreTrouble(errno.EACCES, _REFUSALS[status].format(does=does) + detail, name)
+        return StoreError(errno.EACCES, _REFUSALS[status].format(does=does) + detail, name)
     if "without LOCATION" in text or code in ("PermanentRedirect", "AuthorizationHeaderMalformed"):
-        return StoreTrouble(errno.EINVAL, "the bucket is in another region: set AWS_REGION to it", name)
+        return StoreError(errno.EINVAL, "the bucket is in another region: set AWS_REGION to it", name)
     if "NotPartial" in text or "RangeNotSupported" in text:
-        return StoreTrouble(errno.EINVAL, "its server sends whole files only, no ranges of bytes", name)
+        return StoreError(errno.EINVAL, "its server sends whole files only, no ranges of bytes", name)
     first_line = text.splitlines()[0] if text else "for no reason given"
     if isinstance(error, ValueError) or "InvalidPath" in type(error).__name__:
         return OSError(errno.EINVAL, f"a name that cannot be read ({first_line})", name)
@@ -259,9 +259,9 @@ def in_words(error: Exception, name: bytes, seconds: float, *, does: str = "read
     if status:
         detail = f" {code}" if code else ""
         if status >= 500 or status in (408, 429):
-            return StoreTrouble(errno.EIO, f"the server fails ({status}{detail}): {tries}", name)
-        return StoreTrouble(errno.EIO, "no such bucket" if no_bucket else f"the server answers {status}{detail}", name)
+            return StoreError(errno.EIO, f"the server fails ({status}{detail}): {tries}", name)
+        return StoreError(errno.EIO, "no such bucket" if no_bucket else f"the server answers {status}{detail}", name)
     for words, cause in _CAUSES:
         if words in text:
-            return StoreTrouble(errno.EIO, f"the server does not answer ({cause}): {tries}", name)
+            return StoreError(errno.EIO, f"the server does not answer ({cause}): {tries}", name)
     return OSError(errno.EIO, first_line, name)

@@ -30,11 +30,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from paceline._utils.cache import cache_folder
-from paceline._utils.errors import UserError
-from paceline._utils.parallel_copy import Background, write_at
+from paceline._utils.errors import PacelineError
+from paceline._utils.parallel_copy import BackgroundThreads, write_at
 from paceline._utils.platform import O_BINARY, flock, pwrite, unlock
-from paceline._utils.text import printable
-from paceline.data.storage.store import Range, RangeError, Status, Store, pread
+from paceline._utils.text import escape_control_characters
+from paceline.data.storage.store import ByteRange, ByteStore, FileStatus, RangeError, pread
 
 _SLOT = struct.Struct("<QII")  # first byte + 1 (0: empty), bytes, CRC-32
 # A range's slot is one of so many in a row.
@@ -48,48 +48,48 @@ IDLE_SECONDS, NOTE_SECONDS = 3600.0, 600.0
 FULL_SECONDS = 60.0
 
 
-class CachedStore(Store):
+class DiskCacheStore(ByteStore):
     """A remote store, of which ranges that were read once are read from the local disk."""
 
     is_remote = True
 
-    def __init__(self, store: Store, budget: int) -> None:
-        """A cache of at most `budget` bytes in the cache folder. Raises UserError where that cannot be written."""
+    def __init__(self, store: ByteStore, budget: int) -> None:
+        """A cache of at most `budget` bytes in the cache folder. Raises PacelineError where that cannot be written."""
         self._store, self.at_once = store, store.at_once
         self._folder = cache_folder() / "ranges"
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._budget = Budget(self._folder, budget)
         except OSError as error:
-            raise UserError(
+            raise PacelineError(
                 f"{self._folder}: cannot be written ({error.strerror}). Set PACELINE_CACHE to a folder that can, or leave "
                 "--system.store-cache out."
             ) from None
-        self._threads = Background(self.at_once, "store-status")
+        self._threads = BackgroundThreads(self.at_once, "store-status")
         self._full_until = 0.0
-        self._seen: dict[bytes, Status] = {}
+        self._seen: dict[bytes, FileStatus] = {}
         self._noted: dict[bytes, float] = {}
 
-    def status(self, name: bytes) -> Status:
+    def status(self, name: bytes) -> FileStatus:
         return self._store.status(name)
 
-    def read(self, wanted: Range) -> bytes:
+    def read(self, wanted: ByteRange) -> bytes:
         return self.read_many([wanted])[0]
 
-    def read_many(self, wanted: Sequence[Range]) -> list[bytes]:
+    def read_many(self, wanted: Sequence[ByteRange]) -> list[bytes]:
         """From the disk; those that are not there all at once from the store."""
         self._request_statuses({one.name for one in wanted} - self._seen.keys())
-        found = [self._kept(one) for one in wanted]
-        missing = [number for number, data in enumerate(found) if data is None]
+        results = [self._kept(one) for one in wanted]
+        missing = [number for number, data in enumerate(results) if data is None]
         if missing:
             try:
                 fetched = self._store.read_many([wanted[number] for number in missing])
             except RangeError as error:
                 raise RangeError(error.cause, missing[error.at]) from None
             for number, data in zip(missing, fetched):
-                found[number] = data
+                results[number] = data
                 self._keep(wanted[number], data)
-        return [data for data in found if data is not None]
+        return [data for data in results if data is not None]
 
     def open(self, name: bytes) -> BinaryIO:
         """From the store: a file that is walked through once is not kept."""
@@ -114,43 +114,43 @@ class CachedStore(Store):
         key = hashlib.sha256(b"%b\0%d\0%b" % (name, size, (tag or str(mtime)).encode())).hexdigest()[:40]
         return self._folder / key
 
-    def _slots_at(self, wanted: Range) -> int:
+    def _slots_at(self, wanted: ByteRange) -> int:
         """First byte of the row of slots that a range may be in."""
         bits = max(10, (self._seen[wanted.name].size // _BYTES_A_SLOT).bit_length())
         scattered = wanted.offset * 0x9E3779B97F4A7C15 % (1 << 64)
         return (scattered >> (64 - bits)) * _SLOT.size
 
-    def _kept(self, wanted: Range) -> bytes | None:
-        place = self._place(wanted.name)
-        if place is None:
+    def _kept(self, wanted: ByteRange) -> bytes | None:
+        path = self._place(wanted.name)
+        if path is None:
             return None
         with suppress(OSError):
-            row = _part(f"{place}.slots", self._slots_at(wanted), _ROW * _SLOT.size)
+            row = _part(f"{path}.slots", self._slots_at(wanted), _ROW * _SLOT.size)
             for first, length, crc in _SLOT.iter_unpack(row[: len(row) // _SLOT.size * _SLOT.size]):
                 if first == wanted.offset + 1 and length == wanted.length:
-                    data = _part(f"{place}.bytes", wanted.offset, length)
+                    data = _part(f"{path}.bytes", wanted.offset, length)
                     if len(data) == length and zlib.crc32(data) == crc:
-                        self._note_use(wanted.name, f"{place}.slots")
+                        self._note_use(wanted.name, f"{path}.slots")
                         return data
         return None
 
-    def _keep(self, wanted: Range, data: bytes) -> None:
-        place, is_full = self._place(wanted.name), time.monotonic() < self._full_until
-        if place is None or is_full or len(data) != wanted.length or not 0 < len(data) < 1 << 32:
+    def _keep(self, wanted: ByteRange, data: bytes) -> None:
+        path, is_full = self._place(wanted.name), time.monotonic() < self._full_until
+        if path is None or is_full or len(data) != wanted.length or not 0 < len(data) < 1 << 32:
             return
         try:
             # Both ends may lie on pages that no other range is on; of the slots a page at most is new.
             if not self._budget.take(len(data) + 3 * _PAGE):
                 self._full_until = time.monotonic() + FULL_SECONDS
                 return
-            _write(f"{place}.bytes", wanted.offset, data)
-            self._write_slot(f"{place}.slots", self._slots_at(wanted), wanted, zlib.crc32(data))
+            _write(f"{path}.bytes", wanted.offset, data)
+            self._write_slot(f"{path}.slots", self._slots_at(wanted), wanted, zlib.crc32(data))
         except OSError as error:
             self._full_until = math.inf
             text = f"{self._folder}: cannot be written ({error.strerror}); photos are read without it from here on"
-            print(printable(text), file=sys.stderr)
+            print(escape_control_characters(text), file=sys.stderr)
 
-    def _write_slot(self, path: str, row_at: int, wanted: Range, crc: int) -> None:
+    def _write_slot(self, path: str, row_at: int, wanted: ByteRange, crc: int) -> None:
         """Into the range's own slot, else an empty one, else one of others'."""
         row = b""
         with suppress(FileNotFoundError):
@@ -228,9 +228,9 @@ def _write(path: str, offset: int, data: bytes) -> None:
         os.close(descriptor)
 
 
-def kept_on_disk(store: Store, budget: int) -> Store:
+def with_disk_cache(store: ByteStore, budget: int) -> ByteStore:
     """The store, with what it reads kept in the cache folder, up to `budget` bytes; as it is where it is local, or that is 0.
 
-    Raises UserError where the cache folder cannot be written.
+    Raises PacelineError where the cache folder cannot be written.
     """
-    return CachedStore(store, budget) if budget and store.is_remote and not isinstance(store, CachedStore) else store
+    return DiskCacheStore(store, budget) if budget and store.is_remote and not isinstance(store, DiskCacheStore) else store

@@ -4,9 +4,9 @@ A rank reads other photos in every epoch, so of N ranks that kept photos each fo
 page cache is shared by them, and does the same for files on a local disk; this is for object stores, and for network mounts that
 ask the server again at every open.
 
-A Shelf is one file in memory without a name (memfd): a place for each photo, then room for their bytes. Each rank writes into its
-own part of the room alone and reads all of it, so nothing is locked between processes: a photo's place is written after its bytes.
-Nothing is ever dropped: where every epoch comes in another order, no photo is wanted sooner than another.
+A SharedMemoryCache is one file in memory without a name (memfd): a place for each photo, then room for their bytes. Each rank
+writes into its own part of the room alone and reads all of it, so nothing is locked between processes: a photo's place is written
+after its bytes. Nothing is ever dropped: where every epoch comes in another order, no photo is wanted sooner than another.
 
 Letters: N photos of all splits together
 """
@@ -21,13 +21,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paceline.data.index.records import OtherRecords, Records
+from paceline.data.index.records import OtherRecords, RecordReader
 
 
-class Shelf:
+class SharedMemoryCache:
     """Room for encoded photos.
 
-    file    a file of `bytes_of(photos, room)` bytes, all of them 0 at first; -1: memory of this process alone
+    file    a file of `cache_file_size(photos, room)` bytes, all of them 0 at first; -1: memory of this process alone
     photos  N
     room    bytes for photos, of all ranks together
     part, parts  which share of it this rank fills
@@ -35,10 +35,10 @@ class Shelf:
 
     def __init__(self, file: int, photos: int, room: int, *, part: int = 0, parts: int = 1) -> None:
         self.room = room
-        self._memory = mmap.mmap(file, bytes_of(photos, room))
+        self._memory = mmap.mmap(file, cache_file_size(photos, room))
         # Where a photo's bytes begin in the memory; 0: it is not kept.
         self._starts = np.frombuffer(self._memory, np.int64, count=photos)
-        begin = bytes_of(photos, 0)
+        begin = cache_file_size(photos, 0)
         self._next, self._end = begin + room * part // parts, begin + room * (part + 1) // parts
         self._lock = threading.Lock()
         self.reads, self.hits = 0, 0  # of this rank
@@ -73,35 +73,35 @@ class CachedRecords(OtherRecords):
     first  the place of record 0 there
     """
 
-    def __init__(self, records: Records, shelf: Shelf, first: int) -> None:
+    def __init__(self, records: RecordReader, shelf: SharedMemoryCache, first: int) -> None:
         super().__init__(records)
         self._shelf, self._first = shelf, first
 
-    def kept_on_disk(self, budget: int) -> Records:
+    def kept_on_disk(self, budget: int) -> RecordReader:
         self._records = self._records.kept_on_disk(budget)
         return self
 
-    def unchecked(self) -> Records:
+    def unchecked(self) -> RecordReader:
         return CachedRecords(self._records.unchecked(), self._shelf, self._first)
 
     def read_many(self, numbers: Sequence[int]) -> list[bytes]:
         """From memory; those that are not there are read together, and then kept."""
         lengths = self.places.lengths
-        found = {i: self._shelf.get(self._first + i, int(lengths[i])) for i in numbers}
-        if missing := [i for i, data in found.items() if data is None]:
+        result = {i: self._shelf.get(self._first + i, int(lengths[i])) for i in numbers}
+        if missing := [i for i, data in result.items() if data is None]:
             for i, data in zip(missing, self._records.read_many(missing), strict=True):
-                found[i] = data
+                result[i] = data
                 self._shelf.put(self._first + i, data)
-        return [found[i] for i in numbers]  # pyright: ignore[reportReturnType]
+        return [result[i] for i in numbers]  # pyright: ignore[reportReturnType]
 
 
-def bytes_of(photos: int, room: int) -> int:
-    """Size of the file that a Shelf lies in; never 0."""
+def cache_file_size(photos: int, room: int) -> int:
+    """Size of the file that a SharedMemoryCache lies in; never 0."""
     pages = -(-8 * photos // mmap.PAGESIZE)
     return (pages + 1) * mmap.PAGESIZE + room
 
 
-def new_file(size: int) -> tuple[int, str]:
+def create_memory_file(size: int) -> tuple[int, str]:
     """A file in memory, of zeros that take no memory until they are written; -> its descriptor, and a unique name.
 
     Raises OSError. On systems without such files: (-1, "").
@@ -114,8 +114,9 @@ def new_file(size: int) -> tuple[int, str]:
     return file, name
 
 
-def file_of(process: int, file: int, name: str) -> int:
-    """The file that another process of this user made as `new_file` does. Raises OSError where it cannot be had, or is another."""
+def open_memory_file(process: int, file: int, name: str) -> int:
+    """The file that another process of this user made as `create_memory_file` does. Raises OSError where it cannot "
+    "be had, or is another."""
     path = f"/proc/{process}/fd/{file}"
     if not os.readlink(path).startswith(f"/memfd:{name} "):
         raise FileNotFoundError(f"{path} is another file")

@@ -20,16 +20,16 @@ from fnmatch import fnmatchcase
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from paceline._utils.commands import to_install
+from paceline._utils.commands import install_command
 from paceline._utils.errors import DataError
 from paceline._utils.listing import is_system_name
-from paceline._utils.parallel_copy import Background
-from paceline.data.storage.credentials import in_words, open_place, patience_seconds
-from paceline.data.storage.store import LocalFiles, Range, RangeError, Status, Store, StoreTrouble, scheme_of
+from paceline._utils.parallel_copy import BackgroundThreads
+from paceline.data.storage.credentials import explain_store_error, open_bucket, patience_seconds
+from paceline.data.storage.store import ByteRange, ByteStore, FileStatus, LocalFiles, RangeError, StoreError, get_scheme
 
 REMOTE = ("s3", "gs", "az", "http", "https")  # schemes of URLs
 # Requests under way at once, of all threads that ask one store.
-MOST_REQUESTS = 256
+MAX_REQUESTS = 256
 _WILD = "*?["
 # Of a stream: long enough that a request's delay is nothing beside its bytes.
 BLOCK_BYTES = 4 << 20
@@ -39,7 +39,7 @@ BLOCKS_AHEAD = 3
 _FIRST_PROCESS = 0
 
 
-class ObjectStore(Store):
+class ObjectStore(ByteStore):
     """Files of any number of buckets and servers. A file that changed since it was first looked at is an error."""
 
     is_remote = True
@@ -50,34 +50,34 @@ class ObjectStore(Store):
         try:
             import obstore
         except ImportError:
-            raise DataError(f"Reading from buckets and web servers needs obstore:  {to_install('remote')}") from None
+            raise DataError(f"Reading from buckets and web servers needs obstore:  {install_command('remote')}") from None
         self._obstore = obstore
         self._patience = patience_seconds()
         self._lock = threading.Lock()
         self._places: dict[tuple[str, str], Any] = {}
-        self._seen: dict[bytes, Status] = {}
-        self._threads = Background(MOST_REQUESTS, "store")
+        self._seen: dict[bytes, FileStatus] = {}
+        self._threads = BackgroundThreads(MAX_REQUESTS, "store")
 
-    def status(self, name: bytes) -> Status:
+    def status(self, name: bytes) -> FileStatus:
         """Requested anew each time; later reads are compared with it."""
-        place, key = self._where(name)
+        location, key = self._where(name)
         began = time.monotonic()
         try:
-            found = _status(name, self._obstore.head(place, key))
+            result = _status(name, self._obstore.head(location, key))
         except Exception as error:
-            raise in_words(error, name, time.monotonic() - began) from None
-        self._seen[name] = found
-        return found
+            raise explain_store_error(error, name, time.monotonic() - began) from None
+        self._seen[name] = result
+        return result
 
-    def read(self, wanted: Range) -> bytes:
+    def read(self, wanted: ByteRange) -> bytes:
         """By one request. Raises OSError also where the file changed since it was read before."""
         if wanted.length <= 0:
             return b""
-        place, key = self._where(wanted.name)
+        location, key = self._where(wanted.name)
         began = time.monotonic()
         try:
-            answer = self._obstore.get(place, key, options={"range": (wanted.offset, wanted.offset + wanted.length)})
-            found = _status(wanted.name, answer.meta)
+            answer = self._obstore.get(location, key, options={"range": (wanted.offset, wanted.offset + wanted.length)})
+            result = _status(wanted.name, answer.meta)
             data = bytes(answer.bytes())
         except Exception as error:
             if "416 Range Not Satisfiable" in str(error):  # all of it lies behind the end
@@ -85,31 +85,31 @@ class ObjectStore(Store):
                 if before is None or wanted.offset >= before.size:
                     return b""
                 raise _changed(wanted.name, before, "shorter") from None
-            raise in_words(error, wanted.name, time.monotonic() - began) from None
-        before = self._seen.setdefault(wanted.name, found)
-        if (before.size, before.tag) != (found.size, found.tag):
-            raise _changed(wanted.name, before, f"{found.size:,}")
-        there = max(0, min(wanted.length, found.size - wanted.offset))
+            raise explain_store_error(error, wanted.name, time.monotonic() - began) from None
+        before = self._seen.setdefault(wanted.name, result)
+        if (before.size, before.tag) != (result.size, result.tag):
+            raise _changed(wanted.name, before, f"{result.size:,}")
+        there = max(0, min(wanted.length, result.size - wanted.offset))
         if len(data) != there:
             raise OSError(errno.EIO, f"the server sent {len(data):,} bytes where {there:,} lie", wanted.name)
         return data
 
-    def read_many(self, wanted: Sequence[Range]) -> list[bytes]:
+    def read_many(self, wanted: Sequence[ByteRange]) -> list[bytes]:
         """All at once, each by a request of its own: photos in random order have no neighbours to be read together."""
         if len(wanted) == 1:
             return [self.read(wanted[0])]
-        found: list[bytes] = []
+        results: list[bytes] = []
         under_way = [self._threads.submit(self.read, one) for one in wanted]
         try:
             for number, one in enumerate(under_way):
                 try:
-                    found.append(one.result())
+                    results.append(one.result())
                 except OSError as error:
                     raise RangeError(error, number) from None
         finally:
             for one in under_way:
                 one.cancel()
-        return found
+        return results
 
     def open(self, name: bytes) -> BinaryIO:
         """Read in blocks of some MiB, of which the next ones are under way."""
@@ -117,7 +117,7 @@ class ObjectStore(Store):
 
     def find(self, pattern: str) -> list[bytes]:
         """As of local paths: * and ? stop at a slash. Only folders that the pattern leads to are listed."""
-        is_web = scheme_of(pattern) in ("http", "https")
+        is_web = get_scheme(pattern) in ("http", "https")
         if is_web and any(sign in pattern for sign in "*["):
             text = "a web server gives no list of its files: name each one, or number them {000..009}"
             raise OSError(errno.EINVAL, text, pattern)
@@ -127,29 +127,29 @@ class ObjectStore(Store):
             except FileNotFoundError:
                 return []
             return [os.fsencode(pattern)]
-        place, key = self._where(os.fsencode(pattern))
+        location, key = self._where(os.fsencode(pattern))
         head = pattern[: len(pattern) - len(key)]
         *folders, last = key.split("/")
         began = time.monotonic()
         try:
             within = [""]
             for folder in folders:
-                within = [below for prefix in within for below in self._below(place, prefix, folder)]
-            found = [
+                within = [below for prefix in within for below in self._below(location, prefix, folder)]
+            results = [
                 entry["path"]
                 for prefix in within
-                for entry in self._obstore.list_with_delimiter(place, prefix or None)["objects"]
+                for entry in self._obstore.list_with_delimiter(location, prefix or None)["objects"]
                 if _matches(entry["path"], prefix, last)
             ]
         except Exception as error:
-            raise in_words(error, os.fsencode(pattern), time.monotonic() - began) from None
-        return sorted(os.fsencode(head + path) for path in found)
+            raise explain_store_error(error, os.fsencode(pattern), time.monotonic() - began) from None
+        return sorted(os.fsencode(head + path) for path in results)
 
-    def _below(self, place: Any, prefix: str, folder: str) -> list[str]:
+    def _below(self, location: Any, prefix: str, folder: str) -> list[str]:
         """Folders of one level that a part of a pattern matches."""
         if not any(sign in folder for sign in _WILD):
             return [f"{prefix}/{folder}" if prefix else folder]
-        listed = self._obstore.list_with_delimiter(place, prefix or None)["common_prefixes"]
+        listed = self._obstore.list_with_delimiter(location, prefix or None)["common_prefixes"]
         return [below.rstrip("/") for below in listed if _matches(below.rstrip("/"), prefix, folder)]
 
     def _where(self, name: bytes) -> tuple[Any, str]:
@@ -157,19 +157,19 @@ class ObjectStore(Store):
         global _FIRST_PROCESS
         if os.getpid() != _FIRST_PROCESS:
             if _FIRST_PROCESS:
-                raise StoreTrouble(errno.ENOTSUP, "buckets cannot be read in a process forked from one that read them")
+                raise StoreError(errno.ENOTSUP, "buckets cannot be read in a process forked from one that read them")
             _FIRST_PROCESS = os.getpid()
         scheme, host, key = _parts(os.fsdecode(name))
         with self._lock:
-            place = self._places.get((scheme, host))
-            if place is None:
-                place = self._places[scheme, host] = open_place(scheme, host, self._patience)
-        return place, key
+            location = self._places.get((scheme, host))
+            if location is None:
+                location = self._places[scheme, host] = open_bucket(scheme, host, self._patience)
+        return location, key
 
 
-def store_of(name: bytes | str) -> Store:
+def open_store(name: bytes | str) -> ByteStore:
     """A store that reads this file and others with its scheme. Raises DataError where there is none."""
-    scheme = scheme_of(name)
+    scheme = get_scheme(name)
     if not scheme:
         return LocalFiles()
     if scheme not in REMOTE:
@@ -193,17 +193,17 @@ def _parts(name: str) -> tuple[str, str, str]:
     return scheme, host, key
 
 
-def _status(name: bytes, meta: Any) -> Status:
+def _status(name: bytes, meta: Any) -> FileStatus:
     """Web servers that share a load may each have an ETag of their own: there time counts, where they have it."""
     modified: datetime = meta["last_modified"]
     mtime = max(0, int(modified.timestamp())) * 10**9
     tag = meta["e_tag"] or ""
     if mtime and name[:4].lower() == b"http":
         tag = str(mtime)
-    return Status(meta["size"], mtime, tag)
+    return FileStatus(meta["size"], mtime, tag)
 
 
-def _changed(name: bytes, before: Status, now: str) -> OSError:
+def _changed(name: bytes, before: FileStatus, now: str) -> OSError:
     return OSError(errno.ESTALE, f"it changed while it was in use: {before.size:,} bytes, now {now}", name)
 
 
@@ -219,12 +219,12 @@ class _Blocks(io.RawIOBase):
     """A file of `size` bytes in blocks: the one in use and those fetched ahead. Nothing is fetched ahead before a second block follows
     a first one: whoever reads a header, or a table at the end, pays for one block."""
 
-    def __init__(self, store: Store, name: bytes, size: int) -> None:
+    def __init__(self, store: ByteStore, name: bytes, size: int) -> None:
         self._store, self._name, self._size = store, name, size
         self._at = 0
         self._last = -1
         self._coming: dict[int, Future[bytes]] = {}
-        self._threads = Background(1 + BLOCKS_AHEAD, "read-ahead")
+        self._threads = BackgroundThreads(1 + BLOCKS_AHEAD, "read-ahead")
 
     def readable(self) -> bool:
         return True
@@ -243,7 +243,7 @@ class _Blocks(io.RawIOBase):
         return self._at
 
     def readinto(self, into: Any, /) -> int:
-        """At most to the end of the block. Raises OSError as `Store.read`, and where the file ends too early."""
+        """At most to the end of the block. Raises OSError as `ByteStore.read`, and where the file ends too early."""
         number, first = divmod(self._at, BLOCK_BYTES)
         if self._at >= self._size:
             return 0
@@ -275,7 +275,7 @@ class _Blocks(io.RawIOBase):
     def _fetch(self, block: int) -> bytes:
         start = block * BLOCK_BYTES
         length = min(BLOCK_BYTES, self._size - start)
-        data = self._store.read(Range(self._name, start, length))
+        data = self._store.read(ByteRange(self._name, start, length))
         if len(data) != length:
             raise OSError(errno.EIO, f"it ends after {start + len(data):,} bytes, not {self._size:,}", self._name)
         return data

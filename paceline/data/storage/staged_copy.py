@@ -24,15 +24,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline._utils.errors import DataError, UserError
-from paceline._utils.formatting import byte_size
+from paceline._utils.errors import DataError, PacelineError
+from paceline._utils.formatting import format_bytes
 from paceline._utils.journal import Journal, lock
-from paceline._utils.parallel_copy import free_bytes, transfer, write_at
+from paceline._utils.parallel_copy import copy_in_parallel, free_bytes, write_at
 from paceline._utils.platform import O_BINARY, O_NOFOLLOW
-from paceline.data.index.index import Index, name_arrays
+from paceline.data.index.index import Index, pack_names
 from paceline.data.index.manifest import FILES
-from paceline.data.index.records import OtherRecords, Records, digest_of, open_records
-from paceline.data.storage.object_store import store_of
+from paceline.data.index.records import OtherRecords, RecordReader, open_records, record_digest
+from paceline.data.storage.object_store import open_store
 from paceline.data.storage.staged_folder import (
     COPYING,
     LEDGER,
@@ -43,7 +43,7 @@ from paceline.data.storage.staged_folder import (
     part_line,
     read_ledger,
 )
-from paceline.data.storage.store import Range, Store, StoreTrouble, pread, scheme_of
+from paceline.data.storage.store import ByteRange, ByteStore, StoreError, get_scheme, pread
 
 THREADS, PART_BYTES = 8, 32 << 20
 # A file takes whole blocks of a disk.
@@ -52,7 +52,7 @@ NO_STATE = "-"
 Progress = Callable[[int, int], None]  # bytes copied so far, bytes to copy in all
 
 
-class Wanted(NamedTuple):
+class FileToStage(NamedTuple):
     """A file to have here."""
 
     source: bytes  # its path, or its URL
@@ -61,7 +61,7 @@ class Wanted(NamedTuple):
     digest: int | None  # of its bytes (data/index/records.py), where the index knows it
 
 
-class Copied(NamedTuple):
+class CopyStats(NamedTuple):
     """What was done."""
 
     files: int  # copied now
@@ -73,7 +73,7 @@ class Copied(NamedTuple):
 class _Part(NamedTuple):
     """Some bytes of a file to be copied."""
 
-    file: Wanted
+    file: FileToStage
     token: str  # the file below parts/ that they go into; another one for each attempt that begins anew
     state: str  # the source's, where that counts
     first: int
@@ -88,7 +88,7 @@ class StagedCopy:
 
         about  for people, into the marker: where the data come from
         again  the next step in an error, where a file of the data set is not what the index has
-        Raises UserError where the folder cannot be made, or is somebody else's.
+        Raises PacelineError where the folder cannot be made, or is somebody else's.
         """
         self.folder, self._again = folder, again
         try:
@@ -96,17 +96,17 @@ class StagedCopy:
             self._in_use = open_folder(folder, about)
         except OSError as error:
             raise cannot_write(folder.parent, error) from None
-        self._stores: dict[str, Store] = {}
+        self._stores: dict[str, ByteStore] = {}
 
     def close(self) -> None:
         """The copy may be cleared from here on."""
         os.close(self._in_use)
 
-    def copy(self, wanted: Sequence[Wanted], *, progress: Progress, waits: Callable[[], None]) -> Copied:
+    def copy(self, wanted: Sequence[FileToStage], *, progress: Progress, waits: Callable[[], None]) -> CopyStats:
         """Copy the files that are not here yet.
 
         waits  called once where another process is copying, which is waited for
-        Raises UserError where the disk has too little room or cannot be written, DataError where a file cannot be read or is not
+        Raises PacelineError where the disk has too little room or cannot be written, DataError where a file cannot be read or is not
         what the index has.
         """
         try:
@@ -121,7 +121,7 @@ class StagedCopy:
             self._require_room(missing, sum(one.size for one in missing) - left)
             self._copy(parts, left, progress)
             changed = sum(one.name in finished for one in missing)
-            return Copied(len(missing), left, len(wanted) - len(missing), changed)
+            return CopyStats(len(missing), left, len(wanted) - len(missing), changed)
         except OSError as error:
             with suppress(OSError):  # a full disk needs the room
                 self._drop_parts(keep=set())
@@ -129,7 +129,7 @@ class StagedCopy:
         finally:
             os.close(held)
 
-    def _is_here(self, one: Wanted, finished: dict[bytes, tuple[int, int, str]]) -> bool:
+    def _is_here(self, one: FileToStage, finished: dict[bytes, tuple[int, int, str]]) -> bool:
         if (noted := finished.get(one.name)) is None:
             return False
         try:
@@ -140,7 +140,7 @@ class StagedCopy:
         # Of a file whose bytes the index does not know: is its source still the one that was copied?
         return same and (one.digest is not None or noted[2] == self._source_state(one))
 
-    def _begin(self, missing: Sequence[Wanted], begun: dict[bytes, tuple[str, str, set[int]]]) -> list[_Part]:
+    def _begin(self, missing: Sequence[FileToStage], begun: dict[bytes, tuple[str, str, set[int]]]) -> list[_Part]:
         """The parts still to be copied of these files; parts of files that nobody wants any more go."""
         parts: list[_Part] = []
         tokens: set[str] = set()
@@ -172,18 +172,18 @@ class StagedCopy:
             if done:
                 progress(copied, total)
 
-        transfer(parts, self._copy_part, arrived, threads=THREADS, name="stage")
+        copy_in_parallel(parts, self._copy_part, arrived, threads=THREADS, name="stage")
 
     def _copy_part(self, part: _Part, report: Callable[[_Part], None], stop: threading.Event) -> None:
         one, source = part.file, os.fsdecode(part.file.source)
         try:
-            data = self._store(one.source).read(Range(one.source, part.first, part.length)) if part.length else b""
+            data = self._store(one.source).read(ByteRange(one.source, part.first, part.length)) if part.length else b""
         except OSError as error:
-            remedy = "The same command goes on." if isinstance(error, StoreTrouble) else self._again
+            remedy = "The same command goes on." if isinstance(error, StoreError) else self._again
             raise DataError(f"{source}: cannot be read ({error.strerror or error}). {remedy}") from None
         if len(data) != part.length:
             raise DataError(f"{source}: shorter than the {one.size:,} bytes that it was prepared with. {self._again}")
-        if one.digest is not None and part.length == one.size and digest_of(data) != one.digest:
+        if one.digest is not None and part.length == one.size and record_digest(data) != one.digest:
             raise DataError(f"{source}: other bytes than when it was prepared. {self._again}")
         if stop.is_set():
             return
@@ -198,7 +198,7 @@ class StagedCopy:
         finally:
             os.close(descriptor)
         if hashlib.sha256(back).digest() != hashlib.sha256(data).digest():
-            raise UserError(
+            raise PacelineError(
                 f"--stage: {path} reads back other bytes than were written: that disk is damaged, or the memory. Name another "
                 "folder."
             )
@@ -214,7 +214,7 @@ class StagedCopy:
         ledger.append(file_line(one.name, status.st_size, status.st_mtime_ns, part.state))
         os.replace(self.folder / PARTS / part.token, final)
 
-    def _source_state(self, one: Wanted) -> str:
+    def _source_state(self, one: FileToStage) -> str:
         """Time and tag of a source: another one where it changed, as far as its store knows."""
         try:
             status = self._store(one.source).status(one.source)
@@ -224,20 +224,21 @@ class StagedCopy:
             ) from None
         return f"{status.mtime} {status.tag}"
 
-    def _store(self, source: bytes) -> Store:
-        scheme = scheme_of(source)
-        return self._stores[scheme] if scheme in self._stores else self._stores.setdefault(scheme, store_of(source))
+    def _store(self, source: bytes) -> ByteStore:
+        scheme = get_scheme(source)
+        return self._stores[scheme] if scheme in self._stores else self._stores.setdefault(scheme, open_store(source))
 
-    def _require_room(self, missing: Sequence[Wanted], there: int) -> None:
+    def _require_room(self, missing: Sequence[FileToStage], there: int) -> None:
         """there: bytes of these files that lie here already."""
         need, disk = sum(-(-one.size // BLOCK) * BLOCK for one in missing) - there, os.statvfs(self.folder)
         if need > (free := free_bytes(self.folder)):
-            raise UserError(
-                f"--stage: {self.folder.parent} has {byte_size(free)} free, and {byte_size(need)} of data are still to be copied "
+            raise PacelineError(
+                f"--stage: {self.folder.parent} has {format_bytes(free)} free, and {format_bytes(need)} of data are "
+                "still to be copied "
                 "there. Make room (paceline data clear DIR removes earlier copies), or name another folder."
             )
         if disk.f_files and len(missing) > disk.f_favail:
-            raise UserError(
+            raise PacelineError(
                 f"--stage: {self.folder.parent} has room for {disk.f_favail:,} more files (inodes), and {len(missing):,} are "
                 "still to be copied there. Name another folder, or pack the data into large files first: paceline pack"
             )
@@ -251,7 +252,7 @@ class StagedCopy:
 class StagedRecords(OtherRecords):
     """The records of a split, read from `local`, whose file an error names."""
 
-    def __init__(self, records: Records, local: Records) -> None:
+    def __init__(self, records: RecordReader, local: RecordReader) -> None:
         super().__init__(records)
         self._local, self.at_once = local, local.at_once
 
@@ -259,33 +260,38 @@ class StagedRecords(OtherRecords):
         """The file that is read: the copy."""
         return self._local.path(i)
 
-    def unchecked(self) -> Records:
+    def unchecked(self) -> RecordReader:
         return StagedRecords(self._records, self._local.unchecked())
 
     def read_many(self, numbers: Sequence[int]) -> list[bytes]:
         return self._local.read_many(numbers)
 
 
-def staged_records(records: Records, kind: str, folder: Path, remedy: str) -> StagedRecords:
+def staged_records(records: RecordReader, kind: str, folder: Path, remedy: str) -> StagedRecords:
     """These records, read from the copy in `folder`; kind: theirs in the manifest."""
     names = [records.places.file_name(file) for file in range(len(records.places.file_sizes))]
-    places = replace(records.places, remedy=remedy, changed="", root=folder)
+    locations = replace(records.places, remedy=remedy, changed="", root=folder)
     if all(map(_is_near, names)):
-        places = replace(places, root=folder / "near")
+        locations = replace(locations, root=folder / "near")
     else:
-        places = replace(places, **name_arrays([staged_name(name) for name in names]))
-    return StagedRecords(records, open_records(kind, places))
+        locations = replace(locations, **pack_names([staged_name(name) for name in names]))
+    return StagedRecords(records, open_records(kind, locations))
 
 
-def wanted_files(index: Index, kind: str, numbers: np.ndarray) -> list[Wanted]:
+def list_files_to_stage(index: Index, kind: str, numbers: np.ndarray) -> list[FileToStage]:
     """The files that these records lie in, each once."""
-    places = index.records.places
+    locations = index.records.places
     digests: dict[int, int] = {}
     if kind == FILES and "digests" in index.extra:
-        digests = dict(zip(places.files[numbers].tolist(), index.extra["digests"][numbers].tolist()))
+        digests = dict(zip(locations.files[numbers].tolist(), index.extra["digests"][numbers].tolist()))
     return [
-        Wanted(places.file_path(file), staged_name(places.file_name(file)), int(places.file_sizes[file]), digests.get(file))
-        for file in np.unique(places.files[numbers]).tolist()
+        FileToStage(
+            locations.file_path(file),
+            staged_name(locations.file_name(file)),
+            int(locations.file_sizes[file]),
+            digests.get(file),
+        )
+        for file in np.unique(locations.files[numbers]).tolist()
     ]
 
 
@@ -298,4 +304,4 @@ def staged_name(name: bytes) -> bytes:
 
 
 def _is_near(name: bytes) -> bool:
-    return not scheme_of(name) and not any(part in (b"", b".", b"..") for part in name.split(b"/"))
+    return not get_scheme(name) and not any(part in (b"", b".", b"..") for part in name.split(b"/"))

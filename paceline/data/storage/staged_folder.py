@@ -17,17 +17,17 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.errors import PacelineError
 from paceline._utils.journal import lock, read_lines
-from paceline._utils.platform import own_user
+from paceline._utils.platform import get_user_id
 from paceline._utils.safe_read import read_plain
 
 MARKER, LEDGER, PARTS, COPYING, IN_USE = "staged.json", "ledger", "parts", ".copying", ".in-use"
 OURS = {MARKER, LEDGER, COPYING, IN_USE}
 FOLDERS = re.compile(r"paceline-[0-9a-f]{16}")
 # A marker, and a line of a ledger, are shorter; what is longer is not ours.
-MOST_MARKER, LONGEST_LINE = 1 << 16, 1 << 14
+MAX_MARKER, LONGEST_LINE = 1 << 16, 1 << 14
 # So often a folder is made anew that others clear at the same time.
 TRIES = 100
 
@@ -36,7 +36,7 @@ def open_folder(folder: Path, about: dict[str, str]) -> int:
     """Make a copy's folder, or take up the one that is there; -> the lock that says that it is in use, until it is closed.
 
     about  for people, into the marker
-    Raises OSError, and UserError where the folder is somebody else's.
+    Raises OSError, and PacelineError where the folder is somebody else's.
     """
     for turn in range(TRIES):
         try:
@@ -52,12 +52,12 @@ def _opened(folder: Path, about: dict[str, str]) -> int:
         folder.mkdir(mode=0o700)
     status = os.lstat(folder)
     # In a folder that everybody may write to, somebody else could have put a link, or a folder of his own, in its place.
-    if status.st_uid != own_user() or not folder.is_dir() or folder.is_symlink():
-        raise UserError(f"--stage: {folder} is somebody else's, or no folder. Name another folder.")
+    if status.st_uid != get_user_id() or not folder.is_dir() or folder.is_symlink():
+        raise PacelineError(f"--stage: {folder} is somebody else's, or no folder. Name another folder.")
     in_use = lock(folder / IN_USE, shared=True, waits=lambda: None)
     try:
         if not (folder / MARKER).exists():
-            write_whole(folder / MARKER, json.dumps({"paceline_staged": 1, **about}, indent=1) + "\n", sync=True)
+            atomic_write(folder / MARKER, json.dumps({"paceline_staged": 1, **about}, indent=1) + "\n", sync=True)
         (folder / PARTS).mkdir(exist_ok=True)
     except OSError:
         os.close(in_use)
@@ -103,17 +103,17 @@ def _quoted(data: bytes) -> bytes:
     return quote_from_bytes(data).encode()
 
 
-def clear(stage: Path) -> tuple[int, int, list[Path]]:
+def clear_copies(stage: Path) -> tuple[int, int, list[Path]]:
     """Remove every copy below `stage`; -> (data sets, bytes, folders that others' files keep there).
 
-    Only what the ledgers name is removed. Raises UserError where one is in use, or cannot be removed.
+    Only what the ledgers name is removed. Raises PacelineError where one is in use, or cannot be removed.
     """
     sets, size, left = 0, 0, []
-    for folder in copies(stage):
+    for folder in list_copies(stage):
         try:
             held = lock(folder / IN_USE)
         except BlockingIOError:
-            raise UserError(
+            raise PacelineError(
                 f"{folder}: a run reads from this copy. Wait for its end, then give the same command."
             ) from None
         except OSError as error:
@@ -142,17 +142,17 @@ def clear(stage: Path) -> tuple[int, int, list[Path]]:
     return sets, size, left
 
 
-def copies(stage: Path) -> list[Path]:
+def list_copies(stage: Path) -> list[Path]:
     """The folders below `stage` that staging made, for this user: another one's could lead out by links."""
-    found = []
+    results = []
     for folder in sorted(stage.iterdir()):
-        own = FOLDERS.fullmatch(folder.name) and os.lstat(folder).st_uid == own_user()
+        own = FOLDERS.fullmatch(folder.name) and os.lstat(folder).st_uid == get_user_id()
         if own and folder.is_dir() and not folder.is_symlink():
             with suppress(OSError, ValueError):
-                marker = json.loads(read_plain(folder / MARKER, MOST_MARKER))
+                marker = json.loads(read_plain(folder / MARKER, MAX_MARKER))
                 if isinstance(marker, dict) and marker.get("paceline_staged") == 1:
-                    found.append(folder)
-    return found
+                    results.append(folder)
+    return results
 
 
 def _remove(path: Path) -> int:
@@ -165,7 +165,7 @@ def _remove(path: Path) -> int:
     return size
 
 
-def cannot_write(path: Path, error: OSError) -> UserError:
+def cannot_write(path: Path, error: OSError) -> PacelineError:
     """The error where a copy cannot be written, with the next step."""
     why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-    return UserError(f"--stage: {path}: cannot be written ({why}). Name another folder, or train without --stage.")
+    return PacelineError(f"--stage: {path}: cannot be written ({why}). Name another folder, or train without --stage.")

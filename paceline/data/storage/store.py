@@ -19,7 +19,7 @@ from paceline._utils.listing import glob_paths
 from paceline._utils.safe_read import open_plain
 
 
-class Range(NamedTuple):
+class ByteRange(NamedTuple):
     """Bytes of one file."""
 
     name: bytes
@@ -27,7 +27,7 @@ class Range(NamedTuple):
     length: int
 
 
-class Status(NamedTuple):
+class FileStatus(NamedTuple):
     """Another one means that a file changed."""
 
     size: int  # bytes
@@ -35,7 +35,7 @@ class Status(NamedTuple):
     tag: str = ""  # another with each content, where the store has such a thing (an object's ETag)
 
 
-class StoreTrouble(OSError):
+class StoreError(OSError):
     """The store, not the file, is the trouble: no permission, no credentials, no answer. Its text has the next step."""
 
 
@@ -48,7 +48,7 @@ class RangeError(OSError):
         self.at = at  # which one
 
 
-class Store(ABC):
+class ByteStore(ABC):
     """Files by name. Every method raises OSError, whose strerror says why, where a file cannot be read."""
 
     # Ranges that one call of read_many should have: more than one where several requests are answered at once.
@@ -57,14 +57,14 @@ class Store(ABC):
     is_remote = False
 
     @abstractmethod
-    def status(self, name: bytes) -> Status:
+    def status(self, name: bytes) -> FileStatus:
         """Size and time of a file."""
 
     @abstractmethod
-    def read(self, wanted: Range) -> bytes:
+    def read(self, wanted: ByteRange) -> bytes:
         """The bytes of a range; fewer only where the file ends."""
 
-    def read_many(self, wanted: Sequence[Range]) -> list[bytes]:
+    def read_many(self, wanted: Sequence[ByteRange]) -> list[bytes]:
         """The bytes of several ranges, in that order. A store that knows which one failed raises RangeError."""
         return [self.read(one) for one in wanted]
 
@@ -77,17 +77,17 @@ class Store(ABC):
         """The names of all plain files that `pattern` (with *, ? and [...]) matches, sorted; a folder's name finds none."""
 
 
-class LocalFiles(Store):
+class LocalFiles(ByteStore):
     """Plain files, of which a bounded number are kept open."""
 
     def __init__(self) -> None:
         self._open = OpenFiles()
 
-    def status(self, name: bytes) -> Status:
-        found = os.stat(name)
-        return Status(found.st_size, found.st_mtime_ns)
+    def status(self, name: bytes) -> FileStatus:
+        result = os.stat(name)
+        return FileStatus(result.st_size, result.st_mtime_ns)
 
-    def read(self, wanted: Range) -> bytes:
+    def read(self, wanted: ByteRange) -> bytes:
         with self._open.descriptor(wanted.name) as descriptor:
             return pread(descriptor, wanted.length, wanted.offset)
 
@@ -98,7 +98,7 @@ class LocalFiles(Store):
         return [os.fsencode(path) for path in glob_paths(pattern) if os.path.isfile(path)]
 
 
-def scheme_of(name: bytes | str) -> str:
+def get_scheme(name: bytes | str) -> str:
     """'s3' of s3://bucket/key, '' of a path."""
     scheme, separator, _ = os.fsdecode(name).partition("://")
     return scheme.lower() if separator and scheme.replace("+", "").isalnum() else ""

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.config.resnet import PhotoInput
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.config.resnet import ImageInput
+from paceline.data.loader.sample_rng import SampleRng
 
 # Either sign; what lies at the last magnitude: of trivial, of rand (of translations there: a share of the side).
 SIGNED = {
@@ -44,7 +44,7 @@ RAND_OPERATIONS, RAND_MAGNITUDE = 2, 9
 ERASED_AREA, ERASED_ASPECT, ERASE_ATTEMPTS = (0.02, 0.33), (0.3, 3.3), 10
 
 
-class Change(NamedTuple):
+class ImageOp(NamedTuple):
     """One operation, as drawn."""
 
     operation: str  # of OPERATIONS
@@ -55,12 +55,12 @@ class Augmentation(NamedTuple):
     """What is done to one sample's pixels, in this order."""
 
     upside_down: bool
-    changes: tuple[Change, ...]
+    changes: tuple[ImageOp, ...]
     erased: tuple[int, int, int, int] | None  # top, left, height, width
     mean: tuple[int, int, int]  # levels of RGB that it is erased with
 
 
-def draw_augmentation(random: SampleRandom, settings: PhotoInput) -> Augmentation | None:
+def sample_augmentation(random: SampleRng, settings: ImageInput) -> Augmentation | None:
     """Draw by the settings' fields `vflip`, `augment` and `erase`; None, and nothing drawn, where all are off."""
     if not settings.vflip and settings.augment == "none" and not settings.erase:
         return None
@@ -68,30 +68,30 @@ def draw_augmentation(random: SampleRandom, settings: PhotoInput) -> Augmentatio
     count = {"none": 0, "trivial": 1, "rand": RAND_OPERATIONS}[settings.augment]
     changes = tuple(_draw_change(random, settings.size, wide=settings.augment == "trivial") for _ in range(count))
     erased = _draw_erased(random, settings.size) if settings.erase and random.coin(settings.erase) else None
-    return Augmentation(upside_down, changes, erased, levels(settings.mean))
+    return Augmentation(upside_down, changes, erased, mean_levels(settings.mean))
 
 
-def levels(mean: tuple[float, float, float]) -> tuple[int, int, int]:
+def mean_levels(mean: tuple[float, float, float]) -> tuple[int, int, int]:
     """RGB in 0..255 of what the network subtracts, to half a level."""
     red, green, blue = (min(255, max(0, round(255 * share))) for share in mean)
     return red, green, blue
 
 
-def _draw_change(random: SampleRandom, side: int, *, wide: bool) -> Change:
+def _draw_change(random: SampleRng, side: int, *, wide: bool) -> ImageOp:
     """wide  the ranges of TrivialAugmentWide, else RandAugment's."""
     operation = OPERATIONS[random.integer(0, len(OPERATIONS))]
     if operation in ("Identity", "AutoContrast", "Equalize"):
-        return Change(operation, 0.0)
+        return ImageOp(operation, 0.0)
     step = random.integer(0, LAST + 1) if wide else RAND_MAGNITUDE
     if operation == "Posterize":
-        return Change(operation, 8 - round(step / (LAST / (6 if wide else 4))))
+        return ImageOp(operation, 8 - round(step / (LAST / (6 if wide else 4))))
     if operation == "Solarize":
-        return Change(operation, 255 * (LAST - step) / LAST)
+        return ImageOp(operation, 255 * (LAST - step) / LAST)
     reach = SIGNED[operation][0 if wide else 1] * (side if operation.startswith("Translate") and not wide else 1)
-    return Change(operation, (-1 if random.coin() else 1) * reach * step / LAST)
+    return ImageOp(operation, (-1 if random.coin() else 1) * reach * step / LAST)
 
 
-def _draw_erased(random: SampleRandom, side: int) -> tuple[int, int, int, int] | None:
+def _draw_erased(random: SampleRng, side: int) -> tuple[int, int, int, int] | None:
     """None where no attempt fits, which then leaves the picture as it is."""
     narrow, wide = map(math.log, ERASED_ASPECT)
     for _ in range(ERASE_ATTEMPTS):
@@ -143,23 +143,23 @@ def apply_change(image: Tensor, operation: str, magnitude: float) -> Tensor:
     return changes[operation]()
 
 
-class Mix(NamedTuple):
+class MixSpec(NamedTuple):
     """In `box` a sample has this share of its partner's pixels."""
 
     box: tuple[int, int, int, int]  # left, top, right, bottom, pixels
     share: float  # in [0, 1]
 
 
-def draw_mix(random: SampleRandom, settings: PhotoInput) -> Mix | None:
+def sample_mix(random: SampleRng, settings: ImageInput) -> MixSpec | None:
     """Draw by the settings' fields `mixup` and `cutmix`, with both on by one of them; None, and nothing drawn, where both are off."""
     if not settings.mixup and not settings.cutmix:
         return None
     side, whole = settings.size, (0, 0, settings.size, settings.size)
     if not settings.cutmix or (settings.mixup and random.coin()):
-        return Mix(whole, random.beta(settings.mixup))
+        return MixSpec(whole, random.beta(settings.mixup))
     half = int(0.5 * math.sqrt(random.beta(settings.cutmix)) * side)
     x, y = random.integer(0, side), random.integer(0, side)
-    return Mix((max(x - half, 0), max(y - half, 0), min(x + half, side), min(y + half, side)), 1.0)
+    return MixSpec((max(x - half, 0), max(y - half, 0), min(x + half, side), min(y + half, side)), 1.0)
 
 
 @contextmanager

@@ -23,23 +23,23 @@ import numpy as np
 
 from paceline.config.maskrcnn import InstanceInput
 from paceline.config.ssd import BoxInput, Jitter
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.resample import scratch
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.resample import scratch_array
 
 # Shares of R, G and B in grey (ITU-R BT.601).
-GREY = (0.299, 0.587, 0.114)
-MID_GREY = 128.0
+GRAY = (0.299, 0.587, 0.114)
+MID_GRAY = 128.0
 ORDER = ("brightness", "contrast", "saturation", "hue")
 # The distance between corners of the hexagon of hues; `_turn` goes no further at once.
 _SEXTANT = 1 / 6
 _SIGN = np.int32(-(2**31))
 
-_RGB_TO_YIQ = np.array([GREY, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)])
+_RGB_TO_YIQ = np.array([GRAY, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)])
 # DALI's last digits differ.
-_DALI_YIQ = np.array([GREY, (0.596, -0.274, -0.321), (0.211, -0.523, 0.311)])
+_DALI_YIQ = np.array([GRAY, (0.596, -0.274, -0.321), (0.211, -0.523, 0.311)])
 
 
-class Colour(NamedTuple):
+class ColorJitter(NamedTuple):
     """The changes of one sample's colours, as drawn."""
 
     kind: Jitter
@@ -51,7 +51,7 @@ class Colour(NamedTuple):
     turns: float  # of the hue; 1 is the full circle
 
 
-def draw_colour(random: SampleRandom, settings: BoxInput | InstanceInput) -> Colour | None:
+def sample_color_jitter(random: SampleRng, settings: BoxInput | InstanceInput) -> ColorJitter | None:
     """Draw by the settings' fields `jitter` to `hue`; None, and nothing drawn, where colours stay."""
     if settings.jitter == "none":
         return None
@@ -60,50 +60,50 @@ def draw_colour(random: SampleRandom, settings: BoxInput | InstanceInput) -> Col
         for last in range(len(order) - 1, 0, -1):
             other = random.integer(0, last + 1)
             order[last], order[other] = order[other], order[last]
-    centre = 1.0 if settings.brightness_form == "multiply" else 0.0
-    brightness = random.uniform(centre - settings.brightness, centre + settings.brightness)
+    center = 1.0 if settings.brightness_form == "multiply" else 0.0
+    brightness = random.uniform(center - settings.brightness, center + settings.brightness)
     contrast = random.uniform(1 - settings.contrast, 1 + settings.contrast)
     saturation = random.uniform(1 - settings.saturation, 1 + settings.saturation)
     turns = random.uniform(-settings.hue, settings.hue)
     factor, shift = (brightness, 0.0) if settings.brightness_form == "multiply" else (1.0, 255.0 * brightness)
-    return Colour(settings.jitter, tuple(order), factor, shift, contrast, saturation, turns)
+    return ColorJitter(settings.jitter, tuple(order), factor, shift, contrast, saturation, turns)
 
 
-def apply_colour(pixels: np.ndarray, colour: Colour) -> None:
+def apply_color_jitter(pixels: np.ndarray, color: ColorJitter) -> None:
     """Change the colours of (S, S, 3) uint8 RGB pixels in place."""
-    if colour.kind == "matrix":
-        apply_matrix(pixels, colour_matrix(*colour[2:]))
+    if color.kind == "matrix":
+        apply_color_matrix(pixels, color_matrix(*color[2:]))
         return
-    if colour.kind == "dali":
-        apply_matrix(pixels, colour_matrix(1.0, 0.0, 1.0, colour.saturation, colour.turns, yiq=_DALI_YIQ))
-        apply_matrix(pixels, colour_matrix(colour.factor, colour.shift, colour.contrast, 1.0, 0.0, yiq=_DALI_YIQ))
+    if color.kind == "dali":
+        apply_color_matrix(pixels, color_matrix(1.0, 0.0, 1.0, color.saturation, color.turns, yiq=_DALI_YIQ))
+        apply_color_matrix(pixels, color_matrix(color.factor, color.shift, color.contrast, 1.0, 0.0, yiq=_DALI_YIQ))
         return
     planes, work = _planes(*pixels.shape[:2])
     _load(pixels, planes)
-    if colour.kind == "tensorflow":
-        _as_tensorflow(planes, colour, work)
+    if color.kind == "tensorflow":
+        _as_tensorflow(planes, color, work)
         _store(planes, pixels)
         return
-    for change in colour.order:
+    for change in color.order:
         if change == "brightness":
-            _scale(planes, colour.factor, colour.shift)
+            _scale(planes, color.factor, color.shift)
         elif change == "contrast":
             means = planes.mean(axis=(1, 2))
-            grey = sum(share * float(mean) for share, mean in zip(GREY, means))
-            _scale(planes, colour.contrast, (1 - colour.contrast) * grey)
+            gray = sum(share * float(mean) for share, mean in zip(GRAY, means))
+            _scale(planes, color.contrast, (1 - color.contrast) * gray)
         elif change == "saturation":
-            _saturate(planes, colour.saturation, work)
+            _saturate(planes, color.saturation, work)
         else:
-            turn_hue(planes, colour.turns, work)
+            adjust_hue(planes, color.turns, work)
     _store(planes, pixels)
 
 
-def colour_matrix(
+def color_matrix(
     factor: float, shift: float, contrast: float, saturation: float, turns: float, *, yiq: np.ndarray = _RGB_TO_YIQ
 ) -> np.ndarray:
     """(3, 4) float64, from (R, G, B, 1) to RGB, levels 0..255.
 
-    Saturation and hue, then contrast around MID_GREY, then brightness: `factor` times, plus `shift`.
+    Saturation and hue, then contrast around MID_GRAY, then brightness: `factor` times, plus `shift`.
     turns  of the hue, positive from red to yellow, as in HSV
     yiq    (3, 3), from RGB to YIQ
     """
@@ -114,11 +114,11 @@ def colour_matrix(
     )
     matrix = np.empty((3, 4))
     matrix[:, :3] = factor * contrast * (np.linalg.inv(yiq) @ chroma @ yiq)
-    matrix[:, 3] = factor * (1 - contrast) * MID_GREY + shift
+    matrix[:, 3] = factor * (1 - contrast) * MID_GRAY + shift
     return matrix
 
 
-def apply_matrix(pixels: np.ndarray, matrix: np.ndarray) -> None:
+def apply_color_matrix(pixels: np.ndarray, matrix: np.ndarray) -> None:
     """Map (S, S, 3) uint8 pixels in place by a (3, 4) matrix; rounded and cut to 0..255."""
     planes, work = _planes(*pixels.shape[:2])
     _load(pixels, planes)
@@ -132,7 +132,7 @@ def apply_matrix(pixels: np.ndarray, matrix: np.ndarray) -> None:
     _store(mapped, pixels)
 
 
-def turn_hue(planes: np.ndarray, turns: float, work: np.ndarray) -> None:
+def adjust_hue(planes: np.ndarray, turns: float, work: np.ndarray) -> None:
     """Turn the hue of (3, S, S) float32 planes, in place; the largest and smallest of R, G, B stay in each pixel.
 
     turns  1 is the full circle; positive from red to yellow
@@ -184,16 +184,16 @@ def _turn(planes: np.ndarray, sextants: float, work: np.ndarray) -> None:
         np.minimum(plane, largest, out=plane)
 
 
-def _as_tensorflow(planes: np.ndarray, colour: Colour, work: np.ndarray) -> None:
+def _as_tensorflow(planes: np.ndarray, color: ColorJitter, work: np.ndarray) -> None:
     """tf.image's adjust_brightness, _contrast, _saturation and _hue one after the other, levels as they come; then cut."""
-    planes *= colour.factor
-    planes += colour.shift
+    planes *= color.factor
+    planes += color.shift
     means = planes.mean(axis=(1, 2), dtype=np.float64).astype(np.float32)[:, None, None]
     planes -= means
-    planes *= colour.contrast
+    planes *= color.contrast
     planes += means
-    _saturate_hsv(planes, colour.saturation, work)
-    turn_hue(planes, colour.turns, work)
+    _saturate_hsv(planes, color.saturation, work)
+    adjust_hue(planes, color.turns, work)
     np.clip(planes, 0, 255, out=planes)
 
 
@@ -217,12 +217,12 @@ def _saturate_hsv(planes: np.ndarray, factor: float, work: np.ndarray) -> None:
 
 def _saturate(planes: np.ndarray, factor: float, work: np.ndarray) -> None:
     """Between each pixel's grey and its colour; beyond the colour where factor > 1."""
-    grey, product = work[0], work[1]
-    np.multiply(planes[0], (1 - factor) * GREY[0], out=grey)
-    for plane, share in zip(planes[1:], GREY[1:]):
-        grey += np.multiply(plane, (1 - factor) * share, out=product)
+    gray, product = work[0], work[1]
+    np.multiply(planes[0], (1 - factor) * GRAY[0], out=gray)
+    for plane, share in zip(planes[1:], GRAY[1:]):
+        gray += np.multiply(plane, (1 - factor) * share, out=product)
     planes *= factor
-    planes += grey
+    planes += gray
     np.clip(planes, 0, 255, out=planes)
 
 
@@ -235,7 +235,7 @@ def _scale(planes: np.ndarray, factor: float, shift: float) -> None:
 
 def _planes(height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """(3, height, width) and (7, height, width) float32 of this thread."""
-    planes = scratch("planes", 10, height, width, dtype=np.float32)
+    planes = scratch_array("planes", 10, height, width, dtype=np.float32)
     return planes[:3], planes[3:]
 
 

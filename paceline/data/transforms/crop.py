@@ -22,14 +22,14 @@ import numpy as np
 
 from paceline._utils.errors import RecipeError
 from paceline.config.ssd import FreeCrop
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.exif import TURNS, UPRIGHT
 
 # torchvision gives up on a random shape after this many and takes the largest centred crop of an allowed aspect.
 CROP_TRIES = 10
 
 
-class Window(NamedTuple):
+class CropWindow(NamedTuple):
     """A region of the stored image, the size it is resized to, and where the output starts inside the result.
 
     The filter reads no pixels outside the region. The output's own size is that of the array it is written to.
@@ -45,7 +45,7 @@ class Window(NamedTuple):
     skip_left: int = 0
 
 
-class Source(NamedTuple):
+class SourceRegion(NamedTuple):
     """A window's region in the stored frame, pixels, and the orientation that turns it into the displayed one."""
 
     top: int
@@ -59,11 +59,11 @@ def random_resized_crop(
     height: int,
     width: int,
     size: int,
-    random: SampleRandom,
+    random: SampleRng,
     *,
     area: tuple[float, float] = (0.08, 1.0),
     aspect: tuple[float, float] = (3 / 4, 4 / 3),
-) -> Window:
+) -> CropWindow:
     """A region of random area and shape, resized to (size, size).
 
     area    smallest and largest share of the image's area
@@ -78,14 +78,14 @@ def random_resized_crop(
         if 0 < crop_width <= width and 0 < crop_height <= height:
             top = random.integer(0, height - crop_height + 1)
             left = random.integer(0, width - crop_width + 1)
-            return Window(top, left, crop_height, crop_width, size, size)
+            return CropWindow(top, left, crop_height, crop_width, size, size)
     # The largest centred region whose width / height lies in `aspect`.
     crop_height, crop_width = height, width
     if width / height < aspect[0]:
         crop_height = max(1, round(width / aspect[0]))
     elif width / height > aspect[1]:
         crop_width = max(1, round(height * aspect[1]))
-    return Window((height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width, size, size)
+    return CropWindow((height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width, size, size)
 
 
 def resized_shape(height: int, width: int, short: int) -> tuple[int, int]:
@@ -95,7 +95,7 @@ def resized_shape(height: int, width: int, short: int) -> tuple[int, int]:
     return short, int(short * width / height)
 
 
-def resize_and_centre_crop(height: int, width: int, resize: int, size: int) -> Window:
+def resize_and_center_crop(height: int, width: int, resize: int, size: int) -> CropWindow:
     """The whole image with its shorter side resized to `resize`, of which the central (size, size) is kept.
 
     Raises RecipeError when the crop is larger than the resized image: evaluation never pads.
@@ -108,40 +108,40 @@ def resize_and_centre_crop(height: int, width: int, resize: int, size: int) -> W
     resized_height, resized_width = resized_shape(height, width, resize)
     # Python rounds halves to even and so does torchvision: 16.5 -> 16, 17.5 -> 18.
     skip_top, skip_left = round((resized_height - size) / 2.0), round((resized_width - size) / 2.0)
-    return Window(0, 0, height, width, resized_height, resized_width, skip_top, skip_left)
+    return CropWindow(0, 0, height, width, resized_height, resized_width, skip_top, skip_left)
 
 
-def source_of(window: Window, orientation: int, height: int, width: int) -> Source:
+def source_region(window: CropWindow, orientation: int, height: int, width: int) -> SourceRegion:
     """Where a window's region lies in the stored photo; window, height and width are of the displayed photo."""
     if orientation == UPRIGHT:
-        return Source(*window[:4], UPRIGHT)
+        return SourceRegion(*window[:4], UPRIGHT)
     from_right, from_below, swapped = TURNS[orientation]
     top = height - window.top - window.height if from_below else window.top
     left = width - window.left - window.width if from_right else window.left
     if swapped:
-        return Source(left, top, window.width, window.height, orientation)
-    return Source(top, left, window.height, window.width, orientation)
+        return SourceRegion(left, top, window.width, window.height, orientation)
+    return SourceRegion(top, left, window.height, window.width, orientation)
 
 
 # Least IoU of a crop with every object, by option; the seventh option is the whole photo. None: no such condition.
 IOU_ABOVE = (0.1, 0.3, 0.5, 0.7, 0.9)
 OPTIONS = len(IOU_ABOVE) + 2
 # The whole photo comes up with 1/7 at each draw, so more draws than this have a probability of 1e-67.
-MOST_DRAWS = 1000
+MAX_DRAWS = 1000
 
 
 def ssd_crop(
     height: int,
     width: int,
     boxes: np.ndarray,
-    random: SampleRandom,
+    random: SampleRng,
     *,
     size: int,
     attempts: int = 1,
     side: tuple[float, float] = (0.3, 1.0),
     aspect: tuple[float, float] = (0.5, 2.0),
     free: FreeCrop = "any",
-) -> tuple[Window, np.ndarray]:
+) -> tuple[CropWindow, np.ndarray]:
     """A crop resized to (size, size), and (n,) bool: the objects that stay.
 
     boxes          (n, 4) float64, each with some area inside the photo of (height, width)
@@ -149,12 +149,12 @@ def ssd_crop(
     side           range of the crop's width and of its height, each uniform, as shares of the photo's
     aspect         range of (share of the width) / (share of the height); a proposal outside it is a failed one
     free           the seventh option: "any" has no condition on the IoU, "touching" requires it above 0 with every object
-    Without objects no crop can hold a centre, so it is the whole photo, as with the reference; as it is after MOST_DRAWS draws.
+    Without objects no crop can hold a centre, so it is the whole photo, as with the reference; as it is after MAX_DRAWS draws.
     """
     objects = _Objects(boxes)
     least = max(1, round(side[0] * width)), max(1, round(side[0] * height))
     above = (None, *IOU_ABOVE, None if free == "any" else 0.0)
-    for _ in range(MOST_DRAWS if len(boxes) else 0):
+    for _ in range(MAX_DRAWS if len(boxes) else 0):
         option = random.integer(0, OPTIONS)
         if option == 0:
             break
@@ -171,13 +171,13 @@ def ssd_crop(
             crop = (left, top, left + crop_width, top + crop_height)
             if threshold is not None and not objects.all_above(threshold, crop):
                 continue
-            keep = objects.centres_in(crop)
+            keep = objects.centers_in(crop)
             if any(keep):
-                return Window(top, left, crop_height, crop_width, size, size), np.array(keep, bool)
-    return Window(0, 0, height, width, size, size), np.ones(len(boxes), bool)
+                return CropWindow(top, left, crop_height, crop_width, size, size), np.array(keep, bool)
+    return CropWindow(0, 0, height, width, size, size), np.ones(len(boxes), bool)
 
 
-def zoomed_out(height: int, width: int, random: SampleRandom, most: float) -> tuple[tuple[int, int], tuple[int, int]]:
+def ssd_expand(height: int, width: int, random: SampleRng, most: float) -> tuple[tuple[int, int], tuple[int, int]]:
     """A canvas of 1 to `most` times the photo's sides, uniform, and the photo's top and left on it; every second photo is its own.
 
     Source: Liu et al. 2016 (arXiv 1512.02325), section 3.6: `most` 4; torchvision's RandomZoomOut.
@@ -189,20 +189,20 @@ def zoomed_out(height: int, width: int, random: SampleRandom, most: float) -> tu
     return (tall, wide), (random.integer(0, tall - height + 1), random.integer(0, wide - width + 1))
 
 
-def part_of_photo(
-    window: Window, place: tuple[int, int], height: int, width: int, flip: bool
-) -> tuple[Window, tuple[int, int]]:
-    """A window on a canvas -> what it shows of the photo, (height, width), at `place` there; and where that begins in the output.
+def clip_to_image(
+    window: CropWindow, location: tuple[int, int], height: int, width: int, flip: bool
+) -> tuple[CropWindow, tuple[int, int]]:
+    """A window on a canvas -> what it shows of the photo, (height, width), at `location` there; and where that begins in the output.
 
     Edges are rounded to whole pixels of the output. The window and the photo overlap.
     """
     spans = []
-    for first, length, resized, begin, side in zip(window[:2], window[2:4], window[4:6], place, (height, width)):
+    for first, length, resized, begin, side in zip(window[:2], window[2:4], window[4:6], location, (height, width)):
         low, high = max(first, begin), min(first + length, begin + side)
         start = min(round((low - first) * resized / length), resized - 1)
         spans.append((low - begin, high - low, start, max(1, round((high - first) * resized / length) - start)))
     (top, rows, down, h), (left, columns, across, w) = spans
-    return Window(top, left, rows, columns, h, w), (down, window.resized_width - across - w if flip else across)
+    return CropWindow(top, left, rows, columns, h, w), (down, window.resized_width - across - w if flip else across)
 
 
 class _Objects:
@@ -213,7 +213,7 @@ class _Objects:
         if not self.boxes:
             return
         lefts, tops, rights, bottoms = zip(*self.boxes)
-        self.centres = [((x0 + x1) / 2, (y0 + y1) / 2) for x0, y0, x1, y1 in self.boxes]
+        self.centers = [((x0 + x1) / 2, (y0 + y1) / 2) for x0, y0, x1, y1 in self.boxes]
         self.last_left, self.last_top = max(lefts), max(tops)
         self.first_right, self.first_bottom = min(rights), min(bottoms)
         widths = [x1 - x0 for x0, x1 in zip(lefts, rights)]
@@ -247,6 +247,6 @@ class _Objects:
                 return False
         return True
 
-    def centres_in(self, crop: tuple[int, int, int, int]) -> list[bool]:
+    def centers_in(self, crop: tuple[int, int, int, int]) -> list[bool]:
         left, top, right, bottom = crop
-        return [left < x < right and top < y < bottom for x, y in self.centres]
+        return [left < x < right and top < y < bottom for x, y in self.centers]

@@ -31,16 +31,16 @@ import numpy as np
 from paceline._utils.errors import RecipeError
 from paceline.config.resnet import Decoder
 from paceline.data.loader.nvimgcodec import decode_region, import_nvimgcodec
-from paceline.data.transforms.crop import Source, Window, source_of
-from paceline.data.transforms.exif import turned_pixels
-from paceline.data.transforms.image_header import Header, open_picture, undecodable
+from paceline.data.transforms.crop import CropWindow, SourceRegion, source_region
+from paceline.data.transforms.exif import rotate_pixels
+from paceline.data.transforms.image_header import Header, broken_image_message, open_image
 from paceline.data.transforms.image_io import to_rgb
 from paceline.data.transforms.resample import (
     ResizeLaw,
     resample_pillow,
     resample_tensorflow,
     resample_torch,
-    scratch,
+    scratch_array,
     source_window,
 )
 
@@ -52,7 +52,7 @@ _ROWS_LEFT_OVER = re.compile(r"Corrupt JPEG data: \d+ extraneous bytes before ma
 def decode_crop(
     data: bytes,
     header: Header,
-    window: Window,
+    window: CropWindow,
     out: np.ndarray,
     *,
     flip: bool,
@@ -81,7 +81,7 @@ def decode_crop(
         elif (pixels := _rows_simplejpeg(data, header, source, scale)) is not None:
             if scale == 1:
                 bottom, right = source.top + source.height, source.left + source.width
-                region = scratch("region", source.height, source.width, 3)
+                region = scratch_array("region", source.height, source.width, 3)
                 np.copyto(region, pixels[source.top : bottom, source.left : right])
                 _resample(region, source, window, header, out, flip, law)
             else:
@@ -90,30 +90,36 @@ def decode_crop(
     _decode_pillow(data, source, window, header, out, flip, name, law)
 
 
-def _source(window: Window, header: Header, law: ResizeLaw) -> Source:
+def _source(window: CropWindow, header: Header, law: ResizeLaw) -> SourceRegion:
     """The stored region that the law reads."""
     region = window if law in ("bilinear-antialias", "bilinear") else source_window(window, header.height, header.width)
-    return source_of(region, header.orientation, header.height, header.width)
+    return source_region(region, header.orientation, header.height, header.width)
 
 
 def _resample(
-    region: np.ndarray, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, law: ResizeLaw
+    region: np.ndarray,
+    source: SourceRegion,
+    window: CropWindow,
+    header: Header,
+    out: np.ndarray,
+    flip: bool,
+    law: ResizeLaw,
 ) -> None:
     """The stored region's pixels, decoded at full scale, into `out`."""
-    pixels = turned_pixels(region, source.orientation)
+    pixels = rotate_pixels(region, source.orientation)
     if law == "tensorflow-crop" or law == "tensorflow-photo":
         resample_tensorflow(pixels, window, (header.height, header.width), out, flip, law)
     else:
         resample_torch(pixels, window, out, flip, law)
 
 
-def dct_scale(window: Window) -> int:
+def dct_scale(window: CropWindow) -> int:
     """-> 1, 2, 4 or 8: the largest divisor that leaves the region at least as large as it is resized to."""
     scale = min(window.height // window.resized_height, window.width // window.resized_width)
     return 8 if scale >= 8 else 4 if scale >= 4 else 2 if scale >= 2 else 1
 
 
-def _scale(window: Window, law: ResizeLaw, decoder: Decoder) -> int:
+def _scale(window: CropWindow, law: ResizeLaw, decoder: Decoder) -> int:
     return dct_scale(window) if law == "bilinear-antialias" and decoder != "nvjpeg" else 1
 
 
@@ -125,7 +131,7 @@ def require_decoder(decoder: Decoder) -> None:
         _simplejpeg()
 
 
-def _rows_simplejpeg(data: bytes, header: Header, source: Source, scale: int) -> np.ndarray | None:
+def _rows_simplejpeg(data: bytes, header: Header, source: SourceRegion, scale: int) -> np.ndarray | None:
     """The image's rows at 1/scale from the top to the region's end, (rows, width / scale, 3); None on a complaint.
 
     libjpeg decodes as many rows as the frame header states. Stating fewer makes it stop there, which saves their Huffman decoding,
@@ -141,7 +147,7 @@ def _rows_simplejpeg(data: bytes, header: Header, source: Source, scale: int) ->
     else:
         rows = stored_height
     height, width = -(-rows // scale), -(-stored_width // scale)
-    pixels = scratch("pixels", height, width, 3)
+    pixels = scratch_array("pixels", height, width, 3)
     least = (0, 0) if scale == 1 else (height, width)
     try:
         _simplejpeg().decode_jpeg(encoded, buffer=pixels, min_height=least[0], min_width=least[1])
@@ -165,17 +171,24 @@ def _simplejpeg() -> Any:
 
 
 def _decode_pillow(
-    data: bytes, source: Source, window: Window, header: Header, out: np.ndarray, flip: bool, name: str, law: ResizeLaw
+    data: bytes,
+    source: SourceRegion,
+    window: CropWindow,
+    header: Header,
+    out: np.ndarray,
+    flip: bool,
+    name: str,
+    law: ResizeLaw,
 ) -> None:
     try:
-        with open_picture(data) as image:
+        with open_image(data) as image:
             scale = 1
             if image.format in ("JPEG", "MPO") and law == "bilinear-antialias":
                 scale = dct_scale(window)
                 image.draft(None, (image.width // scale, image.height // scale))
             rgb = to_rgb(image)
     except Exception as reason:  # Pillow's format plugins raise many types on damaged bytes
-        raise undecodable(name, reason) from reason
+        raise broken_image_message(name, reason) from reason
     if law == "bilinear-antialias":
         resample_pillow(rgb, scale, source, window, out, flip)
         return
@@ -183,7 +196,7 @@ def _decode_pillow(
     _resample(np.array(rgb.crop(box)), source, window, header, out, flip, law)
 
 
-def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decoder, law: ResizeLaw) -> None:
+def decode_alone(data: bytes, header: Header, window: CropWindow, *, decoder: Decoder, law: ResizeLaw) -> None:
     """Decode as `decode_crop` does and drop the pixels: for measuring."""
     source = _source(window, header, law)
     scale = _scale(window, law, decoder)
@@ -193,6 +206,6 @@ def decode_alone(data: bytes, header: Header, window: Window, *, decoder: Decode
         else:
             _rows_simplejpeg(data, header, source, scale)
         return
-    with open_picture(data) as image:
+    with open_image(data) as image:
         image.draft(None, (image.width // scale, image.height // scale))
         image.load()

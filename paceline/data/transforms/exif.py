@@ -32,14 +32,14 @@ _TRANSPOSES = {
 
 _TAG = 0x0112
 # Segments, chunks and tags beyond these numbers are no photo's; a PNG of 178 megapixels in chunks of 8 kB has 65,000.
-_MOST_SEGMENTS, _MOST_CHUNKS, _MOST_TAGS = 1_000, 100_000, 1_000
+_MAX_SEGMENTS, _MAX_CHUNKS, _MAX_TAGS = 1_000, 100_000, 1_000
 
 # Bits of the index's `flags` array.
 ROTATED = 4  # an orientation other than 1
 _SHIFT = 5  # the three highest bits: the orientation less 1; manifests of older versions have zeros there
 
 
-def orientation_of(data: bytes) -> int:
+def read_orientation(data: bytes) -> int:
     """-> 1 (upright, or not said) to 8, as the camera noted it in an encoded photo."""
     if data[:2] == b"\xff\xd8":
         return _tag(_jpeg_exif(data))
@@ -50,12 +50,12 @@ def orientation_of(data: bytes) -> int:
     return UPRIGHT
 
 
-def lies_on_its_side(orientation: Any) -> Any:
+def swaps_sides(orientation: Any) -> Any:
     """Whether the shown photo's width is the stored one's height: a bool, or an array of them."""
     return orientation >= 5
 
 
-def composed(first: int, then: int) -> int:
+def compose_orientations(first: int, then: int) -> int:
     """The one orientation that shows a stored photo as `first` does and then `then`."""
     (right, below, swapped), (more_right, more_below, again) = TURNS[first], TURNS[then]
     if again:
@@ -64,7 +64,7 @@ def composed(first: int, then: int) -> int:
     return next(orientation for orientation, turns in TURNS.items() if turns == wanted)
 
 
-def turned_points(points: np.ndarray, orientation: int, height: int, width: int) -> np.ndarray:
+def rotate_points(points: np.ndarray, orientation: int, height: int, width: int) -> np.ndarray:
     """(P, 2) x, y in a stored photo of (height, width) pixels -> where they are shown."""
     if orientation == UPRIGHT:
         return points
@@ -78,37 +78,37 @@ def turned_points(points: np.ndarray, orientation: int, height: int, width: int)
     return moved
 
 
-def turned_boxes(ltrb: np.ndarray, orientation: int, height: int, width: int) -> np.ndarray:
-    """`turned_points` for boxes, (n, 4) left, top, right, bottom."""
-    corners = turned_points(ltrb.reshape(-1, 2), orientation, height, width).reshape(-1, 2, 2)
+def rotate_boxes(ltrb: np.ndarray, orientation: int, height: int, width: int) -> np.ndarray:
+    """`rotate_points` for boxes, (n, 4) left, top, right, bottom."""
+    corners = rotate_points(ltrb.reshape(-1, 2), orientation, height, width).reshape(-1, 2, 2)
     return np.concatenate((corners.min(axis=1), corners.max(axis=1)), axis=1)
 
 
-def turned(picture: Image.Image, orientation: int) -> Image.Image:
+def rotate_image(picture: Image.Image, orientation: int) -> Image.Image:
     """A stored picture, or a region of one, as it is shown; the same object where it is upright."""
     return picture if orientation == UPRIGHT else picture.transpose(_TRANSPOSES[orientation])
 
 
-def turned_pixels(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """`turned` for an array (h, w, 3) uint8; contiguous where `pixels` is."""
-    return pixels if orientation == UPRIGHT else np.array(turned(Image.fromarray(pixels), orientation))
+def rotate_pixels(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """`rotate_image` for an array (h, w, 3) uint8; contiguous where `pixels` is."""
+    return pixels if orientation == UPRIGHT else np.array(rotate_image(Image.fromarray(pixels), orientation))
 
 
-def flags_of(orientation: int) -> int:
+def read_index_flags(orientation: int) -> int:
     """Bits of the index's `flags`."""
     return 0 if orientation == UPRIGHT else ROTATED | (orientation - 1) << _SHIFT
 
 
 def orientations(flags: np.ndarray) -> np.ndarray:
     """(N,) flags -> (N,) uint8, 1 to 8; 0 from an older version, which noted that the photo is rotated and not how."""
-    found = (flags >> _SHIFT) + 1
-    return np.where((flags & ROTATED != 0) & (found == UPRIGHT), 0, found).astype(np.uint8)
+    result = (flags >> _SHIFT) + 1
+    return np.where((flags & ROTATED != 0) & (result == UPRIGHT), 0, result).astype(np.uint8)
 
 
 def _jpeg_exif(data: bytes) -> bytes:
     """The content of the first "Exif" segment before the picture."""
     at = 2
-    for _ in range(_MOST_SEGMENTS):
+    for _ in range(_MAX_SEGMENTS):
         if data[at : at + 1] != b"\xff" or at + 4 > len(data):
             return b""
         kind = data[at + 1]
@@ -133,7 +133,7 @@ def _chunk(data: bytes, at: int, wanted: bytes, order: str) -> bytes:
     at     of the first chunk
     order  ">" for PNG (length, name, content, checksum), "<" for RIFF (name, length, content, filled up to an even number)
     """
-    for _ in range(_MOST_CHUNKS):
+    for _ in range(_MAX_CHUNKS):
         if at + 8 > len(data):
             return b""
         first, second = data[at : at + 4], data[at + 4 : at + 8]
@@ -159,7 +159,7 @@ def tiff_value(block: bytes, wanted: int) -> int:
     start = struct.unpack_from(order + "I", block, 4)[0]
     if start + 2 > len(block):
         return 0
-    tags = min(struct.unpack_from(order + "H", block, start)[0], _MOST_TAGS)
+    tags = min(struct.unpack_from(order + "H", block, start)[0], _MAX_TAGS)
     for at in range(start + 2, min(start + 2 + 12 * tags, len(block) - 11), 12):
         tag, kind, count = struct.unpack_from(order + "HHI", block, at)
         if tag == wanted:

@@ -1,6 +1,6 @@
 """The header of an image file, read before any pixel is decoded: its size, and how it may be decoded.
 
-`open_picture` is the one place where Pillow opens bytes: of its readers only those of photos, because others start programs
+`open_image` is the one place where Pillow opens bytes: of its readers only those of photos, because others start programs
 (PostScript's hands the file to Ghostscript), and no more pixels or passes than a photo has.
 
 Random crops depend on the image's size, so every sample needs this first. JPEG is parsed here (a walk over a handful of
@@ -25,19 +25,19 @@ from PIL import Image
 from paceline._utils.errors import DataError
 from paceline._utils.names import PREDICTED_FORMATS
 from paceline.config.resnet import Exif
-from paceline.data.transforms.exif import UPRIGHT, composed, lies_on_its_side, orientation_of, tiff_value
+from paceline.data.transforms.exif import UPRIGHT, compose_orientations, read_orientation, swaps_sides, tiff_value
 
 # As Pillow's own limit against decompression bombs: 2 * 89,478,485 pixels, half a gigabyte of RGB.
 MAX_PIXELS = 178_956_970
 # A photo of this size is a mistake; reading it into memory may be an attack.
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 # Segments before the first scan are at most 64 kB each; real files have a dozen, a panorama with its extras a few hundred.
-MOST_SEGMENTS = 1_000
+MAX_SEGMENTS = 1_000
 # Bytes between segments that belong to none, which decoders pass over one by one.
-MOST_JUNK = 1 << 16
+MAX_JUNK = 1 << 16
 # Each scan of a progressive JPEG is a pass over all its coefficients, 30 ms for 36 megapixels, however short its bytes are.
 # Encoders write 3 to 24; libjpeg-turbo's own programs stop at 500.
-MOST_SCANS = 100
+MAX_SCANS = 100
 
 # Chunks of a PNG that Pillow unpacks up to a limit, and nothing here reads: texts, and the color profile.
 PNG, UNREAD_CHUNKS = b"\x89PNG\r\n\x1a\n", (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
@@ -58,7 +58,7 @@ _SOF_SEQUENTIAL = frozenset((_SOF_BASELINE, _SOF_EXTENDED, 0xC9))  # 0xC9: exten
 _MARKER = re.compile(rb"\xff[\xd9\xda]")
 
 
-class TooMuch(ValueError):
+class ImageTooLarge(ValueError):
     """A picture of more pixels, passes or segments than any photo has; the text says of what."""
 
 
@@ -75,12 +75,12 @@ class Header(NamedTuple):
     @property
     def stored(self) -> tuple[int, int]:
         """(height, width) of what a decoder gives, pixels."""
-        return (self.width, self.height) if lies_on_its_side(self.orientation) else (self.height, self.width)
+        return (self.width, self.height) if swaps_sides(self.orientation) else (self.height, self.width)
 
     def turned(self, orientation: int) -> Header:
         """Of the same photo, turned once more before it is used."""
-        height, width = (self.width, self.height) if lies_on_its_side(orientation) else (self.height, self.width)
-        return self._replace(height=height, width=width, orientation=composed(self.orientation, orientation))
+        height, width = (self.width, self.height) if swaps_sides(orientation) else (self.height, self.width)
+        return self._replace(height=height, width=width, orientation=compose_orientations(self.orientation, orientation))
 
 
 def read_header(data: bytes, name: str, exif: Exif = "ignore") -> Header:
@@ -92,15 +92,15 @@ def read_header(data: bytes, name: str, exif: Exif = "ignore") -> Header:
     """
     header = _jpeg_header(data) or _other_header(data, name)
     if header.height * header.width == 0:
-        raise undecodable(name, f"its size is {header.width} x {header.height} pixels")
+        raise broken_image_message(name, f"its size is {header.width} x {header.height} pixels")
     if header.height * header.width > MAX_PIXELS:
-        raise undecodable(name, f"{header.width} x {header.height} pixels are more than {MAX_PIXELS:,}")
-    if exif == "ignore" or (orientation := orientation_of(data)) == UPRIGHT:
+        raise broken_image_message(name, f"{header.width} x {header.height} pixels are more than {MAX_PIXELS:,}")
+    if exif == "ignore" or (orientation := read_orientation(data)) == UPRIGHT:
         return header
     return header.turned(orientation)
 
 
-def endless_jpeg(data: bytes) -> str:
+def find_endless_jpeg(data: bytes) -> str:
     """-> "" or why a decoder would be busy with this JPEG for minutes: too many segments, scans, or bytes of none.
 
     Looks at headers alone, but for a JPEG of several scans, whose markers are counted.
@@ -108,15 +108,15 @@ def endless_jpeg(data: bytes) -> str:
     if data[:3] != b"\xff\xd8\xff":
         return ""
     at, junk, frame, components = 2, 0, 0, 0
-    for _ in range(MOST_SEGMENTS):
-        marker = data.find(b"\xff", at, at + MOST_JUNK + 1)
-        if marker < 0 and len(data) <= at + MOST_JUNK:
+    for _ in range(MAX_SEGMENTS):
+        marker = data.find(b"\xff", at, at + MAX_JUNK + 1)
+        if marker < 0 and len(data) <= at + MAX_JUNK:
             return ""  # it ends within its header, which every decoder reports
-        junk += (marker if marker >= 0 else at + MOST_JUNK + 1) - at
-        if junk > MOST_JUNK:
-            return f"damaged: more than {MOST_JUNK:,} bytes between its segments"
+        junk += (marker if marker >= 0 else at + MAX_JUNK + 1) - at
+        if junk > MAX_JUNK:
+            return f"damaged: more than {MAX_JUNK:,} bytes between its segments"
         at = marker
-        while data[at + 1 : at + 2] == b"\xff" and junk <= MOST_JUNK:  # fill bytes
+        while data[at + 1 : at + 2] == b"\xff" and junk <= MAX_JUNK:  # fill bytes
             at, junk = at + 1, junk + 1
         if at + 9 >= len(data):
             return ""
@@ -131,7 +131,7 @@ def endless_jpeg(data: bytes) -> str:
             at += 2
         else:
             at += 2 + (data[at + 2] << 8 | data[at + 3])
-    return f"more than {MOST_SEGMENTS:,} segments before its picture"
+    return f"more than {MAX_SEGMENTS:,} segments before its picture"
 
 
 def _many_scans(data: bytes, at: int) -> str:
@@ -141,25 +141,25 @@ def _many_scans(data: bytes, at: int) -> str:
         if marker[0] == b"\xff\xd9":
             break
         scans += marker[0] == b"\xff\xda"
-        if scans > MOST_SCANS:
-            return f"more than {MOST_SCANS} scans; encoders write a dozen. Encode it again"
+        if scans > MAX_SCANS:
+            return f"more than {MAX_SCANS} scans; encoders write a dozen. Encode it again"
     return ""
 
 
-def open_picture(data: bytes, formats: Sequence[str] = PREDICTED_FORMATS) -> Image.Image:
+def open_image(data: bytes, formats: Sequence[str] = PREDICTED_FORMATS) -> Image.Image:
     """The picture that Pillow finds in an encoded photo, not decoded yet; the caller closes it.
 
     formats  Pillow's names; those that this Pillow does not have are left out
-    Raises TooMuch, UnidentifiedImageError for bytes of no such format, and whatever Pillow's readers raise on damaged ones.
+    Raises ImageTooLarge, UnidentifiedImageError for bytes of no such format, and whatever Pillow's readers raise on damaged ones.
     """
-    if endless := endless_jpeg(data):
-        raise TooMuch(endless)
+    if endless := find_endless_jpeg(data):
+        raise ImageTooLarge(endless)
     if data.startswith(PNG) and any(name in data for name in UNREAD_CHUNKS):
         data = _without_unread(data)
     picture = Image.open(io.BytesIO(data), formats=tuple(filter(_is_known, formats)))
     if picture.width * picture.height > MAX_PIXELS:  # Pillow's own limit may have been lifted by whoever imports us
         picture.close()
-        raise TooMuch(f"{picture.width} x {picture.height} pixels are more than {MAX_PIXELS:,}")
+        raise ImageTooLarge(f"{picture.width} x {picture.height} pixels are more than {MAX_PIXELS:,}")
     return picture
 
 
@@ -181,7 +181,7 @@ def _without_unread(data: bytes) -> bytes:
     return b"".join([*kept, data[at:]])
 
 
-def content_of(data: bytes) -> str:
+def identify_content(data: bytes) -> str:
     """The format of a picture that no reader here knows, by how its bytes begin; "" if that is unknown too."""
     if data[4:8] == b"ftyp":  # its brand, and those that it is compatible with
         brands = [data[at : at + 3] for at in (8, *range(16, min(64, len(data)), 4))]
@@ -192,7 +192,7 @@ def content_of(data: bytes) -> str:
     return next((name for start, name in _CONTENTS.items() if begin.startswith(start)), "")
 
 
-def undecodable(name: str, reason: object) -> DataError:
+def broken_image_message(name: str, reason: object) -> DataError:
     """The one message for a broken image."""
     again = "Replace or remove the file, then prepare the data set again."
     return DataError(f"{name}: the image cannot be decoded: {reason}.\n{again}")
@@ -204,7 +204,7 @@ def _jpeg_header(data: bytes) -> Header | None:
         return None
     at = 2
     end = len(data) - 9  # a frame header takes 10 bytes from its marker to the number of components
-    for _ in range(MOST_SEGMENTS):
+    for _ in range(MAX_SEGMENTS):
         if at > end or data[at] != 0xFF:
             return None
         marker = data[at + 1]
@@ -227,14 +227,14 @@ def _jpeg_header(data: bytes) -> Header | None:
 
 def _other_header(data: bytes, name: str) -> Header:
     if not data:
-        raise undecodable(name, "the file is empty")
+        raise broken_image_message(name, "the file is empty")
     try:
-        with open_picture(data) as image:
+        with open_image(data) as image:
             width, height = image.size
     except Image.UnidentifiedImageError:
-        content = content_of(data)
+        content = identify_content(data)
         known = f"{content} inside, which is not read. Convert it to JPEG or PNG" if content else ""
-        raise undecodable(name, known or f"no known image format starts with {data[:12]!r}") from None
+        raise broken_image_message(name, known or f"no known image format starts with {data[:12]!r}") from None
     except Exception as reason:  # Pillow's format plugins raise many types on damaged bytes
-        raise undecodable(name, reason) from reason
+        raise broken_image_message(name, reason) from reason
     return Header(height, width, 0, False, 0)

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import numpy as np
 from PIL import Image
 
-from paceline._utils.text import counted
+from paceline._utils.text import format_count
 from paceline.config.resnet import Exif
-from paceline.data.transforms.exif import UPRIGHT, lies_on_its_side, orientation_of, turned
-from paceline.data.transforms.image_header import open_picture
+from paceline.data.transforms.exif import UPRIGHT, read_orientation, rotate_image, swaps_sides
+from paceline.data.transforms.image_header import open_image
 
 # What is dropped of a picture.
 ALPHA = "an alpha channel, which is dropped: transparent pixels show the colors that are stored there"
@@ -25,7 +25,7 @@ BANDS = "more bands than a color needs, of which the first are read"
 _BITS_PER_SAMPLE, _SAMPLES = 258, 277  # TIFF's tags
 
 
-class UnknownRange(ValueError):
+class UnknownPixelRange(ValueError):
     """The picture's values have no known maximum."""
 
 
@@ -39,9 +39,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
         image.load()  # a mode may change as the pixels are read
         values = np.asarray(image)
         if values.dtype.kind == "f":
-            raise UnknownRange("its values are fractions, and nothing says which is white. Save it with 8 or 16 bits")
+            raise UnknownPixelRange("its values are fractions, and nothing says which is white. Save it with 8 or 16 bits")
         if values.itemsize > 2 and values.size and (values.min() < 0 or values.max() > 0xFFFF):
-            raise UnknownRange(
+            raise UnknownPixelRange(
                 f"its values lie between {values.min()} and {values.max()}, and nothing says which is white. "
                 "Save it with 8 or 16 bits"
             )
@@ -59,27 +59,27 @@ def open_rgb(data: bytes, exif: Exif, *, least: tuple[int, int] | None = None) -
     least  (width, height) that it must keep: JPEGs are decoded at a smaller scale where that suffices
     Raises whatever Pillow's readers raise on damaged bytes.
     """
-    orientation = orientation_of(data) if exif == "apply" else UPRIGHT
-    with open_picture(data) as image:
+    orientation = read_orientation(data) if exif == "apply" else UPRIGHT
+    with open_image(data) as image:
         if least is not None:
-            image.draft("RGB", least[::-1] if lies_on_its_side(orientation) else least)
-        return turned(to_rgb(image), orientation)
+            image.draft("RGB", least[::-1] if swaps_sides(orientation) else least)
+        return rotate_image(to_rgb(image), orientation)
 
 
-def dropped_of(data: bytes) -> tuple[str, ...]:
+def find_dropped_channels(data: bytes) -> tuple[str, ...]:
     """What `to_rgb` drops of an encoded picture, by its header; nothing of a JPEG or of damaged bytes."""
     try:
-        with open_picture(data) as image:
+        with open_image(data) as image:
             if image.format in ("JPEG", "MPO"):
                 return ()
             samples = getattr(image, "tag_v2", {}).get(_SAMPLES, 1)
-            found = {
+            result = {
                 ALPHA: image.has_transparency_data,
                 DEEP: is_deep(image, data),
                 PAGES: getattr(image, "is_animated", False),
                 BANDS: image.mode == "RGBX" or samples > len(image.getbands()),
             }
-            return tuple(what for what, is_there in found.items() if is_there)
+            return tuple(what for what, is_there in result.items() if is_there)
     except Exception:  # whatever damaged bytes make Pillow raise; who decodes the picture reports it
         return ()
 
@@ -93,6 +93,6 @@ def is_deep(image: Image.Image, data: bytes) -> bool:
     return image.mode.startswith("I")
 
 
-def dropped_notes(counts: Mapping[str, int]) -> tuple[str, ...]:
+def format_dropped_notes(counts: Mapping[str, int]) -> tuple[str, ...]:
     """A line for people for each kind of drop and its number of photos."""
-    return tuple(f"{counted(n, 'photo')} {'has' if n == 1 else 'have'} {what}" for what, n in sorted(counts.items()))
+    return tuple(f"{format_count(n, 'photo')} {'has' if n == 1 else 'have'} {what}" for what, n in sorted(counts.items()))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.data.rle import ranges
+from paceline.data.rle import concatenated_ranges
 
 # Grid points along a pixel's side, and the one from which the step to the next crosses the column's middle.
 FINE = 5
@@ -36,7 +36,7 @@ class Crossings(NamedTuple):
     rows: np.ndarray  # (k,) int64, 0..height: the first row of the other side
 
 
-def crossings(points: np.ndarray, lengths: np.ndarray, height: int, width: int) -> Crossings:
+def find_crossings(points: np.ndarray, lengths: np.ndarray, height: int, width: int) -> Crossings:
     """The crossings of closed outlines with the columns of an image of (height, width) pixels.
 
     points   (P, 2) float64, x and y in pixels, one outline's corners after the other's
@@ -54,7 +54,7 @@ def crossings(points: np.ndarray, lengths: np.ndarray, height: int, width: int) 
     first = np.maximum(-((_BEFORE_MIDDLE - np.minimum(x0, x1)) // FINE), 0)
     last = np.minimum((np.maximum(x0, x1) - _BEFORE_MIDDLE - 1) // FINE, width - 1)
     counts = np.maximum(last - first + 1, 0)
-    columns, edge = ranges(first, first + counts)
+    columns, edge = concatenated_ranges(first, first + counts)
 
     run, rise = x1 - x0, y1 - y0
     lying = np.abs(run) >= np.abs(rise)  # walked along x; the others along y. Always towards larger values
@@ -72,24 +72,24 @@ def crossings(points: np.ndarray, lengths: np.ndarray, height: int, width: int) 
     return Crossings(*np.divmod(rest, width), rows)
 
 
-def extents(found: Crossings, owners: np.ndarray, objects: int) -> np.ndarray:
+def mask_extents(result: Crossings, owners: np.ndarray, objects: int) -> np.ndarray:
     """-> (objects, 4) int64 left, top, right, bottom of each object's pixels, the last two exclusive; 0 0 0 0 for none.
 
     owners  (Q,) int64, the object of each outline, ascending
     """
     bounds = np.zeros((objects, 4), np.int64)
-    starts = np.searchsorted(owners[found.outlines], np.arange(objects + 1))
+    starts = np.searchsorted(owners[result.outlines], np.arange(objects + 1))
     some = starts[1:] > starts[:-1]
     if some.any():
         at = starts[:-1][some]
-        bounds[some, 0] = np.minimum.reduceat(found.columns, at)
-        bounds[some, 1] = np.minimum.reduceat(found.rows, at)
-        bounds[some, 2] = np.maximum.reduceat(found.columns, at) + 1
-        bounds[some, 3] = np.maximum.reduceat(found.rows, at)
+        bounds[some, 0] = np.minimum.reduceat(result.columns, at)
+        bounds[some, 1] = np.minimum.reduceat(result.rows, at)
+        bounds[some, 2] = np.maximum.reduceat(result.columns, at) + 1
+        bounds[some, 3] = np.maximum.reduceat(result.rows, at)
     return bounds
 
 
-def fill(bitmaps: np.ndarray, columns: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+def fill_polygons(bitmaps: np.ndarray, columns: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """Bitmaps of the pixels that at least one outline covers.
 
     bitmaps        (k,) int, the bitmap 0..n-1 in which each crossing of a Crossings lies

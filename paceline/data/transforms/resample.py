@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from PIL import Image
 
-from paceline.data.transforms.crop import Source, Window
-from paceline.data.transforms.exif import TURNS, turned
+from paceline.data.transforms.crop import CropWindow, SourceRegion
+from paceline.data.transforms.exif import TURNS, rotate_image
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +35,7 @@ ResizeLaw = Literal["bilinear-antialias", "bilinear", "tensorflow-crop", "tensor
 _of_thread = threading.local()
 
 
-def scratch(purpose: str, *shape: int, dtype: type = np.uint8) -> np.ndarray:
+def scratch_array(purpose: str, *shape: int, dtype: type = np.uint8) -> np.ndarray:
     """An array of this thread, in memory that grows to the largest; valid until its next call for the same purpose."""
     size = prod(shape)
     memory = getattr(_of_thread, purpose, None)
@@ -46,7 +46,7 @@ def scratch(purpose: str, *shape: int, dtype: type = np.uint8) -> np.ndarray:
 
 
 def resample_torch(
-    region: np.ndarray, window: Window, out: np.ndarray, flip: bool, law: ResizeLaw = "bilinear-antialias"
+    region: np.ndarray, window: CropWindow, out: np.ndarray, flip: bool, law: ResizeLaw = "bilinear-antialias"
 ) -> None:
     """Resize whole pixels to the window's size and write the part that starts at its skip into `out`.
 
@@ -61,7 +61,7 @@ def resample_torch(
     else:
         import torch
 
-        target = out if direct else scratch("resized", window.resized_height, window.resized_width, 3)
+        target = out if direct else scratch_array("resized", window.resized_height, window.resized_width, 3)
         aten = torch.ops.aten
         upsample = aten._upsample_bilinear2d_aa if law == "bilinear-antialias" else aten.upsample_bilinear2d
         # The operator below torch.nn.functional.interpolate, because it takes memory to write to.
@@ -90,7 +90,7 @@ def _channels_last(pixels: np.ndarray) -> torch.Tensor:
 
 
 def resample_pillow(
-    picture: Image.Image | np.ndarray, scale: int, source: Source, window: Window, out: np.ndarray, flip: bool
+    picture: Image.Image | np.ndarray, scale: int, source: SourceRegion, window: CropWindow, out: np.ndarray, flip: bool
 ) -> None:
     """The law "bilinear-antialias" from a picture that was decoded at 1/scale, whose region may start between pixels.
 
@@ -103,12 +103,12 @@ def resample_pillow(
     # The smallest crop of whole pixels that holds the region, as stored; the filter does not reach beyond its edges.
     right = min(math.ceil((source.left + source.width) / scale), columns)
     bottom = min(math.ceil((source.top + source.height) / scale), rows)
-    place = left, top, right, bottom = source.left // scale, source.top // scale, right, bottom
-    crop = Image.fromarray(picture[top:bottom, left:right]) if is_array else picture.crop(place)
+    location = left, top, right, bottom = source.left // scale, source.top // scale, right, bottom
+    crop = Image.fromarray(picture[top:bottom, left:right]) if is_array else picture.crop(location)
     height, width = out.shape[:2]
     step_y, step_x = window.height / scale / window.resized_height, window.width / scale / window.resized_width
-    y, x = _rim(place, scale, source)
-    crop = turned(crop, source.orientation)
+    y, x = _rim(location, scale, source)
+    crop = rotate_image(crop, source.orientation)
     from_y, from_x = y + window.skip_top * step_y, x + window.skip_left * step_x
     # Rounding may push the far edge past the crop by an ulp, which Pillow refuses.
     box = (from_x, from_y, min(from_x + width * step_x, crop.width), min(from_y + height * step_y, crop.height))
@@ -118,9 +118,9 @@ def resample_pillow(
     np.copyto(out, np.asarray(resized))
 
 
-def _rim(place: tuple[int, int, int, int], scale: int, source: Source) -> tuple[float, float]:
+def _rim(location: tuple[int, int, int, int], scale: int, source: SourceRegion) -> tuple[float, float]:
     """(y, x): how far the region begins inside the crop, pixels of the scaled picture, once the crop is turned."""
-    left, top, right, bottom = place
+    left, top, right, bottom = location
     from_right, from_below, swapped = TURNS[source.orientation]
     down = source.top / scale - top, bottom - (source.top + source.height) / scale
     across = source.left / scale - left, right - (source.left + source.width) / scale
@@ -132,7 +132,7 @@ def _rim(place: tuple[int, int, int, int], scale: int, source: Source) -> tuple[
 TensorFlowLaw = Literal["tensorflow-crop", "tensorflow-photo"]
 
 
-def source_window(window: Window, height: int, width: int) -> Window:
+def source_window(window: CropWindow, height: int, width: int) -> CropWindow:
     """The region whose pixels a TensorFlow law reads: one more on each side, where a photo of this size has them."""
     top, left = max(0, window.top - 1), max(0, window.left - 1)
     bottom, right = min(height, window.top + window.height + 1), min(width, window.left + window.width + 1)
@@ -140,7 +140,7 @@ def source_window(window: Window, height: int, width: int) -> Window:
 
 
 def resample_tensorflow(
-    region: np.ndarray, window: Window, photo: tuple[int, int], out: np.ndarray, flip: bool, law: TensorFlowLaw
+    region: np.ndarray, window: CropWindow, photo: tuple[int, int], out: np.ndarray, flip: bool, law: TensorFlowLaw
 ) -> None:
     """Resize the region `source_window(window, *photo)` to the window's size, and write the part that starts at its skip into `out`.
 
@@ -185,11 +185,11 @@ def _between(
     """
     steps = np.arange(count, dtype=np.float64)
     if law == "tensorflow-photo":
-        places = start + steps * length / count
+        indices = start + steps * length / count
     elif count == 1:
-        places = (start + 0.5 * length) * (side - 1) / side + steps
+        indices = (start + 0.5 * length) * (side - 1) / side + steps
     else:
-        places = (start + length * steps / (count - 1)) * (side - 1) / side
-    before = np.floor(places).astype(np.intp)
+        indices = (start + length * steps / (count - 1)) * (side - 1) / side
+    before = np.floor(indices).astype(np.intp)
     behind = np.minimum(before + 1, side - 1)
-    return before - origin, behind - origin, (places - before).astype(np.float32)
+    return before - origin, behind - origin, (indices - before).astype(np.float32)

@@ -21,60 +21,60 @@ import numpy as np
 from torch import Tensor
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import some
-from paceline.config.resnet import Decoder, Exif, PhotoInput
+from paceline._utils.text import join_names
+from paceline.config.resnet import Decoder, Exif, ImageInput
 from paceline.data.batch import MixedClass
-from paceline.data.index.records import Records
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.index.records import RecordReader
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.watchdog import NAMED
-from paceline.data.transforms.augment import Augmentation, apply_augmentation, draw_augmentation, draw_mix
-from paceline.data.transforms.color_jitter import Colour, apply_colour
-from paceline.data.transforms.crop import Window, random_resized_crop, resize_and_centre_crop
+from paceline.data.transforms.augment import Augmentation, apply_augmentation, sample_augmentation, sample_mix
+from paceline.data.transforms.color_jitter import ColorJitter, apply_color_jitter
+from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop
 from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.exif import QUARTERS, UPRIGHT, UPSIDE_DOWN, composed
+from paceline.data.transforms.exif import QUARTERS, UPRIGHT, UPSIDE_DOWN, compose_orientations
 from paceline.data.transforms.image_header import Header, read_header
 from paceline.data.transforms.resample import ResizeLaw
 
 
-class Draw(NamedTuple):
+class SampleSpec(NamedTuple):
     """One sample, decided."""
 
     name: str  # of the record, for messages
     header: Header
-    window: Window  # the photo's region, the size it is resized to, and where the output starts inside
+    window: CropWindow  # the photo's region, the size it is resized to, and where the output starts inside
     label: Any  # the class, or the objects that stay
     flip: bool = False  # mirrored left to right, after the resize
-    colour: Colour | None = None  # how colours change; None: not
+    color: ColorJitter | None = None  # how colours change; None: not
     decoder: Decoder = "simplejpeg"
     law: ResizeLaw = "bilinear-antialias"
     augmentation: Augmentation | None = None  # what else is done to the pixels, last; None: nothing
     place: tuple[int, int] = (0, 0)  # top and left of what is shown of the photo, in the output
     around: tuple[int, int, int] = (0, 0, 0)  # levels of RGB beside it
-    others: tuple[Other, ...] = ()  # further photos in the same picture, over what is there
+    others: tuple[PartnerSample, ...] = ()  # further photos in the same picture, over what is there
 
 
-class Other(NamedTuple):
+class PartnerSample(NamedTuple):
     """A further photo of a sample. Its size is the data set's word, so that it is drawn before its bytes are read."""
 
     number: int  # in its index
-    draw: Draw  # its header is made up until then, its orientation is the turn that was drawn
+    draw: SampleSpec  # its header is made up until then, its orientation is the turn that was drawn
     data: bytes = b""
     mask: np.ndarray | None = None  # (h, w) bool, where it is shown; None: everywhere
 
 
 # (epoch, index, header, name) -> Draw. Called by several threads at once; must depend on these alone.
-DrawSample = Callable[[int, int, Header, str], Draw]
+DrawSample = Callable[[int, int, Header, str], SampleSpec]
 # (encoded photo, its Draw, out (H, W, 3) uint8): writes every pixel of `out`. Called by several threads at once.
-Render = Callable[[bytes, Draw, np.ndarray], None]
+Render = Callable[[bytes, SampleSpec, np.ndarray], None]
 # (n encoded photos, their Draws, (H, W)) -> (n, 3, H, W) uint8 on the batch's device, as n calls of a Render would write;
 # n may be 0.
-RenderBatch = Callable[[Sequence[bytes], Sequence[Draw], tuple[int, int]], Tensor]
+RenderBatch = Callable[[Sequence[bytes], Sequence[SampleSpec], tuple[int, int]], Tensor]
 
 
-def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
+def decode_and_transform(data: bytes, draw: SampleSpec, out: np.ndarray) -> None:
     """Decode the window and write it, with its colours and augmentation, to its place in `out`, then the other photos.
 
-    draw  its others have been read, see `with_others`
+    draw  its others have been read, see `with_partners`
     out   (H, W, 3) uint8, RGB
     Raises DataError for a broken image; RecipeError where the decoder is not installed.
     """
@@ -96,71 +96,71 @@ def render(data: bytes, draw: Draw, out: np.ndarray) -> None:
             np.copyto(part, picture, where=mask[..., None])
 
 
-def _render_photo(data: bytes, draw: Draw, part: np.ndarray) -> None:
+def _render_photo(data: bytes, draw: SampleSpec, part: np.ndarray) -> None:
     window = draw.window
     decode_crop(
         data, draw.header, window, part, flip=draw.flip, decoder=draw.decoder, name=draw.name, law=draw.law
     )  # fmt: skip
-    if draw.colour is not None:
-        apply_colour(part, draw.colour)
+    if draw.color is not None:
+        apply_color_jitter(part, draw.color)
     if draw.augmentation is not None:
         apply_augmentation(part, draw.augmentation)
 
 
-def with_others(draw: Draw, read: Callable[[Sequence[int]], Sequence[bytes]], exif: Exif) -> Draw:
+def with_partners(draw: SampleSpec, read: Callable[[Sequence[int]], Sequence[bytes]], exif: Exif) -> SampleSpec:
     """The draw with the bytes of its other photos. Raises DataError where one has another size than when the data was prepared."""
-    found, wanted = [], list(dict.fromkeys(other.number for other in draw.others))  # a photo may come twice
+    results, wanted = [], list(dict.fromkeys(other.number for other in draw.others))  # a photo may come twice
     photos = dict(zip(wanted, read(wanted), strict=True)) if wanted else {}
     for other in draw.others:
         data, name, expected = photos[other.number], other.draw.name, other.draw.header
         header = read_header(data, name, exif).turned(expected.orientation)
         if header[:2] != expected[:2]:
             raise DataError(f"{name}: its size is not what it was when the data was prepared.\nPrepare the data set again.")
-        found.append(other._replace(draw=other.draw._replace(header=header), data=data))
-    return draw._replace(others=tuple(found))
+        results.append(other._replace(draw=other.draw._replace(header=header), data=data))
+    return draw._replace(others=tuple(results))
 
 
-def drawn_sample(data: bytes, records: Records, draw: DrawSample, epoch: int, index: int, exif: Exif) -> Draw:
+def sample_spec(data: bytes, records: RecordReader, draw: DrawSample, epoch: int, index: int, exif: Exif) -> SampleSpec:
     """Decide a sample from its bytes, and read its other photos."""
     name = records.name(index)
-    found = draw(epoch, index, read_header(data, name, exif), name)
-    return with_others(found, partial(read_together, records), exif) if found.others else found
+    result = draw(epoch, index, read_header(data, name, exif), name)
+    return with_partners(result, partial(read_many, records), exif) if result.others else result
 
 
-def read_together(records: Records, indices: Sequence[int]) -> list[bytes]:
+def read_many(records: RecordReader, indices: Sequence[int]) -> list[bytes]:
     """The bytes of several records. Raises DataError where one cannot be read."""
     try:
-        found = records.read_many(indices)
+        results = records.read_many(indices)
     except OSError as error:  # of a container that raises no DataError itself; a time-out is one too
         raise DataError(
-            f"{some(map(records.name, indices), NAMED)}: cannot be read ({error.strerror or error})."
+            f"{join_names(map(records.name, indices), NAMED)}: cannot be read ({error.strerror or error})."
         ) from error
-    assert len(found) == len(indices), "read_many returns one entry for each index"
-    return found
+    assert len(results) == len(indices), "read_many returns one entry for each index"
+    return results
 
 
-def draw_turn(random: SampleRandom, vflip: float, rot90: float) -> int:
+def sample_orientation(random: SampleRng, vflip: float, rot90: float) -> int:
     """An orientation of data/transforms/exif.py: upside down with probability vflip, then a turn by 90, 180 or 270 degrees, each as
     likely, with probability rot90. Nothing is drawn for a probability of 0."""
     turn = UPSIDE_DOWN if vflip and random.coin(vflip) else UPRIGHT
     if rot90 and random.coin(rot90):
-        turn = composed(turn, QUARTERS[random.integer(0, len(QUARTERS))])
+        turn = compose_orientations(turn, QUARTERS[random.integer(0, len(QUARTERS))])
     return turn
 
 
-def draw_training_photo(header: Header, name: str, label: int, random: SampleRandom, settings: PhotoInput) -> Draw:
+def sample_training_spec(header: Header, name: str, label: int, random: SampleRng, settings: ImageInput) -> SampleSpec:
     """Turn, RandomResizedCrop, flip, augmentation and mixing, for an input of (size, size)."""
-    header = header.turned(draw_turn(random, 0.0, settings.rot90))
+    header = header.turned(sample_orientation(random, 0.0, settings.rot90))
     height, width = header.height, header.width
     window = random_resized_crop(height, width, settings.size, random, area=settings.area, aspect=settings.aspect)
     flip = random.coin(settings.flip)
-    augmentation = draw_augmentation(random, settings)
-    mix = draw_mix(random, settings)
+    augmentation = sample_augmentation(random, settings)
+    mix = sample_mix(random, settings)
     mixed = label if mix is None else MixedClass(label, *mix)
-    return Draw(name, header, window, mixed, flip=flip, decoder=settings.decoder, augmentation=augmentation)
+    return SampleSpec(name, header, window, mixed, flip=flip, decoder=settings.decoder, augmentation=augmentation)
 
 
-def draw_evaluation_photo(header: Header, name: str, label: int, settings: PhotoInput) -> Draw:
+def evaluation_spec(header: Header, name: str, label: int, settings: ImageInput) -> SampleSpec:
     """The centre of the resized photo, for an input of (eval_size, eval_size)."""
-    window = resize_and_centre_crop(header.height, header.width, settings.eval_resize, settings.eval_size)
-    return Draw(name, header, window, label, decoder=settings.decoder)
+    window = resize_and_center_crop(header.height, header.width, settings.eval_resize, settings.eval_size)
+    return SampleSpec(name, header, window, label, decoder=settings.decoder)

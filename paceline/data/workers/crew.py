@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any, Generic, TypeVar
 
 from paceline._utils.threads import Thread
-from paceline.data.workers.jobs import CannotPickle, Task
+from paceline.data.workers.jobs import NotPicklableError, Task
 from paceline.data.workers.pool import Workers
 
 JOIN_SECONDS = 10.0
@@ -60,7 +60,7 @@ class _OfList:
         return self.work(self.items[number])
 
 
-def in_order(
+def map_ordered(
     items: Iterable[Item], work: Callable[[Item], Done], *, size: int, ahead: int, processes: bool = False
 ) -> Iterator[Done]:
     """`work` of each item, in the items' order.
@@ -72,11 +72,11 @@ def in_order(
     """
     listed = items if processes and isinstance(items, Sequence) and len(items) >= WORTH_PROCESSES else ()
     calls: Iterable[tuple[Any]] = ((number,) for number in range(len(listed))) if listed else ((one,) for one in items)
-    with Crew(_OfList(work, listed) if listed else work, size, processes=bool(listed)) as crew:
+    with WorkerCrew(_OfList(work, listed) if listed else work, size, processes=bool(listed)) as crew:
         yield from crew.in_order(calls, ahead=ahead)
 
 
-class Crew(Generic[Done]):
+class WorkerCrew(Generic[Done]):
     """Workers that call a function with up to six whole numbers, threads with anything.
 
     work       can be pickled, or threads call it; several call it at once
@@ -90,7 +90,7 @@ class Crew(Generic[Done]):
         self._numbers, self._lock = count(), threading.Lock()
         self._failed: Exception | None = None
         if processes and size > 1 and hasattr(os, "memfd_create"):
-            with suppress(CannotPickle, FileNotFoundError):  # or this process's folder is gone
+            with suppress(NotPicklableError, FileNotFoundError):  # or this process's folder is gone
                 self._workers = Workers(_Calls(work), size)
         if self._workers is None:
             self._threads = ThreadPoolExecutor(size, thread_name_prefix="paceline-crew")
@@ -98,7 +98,7 @@ class Crew(Generic[Done]):
         self._collector = Thread(target=self._collect, args=(self._workers,), name="paceline-crew", daemon=True)
         self._collector.start()
 
-    def __enter__(self) -> Crew[Done]:
+    def __enter__(self) -> WorkerCrew[Done]:
         return self
 
     def __exit__(self, *_: object) -> None:

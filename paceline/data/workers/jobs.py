@@ -20,10 +20,10 @@ Task = tuple[int, ...]
 ALIGNMENT = 64
 
 
-class Job(Protocol):
+class WorkerJob(Protocol):
     """What workers run."""
 
-    shared: Sequence[Any]  # objects that `unpickled` finds again by their place, in messages to this job
+    shared: Sequence[Any]  # objects that `unpickle_message` finds again by their place, in messages to this job
 
     @property
     def module(self) -> str:
@@ -35,7 +35,7 @@ class Job(Protocol):
         ...
 
 
-class CannotPickle(Exception):
+class NotPicklableError(Exception):
     """A job that only this process can run; the text says why."""
 
 
@@ -62,10 +62,10 @@ class SharedBytes:
             self.descriptor = -1
 
 
-class _Pickler(pickle.Pickler):
+class _JobPickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, shared: Sequence[Any], buffers: list[pickle.PickleBuffer] | None) -> None:
         super().__init__(file, protocol=5, buffer_callback=None if buffers is None else buffers.append)
-        self._places = {id(one): place for place, one in enumerate(shared)}
+        self._places = {id(one): index for index, one in enumerate(shared)}
 
     def persistent_id(self, obj: Any) -> int | None:
         return self._places.get(id(obj))
@@ -74,7 +74,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, np.memmap):
             return obj.view(np.ndarray).__reduce_ex__(5)
         if isinstance(obj, type | FunctionType) and not _importable(obj.__module__):
-            raise CannotPickle(f"{obj.__module__}.{obj.__qualname__} cannot be imported by other processes")
+            raise NotPicklableError(f"{obj.__module__}.{obj.__qualname__} cannot be imported by other processes")
         return NotImplemented
 
 
@@ -97,25 +97,25 @@ def _importable(module: str) -> bool:
         return False
 
 
-def pickled(message: Any, shared: Sequence[Any]) -> bytes:
+def pickle_message(message: Any, shared: Sequence[Any]) -> bytes:
     """Return a message to a job; of its `shared` objects only their places are in it."""
     file = io.BytesIO()
-    _Pickler(file, shared, None).dump(message)
+    _JobPickler(file, shared, None).dump(message)
     return file.getvalue()
 
 
-def unpickled(content: bytes, shared: Sequence[Any]) -> Any:
+def unpickle_message(content: bytes, shared: Sequence[Any]) -> Any:
     """Return the message, in a worker."""
     return _Unpickler(io.BytesIO(content), shared).load()
 
 
-def dump_job(job: Job) -> SharedBytes:
+def dump_job(job: WorkerJob) -> SharedBytes:
     """Return a job and the environment in shared memory: their pickle, and the job's arrays behind it."""
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     try:
-        _Pickler(file, (), buffers).dump((job, dict(os.environ)))
+        _JobPickler(file, (), buffers).dump((job, dict(os.environ)))
     except (pickle.PicklingError, TypeError, AttributeError) as reason:
-        raise CannotPickle(str(reason)) from reason
+        raise NotPicklableError(str(reason)) from reason
     parts = [memoryview(file.getbuffer()), *(buffer.raw() for buffer in buffers)]
     sizes = np.array([len(parts), *map(len, parts)], np.int64).tobytes()
     content = SharedBytes("job")

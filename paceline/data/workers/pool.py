@@ -11,30 +11,30 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from paceline._utils.errors import Shortage
-from paceline.data.workers.jobs import Job, Task, dump_job
-from paceline.data.workers.template import ENDED, TASK, template
+from paceline._utils.errors import ResourceError
+from paceline.data.workers.jobs import Task, WorkerJob, dump_job
+from paceline.data.workers.template import ENDED, TASK, start_template
 
 PIPE_BYTES = 2**20
-MOST_A_CORE = 2  # processes: one computes while the other reads. More would take turns, and find their caches empty
+MAX_A_CORE = 2  # processes: one computes while the other reads. More would take turns, and find their caches empty
 
 
 class Workers:
     """Processes that run a job, `count` of them, or as many as compute no slower together.
 
     nice  by how much they give way to this process, as `os.nice` has it
-    Raises CannotPickle for a job that cannot be sent to them, and OSError.
+    Raises NotPicklableError for a job that cannot be sent to them, and OSError.
     """
 
-    def __init__(self, job: Job, count: int, descriptors: Sequence[int] = (), *, nice: int = 0) -> None:
+    def __init__(self, job: WorkerJob, count: int, descriptors: Sequence[int] = (), *, nice: int = 0) -> None:
         content, cores = dump_job(job), sorted(os.sched_getaffinity(0))
-        self.size = min(count, MOST_A_CORE * len(cores))
+        self.size = min(count, MAX_A_CORE * len(cores))
         self._selector, self._results = selectors.DefaultSelector(), list[Connection]()
         self._wake, wake = os.pipe()
         self._ended, ended = os.pipe()
         tasks, self._tasks = os.pipe()
         self._ours = [self._wake, wake, self._ended, self._tasks]
-        self._waker, self._closed, self._template = wake, False, template()
+        self._waker, self._closed, self._template = wake, False, start_template()
         try:
             with suppress(OSError):  # more than the system's own limit
                 import fcntl
@@ -73,11 +73,11 @@ class Workers:
                 if key.fd == self._ended:
                     raise _how_it_ended(os.read(self._ended, ENDED.size))
                 try:
-                    found = pickle.loads(key.data.recv_bytes())
+                    result = pickle.loads(key.data.recv_bytes())
                 except (EOFError, OSError):  # the template says why
                     self._selector.unregister(key.fd)
                     continue
-                yield found
+                yield result
 
     def stop(self) -> None:
         """End the workers at once, and `results`. Any thread may call it, also more than once."""
@@ -97,14 +97,14 @@ class Workers:
         self._results, self._ours = [], []
 
 
-def _how_it_ended(content: bytes) -> Shortage:
+def _how_it_ended(content: bytes) -> ResourceError:
     if len(content) < ENDED.size:
-        return Shortage(
+        return ResourceError(
             "all worker processes ended, because the process that started them was killed. Run the command again."
         )
     number, status = ENDED.unpack(content)
     if not os.WIFSIGNALED(status):
-        return Shortage(f"worker process {number} ended with exit code {os.waitstatus_to_exitcode(status)}.")
+        return ResourceError(f"worker process {number} ended with exit code {os.waitstatus_to_exitcode(status)}.")
     name = signal.Signals(os.WTERMSIG(status)).name
     memory = " Memory may be full: use fewer workers (--system.loader-threads, --workers)." if name == "SIGKILL" else ""
-    return Shortage(f"worker process {number} was ended by {name}.{memory}")
+    return ResourceError(f"worker process {number} was ended by {name}.{memory}")

@@ -18,14 +18,14 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from paceline._utils.errors import DataError, RecipeError, UserError
+from paceline._utils.errors import DataError, PacelineError, RecipeError
 from paceline.data.workers.jobs import load_job
 
 TASK = struct.Struct("<8q")
 ENDED = struct.Struct("<qq")  # a worker's number, and its wait status
 PR_SET_PDEATHSIG = 1
 SLICE_NS = 100_000_000  # the longest that Linux takes
-MOST_DESCRIPTORS = 253  # of one message: Linux's limit
+MAX_DESCRIPTORS = 253  # of one message: Linux's limit
 # Sent to all processes of a terminal or a job; what they mean is for the process that has the workers.
 IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 # A new template runs this; the arguments are its descriptor and sys.path.
@@ -83,7 +83,7 @@ _template: Template | None = None
 _starting = threading.Lock()
 
 
-def template() -> Template:
+def start_template() -> Template:
     """Return this process's template, started now if there is none. Call it early: a new one needs as long as `import torch`."""
     global _template
     with _starting:
@@ -98,7 +98,7 @@ def template() -> Template:
 def start_early(module: str) -> None:
     """Start the template and let it import a module, while this process does something else."""
     if hasattr(os, "memfd_create"):
-        template().load(module)
+        start_template().load(module)
 
 
 def _may_fork() -> bool:
@@ -143,7 +143,7 @@ def serve(descriptor: int) -> None:
             _reap(children)
         if control not in ready:
             continue
-        data, descriptors, _, _ = socket.recv_fds(control, 2**20, MOST_DESCRIPTORS)
+        data, descriptors, _, _ = socket.recv_fds(control, 2**20, MAX_DESCRIPTORS)
         if not data:
             for child in children:
                 os.kill(child, signal.SIGKILL)
@@ -199,10 +199,10 @@ def _work(number: int, cores: list[int], nice: int, tasks: int, results: int, jo
                 if begun is None:
                     if torch := sys.modules.get("torch"):
                         torch.set_num_threads(1)
-                    found, environment = load_job(job)
+                    result, environment = load_job(job)
                     os.environ.clear()
                     os.environ.update(environment)
-                    begun = found.start(number, descriptors)
+                    begun = result.start(number, descriptors)
                 value = begun(task)
             except BaseException as failure:
                 error = _sendable(failure)
@@ -229,7 +229,7 @@ def _long_slices() -> None:
 
 def _sendable(error: BaseException) -> Exception:
     """An error that can be pickled, of the kind that decides how the command ends."""
-    for kind in (DataError, RecipeError, UserError):
+    for kind in (DataError, RecipeError, PacelineError):
         if isinstance(error, kind):
             return kind(str(error))
     if isinstance(error, MemoryError):

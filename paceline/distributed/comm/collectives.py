@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from paceline.distributed.comm.world import World
+from paceline.distributed.comm.world import DistContext
 
 
-def smallest(world: World, value: int) -> int:
+def all_min(world: DistContext, value: int) -> int:
     """The smallest `value` of all ranks; every rank must call it."""
     if world.control is None:
         return value
@@ -19,7 +19,7 @@ def smallest(world: World, value: int) -> int:
     return int(tensor)
 
 
-def smallest_and_each(world: World, value: int, own: Sequence[int]) -> tuple[int, list[list[int]]]:
+def all_min_and_gather(world: DistContext, value: int, own: Sequence[int]) -> tuple[int, list[list[int]]]:
     """The smallest `value` of all ranks, and each rank's `own` numbers, by rank, in one exchange; every rank must call it.
 
     own  as many on every rank, below 2^63 - 1
@@ -35,7 +35,7 @@ def smallest_and_each(world: World, value: int, own: Sequence[int]) -> tuple[int
     return int(both[0]), both[1:].view(table.shape).tolist()
 
 
-def from_main(world: World, text: str | None, key: str) -> str:
+def broadcast_from_main(world: DistContext, text: str | None, key: str) -> str:
     """Rank 0's `text` on every rank, however long rank 0 takes to have it: the others wait on the store, in no collective.
 
     key  names this exchange; never used twice in one run

@@ -12,35 +12,35 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from paceline._utils.errors import AlikeError
+from paceline._utils.errors import RankMismatchError
 from paceline._utils.hashing import json_sha256
-from paceline.distributed.comm.launcher import Place
+from paceline.distributed.comm.launcher import RankInfo
 from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.rendezvous import name_ranks
+from paceline.distributed.comm.rendezvous import format_ranks
 
 # By name, in the order in which a difference is looked for; values of which JSON knows.
 Facts = Mapping[str, Any]
 POLL_SECONDS = 0.02
 # How long the rank that is asked may take to name the field.
 ANSWER_SECONDS = 4.0
-MOST_FIELDS, LONGEST_VALUE = 5, 60
+MAX_FIELDS, LONGEST_VALUE = 5, 60
 ABSENT = "absent"
 
 
-def agree(messages: Messages, place: Place, facts: Facts, name: str) -> None:
+def assert_equal_on_ranks(messages: Messages, rank_info: RankInfo, facts: Facts, name: str) -> None:
     """Compare `facts` over all ranks, each of which calls this at the same point.
 
     name  of this comparison; never used twice in one run
     Waits for all ranks; one that died meanwhile ends this process through its Watch.
-    raise AlikeError   on every rank, with the same text: the first field that differs, both values and their ranks
+    raise RankMismatchError   on every rank, with the same text: the first field that differs, both values and their ranks
     """
-    rank = place.rank
-    if place.world == 1:
+    rank = rank_info.rank
+    if rank_info.world == 1:
         return
-    messages.set(f"{name} digest/{rank}", digest(facts))
+    messages.set(f"{name} digest/{rank}", hash_facts(facts))
     if rank == 0:
-        digests = _collected(messages, [f"{name} digest/{peer}" for peer in range(place.world)])
-        other = next((peer for peer in range(place.world) if digests[peer] != digests[0]), 0)
+        digests = _collected(messages, [f"{name} digest/{peer}" for peer in range(rank_info.world)])
+        other = next((peer for peer in range(rank_info.world) if digests[peer] != digests[0]), 0)
         if other:
             messages.set(f"{name} facts", json.dumps({"facts": facts, "ranks": _parted(digests, other)}))
         messages.set(f"{name} verdict", str(other))
@@ -50,20 +50,20 @@ def agree(messages: Messages, place: Place, facts: Facts, name: str) -> None:
         return
     if rank == other:
         first = json.loads(messages.wait(f"{name} facts"))
-        messages.set(f"{name} text", difference(first["facts"], facts, *first["ranks"]))
+        messages.set(f"{name} text", format_difference(first["facts"], facts, *first["ranks"]))
     try:
         text = messages.wait(f"{name} text", until=time.monotonic() + ANSWER_SECONDS)
     except TimeoutError:
         text = f"the ranks do not agree: rank {other} differs from rank 0, and did not say in what."
-    raise AlikeError(text)
+    raise RankMismatchError(text)
 
 
-def digest(facts: Facts) -> str:
+def hash_facts(facts: Facts) -> str:
     """SHA-256 of the facts, names included."""
     return json_sha256(facts)
 
 
-def difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, further: str) -> str:
+def format_difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, further: str) -> str:
     """The text of the error: the first field that differs, with both values and their ranks, and the names of some more.
 
     further  ranks that differ from both
@@ -73,8 +73,8 @@ def difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, f
     values = [_shown(facts[differ[0]]) if differ[0] in facts else ABSENT for facts in (first, other)]
     lines = [f"the ranks do not agree: {differ[0]} is {values[0]} on {first_ranks} and {values[1]} on {other_ranks}."]
     if len(differ) > 1:
-        left_out = f" and {len(differ) - 1 - MOST_FIELDS} more" if len(differ) - 1 > MOST_FIELDS else ""
-        lines.append(f"Different as well: {', '.join(differ[1 : 1 + MOST_FIELDS])}{left_out}.")
+        left_out = f" and {len(differ) - 1 - MAX_FIELDS} more" if len(differ) - 1 > MAX_FIELDS else ""
+        lines.append(f"Different as well: {', '.join(differ[1 : 1 + MAX_FIELDS])}{left_out}.")
     if further:
         lines.append(f"Different in some other way: {further}.")
     lines.append("Start every rank with the same command, on the same data and weights, with the same version of paceline.")
@@ -83,9 +83,9 @@ def difference(first: Facts, other: Facts, first_ranks: str, other_ranks: str, f
 
 def _collected(messages: Messages, names: list[str]) -> list[str]:
     while True:
-        found = messages.get_all(names) if messages.are_there(names) else []
-        if found and None not in found:
-            return [text for text in found if text is not None]
+        results = messages.get_all(names) if messages.are_there(names) else []
+        if results and None not in results:
+            return [text for text in results if text is not None]
         time.sleep(POLL_SECONDS)
 
 
@@ -93,8 +93,8 @@ def _parted(digests: list[str], other: int) -> tuple[str, str, str]:
     """Names of the ranks that are as rank 0, as rank `other`, and neither."""
     kinds = (digests[0], digests[other])
     neither = [rank for rank, one in enumerate(digests) if one not in kinds]
-    alike = [name_ranks([rank for rank, one in enumerate(digests) if one == kind]) for kind in kinds]
-    return alike[0], alike[1], name_ranks(neither) if neither else ""
+    alike = [format_ranks([rank for rank, one in enumerate(digests) if one == kind]) for kind in kinds]
+    return alike[0], alike[1], format_ranks(neither) if neither else ""
 
 
 def _text(value: Any) -> str:

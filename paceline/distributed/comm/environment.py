@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from paceline._utils.errors import RecipeError
-from paceline.config.system import System, env_pairs
-from paceline.distributed.comm.interfaces import interfaces
+from paceline.config.system import System, parse_env
+from paceline.distributed.comm.interfaces import list_interfaces
 from paceline.distributed.comm.launcher import Launch
 
 
 @dataclass(frozen=True)
-class Variable:
+class EnvironmentVariable:
     """One environment variable of every rank."""
 
     name: str
@@ -31,38 +31,42 @@ class Variable:
 FABRICS = {
     "": (),
     "tcp": (
-        Variable("NCCL_NET", "Socket", "fabric tcp: NCCL talks over plain sockets, not over a plugin that happens to be there"),
-        Variable("NCCL_IB_DISABLE", "1", "fabric tcp: NCCL leaves InfiniBand and RoCE adapters alone"),
+        EnvironmentVariable("NCCL_NET", "Socket", "fabric tcp: NCCL uses plain sockets, not a plugin that happens to be installed"),
+        EnvironmentVariable("NCCL_IB_DISABLE", "1", "fabric tcp: NCCL leaves InfiniBand and RoCE adapters alone"),
     ),
-    "roce": (Variable("NCCL_IB_DISABLE", "0", "fabric roce: NCCL uses the RoCE adapters"),),
-    "ib": (Variable("NCCL_IB_DISABLE", "0", "fabric ib: NCCL uses the InfiniBand adapters"),),
-    "efa": (Variable("FI_PROVIDER", "efa", "fabric efa: libfabric, through which NCCL talks on AWS, uses EFA"),),
+    "roce": (EnvironmentVariable("NCCL_IB_DISABLE", "0", "fabric roce: NCCL uses the RoCE adapters"),),
+    "ib": (EnvironmentVariable("NCCL_IB_DISABLE", "0", "fabric ib: NCCL uses the InfiniBand adapters"),),
+    "efa": (EnvironmentVariable("FI_PROVIDER", "efa", "fabric efa: libfabric, through which NCCL talks on AWS, uses EFA"),),
 }  # fmt: skip
 
 
-def variables(system: System, *, nodes: int, named: bool = True, there: Collection[str] = ()) -> list[Variable]:
+def recommended_variables(
+    system: System, *, nodes: int, named: bool = True, there: Collection[str] = ()
+) -> list[EnvironmentVariable]:
     """What `system` asks for on `nodes` machines; a variable in --system.env stands over the same one of fabric or interface.
 
     named  whether the interface was named by hand: a menu's is for several nodes, and one alone may not have it
     there  names of a host's interfaces, where known: NCCL takes a name for the beginning of one, so "eth1" would be eth10 too
     """
-    found = {name: Variable(name, value, "--system.env") for name, value in env_pairs(system).items()}
+    result = {name: EnvironmentVariable(name, value, "--system.env") for name, value in parse_env(system).items()}
     if nodes > 1 and system.accelerator == "cuda":
         for variable in FABRICS[system.fabric]:
-            found.setdefault(variable.name, variable)
+            result.setdefault(variable.name, variable)
     if system.graph == "on":
         why = (
             "NCCL's own watch over errors asks for what a captured exchange has no answer to (torch's notes on CUDA graphs)"
         )
-        found.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", Variable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", why))
+        result.setdefault(
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING", EnvironmentVariable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", why)
+        )
     if system.interface and (named or nodes > 1):
         why = "the network interface between nodes (--system.interface)"
         alone = sum(name.startswith(system.interface) for name in there) <= 1
         exact = system.interface if alone else f"={system.interface}"
         library = "HCCL" if system.accelerator == "hpu" else "NCCL"
         for name, value in ((f"{library}_SOCKET_IFNAME", exact), ("GLOO_SOCKET_IFNAME", system.interface)):
-            found.setdefault(name, Variable(name, value, why))
-    return list(found.values())
+            result.setdefault(name, EnvironmentVariable(name, value, why))
+    return list(result.values())
 
 
 def check_interface(name: str, there: Mapping[str, str]) -> None:
@@ -79,19 +83,19 @@ def check_interface(name: str, there: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def environment(
+def apply_environment(
     system: System, launch: Launch, *, named: bool, environ: MutableMapping[str, str] = os.environ
 ) -> Iterator[list[str]]:
     """Set what `system` asks for inside the block; gives notes about variables that were set already, to another value.
 
-    named  as for `variables`
+    named  as for `recommended_variables`
     raise RecipeError  this host has no such interface
     """
-    there = interfaces()
+    there = list_interfaces()
     if named or launch.nodes > 1:
         check_interface(system.interface, there)
     notes, ours = [], []
-    for variable in variables(system, nodes=launch.nodes, named=named, there=there):
+    for variable in recommended_variables(system, nodes=launch.nodes, named=named, there=there):
         if (before := environ.get(variable.name)) is None:
             environ[variable.name] = variable.value
             ours.append(variable.name)

@@ -9,14 +9,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import read_entry
 from paceline.distributed.comm.launcher import read_launch
 
 # The variable: absolute path of the file, on a file system that rank 0's node and the one that waits both see.
 EXIT_CODE_FILE = "PACELINE_EXIT_CODE_FILE"
-MOST_BYTES = 100
+MAX_BYTES = 100
 USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75  # 75: resumable
 
 
@@ -28,10 +28,10 @@ def leave_exit_code(code: int, environ: Mapping[str, str] = os.environ) -> None:
     try:
         if not read_launch(environ).is_main:
             return
-    except UserError:
+    except PacelineError:
         code = code or 2
     try:
-        write_whole(Path(named), f"{code}\n")
+        atomic_write(Path(named), f"{code}\n")
     except OSError as problem:  # the run's end stands in its events all the same
         print(f"paceline: {named}: cannot be written ({problem.strerror})")
 
@@ -39,12 +39,12 @@ def leave_exit_code(code: int, environ: Mapping[str, str] = os.environ) -> None:
 def read_exit_code(path: Path) -> int | None:
     """What rank 0 left; None where it left nothing."""
     try:
-        return int(read_entry(path, MOST_BYTES))
+        return int(read_entry(path, MAX_BYTES))
     except (OSError, ValueError):
         return None
 
 
-def settle_environment() -> None:
+def set_library_variables() -> None:
     """What torch's libraries read once, when they are loaded; a value that is set already stays."""
     # Compute threads wait for each other a few hundred times a step. OpenMP's default is to wait spinning, which burns the
     # core that the late thread needs as soon as anything else runs: one busy neighbour on two cores cost 9/10 of the speed.

@@ -23,13 +23,13 @@ from typing import Any
 
 import torch.distributed as dist
 
-from paceline._utils.errors import Shortage, UserError
-from paceline._utils.text import one_line
+from paceline._utils.errors import PacelineError, ResourceError
+from paceline._utils.text import escape_to_line
 from paceline._utils.threads import Thread
 from paceline.distributed.comm.exit_code import leave_exit_code
-from paceline.distributed.comm.launcher import Place
+from paceline.distributed.comm.launcher import RankInfo
 from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.rendezvous import name_ranks
+from paceline.distributed.comm.rendezvous import format_ranks
 
 FAILED_EXIT, USER_EXIT = 3, 2
 # These end a run in good order (done, target missed, interrupted and resumable); all ranks leave so together.
@@ -44,7 +44,7 @@ COURTESY_SECONDS = 1.0
 BYE = "bye"
 
 
-class Watch:
+class PeerWatch:
     """The two threads of one rank. `messages` must have a connection that nobody else uses.
 
     serves                   whether this process serves the store, so that its end ends all messages
@@ -54,7 +54,7 @@ class Watch:
     def __init__(
         self,
         messages: Messages,
-        place: Place,
+        rank_info: RankInfo,
         *,
         serves: bool,
         address: str,
@@ -63,10 +63,10 @@ class Watch:
     ):
         self.before_exit: list[Callable[[str], None]] = []
         self._messages, self._serves, self._address = messages, serves, address
-        self._rank, self._world = place.rank, place.world
+        self._rank, self._world = rank_info.rank, rank_info.world
         self._stale_looks, self._poll = max(2, round(stale_seconds / poll_seconds)), poll_seconds
         self._suspect_looks = max(2, round(min(SUSPECT_SECONDS, stale_seconds) / poll_seconds))
-        self._watched = range(1, place.world) if place.is_main else range(1)
+        self._watched = range(1, rank_info.world) if rank_info.is_main else range(1)
         self._seen = {peer: ("", 0) for peer in self._watched}  # peer -> (last beat, looks without a new one)
         self._beats = self._looks_without_answer = 0
         self._suspicious = self._reporting = False
@@ -96,10 +96,10 @@ class Watch:
     def report(self, error: BaseException) -> int:
         """End all ranks because this one failed with `error`; -> the exit code to leave with.
 
-        Prints the traceback (of a UserError: the message alone), unless another rank failed first.
+        Prints the traceback (of a PacelineError: the message alone), unless another rank failed first.
         Does not return where `error` is the echo of another rank's end: this process then ends with that rank's name.
         """
-        if is_echo(error):
+        if is_secondary_failure(error):
             self._suspicious = True
             # The talker ends this process as soon as the cause is known; past that time nobody is missing.
             time.sleep(SUSPECT_SECONDS + ECHO_SECONDS)
@@ -111,13 +111,13 @@ class Watch:
         if not first:
             time.sleep(LINGER_SECONDS)  # the talker ends this process when it reads who was first
         self._reporting = True
-        code = USER_EXIT if isinstance(error, UserError) else FAILED_EXIT
-        if isinstance(error, UserError | Shortage):
+        code = USER_EXIT if isinstance(error, PacelineError) else FAILED_EXIT
+        if isinstance(error, PacelineError | ResourceError):
             text = f"{error}"
         else:
             text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
         print(f"rank {self._rank} (of {self._world}) failed:\n{text}", file=sys.stderr, flush=True)
-        if not isinstance(error, UserError | Shortage):
+        if not isinstance(error, PacelineError | ResourceError):
             text = traceback.format_exception_only(type(error), error)[-1].strip()
         self._publish(self._rank, text, code)
         self._wait_for_readers(self._rank)
@@ -143,7 +143,7 @@ class Watch:
             except RuntimeError as error:  # torch's DistError
                 if self._stop.is_set():
                     return
-                text = f"its store at {self._address} is gone ({one_line(str(error).splitlines()[0])})"
+                text = f"its store at {self._address} is gone ({escape_to_line(str(error).splitlines()[0])})"
                 self._leave(0, text, FAILED_EXIT, store_lost=True)
             self._looks_without_answer = 0
 
@@ -155,7 +155,7 @@ class Watch:
             self._seen[peer] = (beat, 0) if beat is not None and _is_newer(beat, last) else (last, looks + (last != BYE))
         lost = [peer for peer, (_, looks) in self._seen.items() if looks >= limit]
         if lost:
-            text = f"no sign of life for {limit * self._poll:g} s ({name_ranks(lost)} lost: killed, or its host is gone)"
+            text = f"no sign of life for {limit * self._poll:g} s ({format_ranks(lost)} lost: killed, or its host is gone)"
             self._publish(lost[0], text, FAILED_EXIT)
             self._leave(lost[0], text, FAILED_EXIT)
 
@@ -220,10 +220,10 @@ def _readable(failed: str) -> dict[str, Any]:
     """The value of the key `failed`, as arguments of Watch._leave. Its text comes from another host, and goes to a terminal."""
     facts = json.loads(failed)
     code = USER_EXIT if facts["code"] == USER_EXIT else FAILED_EXIT
-    return {"rank": int(facts["rank"]), "text": one_line(facts["text"].partition("\n")[0]), "code": code}
+    return {"rank": int(facts["rank"]), "text": escape_to_line(facts["text"].partition("\n")[0]), "code": code}
 
 
-def is_echo(error: BaseException) -> bool:
+def is_secondary_failure(error: BaseException) -> bool:
     """Whether `error`, or what caused it, is a broken connection between ranks: the echo of another rank's end."""
     seen: BaseException | None = error
     while seen is not None:

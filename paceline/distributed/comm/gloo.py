@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import torch
 
 from paceline._utils.errors import RankError
-from paceline._utils.text import one_line
-from paceline.distributed.comm.failure import is_echo
-from paceline.distributed.comm.interfaces import describe_interfaces, interface_towards
+from paceline._utils.text import escape_to_line
+from paceline.distributed.comm.failure import is_secondary_failure
+from paceline.distributed.comm.interfaces import describe_interfaces, find_interface_towards
 from paceline.distributed.comm.launcher import Launch
 
 # An address reserved for documentation (RFC 5737): asking for the route there sends nothing, and finds the default one.
@@ -28,15 +28,15 @@ def choose_gloo_interface(launch: Launch) -> None:
     """
     if launch.nodes == 1 or os.environ.get("GLOO_SOCKET_IFNAME"):
         return
-    name = interface_towards(launch.address)
+    name = find_interface_towards(launch.address)
     if name is None or name.startswith("lo"):
-        name = interface_towards(ANYWHERE)
+        name = find_interface_towards(ANYWHERE)
     if name is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
 
 
 @contextmanager
-def reaching_each_other(launch: Launch) -> Iterator[None]:
+def explain_unreachable(launch: Launch) -> Iterator[None]:
     """The block joins this rank with ranks of other hosts: gloo connects all pairs, which met at rank 0's store alone.
 
     raise RankError   a broken connection inside: which interface was used, and which there are
@@ -44,10 +44,10 @@ def reaching_each_other(launch: Launch) -> Iterator[None]:
     try:
         yield
     except RuntimeError as problem:
-        if launch.nodes == 1 or not is_echo(problem):
+        if launch.nodes == 1 or not is_secondary_failure(problem):
             raise
         # "[enforce fail at .../socket.cc:142] rv != -1. -1 vs -1. connect: Network is unreachable"
-        reason = one_line(str(problem).partition("\n")[0].rsplit(" vs -1. ", 1)[-1])
+        reason = escape_to_line(str(problem).partition("\n")[0].rsplit(" vs -1. ", 1)[-1])
         used = os.environ.get("GLOO_SOCKET_IFNAME")
         raise RankError(
             f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} met the others at {launch.address}, and does not "
@@ -57,7 +57,7 @@ def reaching_each_other(launch: Launch) -> Iterator[None]:
 
 
 @contextmanager
-def without_gloo_lines(backend: str, prints: bool = PRINTS) -> Iterator[None]:
+def suppress_gloo_output(backend: str, prints: bool = PRINTS) -> Iterator[None]:
     """Drop what is written to the process's stdout inside the block; what Python buffers meanwhile arrives later.
 
     In torch 2.9 and 2.10 gloo prints a line there for each group that it connects ("[Gloo] Rank 0 is connected to 1 peer ranks

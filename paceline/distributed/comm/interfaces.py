@@ -11,30 +11,30 @@ import socket
 import struct
 import sys
 
-from paceline.distributed.comm.launcher import derived_port
+from paceline.distributed.comm.launcher import derive_port
 
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 
-def interfaces() -> dict[str, str]:
+def list_interfaces() -> dict[str, str]:
     """Name -> IPv4 address of every interface that is up; '' where it has none."""
-    found = {}
+    result = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            found[name] = ""
+            result[name] = ""
             if sys.platform != "linux":
                 continue
             import fcntl
 
             request = struct.pack("256s", name.encode()[:15])
             with contextlib.suppress(OSError):  # an interface without an IPv4 address answers with an error
-                found[name] = socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)[20:24])
-    return found
+                result[name] = socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)[20:24])
+    return result
 
 
 def describe_interfaces() -> str:
     """'lo 127.0.0.1, eth0 10.0.0.1', for an error's text."""
-    return ", ".join(f"{name} {address}".rstrip() for name, address in interfaces().items() if address) or "none"
+    return ", ".join(f"{name} {address}".rstrip() for name, address in list_interfaces().items() if address) or "none"
 
 
 def is_address_of_this_host(address: str) -> bool:
@@ -47,7 +47,7 @@ def is_address_of_this_host(address: str) -> bool:
     return True
 
 
-def interface_towards(address: str) -> str | None:
+def find_interface_towards(address: str) -> str | None:
     """Name of the interface whose address a packet to `address` would carry; None if there is no telling.
 
     Towards one of this host's own addresses that is the interface which owns it, not the loopback.
@@ -58,13 +58,13 @@ def interface_towards(address: str) -> str | None:
             mine = probe.getsockname()[0]
     except OSError:
         return None
-    return next((name for name, own in interfaces().items() if own == mine), None)
+    return next((name for name, own in list_interfaces().items() if own == mine), None)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     """A free TCP port, from a range that the kernel does not use for outgoing connections."""
     while True:
-        port = derived_port(secrets.token_hex(8))
+        port = derive_port(secrets.token_hex(8))
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             return port

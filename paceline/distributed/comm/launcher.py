@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 
 # Rank 0 listens in this range when the launcher names no port: below Linux's ephemeral ports (32768 and up).
 FIRST_DERIVED_PORT, NUM_DERIVED_PORTS = 20_000, 10_000
@@ -28,10 +28,10 @@ THIS_HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """Which of how many ranks a process is: `rank`, 0 to world-1.
 
-    A Launch and an InputRank are Places; a World has one, which `World.part` counts anew among the ranks of the part.
+    A Launch and an InputRank are Places; a World has one, which `DistContext.part` counts anew among the ranks of the part.
     """
 
     rank: int
@@ -44,7 +44,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Launch(Place):
+class Launch(RankInfo):
     """One process's place among all ranks of a job, and how it was started."""
 
     kind: str  # the launcher's name in LAUNCHERS, or "single"
@@ -64,18 +64,18 @@ SINGLE = Launch(0, 1, "single", 0, 1, 0, 1, THIS_HOST, 0, "single")
 def read_launch(environ: Mapping[str, str]) -> Launch:
     """The Launch that `environ` describes; `SINGLE` where no launcher left its variables.
 
-    raise UserError   incomplete, impossible or contradicting variables; the message names them
+    raise PacelineError   incomplete, impossible or contradicting variables; the message names them
     """
-    found: dict[str, tuple[int, int]] = {}
+    result: dict[str, tuple[int, int]] = {}
     for kind, launcher in LAUNCHERS.items():
         head = _head(environ, kind, launcher.names)
         if head is not None:
-            found[kind] = head
-    if not found and environ.get("LOCAL_RANK"):
+            result[kind] = head
+    if not result and environ.get("LOCAL_RANK"):
         _require(environ, "torchrun", ("LOCAL_RANK", "RANK", "WORLD_SIZE"))
-    if not found:
+    if not result:
         return SINGLE
-    kind = _innermost(environ, found)
+    kind = _innermost(environ, result)
     launch = LAUNCHERS[kind].read(environ)
     _check(launch)
     return launch
@@ -89,7 +89,7 @@ def _head(environ: Mapping[str, str], kind: str, names: tuple[str, str]) -> tupl
         if not step or not environ.get("SLURM_PROCID") or _integer(environ, "SLURM_STEP_ID") >= FIRST_SPECIAL_STEP:
             return None
         tasks = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_NTASKS_PER_NODE") or "1"
-        if is_pty_shell(environ, tasks_per_host("SLURM_STEP_TASKS_PER_NODE", tasks)[0]):
+        if is_pty_shell(environ, parse_tasks_per_host("SLURM_STEP_TASKS_PER_NODE", tasks)[0]):
             return None
         if not environ.get("SLURM_STEP_NUM_TASKS"):
             names = ("SLURM_PROCID", "SLURM_NTASKS")
@@ -99,35 +99,35 @@ def _head(environ: Mapping[str, str], kind: str, names: tuple[str, str]) -> tupl
     return _integer(environ, names[0]), _integer(environ, names[1])
 
 
-def _innermost(environ: Mapping[str, str], found: Mapping[str, tuple[int, int]]) -> str:
-    """The launcher to read. Raises UserError where two of them cannot both be right."""
-    kinds = [kind for kind in LAUNCHERS if kind in found]
-    by_hand = "torchrun" in found and not environ.get("TORCHELASTIC_RUN_ID")
+def _innermost(environ: Mapping[str, str], result: Mapping[str, tuple[int, int]]) -> str:
+    """The launcher to read. Raises PacelineError where two of them cannot both be right."""
+    kinds = [kind for kind in LAUNCHERS if kind in result]
+    by_hand = "torchrun" in result and not environ.get("TORCHELASTIC_RUN_ID")
     if by_hand:
         # A wrapper script's `export RANK=$SLURM_PROCID`: fine where it agrees with the launcher, which knows more.
         for other in kinds[1:]:
-            if found[other] == found["torchrun"]:
+            if result[other] == result["torchrun"]:
                 kinds.remove("torchrun")
                 break
-            if found[other][1] > 1:
-                raise UserError(_contradiction(found, "torchrun", other) + "\nUnset RANK and WORLD_SIZE.")
-    if "pmi" in kinds and "slurm" in kinds and found["pmi"] == found["slurm"]:
+            if result[other][1] > 1:
+                raise PacelineError(_contradiction(result, "torchrun", other) + "\nUnset RANK and WORLD_SIZE.")
+    if "pmi" in kinds and "slurm" in kinds and result["pmi"] == result["slurm"]:
         kinds.remove("pmi")  # srun --mpi=pmi2 sets both; Slurm's are complete
     inner, *outers = kinds
     for outer in outers:
-        same = found[outer] == found[inner] or found[outer][1] == 1
+        same = result[outer] == result[inner] or result[outer][1] == 1
         # One task a host that starts this host's ranks is how launchers are nested (also how mpirun uses srun itself).
         if not same and LAUNCHERS[outer].read(environ).local_world > 1:
-            raise UserError(
-                _contradiction(found, inner, outer)
+            raise PacelineError(
+                _contradiction(result, inner, outer)
                 + f"\nStart one launcher alone, or {inner} from one {outer} task per host."
             )
     return inner
 
 
-def _contradiction(found: Mapping[str, tuple[int, int]], inner: str, outer: str) -> str:
+def _contradiction(result: Mapping[str, tuple[int, int]], inner: str, outer: str) -> str:
     both = [
-        f"{' and '.join(LAUNCHERS[kind].names)} say rank {found[kind][0]} of {found[kind][1]} ({kind})"
+        f"{' and '.join(LAUNCHERS[kind].names)} say rank {result[kind][0]} of {result[kind][1]} ({kind})"
         for kind in (inner, outer)
     ]
     return f"two launchers contradict each other: {both[0]}, {both[1]}."
@@ -155,18 +155,18 @@ def _slurm(environ: Mapping[str, str]) -> Launch:
     tasks_name = _first(environ, "slurm", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE")
     _require(environ, "slurm", ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_JOB_ID", "SLURM_STEP_ID"))
     world, node = _integer(environ, world_name), _integer(environ, "SLURM_NODEID")
-    tasks = tasks_per_host(tasks_name, environ[tasks_name])
+    tasks = parse_tasks_per_host(tasks_name, environ[tasks_name])
     if tasks_name == "SLURM_NTASKS_PER_NODE":
         tasks = tasks * _count_hosts(world, tasks[0])
     if not 0 <= node < len(tasks) or (sum(tasks) != world and tasks_name == "SLURM_STEP_TASKS_PER_NODE"):
-        raise UserError(
+        raise PacelineError(
             f"Slurm's variables contradict each other: {tasks_name}={environ[tasks_name]}, "
             f"{world_name}={world}, SLURM_NODEID={node}."
         )
     job = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
-    found = THIS_HOST if len(tasks) == 1 else first_host(environ[hosts_name])
+    result = THIS_HOST if len(tasks) == 1 else parse_first_host(environ[hosts_name])
     rank, local_rank = _integer(environ, "SLURM_PROCID"), _integer(environ, "SLURM_LOCALID")
-    address, port = environ.get("MASTER_ADDR") or found, _port(environ, job)
+    address, port = environ.get("MASTER_ADDR") or result, _port(environ, job)
     return Launch(rank, world, "slurm", local_rank, tasks[node], node, len(tasks), address, port, job)
 
 
@@ -177,10 +177,10 @@ def _openmpi(environ: Mapping[str, str]) -> Launch:
     rank, world, local_rank, local_world = (_integer(environ, name) for name in names)
     job_name = _first(environ, "openmpi", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "MASTER_PORT")
     job = f"openmpi-{environ[job_name]}"
-    found = THIS_HOST if local_world == world else _mpirun_host(environ)
-    address = environ.get("MASTER_ADDR") or found
+    result = THIS_HOST if local_world == world else _mpirun_host(environ)
+    address = environ.get("MASTER_ADDR") or result
     if not address:
-        raise UserError(
+        raise PacelineError(
             "mpirun started ranks on several hosts, and its variables do not say where rank 0 is.\n"
             "Say it:  mpirun -x MASTER_ADDR=<host of rank 0> ..."
         )
@@ -206,10 +206,10 @@ def _pmi(environ: Mapping[str, str]) -> Launch:
     names = ("PMI_JOBID", "PALS_APID", "PBS_JOBID", "LSB_JOBID", "SLURM_JOB_ID", "MASTER_PORT")
     job_name = next((name for name in names if environ.get(name)), None)
     if job_name is None:
-        raise UserError("mpiexec (PMI) names no job and no port. Give one:  mpiexec -genv MASTER_PORT 29511 ...")
+        raise PacelineError("mpiexec (PMI) names no job and no port. Give one:  mpiexec -genv MASTER_PORT 29511 ...")
     address = environ.get("MASTER_ADDR") or (THIS_HOST if local_world == world else "")
     if not address:
-        raise UserError("PMI does not say where rank 0 is. Say it:  mpiexec -genv MASTER_ADDR <host of rank 0> ...")
+        raise PacelineError("PMI does not say where rank 0 is. Say it:  mpiexec -genv MASTER_ADDR <host of rank 0> ...")
     job = f"pmi-{environ[job_name]}"
     return _by_blocks(environ, "pmi", (rank, world, local_rank, local_world), address, job)
 
@@ -224,21 +224,21 @@ def _by_blocks(environ: Mapping[str, str], kind: str, ranks: tuple[int, int, int
 def _check(launch: Launch) -> None:
     if not 0 <= launch.rank < launch.world:
         names = " and ".join(LAUNCHERS[launch.kind].names)
-        raise UserError(f"{names}: rank {launch.rank} of {launch.world} is impossible ({launch.kind}).")
+        raise PacelineError(f"{names}: rank {launch.rank} of {launch.world} is impossible ({launch.kind}).")
     if not (0 <= launch.local_rank < launch.local_world <= launch.world and 0 <= launch.node < launch.nodes):
-        raise UserError(
+        raise PacelineError(
             f"{launch.kind}'s variables are impossible: local rank {launch.local_rank} of {launch.local_world}, "
             f"host {launch.node} of {launch.nodes}, world {launch.world}."
         )
     if not 0 < launch.port < 65536:
-        raise UserError(f"MASTER_PORT={launch.port} is no port number (1..65535).")
+        raise PacelineError(f"MASTER_PORT={launch.port} is no port number (1..65535).")
 
 
 def _require(environ: Mapping[str, str], kind: str, names: tuple[str, ...]) -> None:
     missing = [name for name in names if not environ.get(name)]
     if missing:
         there = [name for name in names if environ.get(name)]
-        raise UserError(
+        raise PacelineError(
             f"{', '.join(missing)} missing although {', '.join(there) or kind} is set: {kind} sets all of them.\n"
             "Start through torchrun, srun or mpirun, or unset what is left over from another launch."
         )
@@ -249,49 +249,49 @@ def _first(environ: Mapping[str, str], kind: str, *names: str) -> str:
     for name in names:
         if environ.get(name):
             return name
-    raise UserError(f"none of {', '.join(names)} is set ({kind}), although {LAUNCHERS[kind].names[0]} is.")
+    raise PacelineError(f"none of {', '.join(names)} is set ({kind}), although {LAUNCHERS[kind].names[0]} is.")
 
 
 def _integer(environ: Mapping[str, str], name: str) -> int:
     try:
         return int(environ[name])
     except ValueError:
-        raise UserError(f"{name}={environ[name]!r} is not a whole number.") from None
+        raise PacelineError(f"{name}={environ[name]!r} is not a whole number.") from None
 
 
 def _port(environ: Mapping[str, str], job: str) -> int:
-    return _integer(environ, "MASTER_PORT") if environ.get("MASTER_PORT") else derived_port(job)
+    return _integer(environ, "MASTER_PORT") if environ.get("MASTER_PORT") else derive_port(job)
 
 
 def is_first_on_node() -> bool:
     """Whether this process is its node's first rank; True where the launcher's variables contradict each other."""
     try:
         return read_launch(os.environ).local_rank == 0
-    except UserError:
+    except PacelineError:
         return True
 
 
-def derived_port(job: str) -> int:
+def derive_port(job: str) -> int:
     """20000..29999 from a job's name: every rank computes the same one without talking."""
     return FIRST_DERIVED_PORT + zlib.crc32(job.encode()) % NUM_DERIVED_PORTS
 
 
-def tasks_per_host(name: str, text: str) -> list[int]:
+def parse_tasks_per_host(name: str, text: str) -> list[int]:
     """Slurm's '2(x3),1' -> [2, 2, 2, 1]. `name` is the variable, for the error's text."""
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
         if match is None or int(match[1]) < 1:
-            raise UserError(f"{name}={text!r} cannot be read; expected something like 8(x2),4.")
+            raise PacelineError(f"{name}={text!r} cannot be read; expected something like 8(x2),4.")
         counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
-def first_host(nodelist: str) -> str:
+def parse_first_host(nodelist: str) -> str:
     """Slurm's 'rack[2-3]n[01-16,20],login' -> 'rack2n01'."""
     head = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodelist)
     if head is None:
-        raise UserError(f"SLURM_STEP_NODELIST={nodelist!r} names no host.")
+        raise PacelineError(f"SLURM_STEP_NODELIST={nodelist!r} names no host.")
     return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", head[0])
 
 
@@ -304,7 +304,7 @@ class Launcher:
     """How one launcher gives a process its place."""
 
     names: tuple[str, str]  # variables that hold (rank, world); one of them set means that it started this process
-    read: Callable[[Mapping[str, str]], Launch]  # all its variables; raises UserError where they are incomplete
+    read: Callable[[Mapping[str, str]], Launch]  # all its variables; raises PacelineError where they are incomplete
 
 
 # Innermost launcher first.
@@ -330,13 +330,13 @@ def is_pty_shell(environ: Mapping[str, str], tasks: int) -> bool:
     step = {f"{name}={environ.get(name)}".encode() for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")}
     for process in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         with suppress(OSError):
-            found = Path("/proc", process, "environ").read_bytes().split(b"\0") if process.isdecimal() else ()
-            if step <= {*found} and b"SLURM_PROCID=0" not in found:
+            results = Path("/proc", process, "environ").read_bytes().split(b"\0") if process.isdecimal() else ()
+            if step <= {*results} and b"SLURM_PROCID=0" not in results:
                 return False
     return True
 
 
-def pty_note(environ: Mapping[str, str], world: int) -> str:
+def explain_pty_shell(environ: Mapping[str, str], world: int) -> str:
     """What to do in such a shell, where `world` is 1, though Slurm has more tasks; "" elsewhere."""
     tasks = environ.get("SLURM_NTASKS", "")
     if world > 1 or not environ.get("SLURM_PTY_PORT") or tasks in ("", "1"):

@@ -93,7 +93,7 @@ class Messages:
 
     def verified(self, name: str, raw: bytes) -> str | None:
         """The text in what is stored under `name`; None, with one warning, where we did not sign it."""
-        text = unsealed(self._key, name, raw)
+        text = verify_message(self._key, name, raw)
         if text is None:
             self._ignore(name)
         return text
@@ -113,7 +113,7 @@ class Messages:
             )
 
 
-def unsealed(key: bytes, name: str, raw: bytes) -> str | None:
+def verify_message(key: bytes, name: str, raw: bytes) -> str | None:
     """The text in what is stored under `name` if its signature is by `key`, else None."""
     mac, space, text = raw[:MAC_LENGTH], raw[MAC_LENGTH : MAC_LENGTH + 1], raw[MAC_LENGTH + 1 :]
     if space != b" " or not hmac.compare_digest(mac, _mac(key, name, text).encode()):

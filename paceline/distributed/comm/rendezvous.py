@@ -24,19 +24,19 @@ import torch.distributed as dist
 
 from paceline._utils.errors import RankError
 from paceline._utils.platform import allow_open_files
-from paceline._utils.text import one_line
+from paceline._utils.text import escape_to_line
 from paceline.distributed.comm.interfaces import describe_interfaces, is_address_of_this_host
 from paceline.distributed.comm.launcher import THIS_HOST, Launch
 from paceline.distributed.comm.messages import NOTHING, Messages
 from paceline.distributed.comm.secret import (
     GREETING,
     HOW_TO_SET,
-    Greeting,
-    NotOurs,
-    OtherSecret,
-    offered,
-    own_secret,
-    verified_greeting,
+    ForeignPeer,
+    Handshake,
+    SecretMismatch,
+    offer_token,
+    read_secret,
+    verify_handshake,
 )
 
 POLL_SECONDS = 0.1
@@ -57,7 +57,7 @@ PTY = " SLURM_PTY_PORT is set: in a shell of `srun --pty`, start the ranks with 
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """What the roll call leaves behind."""
 
     messages: Messages  # this rank's signed messages, over its own connection
@@ -71,19 +71,19 @@ class Meeting:
         return self.messages.over(dist.PrefixStore(_prefix(job), _client(self.host, self.port)))
 
 
-def meet(launch: Launch, *, timeout_seconds: float, secret_folder: Path | None = None) -> Meeting:
+def rendezvous(launch: Launch, *, timeout_seconds: float, secret_folder: Path | None = None) -> Rendezvous:
     """Find the other ranks; returns once all are there.
 
     secret_folder  where rank 0 may leave a secret for other hosts (see paceline/distributed/comm/secret.py)
     raise RankError   after `timeout_seconds`, on every rank; rank 0's names the ranks that never arrived
     """
     deadline = time.monotonic() + timeout_seconds
-    own_secret(os.environ)  # one that cannot be used is refused at once, on every rank
+    read_secret(os.environ)  # one that cannot be used is refused at once, on every rank
     try:
         if launch.rank == 0:
             client = _client_within(timeout_seconds, launch) if launch.agent_store else _serve(launch)
             store = dist.PrefixStore(_prefix(launch.job), client)
-            with offered(launch, secret_folder, os.environ) as (secret, greeting):
+            with offer_token(launch, secret_folder, os.environ) as (secret, greeting):
                 messages = Messages(store, greeting.key(secret), launch.rank)
                 hosts = _call_the_roll(messages, launch, (secret, greeting), timeout_seconds, deadline)
         else:
@@ -95,7 +95,7 @@ def meet(launch: Launch, *, timeout_seconds: float, secret_folder: Path | None =
             f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()}: the store at {launch.address}:{launch.port} "
             f"broke off before all ranks had met ({_first_line(problem)})."
         ) from None
-    return Meeting(messages, f"{launch.address}:{launch.port}", launch.port, _host_of_store(launch), hosts)
+    return Rendezvous(messages, f"{launch.address}:{launch.port}", launch.port, _host_of_store(launch), hosts)
 
 
 def _client(host: str, port: int) -> dist.TCPStore:
@@ -117,7 +117,7 @@ def _host_of_store(launch: Launch) -> str:
 
 
 def _first_line(problem: BaseException) -> str:
-    return one_line((str(problem) or type(problem).__name__).splitlines()[0])
+    return escape_to_line((str(problem) or type(problem).__name__).splitlines()[0])
 
 
 def _serve(launch: Launch) -> dist.TCPStore:
@@ -152,20 +152,20 @@ def _serve(launch: Launch) -> dist.TCPStore:
 def _connect(launch: Launch, timeout_seconds: float) -> Messages:
     """Find rank 0's greeting, until `timeout_seconds` have passed."""
     deadline = time.monotonic() + timeout_seconds
-    why: str | NotOurs = ""
+    why: str | ForeignPeer = ""
     others = 0
     while time.monotonic() < deadline:
-        found = _greeted(launch, deadline)
-        if isinstance(found, Messages):
-            return found
-        others = others + 1 if isinstance(found, OtherSecret) else 0
+        result = _greeted(launch, deadline)
+        if isinstance(result, Messages):
+            return result
+        others = others + 1 if isinstance(result, SecretMismatch) else 0
         if others == LOOKS_AT_ANOTHER_SECRET:
             raise RankError(
                 f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} reached rank 0 at "
-                f"{launch.address}:{launch.port}, but {found}.\n{HOW_TO_SET}."
+                f"{launch.address}:{launch.port}, but {result}.\n{HOW_TO_SET}."
             )
         # That another job's store is there explains more than that rank 0 has given up meanwhile.
-        why = why if isinstance(why, NotOurs) and not isinstance(found, NotOurs) else found
+        why = why if isinstance(why, ForeignPeer) and not isinstance(result, ForeignPeer) else result
         time.sleep(POLL_SECONDS)
     raise RankError(
         f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} did not reach rank 0 "
@@ -174,10 +174,10 @@ def _connect(launch: Launch, timeout_seconds: float) -> Messages:
     )
 
 
-def _greeted(launch: Launch, deadline: float) -> Messages | NotOurs | str:
+def _greeted(launch: Launch, deadline: float) -> Messages | ForeignPeer | str:
     """Messages over a connection to our job's store, or why there is none."""
     left = max(0.1, deadline - time.monotonic())
-    why: NotOurs | str = "no greeting of this job's rank 0 there"
+    why: ForeignPeer | str = "no greeting of this job's rank 0 there"
     try:
         # A bare socket first: TCPStore's own attempts print a warning for each refusal.
         socket.create_connection((_host_of_store(launch), launch.port), timeout=min(5.0, left)).close()
@@ -187,13 +187,13 @@ def _greeted(launch: Launch, deadline: float) -> Messages | NotOurs | str:
             raw = store.compare_set(GREETING, NOTHING, NOTHING)
             try:
                 if raw != NOTHING.encode():
-                    return Messages(store, verified_greeting(raw, launch.job, os.environ), launch.rank)
-            except NotOurs as problem:
+                    return Messages(store, verify_handshake(raw, launch.job, os.environ), launch.rank)
+            except ForeignPeer as problem:
                 why = problem
             time.sleep(POLL_SECONDS)
         return why
     except (OSError, RuntimeError) as error:  # torch's DistError is a RuntimeError
-        return why if isinstance(why, NotOurs) else _first_line(error)
+        return why if isinstance(why, ForeignPeer) else _first_line(error)
 
 
 def _client_within(seconds: float, launch: Launch) -> dist.TCPStore:
@@ -228,7 +228,7 @@ def _sign_in(messages: Messages, launch: Launch) -> None:
 
 
 def _call_the_roll(
-    messages: Messages, launch: Launch, offer: tuple[bytes, Greeting], timeout_seconds: float, deadline: float
+    messages: Messages, launch: Launch, offer: tuple[bytes, Handshake], timeout_seconds: float, deadline: float
 ) -> tuple[str, ...]:
     """Rank 0's part: greet, wait for all, leave for all whether a rank is missing. -> host names by rank.
 
@@ -255,7 +255,7 @@ def _call_the_roll(
         time.sleep(POLL_SECONDS)
     text = _missing(signed, launch, timeout_seconds)
     messages.set("roll call", text)
-    readers = [f"read/{rank}" for rank, found in enumerate(signed) if found is not None and rank > 0]
+    readers = [f"read/{rank}" for rank, result in enumerate(signed) if result is not None and rank > 0]
     give_up = time.monotonic() + READ_SECONDS
     while readers and not messages.are_there(readers) and time.monotonic() < give_up:
         time.sleep(POLL_SECONDS)
@@ -284,17 +284,17 @@ def _answer_the_roll(messages: Messages, launch: Launch, deadline: float) -> Non
 def _missing(signed: Sequence[str | None], launch: Launch, timeout_seconds: float) -> str:
     missing = [rank for rank, text in enumerate(signed) if text is None]
     present = [rank for rank, text in enumerate(signed) if text is not None]
-    hosts = sorted({one_line(json.loads(text)[0]) for text in signed if text is not None})
+    hosts = sorted({escape_to_line(json.loads(text)[0]) for text in signed if text is not None})
     return (
-        f"{name_ranks(missing)} (of {launch.world}) never arrived within {timeout_seconds:g} s; "
-        f"address {launch.address}:{launch.port}; here: {name_ranks(present)} on {', '.join(hosts)}.\n"
+        f"{format_ranks(missing)} (of {launch.world}) never arrived within {timeout_seconds:g} s; "
+        f"address {launch.address}:{launch.port}; here: {format_ranks(present)} on {', '.join(hosts)}.\n"
         f"Interfaces of rank 0's host {socket.gethostname()}: {describe_interfaces()}. "
         "Were as many started as the launcher says, and do they reach this address (firewall, interface)?"
         f"{PTY if 'SLURM_PTY_PORT' in os.environ else ''}"
     )
 
 
-def name_ranks(ranks: list[int]) -> str:
+def format_ranks(ranks: list[int]) -> str:
     """[1, 3, 4, 5] -> 'ranks 1, 3-5'; [2] -> 'rank 2'."""
     runs: list[list[int]] = []
     for rank in ranks:

@@ -17,25 +17,25 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.distributed.comm.world import World
+from paceline.distributed.comm.world import DistContext
 
 # Between two looks for what others leave in the store. Training waits for no longer than this at an evaluation.
 LOOK_SECONDS = 0.1
 
 
 @dataclass
-class Roles:
+class RankRoles:
     """The role of this rank, and of the others."""
 
-    everyone: World  # all ranks
-    peers: World  # those that do what this one does: that train, or that only evaluate
+    everyone: DistContext  # all ranks
+    peers: DistContext  # those that do what this one does: that train, or that only evaluate
     evaluators: int = 0  # how many only evaluate; 0: the ranks that train evaluate too
     # Rank 0 and those that only evaluate, once `meet` has been called; None on the others.
-    handover: World | None = None
+    handover: DistContext | None = None
     orders: int = 0  # given or read so far
 
     def meet(self) -> None:
-        """Found `handover`. Every rank calls it once, after all `World.new_groups`.
+        """Found `handover`. Every rank calls it once, after all `DistContext.new_groups`.
 
         Of one rank that trains it makes a member of more groups than the others are, and before PyTorch's pull request 189073
         (its 2.11 lacks it) ranks find each other for a group of their own by how many they are in: they would wait for ever.
@@ -86,14 +86,14 @@ class Roles:
         return text
 
 
-def assign(world: World, evaluators: int) -> Roles:
+def assign_roles(world: DistContext, evaluators: int) -> RankRoles:
     """Of all ranks the last `evaluators` only evaluate; fewer than all. Every rank calls it."""
     if evaluators == 0:
-        return Roles(world, world)
+        return RankRoles(world, world)
     assert evaluators < world.world, "config/plan.py, training_ranks, refuses this"
     first = world.world - evaluators
     training = world.part(range(first), "training")
     evaluating = world.part(range(first, world.world), "evaluation")
     peers = training or evaluating
     assert peers is not None
-    return Roles(world, peers, evaluators)
+    return RankRoles(world, peers, evaluators)

@@ -27,9 +27,9 @@ from pathlib import Path
 
 from paceline._utils.errors import RankError
 from paceline._utils.hashing import sha256
-from paceline._utils.platform import O_NOFOLLOW, O_NONBLOCK, own_user
+from paceline._utils.platform import O_NOFOLLOW, O_NONBLOCK, get_user_id
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.comm.messages import unsealed
+from paceline.distributed.comm.messages import verify_message
 
 VARIABLE = "PACELINE_SECRET"
 # Shorter ones can be found by trying all, by whoever reads one signed message.
@@ -42,7 +42,7 @@ GREETING = "greeting"
 
 
 @dataclass(frozen=True)
-class Greeting:
+class Handshake:
     """Rank 0's first message. Its text is public."""
 
     job: str  # the job's name
@@ -58,15 +58,15 @@ class Greeting:
         return hmac.digest(secret, b"paceline messages\0" + self.text().encode(), "sha256")
 
 
-class NotOurs(Exception):
+class ForeignPeer(Exception):
     """A greeting that this rank must not trust, and why, for the text of an error."""
 
 
-class OtherSecret(NotOurs):
+class SecretMismatch(ForeignPeer):
     """It is this job's, and the variable differs between this rank and rank 0: waiting mends nothing."""
 
 
-def own_secret(environ: Mapping[str, str]) -> bytes | None:
+def read_secret(environ: Mapping[str, str]) -> bytes | None:
     """The launcher's secret, None without one.
 
     raise RankError   too short or too long
@@ -80,21 +80,21 @@ def own_secret(environ: Mapping[str, str]) -> bytes | None:
 
 
 @contextmanager
-def offered(launch: Launch, folder: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[bytes, Greeting]]:
+def offer_token(launch: Launch, folder: Path | None, environ: Mapping[str, str]) -> Iterator[tuple[bytes, Handshake]]:
     """Rank 0's secret and greeting; a file that holds it is there until the block ends.
 
     folder  one that all hosts see, needed only where there are several and the environment has no secret
     raise RankError   nowhere to leave it
     """
     number = secrets.token_hex(16)
-    secret = own_secret(environ)
+    secret = read_secret(environ)
     if secret is not None:
-        yield secret, Greeting(launch.job, number, "")
+        yield secret, Handshake(launch.job, number, "")
         return
     secret = secrets.token_hex(32).encode()
     try:
-        place, made = _place(launch, folder)
-        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW, 0o600)
+        path, made = _place(launch, folder)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(secret)
     except OSError as problem:
@@ -104,10 +104,10 @@ def offered(launch: Launch, folder: Path | None, environ: Mapping[str, str]) -> 
             f"{HOW_TO_SET}."
         ) from None
     try:
-        yield secret, Greeting(launch.job, number, str(place))
+        yield secret, Handshake(launch.job, number, str(path))
     finally:
         if made is None:
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
         else:
             shutil.rmtree(made, ignore_errors=True)
 
@@ -123,35 +123,35 @@ def _place(launch: Launch, folder: Path | None) -> tuple[Path, Path | None]:
         )
     # The same name at the next start of the same job: what a killed start left is replaced.
     name = sha256(f"{launch.job} {launch.address}:{launch.port}")[:16]
-    place = folder.absolute() / f".secret-{name}"
-    place.unlink(missing_ok=True)
-    return place, None
+    path = folder.absolute() / f".secret-{name}"
+    path.unlink(missing_ok=True)
+    return path, None
 
 
-def verified_greeting(raw: bytes, job: str, environ: Mapping[str, str]) -> bytes:
+def verify_handshake(raw: bytes, job: str, environ: Mapping[str, str]) -> bytes:
     """The key of the messages that a greeting in the store announces.
 
-    raise NotOurs   it is not this job's, or this rank cannot check that
+    raise ForeignPeer   it is not this job's, or this rank cannot check that
     """
     greeting = _parsed(raw)
     if greeting is None or greeting.job != job:
-        raise NotOurs("another job's greeting")
-    secret = own_secret(environ)
+        raise ForeignPeer("another job's greeting")
+    secret = read_secret(environ)
     if bool(greeting.path) == (secret is not None):
         here, there = (f"has {VARIABLE}", "has none") if secret is not None else (f"has no {VARIABLE}", "has one")
-        raise OtherSecret(f"this rank {here}, rank 0 {there}")
+        raise SecretMismatch(f"this rank {here}, rank 0 {there}")
     secret = secret or _read(greeting.path)
-    if unsealed(secret, GREETING, raw) is None:
+    if verify_message(secret, GREETING, raw) is None:
         if greeting.path:
-            raise NotOurs("its greeting is signed with another secret than the one in its file")
-        raise OtherSecret(f"its greeting is signed with another {VARIABLE} than this rank's")
+            raise ForeignPeer("its greeting is signed with another secret than the one in its file")
+        raise SecretMismatch(f"its greeting is signed with another {VARIABLE} than this rank's")
     return greeting.key(secret)
 
 
-def _parsed(raw: bytes) -> Greeting | None:
+def _parsed(raw: bytes) -> Handshake | None:
     try:
         facts = json.loads(raw.partition(b" ")[2])
-        greeting = Greeting(**facts)
+        greeting = Handshake(**facts)
     except (ValueError, TypeError, RecursionError):
         return None
     fields = (greeting.job, greeting.number, greeting.path)
@@ -164,15 +164,15 @@ def _read(path: str) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != own_user() or facts.st_mode & 0o077:
-                raise NotOurs(f"{path!r}, which holds rank 0's secret, is not a private file of this rank's user")
+            if not stat.S_ISREG(facts.st_mode) or facts.st_uid != get_user_id() or facts.st_mode & 0o077:
+                raise ForeignPeer(f"{path!r}, which holds rank 0's secret, is not a private file of this rank's user")
             secret = file.read(LONGEST)
     except (OSError, ValueError) as problem:  # ValueError: a NUL in a forged name
         reason = getattr(problem, "strerror", None) or problem
-        raise NotOurs(
+        raise ForeignPeer(
             f"rank 0 left its secret in {path!r}, which this rank cannot read ({reason}): all ranks must see that "
             f"folder, or have the same {VARIABLE}"
         ) from None
     if not re.fullmatch(rb"[0-9a-f]{64}", secret):
-        raise NotOurs(f"{path!r} holds no secret of rank 0's")
+        raise ForeignPeer(f"{path!r} holds no secret of rank 0's")
     return secret

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from paceline._utils.platform import SIGUSR1
-from paceline.distributed.comm.world import World
+from paceline.distributed.comm.world import DistContext
 
 Reason = Literal["", "time budget", "STOP file", "signal"]
 # The strongest of several reasons wins: whoever sends a signal will not wait.
@@ -96,7 +96,7 @@ def catch_stop(stop_file: Path | None = None) -> Iterator[StopRequest]:
 class StopVote:
     """Turns any rank's request into one decision of all ranks."""
 
-    def __init__(self, world: World, request: StopRequest, *, outside: bool = False):
+    def __init__(self, world: DistContext, request: StopRequest, *, outside: bool = False):
         """outside: ranks that are not in `world` (see `comm/roles.py`) ask, and learn the answer, through the store."""
         self.request = request  # of this rank
         self._world, self._outside = world, outside
@@ -194,7 +194,7 @@ class StopVote:
 
 
 @contextmanager
-def stop_vote(world: World, stop_file: Path, *, outside: bool) -> Iterator[StopVote]:
+def open_stop_vote(world: DistContext, stop_file: Path, *, outside: bool) -> Iterator[StopVote]:
     """A vote on the requests of the ranks while this is open; stop_file as for `catch_stop`, outside as for StopVote."""
     with catch_stop(stop_file) as request, closing(StopVote(world, request, outside=outside)) as vote:
         yield vote

@@ -21,31 +21,31 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline._utils.errors import AlikeError, RecipeError
-from paceline.distributed.comm.consistency import Facts, agree
-from paceline.distributed.comm.failure import CLEAN_EXITS, Watch
-from paceline.distributed.comm.gloo import choose_gloo_interface, reaching_each_other, without_gloo_lines
-from paceline.distributed.comm.launcher import Launch, Place
+from paceline._utils.errors import RankMismatchError, RecipeError
+from paceline.distributed.comm.consistency import Facts, assert_equal_on_ranks
+from paceline.distributed.comm.failure import CLEAN_EXITS, PeerWatch
+from paceline.distributed.comm.gloo import choose_gloo_interface, explain_unreachable, suppress_gloo_output
+from paceline.distributed.comm.launcher import Launch, RankInfo
 from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.rendezvous import Meeting, meet
-from paceline.distributed.device.accelerators import BACKENDS, NAMES, register, use
+from paceline.distributed.comm.rendezvous import Rendezvous, rendezvous
+from paceline.distributed.device.accelerators import BACKENDS, NAMES, register_backend, set_device
 
 # Above this, gloo connects two ranks when they first talk; all pairs at the start would be millions of connections.
-MOST_RANKS_FULLY_CONNECTED = 64
+MAX_RANKS_FULLY_CONNECTED = 64
 
 
 @dataclass
-class World:
+class DistContext:
     """This process among the others."""
 
-    place: Place  # which of these ranks this process is
+    place: RankInfo  # which of these ranks this process is
     local_rank: int  # as in Launch, as is
     local_world: int
     device: torch.device  # where this rank computes
     messages: Messages  # signed messages in a store shared by all ranks (in-process for one rank)
     control: dist.ProcessGroup | None = None  # gloo group of all ranks for small CPU messages; None for one rank
     hosts: tuple[str, ...] = ()  # on rank 0: every rank's host name by rank; empty on the others
-    watch: Watch | None = None  # ends this process when another rank fails; None for one rank
+    watch: PeerWatch | None = None  # ends this process when another rank fails; None for one rank
     # Messages whose end nobody waits for, with the tensors they fill; close() takes them.
     unfinished: list[tuple[Tensor, dist.Work]] = field(default_factory=list)
     group: dist.ProcessGroup | None = None  # group of these ranks for tensors on their devices; None: all ranks
@@ -140,9 +140,9 @@ class World:
         """Refuse `facts` that differ between ranks (see paceline/distributed/comm/consistency.py); every rank must call it.
 
         key  names this comparison; never used twice in one run
-        raise AlikeError   on every rank alike: the first field that differs, with both values and their ranks
+        raise RankMismatchError   on every rank alike: the first field that differs, with both values and their ranks
         """
-        agree(self.messages, self.place, facts, key)
+        assert_equal_on_ranks(self.messages, self.place, facts, key)
 
     def new_groups(self, size: int, *, uneven: bool = False) -> dist.ProcessGroup | None:
         """The group of `size` consecutive ranks that holds this one (for group BN); None for size 1.
@@ -159,13 +159,13 @@ class World:
             first = self.rank // size * size
             # Only the members meet: with thousands of ranks, everybody founding every group would take minutes.
             ranks = list((self.members or range(self.world))[first : first + size])
-            with without_gloo_lines(dist.get_backend()):
+            with suppress_gloo_output(dist.get_backend()):
                 group = dist.new_group(ranks, use_local_synchronization=True, group_desc=f"consecutive-{size}")
             assert isinstance(group, dist.ProcessGroup)
             self._groups[size] = group
         return self._groups[size]
 
-    def part(self, ranks: Sequence[int], name: str) -> World | None:
+    def part(self, ranks: Sequence[int], name: str) -> DistContext | None:
         """Some of these ranks as a world of their own, numbered from 0 in this order; None on a rank that is none of them.
 
         All ranks call it, with the same arguments: NCCL founds a group together with those outside it. What all share,
@@ -173,16 +173,16 @@ class World:
         """
         group = control = None
         if len(ranks) > 1:
-            with without_gloo_lines(dist.get_backend()):
+            with suppress_gloo_output(dist.get_backend()):
                 group = dist.new_group(list(ranks), timeout=self.timeout, group_desc=name)
-            with without_gloo_lines("gloo"):
+            with suppress_gloo_output("gloo"):
                 control = dist.new_group(list(ranks), backend="gloo", timeout=self.timeout, group_desc=f"{name}, control")
         if self.rank not in ranks:
             return None
         assert not isinstance(group, int) and not isinstance(control, int)  # torch's sign for a rank that is no member
         return replace(
             self,
-            place=Place(ranks.index(self.rank), len(ranks)),
+            place=RankInfo(ranks.index(self.rank), len(ranks)),
             control=control,
             hosts=tuple(self.hosts[rank] for rank in ranks) if self.hosts else (),
             group=group,
@@ -206,7 +206,7 @@ class World:
 
 
 @contextmanager
-def open_world(
+def open_distributed(
     launch: Launch,
     *,
     device: torch.device,
@@ -215,7 +215,7 @@ def open_world(
     timeout_seconds: float = 60,
     collective_seconds: float = 600,
     stale_seconds: float = 20,
-) -> Iterator[World]:
+) -> Iterator[DistContext]:
     """Join the other ranks for the length of a `with` block.
 
     facts               what must be alike on all ranks, compared before anything else is done together
@@ -224,25 +224,25 @@ def open_world(
     collective_seconds  for one collective, after which a rank that is alive but stuck ends the run
     stale_seconds       silence after which a rank counts as lost
 
-    With several ranks an exception that leaves the block ends all of them: printed here (a UserError without traceback)
-    and becomes SystemExit(3), or SystemExit(2) for a UserError; the other ranks end within seconds. With one rank it
+    With several ranks an exception that leaves the block ends all of them: printed here (a PacelineError without traceback)
+    and becomes SystemExit(3), or SystemExit(2) for a PacelineError; the other ranks end within seconds. With one rank it
     passes through unchanged.
-    An AlikeError is raised by all ranks, which leave in good order: it passes through unchanged too.
+    A RankMismatchError is raised by all ranks, which leave in good order: it passes through unchanged too.
     raise RecipeError  several ranks of an accelerator that has no way to talk to another
     raise RankError    ranks that never arrived; the address that was tried; a port that is taken
-    raise AlikeError   `facts` that differ
+    raise RankMismatchError   `facts` that differ
     """
-    use(device)  # before anything else creates a context on device 0
+    set_device(device)  # before anything else creates a context on device 0
     if launch.world == 1:
-        yield World(Place(0, 1), 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
+        yield DistContext(RankInfo(0, 1), 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
         return
     if not BACKENDS[device.type]:
         raise RecipeError(
             f"{launch.world} ranks on {NAMES[device.type]}: torch has nothing that carries sums between them. Start one rank, "
             "or use --system cpu."
         )
-    meeting = meet(launch, timeout_seconds=timeout_seconds, secret_folder=secret_folder)
-    watch = Watch(
+    meeting = rendezvous(launch, timeout_seconds=timeout_seconds, secret_folder=secret_folder)
+    watch = PeerWatch(
         meeting.second_connection(launch.job),
         launch,
         serves=launch.rank == 0 and not launch.agent_store,
@@ -252,15 +252,15 @@ def open_world(
     watch.start()
     try:
         try:
-            agree(meeting.messages, launch, {"world": launch.world, **(facts or {})}, "start")
-        except AlikeError:
+            assert_equal_on_ranks(meeting.messages, launch, {"world": launch.world, **(facts or {})}, "start")
+        except RankMismatchError:
             watch.finish()
             raise
-        with reaching_each_other(launch):
+        with explain_unreachable(launch):
             world = _connect_groups(launch, meeting, device, watch, collective_seconds)
         try:
             yield world
-        except (SystemExit, AlikeError) as leaving:
+        except (SystemExit, RankMismatchError) as leaving:
             if isinstance(leaving, SystemExit) and leaving.code not in CLEAN_EXITS:
                 raise
             world.close()
@@ -268,22 +268,22 @@ def open_world(
         else:
             world.close()
     except BaseException as error:
-        if isinstance(error, AlikeError) or (isinstance(error, SystemExit) and error.code in CLEAN_EXITS):
+        if isinstance(error, RankMismatchError) or (isinstance(error, SystemExit) and error.code in CLEAN_EXITS):
             raise
         raise SystemExit(watch.report(error)) from None
 
 
 def _connect_groups(
-    launch: Launch, meeting: Meeting, device: torch.device, watch: Watch, collective_seconds: float
-) -> World:
+    launch: Launch, meeting: Rendezvous, device: torch.device, watch: PeerWatch, collective_seconds: float
+) -> DistContext:
     """The process groups over the store that the roll call was held in."""
     choose_gloo_interface(launch)
-    if launch.world > MOST_RANKS_FULLY_CONNECTED:
+    if launch.world > MAX_RANKS_FULLY_CONNECTED:
         os.environ.setdefault("TORCH_GLOO_LAZY_INIT", "1")
     timeout = timedelta(seconds=collective_seconds)
     backend = BACKENDS[device.type]
-    register(backend)
-    with without_gloo_lines(backend):
+    register_backend(backend)
+    with suppress_gloo_output(backend):
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("groups", meeting.messages.store),
@@ -292,8 +292,8 @@ def _connect_groups(
             timeout=timeout,
             device_id=device if device.type == "cuda" else None,
         )
-    with without_gloo_lines("gloo"):
+    with suppress_gloo_output("gloo"):
         control = dist.new_group(backend="gloo", timeout=timeout, group_desc="control")
     assert isinstance(control, dist.ProcessGroup)
-    place, local = Place(launch.rank, launch.world), (launch.local_rank, launch.local_world)
-    return World(place, *local, device, meeting.messages, control, meeting.hosts, watch, timeout=timeout)
+    rank_info, local = RankInfo(launch.rank, launch.world), (launch.local_rank, launch.local_world)
+    return DistContext(rank_info, *local, device, meeting.messages, control, meeting.hosts, watch, timeout=timeout)

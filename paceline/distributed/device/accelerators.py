@@ -23,14 +23,14 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl", "hpu": "hccl", "xpu": "xccl", "mps": 
 BRIDGES = {"hpu": "habana_frameworks.torch.core", "hccl": "habana_frameworks.torch.distributed.hccl"}
 
 
-def register(name: str) -> None:
+def register_backend(name: str) -> None:
     """Import the module that registers a device type or a backend with torch, if there is one and it is installed."""
     if name in BRIDGES:
         with suppress(ImportError):  # then torch has no such device, which the caller's count shows
             importlib.import_module(BRIDGES[name])
 
 
-def found() -> tuple[str, int]:
+def find_accelerators() -> tuple[str, int]:
     """-> (type of this machine's accelerators, their number in torch); ("", 0) without any."""
     import torch
 
@@ -38,34 +38,34 @@ def found() -> tuple[str, int]:
     return ("", 0) if kind is None else (kind.type, torch.accelerator.device_count())
 
 
-def preferred() -> str:
+def default_accelerator() -> str:
     """The default type of accelerator; "" for none. Apple's is never the default: it is untested, and has no float64."""
-    kind, _ = found()
+    kind, _ = find_accelerators()
     return "" if kind == "mps" else kind
 
 
-def count(kind: str) -> int:
+def count_devices(kind: str) -> int:
     """Devices of a type that this process can use."""
-    register(kind)
-    here, devices = found()
+    register_backend(kind)
+    here, devices = find_accelerators()
     return devices if here == kind else 0
 
 
-def device_name(device: torch.device) -> str:
+def get_device_name(device: torch.device) -> str:
     """A device's own name, "NVIDIA H100 80GB HBM3"; its type where it has none, "CPU" for a CPU."""
     if device.type == "cpu":
         return "CPU"
-    ask = getattr(module_of(device.type), "get_device_name", None)  # Apple's has none
+    ask = getattr(get_device_module(device.type), "get_device_name", None)  # Apple's has none
     return str(ask(device)) if ask is not None else NAMES.get(device.type, device.type)
 
 
-def memory_bytes(kind: str) -> int:
+def get_memory_bytes(kind: str) -> int:
     """Memory of the first device of a type; 0 if unknown."""
     import torch
 
     if kind == "mps":
         return int(torch.mps.recommended_max_memory())
-    if (ask := getattr(module_of(kind), "get_device_properties", None)) is not None:
+    if (ask := getattr(get_device_module(kind), "get_device_properties", None)) is not None:
         total = getattr(ask(0), "total_memory", 0)
         if total:
             return int(total)
@@ -73,10 +73,10 @@ def memory_bytes(kind: str) -> int:
     return int(ask(0)[1]) if ask is not None else 0
 
 
-def peak_memory(device: torch.device) -> int:
+def get_peak_memory(device: torch.device) -> int:
     """Peak memory of this process, bytes: an accelerator's tensors, or all of it on a CPU; 0 if unknown."""
     if device.type != "cpu":
-        ask = getattr(module_of(device.type), "max_memory_allocated", None)
+        ask = getattr(get_device_module(device.type), "max_memory_allocated", None)
         return int(ask(device)) if ask is not None else 0
     with suppress(OSError):
         # Not getrusage: after an exec it still counts the parent's peak.
@@ -86,35 +86,35 @@ def peak_memory(device: torch.device) -> int:
     return 0
 
 
-def synchronise(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until a device has finished its work; a CPU always has."""
     if device.type != "cpu":
-        module_of(device.type).synchronize()
+        get_device_module(device.type).synchronize()
 
 
-def release(device: torch.device) -> None:
+def empty_cache(device: torch.device) -> None:
     """Free the memory that a device's allocator caches, and reset the peak counter."""
     for name in ("empty_cache", "reset_peak_memory_stats"):
-        if (call := getattr(module_of(device.type), name, None)) is not None:
+        if (call := getattr(get_device_module(device.type), name, None)) is not None:
             call()
 
 
-def use(device: torch.device) -> None:
+def set_device(device: torch.device) -> None:
     """Make a device the current one of this thread, so that nothing is created on device 0 by accident."""
     if device.type not in ("cpu", "mps"):
-        module_of(device.type).set_device(device)
+        get_device_module(device.type).set_device(device)
 
 
-def module_of(kind: str) -> Any:
+def get_device_module(kind: str) -> Any:
     """torch's module of a device type: torch.cuda, torch.xpu, ..."""
     import torch
 
     return torch.get_device_module(kind)
 
 
-def streams_of(device: torch.device) -> Any:
+def get_stream_module(device: torch.device) -> Any:
     """torch's module of a device on which copies run beside kernels, in streams that events order; None: copies are synchronous.
 
     Only CUDA's: others have streams too, on which this is untested.
     """
-    return module_of("cuda") if device.type == "cuda" else None
+    return get_device_module("cuda") if device.type == "cuda" else None

@@ -22,16 +22,16 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import Reporter
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.comm.world import World
+from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device import topology
-from paceline.distributed.device.detect import allowed_cpus
+from paceline.distributed.device.detect import get_allowed_cpus
 
 TASKS = Path("/proc/self/task")
 LINK_LAYERS = {"ib": "InfiniBand", "roce": "Ethernet"}
 
 
 @dataclass(frozen=True)
-class Placed:
+class Affinity:
     """Where this rank's threads run."""
 
     share: int  # hardware threads that it should count on; 0 = not bound, its part of those of the process
@@ -47,7 +47,7 @@ class PciDevice:
 
 
 @dataclass(frozen=True)
-class Adapter:
+class NetworkAdapter:
     """A port of a network adapter that can do RDMA, whose link is up."""
 
     name: str  # as verbs call it: mlx5_0
@@ -56,33 +56,39 @@ class Adapter:
 
 
 @contextmanager
-def bound(system: System, world: World, reporter: Reporter, *, root: Path = topology.SYSFS) -> Iterator[Placed]:
+def bind_cores(
+    system: System, world: DistContext, reporter: Reporter, *, root: Path = topology.SYSFS
+) -> Iterator[Affinity]:
     """While this is open, all threads of this process, present and future, run on the rank's cores.
 
     Every rank calls it; what was bound is reported.
     Raises RecipeError where there are fewer cores than ranks, or the launcher gave ranks cores that overlap in part.
     """
     if system.bind == "off":
-        yield Placed(0)
+        yield Affinity(0)
         return
     if not hasattr(os, "sched_setaffinity"):
         raise RecipeError(f"--system.bind {system.bind}: this operating system binds no process to cores; leave it off.")
-    before = allowed_cpus()
+    before = get_allowed_cpus()
     masks = _masks_of_node(world, before)
-    near = [read_device(address, root).node for address in device_addresses(system, world.local_world)]
+    near = [read_device(address, root).node for address in find_device_addresses(system, world.local_world)]
     given = topology.read_topology(root, allowed=set().union(*masks))
-    own, share = deal(given, masks, near, system, world.local_rank)
-    every = [deal(given, masks, near, system, rank)[0] for rank in range(world.local_world)]
+    own, share = assign_cores(given, masks, near, system, world.local_rank)
+    every = [assign_cores(given, masks, near, system, rank)[0] for rank in range(world.local_world)]
     bind_threads(own)
     reporter.warning(_in_words(system, masks, every))
-    facts = {"bind": system.bind, "cores": [topology.spelled(cores) for cores in every], "given": topology.spelled(before)}
+    facts = {
+        "bind": system.bind,
+        "cores": [topology.format_cpu_list(cores) for cores in every],
+        "given": topology.format_cpu_list(before),
+    }
     try:
-        yield Placed(share, {"placement": facts})
+        yield Affinity(share, {"placement": facts})
     finally:
         bind_threads(before)
 
 
-def deal(
+def assign_cores(
     given: topology.Topology, masks: Sequence[set[int]], near: Sequence[int], system: System, local_rank: int
 ) -> tuple[tuple[int, ...], int]:
     """-> (hardware threads of a local rank, how many of them it should count on).
@@ -90,20 +96,20 @@ def deal(
     given  the node's cores that any of its ranks may use
     masks  (W,) what the launcher left to each local rank
     near   (W,) NUMA nodes of their devices; may be empty
-    Raises RecipeError as `bound`.
+    Raises RecipeError as `bind_cores`.
     """
     mine = masks[local_rank]
     group = [rank for rank, mask in enumerate(masks) if mask == mine]
     for other, mask in enumerate(masks):
         if mask != mine and mask & mine:
             raise RecipeError(
-                f"--system.bind {system.bind}: the launcher gave local rank {local_rank} cores {topology.spelled(mine)} and "
-                f"local rank {other} cores {topology.spelled(mask)}, which overlap. Let it bind nothing: mpirun --bind-to none, "
-                "srun --cpu-bind=none"
+                f"--system.bind {system.bind}: the launcher gave local rank {local_rank} cores {topology.format_cpu_list(mine)} and "
+                f"local rank {other} cores {topology.format_cpu_list(mask)}, which overlap. Let it bind nothing: "
+                "mpirun --bind-to none, srun --cpu-bind=none"
             )
     nodes = [near[rank] for rank in group] if near else []
-    place = (given.only(mine), group.index(local_rank), len(group), system.bind, nodes)
-    return topology.cores_of(*place), topology.share_of(*place)
+    location = (given.only(mine), group.index(local_rank), len(group), system.bind, nodes)
+    return topology.select_cores(*location), topology.count_usable_cores(*location)
 
 
 def bind_threads(cpus: Sequence[int] | set[int]) -> None:
@@ -118,17 +124,17 @@ def bind_threads(cpus: Sequence[int] | set[int]) -> None:
     os.sched_setaffinity(0, cpus)
 
 
-def device_addresses(system: System, local_world: int) -> list[str]:
+def find_device_addresses(system: System, local_world: int) -> list[str]:
     """PCI addresses of the node's devices, by local rank; none for a CPU, and where torch does not know them."""
     if system.accelerator != "cuda":
         return []
     import torch
 
-    found = []
+    results = []
     for rank in range(min(local_world, torch.cuda.device_count())):
         facts = torch.cuda.get_device_properties(rank)
-        found.append(f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0")
-    return found
+        results.append(f"{facts.pci_domain_id:04x}:{facts.pci_bus_id:02x}:{facts.pci_device_id:02x}.0")
+    return results
 
 
 def choose_adapter(
@@ -141,25 +147,25 @@ def choose_adapter(
     if system.bind == "off" or system.fabric not in ("ib", "roce"):
         return {}
     adapters = read_adapters(system.fabric, root)
-    devices = [read_device(address, root) for address in device_addresses(system, launch.local_world)]
+    devices = [read_device(address, root) for address in find_device_addresses(system, launch.local_world)]
     if not adapters or len(devices) < launch.local_world:
         return {}
-    wanted = adapter_variables(nearest_adapters(adapters, devices), launch.local_rank)
+    wanted = make_adapter_variables(find_nearest_adapters(adapters, devices), launch.local_rank)
     news = {name: value for name, value in wanted.items() if name not in environ}
     environ.update(news)
     return news
 
 
-def _masks_of_node(world: World, mine: set[int]) -> list[set[int]]:
+def _masks_of_node(world: DistContext, mine: set[int]) -> list[set[int]]:
     """What each rank of this node may run on, by local rank. It differs where the launcher binds ranks."""
     if world.local_world == 1:
         return [mine]
-    here = f"cores of {node_name()}"
+    here = f"cores of {get_node_name()}"
     world.post(f"{here}/{world.local_rank}", json.dumps(sorted(mine)))
     return [set(json.loads(world.wait_for(f"{here}/{rank}"))) for rank in range(world.local_world)]
 
 
-def node_name() -> str:
+def get_node_name() -> str:
     """A name that ranks on one machine share and others do not; Slurm may run several of its nodes on one machine."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     slurm = os.environ.get("SLURMD_NODENAME", "")
@@ -167,7 +173,7 @@ def node_name() -> str:
 
 
 def _in_words(system: System, masks: Sequence[set[int]], every: Sequence[Sequence[int]]) -> str:
-    ranks = ", ".join(f"rank {rank} on {topology.spelled(cores)}" for rank, cores in enumerate(every[:2]))
+    ranks = ", ".join(f"rank {rank} on {topology.format_cpu_list(cores)}" for rank, cores in enumerate(every[:2]))
     more = f", and {len(every) - 2} more" if len(every) > 2 else ""
     launcher = "; within what the launcher gave each" if len({frozenset(mask) for mask in masks}) > 1 else ""
     return f"cores ({system.bind}): {ranks}{more}{launcher}"
@@ -178,26 +184,26 @@ def read_device(address: str, root: Path = topology.SYSFS) -> PciDevice:
     return _place(root / "bus/pci/devices" / address)
 
 
-def read_adapters(fabric: Literal["ib", "roce"], root: Path = topology.SYSFS) -> tuple[Adapter, ...]:
+def read_adapters(fabric: Literal["ib", "roce"], root: Path = topology.SYSFS) -> tuple[NetworkAdapter, ...]:
     """The adapters of this machine for a fabric, by name: first port with an active link. Without any, none."""
-    found = []
+    results = []
     folder = root / "class/infiniband"
     for entry in sorted(folder.iterdir() if folder.is_dir() else (), key=lambda path: (len(path.name), path.name)):
         for port in sorted((entry / "ports").glob("*"), key=lambda path: path.name):
             up = topology.read_text(port / "state").partition(":")[2].strip() == "ACTIVE"
             if port.name.isdigit() and up and topology.read_text(port / "link_layer") == LINK_LAYERS[fabric]:
-                found.append(Adapter(entry.name, int(port.name), _place(entry / "device")))
+                results.append(NetworkAdapter(entry.name, int(port.name), _place(entry / "device")))
                 break
-    return tuple(found)
+    return tuple(results)
 
 
-def nearest_adapters(adapters: Sequence[Adapter], devices: Sequence[PciDevice]) -> tuple[Adapter, ...]:
+def find_nearest_adapters(adapters: Sequence[NetworkAdapter], devices: Sequence[PciDevice]) -> tuple[NetworkAdapter, ...]:
     """For each rank's device its adapter; devices that are as near to several take them in turn.
 
     adapters  of one node, at least one
     devices   of the node's local ranks, in that order
     """
-    chosen: list[Adapter] = []
+    chosen: list[NetworkAdapter] = []
     for device in devices:
         near = max(_nearness(device, adapter.place) for adapter in adapters)
         best = [adapter for adapter in adapters if _nearness(device, adapter.place) == near]
@@ -205,7 +211,7 @@ def nearest_adapters(adapters: Sequence[Adapter], devices: Sequence[PciDevice]) 
     return tuple(chosen)
 
 
-def adapter_variables(adapters: Sequence[Adapter], local_rank: int) -> dict[str, str]:
+def make_adapter_variables(adapters: Sequence[NetworkAdapter], local_rank: int) -> dict[str, str]:
     """Environment variables of one rank: NCCL's for all adapters that the node's ranks use, UCX's for the rank's own alone.
 
     adapters  of all local ranks, as nearest_adapters returns them

@@ -19,24 +19,24 @@ FORMS_OF_PARTS = 256
 LIMIT_PASSED = "FailOnRecompileLimitHit"  # torch._dynamo.exc's
 
 
-def allow_forms(shapes: int) -> None:
+def set_recompile_limit(shapes: int) -> None:
     """Let a network be compiled for so many shapes, and make one that is compiled oftener than that an error."""
     config = _dynamo("config")
     # A process may train several runs, and forms of the same code add up.
-    config.recompile_limit = max(config.recompile_limit, compilations() + shapes + SPARE_FORMS)
+    config.recompile_limit = max(config.recompile_limit, count_compilations() + shapes + SPARE_FORMS)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, shapes * FORMS_OF_PARTS)
     # Whoever tells torch by its variable to go on uncompiled after an error has asked for that.
     config.fail_on_recompile_limit_hit = not config.suppress_errors
 
 
-def compilations() -> int:
+def count_compilations() -> int:
     """Graphs that this process has compiled so far. A network that is taken as one is one for each shape of its input."""
     if "torch._dynamo" not in sys.modules:
         return 0
     return int(_dynamo("utils").counters["stats"]["unique_graphs"])
 
 
-def uncompiled(error: BaseException) -> RecipeError | None:
+def explain_recompile_limit(error: BaseException) -> RecipeError | None:
     """What to say where `error` is that of a network past the limit; None for any other."""
     if type(error).__name__ != LIMIT_PASSED:
         return None

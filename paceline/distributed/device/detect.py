@@ -15,14 +15,14 @@ GIB = 2**30
 CPU_MEMORY_SHARE = 0.5
 
 
-def auto() -> System:
+def detect_system() -> System:
     """An accelerator where torch sees one (CUDA, ROCm, Gaudi, Intel's), else the CPU."""
-    from paceline.distributed.device.accelerators import preferred
+    from paceline.distributed.device.accelerators import default_accelerator
 
-    return gpu() if preferred() else cpu()
+    return detect_gpu() if default_accelerator() else detect_cpu()
 
 
-def cpu() -> System:
+def detect_cpu() -> System:
     """This machine's CPU. fp32, or bf16 where the CPU multiplies it in hardware: AVX512-BF16 or AMX.
 
     On an AVX2 CPU, which emulates bf16, autocast was 16 times slower than fp32 for ResNet-50. With AVX512-BF16 it trained
@@ -31,22 +31,22 @@ def cpu() -> System:
     return System("cpu", per_node=1, memory_gib=round(_main_memory_gib() * CPU_MEMORY_SHARE, 1), precision=_cpu_precision())
 
 
-def gpu() -> System:
+def detect_gpu() -> System:
     """The accelerators of this machine, whoever made them: their number, memory and number format.
 
     Raises RecipeError when torch sees none.
     """
     import torch
 
-    from paceline.distributed.device.accelerators import device_name, found, memory_bytes
+    from paceline.distributed.device.accelerators import find_accelerators, get_device_name, get_memory_bytes
 
-    kind, devices = found()
+    kind, devices = find_accelerators()
     if not devices:
         raise RecipeError(
             "--system gpu: torch sees no CUDA device here, nor another accelerator. Run `paceline doctor` for the reason, or use "
             "--system cpu."
         )
-    memory = memory_bytes(kind)
+    memory = get_memory_bytes(kind)
     if not memory:
         raise RecipeError(
             f"--system gpu: torch does not say how much memory its {kind} devices have. Name the machine: `paceline list systems`, "
@@ -57,20 +57,20 @@ def gpu() -> System:
         per_node=devices,
         memory_gib=round(memory / GIB, 1),
         precision=_accelerator_precision(kind),
-        chip=device_name(torch.device(kind, 0)),
+        chip=get_device_name(torch.device(kind, 0)),
     )
 
 
-def allowed_cpus() -> set[int]:
+def get_allowed_cpus() -> set[int]:
     """The hardware threads that this process may run on, by Linux's numbers (containers and Slurm restrict them)."""
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
 
 
-def cpu_cores() -> int:
+def count_cpus() -> int:
     """How many hardware threads this process may run on."""
-    return len(allowed_cpus())
+    return len(get_allowed_cpus())
 
 
 def _accelerator_precision(kind: str) -> Precision:

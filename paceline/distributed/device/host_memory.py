@@ -27,7 +27,7 @@ LARGEST_KEPT = 32 * 2**20
 CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
 
 
-def free_memory(
+def get_free_memory(
     meminfo: Path = MEMINFO, cgroups: Path = CGROUPS, groups_of_process: Path = GROUPS_OF_PROCESS
 ) -> int | None:
     """Bytes, page cache that can be given up included; None where it is unknown (not Linux).
@@ -72,7 +72,7 @@ def _left_in(group: Path) -> int | None:
     return None
 
 
-def keep_freed_memory(device: torch.device, environ: Mapping[str, str] = os.environ) -> bool:
+def set_malloc_trim_threshold(device: torch.device, environ: Mapping[str, str] = os.environ) -> bool:
     """Let this process keep what tensors on a CPU give back, for good; -> whether it does.
 
     Not where another device computes, where the environment says how memory is kept, and with a C library other than glibc.

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from paceline._utils.errors import RecipeError, Shortage
-from paceline._utils.platform import soft_limit
+from paceline._utils.errors import RecipeError, ResourceError
+from paceline._utils.platform import get_soft_limit
 from paceline._utils.threads import failure_in_thread
-from paceline.config.plan import Plan, recut
-from paceline.config.run import Run
-from paceline.distributed.device.compiler import uncompiled
+from paceline.config.plan import BatchPlan, resplit
+from paceline.config.run import RunSpec
+from paceline.distributed.device.compiler import explain_recompile_limit
 
 MEMORY_SIGNS = (
     "out of memory",
@@ -40,12 +40,12 @@ THREAD_HEAP = 2**26
 LATER_BYTES = GIB // 2
 
 
-def shortage(error: BaseException, run: Run | None = None) -> Shortage | None:
+def explain_shortage(error: BaseException, run: RunSpec | None = None) -> ResourceError | None:
     """What to say where `error` is the machine's lack of memory or threads; None for any other.
 
     run  what is trained, for the advice
     """
-    if isinstance(error, Shortage):
+    if isinstance(error, ResourceError):
         return error
     text = (str(error).splitlines() or [""])[0]
     kind = _kind(error, str(error).lower())
@@ -57,58 +57,58 @@ def shortage(error: BaseException, run: Run | None = None) -> Shortage | None:
     else:
         said, advice = "not enough memory", "use a machine with more, or a smaller --input.size or --model"
         if run is not None:
-            said += f" beside forwards of {in_images(run.plan.images_per_forward)}"
+            said += f" beside forwards of {format_images(run.plan.images_per_forward)}"
             # Half of it: whoever gives the command again waits for the answer.
-            if (smaller := smaller_cut(run, run.plan.images_per_forward // 2)) is not None:
+            if (smaller := plan_smaller_forwards(run, run.plan.images_per_forward // 2)) is not None:
                 images = smaller.images_per_forward
                 advice = f"go on with --system.images-per-forward {images} (the result is the same)"
-        if limit_of_addresses() is not None:
+        if get_address_limit() is not None:
             advice += ", or raise the limit of addresses (`ulimit -v`)"
-    return Shortage(f"{said}: {advice}. ({type(error).__name__}: {text})")
+    return ResourceError(f"{said}: {advice}. ({type(error).__name__}: {text})")
 
 
 @contextmanager
-def failures_in_words(run: Run | None = None) -> Iterator[None]:
+def explained_failures(run: RunSpec | None = None) -> Iterator[None]:
     """A lack of memory or threads inside becomes a Shortage; SystemExit, which nothing here may raise, a failure."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        failure = shortage(error, run) or uncompiled(error) or failure_in_thread(error)
+        failure = explain_shortage(error, run) or explain_recompile_limit(error) or failure_in_thread(error)
         if failure is error:
             raise
         raise failure from error
 
 
-def lacks_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether `error` is the machine's lack of memory."""
     return _kind(error, str(error).lower()) == "memory"
 
 
-def in_images(number: int) -> str:
+def format_images(number: int) -> str:
     """1 image, 2 images."""
     return f"{number} image{'s'[: number > 1]}"
 
 
-def smaller_cut(run: Run, most: int) -> Plan | None:
+def plan_smaller_forwards(run: RunSpec, most: int) -> BatchPlan | None:
     """The run's plan with forwards of at most so many images, which leave the recipe as it is; None where there is none."""
     try:
-        return recut(run.plan, most)
+        return resplit(run.plan, most)
     except RecipeError:
         return None
 
 
-def check_addresses(step_bytes: int, threads: int) -> None:
+def check_address_limit(step_bytes: int, threads: int) -> None:
     """Before the first step: refuse a limit of addresses (`ulimit -v`) that training will run into.
 
     Where it is met, in the middle of native code, libraries crash without a word.
     step_bytes  what a step takes
     threads     that will be started
-    Raises UserError naming both numbers.
+    Raises PacelineError naming both numbers.
     """
-    limit = limit_of_addresses()
+    limit = get_address_limit()
     if limit is None:
         return
-    stack = soft_limit("RLIMIT_STACK") or 2**21
+    stack = get_soft_limit("RLIMIT_STACK") or 2**21
     libraries = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
     wanted = libraries + step_bytes + threads * (stack + THREAD_HEAP) + LATER_BYTES
     if wanted > limit:
@@ -119,9 +119,9 @@ def check_addresses(step_bytes: int, threads: int) -> None:
         )
 
 
-def limit_of_addresses() -> int | None:
+def get_address_limit() -> int | None:
     """Bytes that this process may map (`ulimit -v`); None without a limit."""
-    return soft_limit("RLIMIT_AS")
+    return get_soft_limit("RLIMIT_AS")
 
 
 def _kind(error: BaseException, text: str) -> str | None:
@@ -133,5 +133,5 @@ def _kind(error: BaseException, text: str) -> str | None:
         return None
     if any(sign in text for sign in THREAD_SIGNS):
         return "threads"
-    limited = LIMITED_SIGNS if limit_of_addresses() is not None else ()
+    limited = LIMITED_SIGNS if get_address_limit() is not None else ()
     return "memory" if any(sign in text for sign in (*MEMORY_SIGNS, *limited)) else None

@@ -26,7 +26,7 @@ NVML = "libnvidia-ml.so.1"
 INTERVAL_SECONDS = 1.0
 
 
-class Counter:
+class EnergyCounter:
     """Joules by a counter that only grows, but for beginning again at `span`; 0 = it never does.
 
     read   the counter now, in units of `unit` joules; raises OSError or ValueError where it cannot be read
@@ -46,7 +46,7 @@ class Counter:
         self.joules += grown * self._unit
 
 
-class Watts:
+class PowerSource:
     """Joules by a power that is measured: each value stands for the time since the one before."""
 
     def __init__(self, read: Callable[[], int], *, unit: float):
@@ -62,7 +62,7 @@ class Watts:
 class PowerMeter:
     """The sources of one node, added up. names: what is read, "" = nothing."""
 
-    def __init__(self, sources: Sequence[tuple[str, Counter | Watts]]):
+    def __init__(self, sources: Sequence[tuple[str, EnergyCounter | PowerSource]]):
         self._sources = list(sources)
         self.names = ", ".join(dict.fromkeys(name for name, _ in sources))
         self._at, self._lock = time.monotonic(), threading.Lock()
@@ -80,7 +80,7 @@ class PowerMeter:
             return sum(source.joules for _, source in self._sources)
 
 
-def gpus_of(device: torch.device, count: int) -> list[str]:
+def find_gpu_uuids(device: torch.device, count: int) -> list[str]:
     """UUIDs of the node's first `count` GPUs, as its ranks take them; none where they are not NVIDIA's."""
     import torch
 
@@ -90,13 +90,13 @@ def gpus_of(device: torch.device, count: int) -> list[str]:
 
 
 @contextmanager
-def power_meter(gpus: Sequence[str] = (), *, root: Path = SYSFS, proceed: bool = True) -> Iterator[PowerMeter]:
+def open_power_meter(gpus: Sequence[str] = (), *, root: Path = SYSFS, proceed: bool = True) -> Iterator[PowerMeter]:
     """This node's meter, read once a second until the block ends.
 
     gpus     UUIDs of the GPUs that the run uses
     proceed  False: a meter that has nothing and does nothing, for a rank that is not its node's first
     """
-    sources = (whole_machine(root) or [*packages(root), *nvidia(gpus)]) if proceed else []
+    sources = (find_hwmon_meters(root) or [*find_rapl_packages(root), *open_nvml(gpus)]) if proceed else []
     meter, over = PowerMeter(sources), threading.Event()
 
     def sample() -> None:
@@ -114,38 +114,38 @@ def power_meter(gpus: Sequence[str] = (), *, root: Path = SYSFS, proceed: bool =
             thread.join(INTERVAL_SECONDS)  # a file that does not answer keeps nobody
 
 
-def packages(root: Path) -> list[tuple[str, Counter | Watts]]:
+def find_rapl_packages(root: Path) -> list[tuple[str, EnergyCounter | PowerSource]]:
     """RAPL's package domains: cores and memory lie inside of them, or, as `psys`, around them."""
-    found: list[tuple[str, Counter | Watts]] = []
+    results: list[tuple[str, EnergyCounter | PowerSource]] = []
     for folder in sorted((root / "class/powercap").glob("*-rapl:*")):
         try:
             if (folder / "name").read_text().startswith("package"):
                 span = int((folder / "max_energy_range_uj").read_text())
-                found.append(("RAPL", Counter(_number(folder / "energy_uj"), unit=1e-6, span=span)))
+                results.append(("RAPL", EnergyCounter(_number(folder / "energy_uj"), unit=1e-6, span=span)))
         except (OSError, ValueError):
             continue
-    return found
+    return results
 
 
-def whole_machine(root: Path) -> list[tuple[str, Counter | Watts]]:
+def find_hwmon_meters(root: Path) -> list[tuple[str, EnergyCounter | PowerSource]]:
     """hwmon's meters of a whole machine, in microwatts."""
-    found: list[tuple[str, Counter | Watts]] = []
+    results: list[tuple[str, EnergyCounter | PowerSource]] = []
     for folder in sorted((root / "class/hwmon").glob("hwmon*")):
         try:
             if (folder / "name").read_text().strip() != "power_meter":
                 continue
             file = next(path for name in ("power1_average", "power1_input") if (path := folder / name).exists())
-            found.append(("power meter", Watts(_number(file), unit=1e-6)))
+            results.append(("power meter", PowerSource(_number(file), unit=1e-6)))
         except (OSError, ValueError, StopIteration):
             continue
-    return found
+    return results
 
 
 def _number(file: Path) -> Callable[[], int]:
     return lambda: int(file.read_text())
 
 
-def nvidia(uuids: Sequence[str]) -> list[tuple[str, Counter | Watts]]:
+def open_nvml(uuids: Sequence[str]) -> list[tuple[str, EnergyCounter | PowerSource]]:
     """NVML's counters of these GPUs, or their watts; none without the driver's library."""
     if not uuids:
         return []
@@ -155,7 +155,7 @@ def nvidia(uuids: Sequence[str]) -> list[tuple[str, Counter | Watts]]:
             return []
     except (OSError, AttributeError):
         return []
-    found: list[tuple[str, Counter | Watts]] = []
+    results: list[tuple[str, EnergyCounter | PowerSource]] = []
     for uuid in uuids:
         device = ctypes.c_void_p()
         if library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device)) != 0:
@@ -168,11 +168,15 @@ def nvidia(uuids: Sequence[str]) -> list[tuple[str, Counter | Watts]]:
             return int(value.value)
 
         try:
-            counter = Counter(lambda read=read: read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong), unit=1e-3)
-            found.append(("NVML", counter))
+            counter = EnergyCounter(
+                lambda read=read: read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong), unit=1e-3
+            )
+            results.append(("NVML", counter))
         except (OSError, AttributeError):
             try:
-                found.append(("NVML", Watts(lambda read=read: read("nvmlDeviceGetPowerUsage", ctypes.c_uint), unit=1e-3)))
+                results.append(
+                    ("NVML", PowerSource(lambda read=read: read("nvmlDeviceGetPowerUsage", ctypes.c_uint), unit=1e-3))
+                )
             except (OSError, AttributeError):
                 continue
-    return found
+    return results

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.version import PACKAGE, __version__
-from paceline.distributed.device.accelerators import device_name, found
+from paceline.distributed.device.accelerators import find_accelerators, get_device_name
 
 PACKAGES = (
     "torch",
@@ -31,32 +31,32 @@ PACKAGES = (
 TESTED_TORCH = ((2, 9), (2, 15))
 
 
-def versions() -> dict[str, str]:
+def collect_versions() -> dict[str, str]:
     """Versions of everything that can change a result; absent packages are left out."""
     import torch
 
-    found = {"paceline": __version__, "python": platform.python_version()}
+    result = {"paceline": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = importlib.metadata.version(name)
+            result[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-    return found
+        result["cuda"] = torch.version.cuda
+    return result
 
 
-def untested_torch(version: str) -> str:
+def warn_untested_torch(version: str) -> str:
     """A line about a torch older or newer than all that the suite has run on; "" for any other, and for a version in no known form."""
-    found = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
+    results = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     oldest, newest = TESTED_TORCH
-    if len(found) < 2 or oldest <= found <= newest:
+    if len(results) < 2 or oldest <= results <= newest:
         return ""
     known = " to ".join(f"{major}.{minor}" for major, minor in TESTED_TORCH)
     return f"torch {version}: tested are {known} (docs/install.md). Where a result differs, try one of these."
 
 
-def git_commit() -> str:
+def get_git_commit() -> str:
     """Commit of the source tree this package runs from, with "+changes" when it was edited; empty for an installed wheel."""
     root = PACKAGE.parent
     if not (root / ".git").exists():
@@ -74,24 +74,24 @@ def git_commit() -> str:
     return commit + ("+changes" if changed else "")
 
 
-def host() -> dict[str, Any]:
+def describe_host() -> dict[str, Any]:
     """The machine rank 0 runs on."""
     import torch
 
     facts: dict[str, Any] = {
         "name": platform.node(),
         "system": platform.platform(),
-        "cpu": cpu_name(),
+        "cpu": get_cpu_name(),
         "cores": os.cpu_count(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
-    kind, devices = found()
+    kind, devices = find_accelerators()
     if devices:
-        facts["accelerators"] = [device_name(torch.device(kind, index)) for index in range(devices)]
+        facts["accelerators"] = [get_device_name(torch.device(kind, index)) for index in range(devices)]
     return facts
 
 
-def cpu_name() -> str:
+def get_cpu_name() -> str:
     """The processor's model name, as the operating system tells it."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -101,7 +101,7 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def provenance(
+def collect_provenance(
     command: str,
     launcher: str,
     *,
@@ -112,10 +112,10 @@ def provenance(
 ) -> dict[str, Any]:
     """The part of run.json that repeats nothing but explains everything."""
     return {
-        "versions": versions(),
+        "versions": collect_versions(),
         "command": command or " ".join(sys.argv),
-        "git_commit": git_commit(),
-        "host": host(),
+        "git_commit": get_git_commit(),
+        "host": describe_host(),
         "launcher": launcher,
         "threads": dict(threads),
         "data": dict(data),

@@ -11,13 +11,13 @@ import torch
 
 from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import SILENT, Reporter
-from paceline.config.system import MOST_THREADS, System
-from paceline.distributed.comm.collectives import smallest
-from paceline.distributed.comm.launcher import pty_note
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.accelerators import NAMES, count
-from paceline.distributed.device.detect import cpu_cores
-from paceline.distributed.device.torch_builds import no_code_for
+from paceline.config.system import MAX_THREADS, System
+from paceline.distributed.comm.collectives import all_min
+from paceline.distributed.comm.launcher import explain_pty_shell
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.accelerators import NAMES, count_devices
+from paceline.distributed.device.detect import count_cpus
+from paceline.distributed.device.torch_builds import explain_unsupported
 
 # Number formats of matrix products that autocast knows; fp32 needs none.
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -31,7 +31,7 @@ def choose_device(system: System, local_rank: int, local_world: int = 1) -> torc
     """
     if system.accelerator == "cpu":
         return torch.device("cpu")
-    ranks, devices, kind = max(local_world, local_rank + 1), count(system.accelerator), NAMES[system.accelerator]
+    ranks, devices, kind = (max(local_world, local_rank + 1), count_devices(system.accelerator), NAMES[system.accelerator])
     if ranks > devices:
         raise RecipeError(
             f"this system computes on {kind}, but torch sees {devices} {kind} devices here for {ranks} rank{'s'[: ranks > 1]}. "
@@ -40,27 +40,27 @@ def choose_device(system: System, local_rank: int, local_world: int = 1) -> torc
         )
     if system.accelerator == "cuda" and torch.version.cuda:
         capability = torch.cuda.get_device_capability(local_rank)
-        if why := no_code_for(f"cuda:{local_rank}", capability, torch.__version__, torch.cuda.get_arch_list()):
+        if why := explain_unsupported(f"cuda:{local_rank}", capability, torch.__version__, torch.cuda.get_arch_list()):
             raise RecipeError(f"{why}.")
     if system.precision == "tf32" and (torch.version.hip or torch.cuda.get_device_capability(local_rank) < (8, 0)):
         raise RecipeError("--system.precision tf32: this GPU does not compute in TF32. Use fp32 or fp16.")
     return torch.device(system.accelerator, local_rank)
 
 
-def set_threads(system: System, world: World, reporter: Reporter = SILENT, share: int = 0) -> dict[str, int]:
+def set_threads(system: System, world: DistContext, reporter: Reporter = SILENT, share: int = 0) -> dict[str, int]:
     """Fix the number of compute threads, which decides the bits of a sum; -> what was chosen, for run.json.
 
     share  cores that this rank can count on, where it is bound to some; 0 = its part of those of the process
     All ranks call it: where nobody named a number, the smallest that a rank would take is taken by all, which is printed.
     """
-    if note := pty_note(os.environ, world.world):
+    if note := explain_pty_shell(os.environ, world.world):
         reporter.warning(note)
-    share = share or max(1, cpu_cores() // max(1, world.local_world))
-    compute, why = compute_threads(system.intra_op_threads, share, world.local_world, os.environ)
+    share = share or max(1, count_cpus() // max(1, world.local_world))
+    compute, why = choose_compute_threads(system.intra_op_threads, share, world.local_world, os.environ)
     if why:
         (reporter.line if compute == 1 and not system.intra_op_threads else reporter.warning)(why)
     if not system.intra_op_threads:
-        compute, most = smallest(world, compute), -smallest(world, -compute)
+        compute, most = all_min(world, compute), -all_min(world, -compute)
         if compute != most:
             reporter.warning(
                 f"{compute} compute threads on every rank, the smallest number that a rank would take (the largest is {most})"
@@ -69,22 +69,22 @@ def set_threads(system: System, world: World, reporter: Reporter = SILENT, share
     return {"intra_op": compute, "loader": system.loader_threads or share}
 
 
-def compute_threads(asked: int, share: int, local_world: int, environ: Mapping[str, str]) -> tuple[int, str]:
+def choose_compute_threads(requested: int, share: int, local_world: int, environ: Mapping[str, str]) -> tuple[int, str]:
     """-> (compute threads of one rank, a line if OMP_NUM_THREADS is not obeyed, or leaves cores idle; else "").
 
-    asked        --system.intra-op-threads; 0 = choose
+    requested    --system.intra-op-threads; 0 = choose
     share        this rank's share of the cores
     local_world  ranks on this machine
     """
     text = environ.get("OMP_NUM_THREADS", "").strip()
     first = text.partition(",")[0].strip()  # OpenMP takes a list, a number for each level of nesting
     wished = int(first) if first.isascii() and first.isdigit() else 0
-    if asked:
-        other = wished not in (0, asked)
-        return asked, f"OMP_NUM_THREADS={text} gives way to --system.intra-op-threads {asked}" if other else ""
+    if requested:
+        other = wished not in (0, requested)
+        return requested, f"OMP_NUM_THREADS={text} gives way to --system.intra-op-threads {requested}" if other else ""
     if not text:
         return share, ""
-    if not 0 < wished <= MOST_THREADS:
+    if not 0 < wished <= MAX_THREADS:
         return (
             share,
             f"OMP_NUM_THREADS={text!r} is no number of threads: {share} compute threads a rank, this rank's share of the cores",

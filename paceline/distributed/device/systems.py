@@ -1,10 +1,10 @@
 """Every system by its name for --system. One of your own needs no entry: `./my_site.py:rack7`.
 
-`auto` asks the machine (detect.py) and is the default; `cpu` and `gpu` are what it finds of either. All others are the machines
-that the published systems ran on, and today's, as far as their sources describe them: what a source leaves out stays unknown (0 or
-empty) and is not guessed. Sources: the configuration files, launch scripts and `systems/*.json` of MLPerf Training v0.7 (SSD: Dell,
-NVIDIA) and v3.0 (ResNet-50, Mask R-CNN: NVIDIA, ASUS, Habana), Habana's Model-References 1.5.0, and GluonCV's benchmark of
-Mask R-CNN on AWS. Memory of an accelerator is its maker's figure.
+`auto` asks the machine (detect.py) and is the default; `cpu` and `gpu` are what it finds of either. All
+others are the machines that the published systems ran on, and today's, as far as their sources describe them: what a source leaves
+out stays unknown (0 or empty) and is not guessed. Sources: the configuration files, launch scripts and `systems/*.json` of MLPerf
+Training v0.7 (SSD: Dell, NVIDIA) and v3.0 (ResNet-50, Mask R-CNN: NVIDIA, ASUS, Habana), Habana's Model-References 1.5.0, and
+GluonCV's benchmark of Mask R-CNN on AWS. Memory of an accelerator is its maker's figure.
 What a recipe was published with on a machine (images a forward, number format, loss scale) stands in config/published.py.
 
 Left out: variables of MXNet and Horovod, which nothing here reads. Horovod's fusion threshold is `bucket_mib`, OMP_NUM_THREADS
@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.config.system import Precision, System
-from paceline.distributed.device.detect import auto, cpu, gpu
+from paceline.distributed.device.detect import detect_cpu, detect_gpu, detect_system
 
 
 def _two_sockets(chip: str, memory_gib: float, precision: Precision, *, cores: int, **more: Any) -> System:
@@ -113,8 +113,11 @@ def v100x8() -> System:
 
 # Those that ask the machine, with torch's help.
 DETECTED = ("auto", "cpu", "gpu")
-_ALL = (
-    *(auto, cpu, gpu, dgx_h100, dgx_a100, dgx1, dgx1_16gb, dgx2, dss8440, c4140, p3dn, gaudi8, gaudi2x8, mi300x8),
+_MACHINES = (
+    *(dgx_h100, dgx_a100, dgx1, dgx1_16gb, dgx2, dss8440, c4140, p3dn, gaudi8, gaudi2x8, mi300x8),
     *(h100x8, h200x8, a100x8, v100x8),
 )
-SYSTEMS: dict[str, Callable[[], System]] = {make.__name__.replace("_", "-"): make for make in _ALL}
+SYSTEMS: dict[str, Callable[[], System]] = {
+    **dict(zip(DETECTED, (detect_system, detect_cpu, detect_gpu))),
+    **{make.__name__.replace("_", "-"): make for make in _MACHINES},
+}

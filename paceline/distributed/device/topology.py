@@ -19,11 +19,11 @@ from pathlib import Path
 
 from paceline._utils.errors import RecipeError
 from paceline.config.system import Binding
-from paceline.distributed.device.detect import allowed_cpus
+from paceline.distributed.device.detect import get_allowed_cpus
 
 SYSFS = Path("/sys")
 # More hardware threads than Linux can be built for; a damaged list is not unrolled beyond.
-MOST_CPUS = 1 << 13
+MAX_CPUS = 1 << 13
 UNKNOWN = -1
 
 
@@ -72,20 +72,20 @@ def read_topology(root: Path = SYSFS, *, allowed: Collection[int] | None = None)
     allowed  hardware threads; None: those of this process (affinity, and with it the control group's cpuset)
     Where there is no sysfs, each allowed hardware thread counts as a core of one node.
     """
-    usable = allowed_cpus() if allowed is None else set(allowed)
+    usable = get_allowed_cpus() if allowed is None else set(allowed)
     nodes, distances = _nodes(root / "devices/system/node")
-    found: dict[tuple[int, ...], Core] = {}
+    result: dict[tuple[int, ...], Core] = {}
     for cpu in sorted(usable):
         folder = root / f"devices/system/cpu/cpu{cpu}/topology"
-        siblings = tuple(sorted(usable & {cpu, *listed(read_text(folder / "thread_siblings_list"))}))
+        siblings = tuple(sorted(usable & {cpu, *parse_cpu_list(read_text(folder / "thread_siblings_list"))}))
         package = read_text(folder / "physical_package_id")
         socket = int(package) if package.isdigit() else 0
-        found[siblings] = Core(siblings, nodes.get(cpu, socket), socket)
-    cores = sorted(found.values(), key=lambda core: (core.node, core.cpus))
+        result[siblings] = Core(siblings, nodes.get(cpu, socket), socket)
+    cores = sorted(result.values(), key=lambda core: (core.node, core.cpus))
     return Topology(tuple(cores), distances)
 
 
-def described(sockets: int, cores_per_socket: int, threads_per_core: int = 1) -> Topology:
+def topology_from_sheet(sockets: int, cores_per_socket: int, threads_per_core: int = 1) -> Topology:
     """A machine as its data sheet has it; all three numbers are above 0.
 
     A NUMA node a socket; hardware threads numbered as Linux usually does: first one thread of every core, then their siblings.
@@ -98,19 +98,19 @@ def described(sockets: int, cores_per_socket: int, threads_per_core: int = 1) ->
     return Topology(tuple(made))
 
 
-def listed(text: str) -> tuple[int, ...]:
+def parse_cpu_list(text: str) -> tuple[int, ...]:
     """The numbers of a list as Linux writes it: "0-3,8" is 0, 1, 2, 3, 8. What is no such list has none."""
-    found: list[int] = []
+    results: list[int] = []
     for part in text.strip().split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if match is None:
             continue
         first, last = int(match[1]), int(match[2] or match[1])
-        found += range(first, min(last, MOST_CPUS) + 1)
-    return tuple(found)
+        results += range(first, min(last, MAX_CPUS) + 1)
+    return tuple(results)
 
 
-def spelled(numbers: Iterable[int]) -> str:
+def format_cpu_list(numbers: Iterable[int]) -> str:
     """The same list as text: 0, 1, 2, 3, 8 is "0-3,8"."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
@@ -124,8 +124,8 @@ def spelled(numbers: Iterable[int]) -> str:
 def _nodes(folder: Path) -> tuple[dict[int, int], tuple[tuple[int, int, int], ...]]:
     """-> (hardware thread -> its NUMA node, distances); both empty where the kernel knows no nodes."""
     # The file `online` is there in every kernel with NUMA, also where only one node is.
-    numbers = listed(read_text(folder / "online"))
-    nodes = {cpu: node for node in numbers for cpu in listed(read_text(folder / f"node{node}/cpulist"))}
+    numbers = parse_cpu_list(read_text(folder / "online"))
+    nodes = {cpu: node for node in numbers for cpu in parse_cpu_list(read_text(folder / f"node{node}/cpulist"))}
     distances: list[tuple[int, int, int]] = []
     for node in numbers:
         row = read_text(folder / f"node{node}/distance").split()
@@ -141,7 +141,7 @@ def read_text(file: Path) -> str:
         return ""  # not on this machine
 
 
-def cores_of(
+def select_cores(
     topology: Topology, local_rank: int, local_world: int, binding: Binding, near: Sequence[int] = ()
 ) -> tuple[int, ...]:
     """The hardware threads of one local rank, ascending; never none.
@@ -167,9 +167,11 @@ def cores_of(
     return tuple(sorted(cpu for core in own for cpu in (core.cpus[:1] if binding == "no-smt" else core.cpus)))
 
 
-def share_of(topology: Topology, local_rank: int, local_world: int, binding: Binding, near: Sequence[int] = ()) -> int:
+def count_usable_cores(
+    topology: Topology, local_rank: int, local_world: int, binding: Binding, near: Sequence[int] = ()
+) -> int:
     """How many of its hardware threads a rank should count on: all where they are its own, else its part of them; 1 at least."""
-    mine = len(cores_of(topology, local_rank, local_world, binding, near))
+    mine = len(select_cores(topology, local_rank, local_world, binding, near))
     if binding == "off":
         return max(1, mine // local_world)
     if binding == "node":
@@ -178,7 +180,7 @@ def share_of(topology: Topology, local_rank: int, local_world: int, binding: Bin
     return mine
 
 
-def processing_elements(topology: Topology, local_world: int) -> int:
+def count_processing_elements(topology: Topology, local_world: int) -> int:
     """n of mpirun's `--map-by socket:PE=n`: whole cores a rank, where ranks go to the sockets in turn; 1 at least.
 
     Published runs: 7 for 8 ranks on two sockets of 28 cores, 6 on two of 24 (Model-References, SSD and ResNet-50 on Gaudi).

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Pin:
+class TorchPin:
     """Versions for an accelerator that newer ones have no code for."""
 
     chip: str  # what names of such accelerators contain
@@ -31,7 +31,7 @@ class Pin:
 
 
 # PyPI's 2.9 and 2.10 are built with CUDA 12.8 and have code for it. Since 2.11 PyPI's come with CUDA 13, which knows no Volta.
-V100 = Pin(
+V100 = TorchPin(
     "V100",
     (7, 0),
     "2.9.1",
@@ -41,25 +41,25 @@ V100 = Pin(
 )
 
 
-def pinned_for(chip: str) -> Pin | None:
+def find_torch_pin(chip: str) -> TorchPin | None:
     """What an accelerator of this name needs; None where any torch will do, or the name says nothing."""
     return V100 if V100.chip in chip else None
 
 
-def has_code_for(capability: tuple[int, int], architectures: Iterable[str]) -> bool:
+def supports_accelerator(capability: tuple[int, int], architectures: Iterable[str]) -> bool:
     """Whether an accelerator can run a torch built for these.
 
     capability     as (8, 9)
     architectures  as torch.cuda.get_arch_list() has them: "sm_80", "sm_90a", "compute_120"
     """
     for name in architectures:
-        found = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
-        if found is None:
+        result = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
+        if result is None:
             continue
-        built = int(found[2]), int(found[3])
-        if found[4]:  # for one architecture, or one family, alone
+        built = int(result[2]), int(result[3])
+        if result[4]:  # for one architecture, or one family, alone
             fits = built == capability
-        elif found[1] == "sm":
+        elif result[1] == "sm":
             fits = built[0] == capability[0] and built[1] <= capability[1]
         else:
             fits = built <= capability
@@ -68,10 +68,10 @@ def has_code_for(capability: tuple[int, int], architectures: Iterable[str]) -> b
     return False
 
 
-def no_code_for(name: str, capability: tuple[int, int], version: str, architectures: Iterable[str]) -> str:
+def explain_unsupported(name: str, capability: tuple[int, int], version: str, architectures: Iterable[str]) -> str:
     """That this torch cannot compute on an accelerator, and which one can, in a sentence; "" where it can."""
     known = list(architectures)
-    if not known or has_code_for(capability, known):
+    if not known or supports_accelerator(capability, known):
         return ""
     other = V100.install if capability == V100.capability else "install a torch built for it"
     return f"{name} is sm_{capability[0]}{capability[1]}, torch {version} has code for {', '.join(known)}: {other}"

@@ -19,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageDraw
 
-from paceline.inference.drawing.label_layout import Rectangle, area, best_names, with_legend, write_names
-from paceline.inference.drawing.masks import Mask, instance_colour, placed_pixels, with_masks
-from paceline.inference.drawing.pictures import BACKGROUND, Photo, fitted, to_picture
+from paceline.inference.drawing.label_layout import Rectangle, add_legend, area, choose_label_layout, draw_labels
+from paceline.inference.drawing.masks import Mask, draw_masks, instance_color, resample_mask
+from paceline.inference.drawing.pictures import BACKGROUND, Photo, fit_image, to_pil
 
 # Far apart for the eye and bright enough on dark and on light photos; neighbouring classes differ most.
 PALETTE = (
@@ -36,7 +36,7 @@ LARGEST, OBJECTS_SIDE = 224, 320
 
 
 @dataclass(frozen=True)
-class Mark:
+class Annotation:
     """One box of a picture."""
 
     box: tuple[float, float, float, float]  # left, top, width, height; pixels of the photo
@@ -47,19 +47,19 @@ class Mark:
     hue: int | None = None  # number of the mask's hue among its class's; None: the next one, counted through the picture
 
 
-def colour_of(label: int) -> tuple[int, int, int]:
+def class_color(label: int) -> tuple[int, int, int]:
     """The colour of class 1..K."""
     return PALETTE[(label - 1) % len(PALETTE)]
 
 
-def largest_first(marks: Sequence[Mark]) -> list[Mark]:
+def sort_largest_first(marks: Sequence[Annotation]) -> list[Annotation]:
     """The same marks, so that the names of the large boxes find their places first."""
     return sorted(marks, key=lambda mark: -mark.box[2] * mark.box[3])
 
 
-def marks_picture(
+def draw_annotations(
     photo: Photo,
-    marks: Sequence[Mark],
+    marks: Sequence[Annotation],
     *,
     width: int,
     height: int,
@@ -72,20 +72,22 @@ def marks_picture(
     letters  their height, pixels; 0: as suits the picture
     legend   classes and their names: they stand below the picture, beyond `height`, where a mark's name finds no place
     """
-    picture = to_picture(photo)
-    sharp = fitted(picture, width, height)
+    picture = to_pil(photo)
+    sharp = fit_image(picture, width, height)
     across, down = sharp.width / picture.width, sharp.height / picture.height
-    placed = [(place, mark) for mark in marks if (place := pixels_of(mark.box, across, down, sharp.size))]
+    placed = [(location, mark) for mark in marks if (location := box_pixels(mark.box, across, down, sharp.size))]
     drawn, names = _with_marks(sharp, placed, letters)
     if legend is None or names == sum(bool(mark.text) for _, mark in placed):
         return drawn
-    return with_legend(drawn, Counter(mark.label for _, mark in placed), legend, colour_of)
+    return add_legend(drawn, Counter(mark.label for _, mark in placed), legend, class_color)
 
 
-def beside(photo: Photo, left: Sequence[Mark], right: Sequence[Mark], *, width: int, height: int) -> Image.Image:
+def draw_side_by_side(
+    photo: Photo, left: Sequence[Annotation], right: Sequence[Annotation], *, width: int, height: int
+) -> Image.Image:
     """The photo twice, with the left and with the right marks; each half fits into `width` times `height`."""
-    first = marks_picture(photo, left, width=width, height=height)
-    second = marks_picture(photo, right, width=width, height=height)
+    first = draw_annotations(photo, left, width=width, height=height)
+    second = draw_annotations(photo, right, width=width, height=height)
     gap = 6
     canvas = Image.new("RGB", (2 * first.width + gap, first.height), BACKGROUND)
     canvas.paste(first, (0, 0))
@@ -93,7 +95,7 @@ def beside(photo: Photo, left: Sequence[Mark], right: Sequence[Mark], *, width: 
     return canvas
 
 
-def pixels_of(
+def box_pixels(
     box: tuple[float, float, float, float], across: float, down: float, size: tuple[int, int]
 ) -> Rectangle | None:
     """A box's rectangle in a picture, cut at its border and at least one pixel large; None where nothing is left.
@@ -111,7 +113,7 @@ def pixels_of(
     return x, y, max(x + 1, round(min(edges[2], size[0]))), max(y + 1, round(min(edges[3], size[1])))
 
 
-def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]], letters: int) -> tuple[Image.Image, int]:
+def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Annotation]], letters: int) -> tuple[Image.Image, int]:
     """A copy of the picture with the boxes drawn, the small ones over the large ones, and the names over all boxes.
 
     -> it, and the number of names that found a place
@@ -122,10 +124,10 @@ def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]], lett
     for _, mark in placed:
         if mark.mask is not None:
             number = of_class[mark.label] if mark.hue is None else mark.hue
-            masks.append((mark.mask, instance_colour(colour_of(mark.label), number)))
+            masks.append((mark.mask, instance_color(class_color(mark.label), number)))
             of_class[mark.label] += 1
     if masks:  # they show more than the frames, which become thinner
-        picture = with_masks(picture, masks, line=max(1, line // 3))
+        picture = draw_masks(picture, masks, line=max(1, line // 3))
         line, text = max(2, line // 2), max(11, round(text * 0.85))
     if letters:
         line, text = max(2, letters // 6), letters
@@ -135,36 +137,36 @@ def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Mark]], lett
     canvas = picture.copy()
     draw = ImageDraw.Draw(canvas)
     for rectangle, mark in sorted(placed, key=lambda pair: -area(pair[0])):
-        _outline(draw, rectangle, colour_of(mark.label), line, mark.line)
-    names, text = best_names([(box, mark.text) for box, mark in placed], picture.size, text)
-    write_names(draw, names, [colour_of(mark.label) for _, mark in placed], text)
+        _outline(draw, rectangle, class_color(mark.label), line, mark.line)
+    names, text = choose_label_layout([(box, mark.text) for box, mark in placed], picture.size, text)
+    draw_labels(draw, names, [class_color(mark.label) for _, mark in placed], text)
     return canvas, len(names)
 
 
-def _outline(draw: ImageDraw.ImageDraw, rectangle: Rectangle, colour: tuple[int, int, int], width: int, line: str) -> None:
+def _outline(draw: ImageDraw.ImageDraw, rectangle: Rectangle, color: tuple[int, int, int], width: int, line: str) -> None:
     """A frame inside the rectangle, with a dark edge on either side that keeps it visible on any photo."""
     left, top, right, bottom = rectangle[0], rectangle[1], rectangle[2] - 1, rectangle[3] - 1
     if line == "thin":
-        draw.rectangle((left, top, right, bottom), outline=colour)
+        draw.rectangle((left, top, right, bottom), outline=color)
         return
     inner = min(width, (right - left) // 2 + 1, (bottom - top) // 2 + 1)  # of a tiny box the frame leaves nothing
     draw.rectangle((left - 1, top - 1, right + 1, bottom + 1), outline=_HALO, width=inner + 2)
     if line == "solid":
         thin = min(right - left, bottom - top) < 2  # of such boxes Pillow's outline reaches beyond the corners
-        draw.rectangle((left, top, right, bottom), colour if thin else None, colour, inner)
+        draw.rectangle((left, top, right, bottom), color if thin else None, color, inner)
         return
     dash = _DASH * inner
     for start in range(left, right + 1, 2 * dash):
         end = min(start + dash - 1, right)
-        draw.rectangle((start, top, end, top + inner - 1), colour)
-        draw.rectangle((start, bottom - inner + 1, end, bottom), colour)
+        draw.rectangle((start, top, end, top + inner - 1), color)
+        draw.rectangle((start, bottom - inner + 1, end, bottom), color)
     for start in range(top, bottom + 1, 2 * dash):
         end = min(start + dash - 1, bottom)
-        draw.rectangle((left, start, left + inner - 1, end), colour)
-        draw.rectangle((right - inner + 1, start, right, end), colour)
+        draw.rectangle((left, start, left + inner - 1, end), color)
+        draw.rectangle((right - inner + 1, start, right, end), color)
 
 
-def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str]:
+def draw_sample(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tuple[Image.Image, str]:
     """A training sample, (H, W, 3) uint8 with its label: the photo and its class, or its objects and their number.
 
     A label that is a string is the caption.
@@ -182,13 +184,13 @@ def sample_picture(pixels: np.ndarray, label: Any, classes: Sequence[str]) -> tu
         edges = label.boxes
         frames = zip(label.canvases, label.frames.tolist())
         masks = [
-            placed_pixels(canvas[1:-1, 1:-1], frame, height, width) if len(canvas) > 2 else None for canvas, frame in frames
+            resample_mask(canvas[1:-1, 1:-1], frame, height, width) if len(canvas) > 2 else None for canvas, frame in frames
         ]
     else:
         edges, masks = label.boxes * np.array([width, height, width, height]), [None] * len(label.boxes)
     marks = [
-        Mark((left, top, right - left, bottom - top), number, classes[int(number) - 1], mask=mask)
+        Annotation((left, top, right - left, bottom - top), number, classes[int(number) - 1], mask=mask)
         for (left, top, right, bottom), number, mask in zip(edges.tolist(), label.classes.tolist(), masks)
     ]
-    picture = marks_picture(pixels, largest_first(marks), width=OBJECTS_SIDE, height=OBJECTS_SIDE)
+    picture = draw_annotations(pixels, sort_largest_first(marks), width=OBJECTS_SIDE, height=OBJECTS_SIDE)
     return picture, f"{len(marks)} object{'' if len(marks) == 1 else 's'}"

@@ -14,18 +14,18 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw
 
-from paceline.inference.drawing.pictures import BACKGROUND, INK, font_of, shortened
+from paceline.inference.drawing.pictures import BACKGROUND, INK, load_font, shorten_text
 
 Rectangle: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom; pixels, right and bottom outside
-Colour: TypeAlias = tuple[int, int, int]
+Color: TypeAlias = tuple[int, int, int]
 
 # Names and the boxes' own lines hide what is to be seen: more than this share of a picture is not written on.
-MOST_WRITTEN = 0.12
+MAX_WRITTEN = 0.12
 SMALLEST_LETTERS = 11  # pixels; smaller ones are not read
 _SMALL = 3  # a box up to so many letters' heights square would vanish under a name
 
 
-class Name(NamedTuple):
+class PlacedLabel(NamedTuple):
     """A name with its place."""
 
     words: str
@@ -33,7 +33,9 @@ class Name(NamedTuple):
     box: int  # which of the boxes it belongs to
 
 
-def best_names(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], text: int) -> tuple[list[Name], int]:
+def choose_label_layout(
+    boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], text: int
+) -> tuple[list[PlacedLabel], int]:
     """The place of each name, and the height of the letters: `text`, or smaller ones where more names then find a place.
 
     boxes  each with its name, "" for none; the most important first
@@ -41,18 +43,18 @@ def best_names(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], te
     """
     wanted = sum(bool(words) for _, words in boxes)
     heights = sorted({text, max(SMALLEST_LETTERS, round(text * 0.7)), SMALLEST_LETTERS}, reverse=True)
-    found: list[Name] = []
+    results: list[PlacedLabel] = []
     best = text
     for height in (height for height in heights if height <= text):
-        names = place_names(boxes, size, height)
-        if len(names) > len(found):
-            found, best = names, height
-        if len(found) == wanted:
+        names = place_labels(boxes, size, height)
+        if len(names) > len(results):
+            results, best = names, height
+        if len(results) == wanted:
             break
-    return found, best
+    return results, best
 
 
-def place_names(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], text: int) -> list[Name]:
+def place_labels(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], text: int) -> list[PlacedLabel]:
     """The place of each name; they are placed in order, and those without room are left out.
 
     Of the free places a name takes the one that hides the least of small boxes, the first of equal ones.
@@ -63,65 +65,67 @@ def place_names(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], t
     """
     small = np.array([box for box, _ in boxes if area(box) <= (_SMALL * text) ** 2], np.int64).reshape(-1, 4)
     taken = np.zeros((len(boxes), 4), np.int64)
-    room = MOST_WRITTEN * size[0] * size[1]
-    names: list[Name] = []
+    room = MAX_WRITTEN * size[0] * size[1]
+    names: list[PlacedLabel] = []
     for number, (box, name) in enumerate(boxes):
         if not name:
             continue
-        words = shortened(name, size[0] - text // 2, text)
+        words = shorten_text(name, size[0] - text // 2, text)
         width, height = _extent(words, text)
         width = min(size[0], width)
         if names and width * height > room:
             continue
-        places = np.array([_inside(x, y, width, height, size) for x, y in _corners(box, width, height)])
-        places = places[(places[:, 1] >= 0) & ~_shared(places, taken[: len(names)]).any(axis=1)]
-        if len(places):
-            best = places[_shared(places, small).sum(axis=1).argmin()]
+        locations = np.array([_inside(x, y, width, height, size) for x, y in _corners(box, width, height)])
+        locations = locations[(locations[:, 1] >= 0) & ~_shared(locations, taken[: len(names)]).any(axis=1)]
+        if len(locations):
+            best = locations[_shared(locations, small).sum(axis=1).argmin()]
             taken[len(names)] = best
-            names.append(Name(words, (int(best[0]), int(best[1]), int(best[2]), int(best[3])), number))
+            names.append(PlacedLabel(words, (int(best[0]), int(best[1]), int(best[2]), int(best[3])), number))
             room -= width * height
     return names
 
 
-def write_names(draw: ImageDraw.ImageDraw, names: Sequence[Name], colours: Sequence[Colour], text: int) -> None:
+def draw_labels(draw: ImageDraw.ImageDraw, names: Sequence[PlacedLabel], colours: Sequence[Color], text: int) -> None:
     """Write each name on a field of its box's colour."""
-    for words, place, number in names:
-        draw.rectangle((place[0], place[1], place[2] - 1, place[3] - 1), colours[number])
-        middle = (place[1] + place[3]) / 2
-        draw.text((place[0] + text // 4, middle), words, readable_on(colours[number]), font_of(text), anchor="lm")
+    for words, location, number in names:
+        draw.rectangle((location[0], location[1], location[2] - 1, location[3] - 1), colours[number])
+        middle = (location[1] + location[3]) / 2
+        draw.text(
+            (location[0] + text // 4, middle), words, choose_text_color(colours[number]), load_font(text), anchor="lm"
+        )
 
 
-def with_legend(
-    picture: Image.Image, counts: Mapping[int, int], names: Mapping[int, str], colour_of: Callable[[int], Colour]
+def add_legend(
+    picture: Image.Image, counts: Mapping[int, int], names: Mapping[int, str], color_of: Callable[[int], Color]
 ) -> Image.Image:
     """The picture with a strip below it: each class's colour, name and number of boxes, the most frequent first.
 
     counts  class -> number of boxes
     """
     text, line = 15, 30
-    places: list[tuple[int, int, int, str]] = []  # left, row, class, words
+    indices: list[tuple[int, int, int, str]] = []  # left, row, class, words
     left, row = text, 0
     for label, count in sorted(counts.items(), key=lambda item: -item[1]):
-        words = shortened(f"{names[label]} {count}", picture.width - 4 * text, text)
-        width = math.ceil(font_of(text).getlength(words)) + 3 * text
+        words = shorten_text(f"{names[label]} {count}", picture.width - 4 * text, text)
+        width = math.ceil(load_font(text).getlength(words)) + 3 * text
         if left > text and left + width > picture.width:
             left, row = text, row + 1
-        places.append((left, row, label, words))
+        indices.append((left, row, label, words))
         left += width
     canvas = Image.new("RGB", (picture.width, picture.height + line * (row + 1)), BACKGROUND)
     canvas.paste(picture, (0, 0))
     draw = ImageDraw.Draw(canvas)
-    for left, row, label, words in places:
+    for left, row, label, words in indices:
         middle = picture.height + line * row + line // 2
-        draw.rectangle((left, middle - text // 2, left + text, middle + text // 2), colour_of(label))
-        draw.text((left + text * 3 // 2, middle), words, INK, font_of(text), anchor="lm")
+        draw.rectangle((left, middle - text // 2, left + text, middle + text // 2), color_of(label))
+        draw.text((left + text * 3 // 2, middle), words, INK, load_font(text), anchor="lm")
     return canvas
 
 
 @lru_cache(maxsize=4096)
 def _extent(words: str, text: int) -> tuple[int, int]:
     """Width and height of a name's field, pixels."""
-    return math.ceil(font_of(text).getlength(words)) + text // 2, text + text // 4
+    return math.ceil(load_font(text).getlength(words)) + text // 2, text + text // 4
 
 
 def _corners(box: Rectangle, width: int, height: int) -> list[tuple[int, int]]:
@@ -151,7 +155,7 @@ def area(rectangle: Rectangle) -> int:
     return (rectangle[2] - rectangle[0]) * (rectangle[3] - rectangle[1])
 
 
-def readable_on(colour: tuple[int, int, int]) -> tuple[int, int, int]:
+def choose_text_color(color: tuple[int, int, int]) -> tuple[int, int, int]:
     """Black or white: whichever is read better on `colour`."""
-    red, green, blue = colour
+    red, green, blue = color
     return (0, 0, 0) if 0.299 * red + 0.587 * green + 0.114 * blue > 110 else (255, 255, 255)

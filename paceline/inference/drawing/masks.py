@@ -18,7 +18,7 @@ from PIL import Image
 
 from paceline.data.rle import Mask, mask_pixels
 
-Colour: TypeAlias = tuple[int, int, int]
+Color: TypeAlias = tuple[int, int, int]
 
 # Share of the colour in a filled pixel: the photo stays readable below it.
 FILL = 0.42
@@ -28,7 +28,7 @@ _BRIGHT = 0.5  # share of white in a contour, which lies on its own fill
 _HALO = 0.55  # how far the photo is darkened right outside a contour
 
 
-def placed_pixels(mask: np.ndarray, frame: Sequence[float], height: int, width: int) -> np.ndarray:
+def resample_mask(mask: np.ndarray, frame: Sequence[float], height: int, width: int) -> np.ndarray:
     """A mask on a picture: each pixel takes the mask's pixel that its centre lies in.
 
     mask    (h, w) bool or 0/1
@@ -43,15 +43,15 @@ def placed_pixels(mask: np.ndarray, frame: Sequence[float], height: int, width: 
     return inside * mask[np.clip(rows, 0, last[0])[:, None], np.clip(columns, 0, last[1])]
 
 
-def instance_colour(colour: Colour, number: int) -> Colour:
+def instance_color(color: Color, number: int) -> Color:
     """The colour of a class's instance `number`, 0, 1, 2, ...: neighbours differ in hue."""
-    hue, light, strength = colorsys.rgb_to_hls(*(value / 255 for value in colour))
+    hue, light, strength = colorsys.rgb_to_hls(*(value / 255 for value in color))
     turned = colorsys.hls_to_rgb((hue + HUES[number % len(HUES)] / 360) % 1.0, light, strength)
     red, green, blue = (round(255 * value) for value in turned)
     return red, green, blue
 
 
-def with_masks(picture: Image.Image, masks: Sequence[tuple[Mask, Colour]], *, line: int) -> Image.Image:
+def draw_masks(picture: Image.Image, masks: Sequence[tuple[Mask, Color]], *, line: int) -> Image.Image:
     """A copy of the picture with the masks drawn; where instances overlap, the smaller one lies on top.
 
     masks  with a colour each
@@ -59,22 +59,22 @@ def with_masks(picture: Image.Image, masks: Sequence[tuple[Mask, Colour]], *, li
     """
     width, height = picture.size
     pieces = [
-        (piece, np.array(colour, np.float32))
-        for mask, colour in masks
+        (piece, np.array(color, np.float32))
+        for mask, color in masks
         if (piece := _scaled(mask_pixels(mask), height, width, line))
     ]
     pieces.sort(key=lambda piece: -float(piece[0][1].sum()))
     pixels = np.asarray(picture, np.float32).copy()
     clear = np.ones((height, width, 1), np.float32)  # share of each pixel that no instance on top has taken
-    for (place, cover), colour in reversed(pieces):
-        share = cover[..., None] * clear[place]
-        pixels[place] += FILL * share * (colour - pixels[place])
-        clear[place] -= share
-    for (place, cover), colour in pieces:
+    for (location, cover), color in reversed(pieces):
+        share = cover[..., None] * clear[location]
+        pixels[location] += FILL * share * (color - pixels[location])
+        clear[location] -= share
+    for (location, cover), color in pieces:
         solid = cover >= 0.5
         inner, outer = solid & ~_shrunk(solid, line), ~solid & ~_shrunk(~solid, 1)
-        pixels[place][outer] *= 1 - _HALO
-        pixels[place][inner] = colour + _BRIGHT * (255 - colour)
+        pixels[location][outer] *= 1 - _HALO
+        pixels[location][inner] = color + _BRIGHT * (255 - color)
     return Image.fromarray(pixels.round().astype(np.uint8))
 
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 from PIL import Image
 
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.safe_read import read_plain
 from paceline.config.resnet import Exif
 from paceline.data.index.index import Index, open_split
-from paceline.data.index.manifest import FILE_NAME, Manifest, is_ours, manifest_places
-from paceline.data.transforms.image_header import MOST_BYTES
+from paceline.data.index.manifest import FILE_NAME, Manifest, is_paceline_manifest, manifest_candidates
+from paceline.data.transforms.image_header import MAX_BYTES
 from paceline.data.transforms.image_io import open_rgb
 
 
-def listed(files: Collection[str], run: Path, root: str, manifest: str) -> dict[str, str]:
+def find_listed_images(files: Collection[str], run: Path, root: str, manifest: str) -> dict[str, str]:
     """Each of `files`, as predictions name them, that the data set's index lists -> its absolute path.
 
     root, manifest   folders of the data set and of its manifest, as run.json has them
@@ -31,26 +31,26 @@ def listed(files: Collection[str], run: Path, root: str, manifest: str) -> dict[
     if not root or not os.path.isabs(root):
         return {}
     wanted = {os.path.join(root, file): file for file in files}
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for opened in _manifests(Path(root), manifest):
         own = _is_below(str(opened.folder), run)
         # Photos that were scored are in another split than the million that trained.
         for split in sorted(opened.splits, key=lambda name: name == opened.learnt):
-            if len(found) == len(wanted):
-                return found
-            with suppress(UserError):  # it is damaged, or needs what is not installed: its photos are not shown
+            if len(result) == len(wanted):
+                return result
+            with suppress(PacelineError):  # it is damaged, or needs what is not installed: its photos are not shown
                 index = open_split(opened, split)
                 paths = (os.path.join(root, os.fsdecode(index.relative_name(i))) for i in range(len(index)))
-                found |= {wanted[path]: path for path in paths if path in wanted and (not own or _is_below(path, run))}
-    return found
+                result |= {wanted[path]: path for path in paths if path in wanted and (not own or _is_below(path, run))}
+    return result
 
 
 def _manifests(root: Path, folder: str) -> Iterator[Manifest]:
     """Those of `root`: in it, in the cache, or in the folder of prepare's --out."""
     named = [Path(folder) / FILE_NAME] if os.path.isabs(folder) else []
-    for place in dict.fromkeys((*manifest_places(root), *named)):
+    for path in dict.fromkeys((*manifest_candidates(root), *named)):
         with suppress(DataError):  # gone, or of another version: the page goes without photos
-            manifest = Manifest.load(place)
+            manifest = Manifest.load(path)
             if os.path.realpath(manifest.root_path) == os.path.realpath(root):
                 yield manifest
 
@@ -67,7 +67,7 @@ def read_rgb(file: str | Path, exif: Exif, *, least: tuple[int, int] | None = No
     if not os.path.isabs(file):
         return None
     try:
-        data = read_plain(file, MOST_BYTES) if os.path.exists(file) else _contained(Path(file))
+        data = read_plain(file, MAX_BYTES) if os.path.exists(file) else _contained(Path(file))
         return open_rgb(data, exif, least=least)
     except Exception:  # Pillow's format plugins raise many types on damaged bytes
         return None
@@ -76,7 +76,7 @@ def read_rgb(file: str | Path, exif: Exif, *, least: tuple[int, int] | None = No
 def _contained(path: Path) -> bytes:
     """A record whose name is `path` relative to its data set's folder. Raises DataError where there is none."""
     for folder in path.parents:
-        if is_ours(folder / FILE_NAME):
+        if is_paceline_manifest(folder / FILE_NAME):
             status = os.stat(folder / FILE_NAME)
             index, i = _numbers(folder, status.st_mtime_ns).get(os.fsencode(path.relative_to(folder)), (None, 0))
             if index is not None:

@@ -15,15 +15,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
-from paceline._utils.atomic_write import check_output
-from paceline._utils.commands import EXTRAS, to_install
-from paceline._utils.errors import UserError
-from paceline._utils.text import did_you_mean
+from paceline._utils.atomic_write import check_user_file
+from paceline._utils.commands import EXTRAS, install_command
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import suggest_name
 from paceline.config.constraints import Help
 
 
 @dataclass(frozen=True)
-class Form:
+class ExportFormat:
     """One row."""
 
     suffix: str  # of its files
@@ -51,32 +51,34 @@ class ExportOptions:
 
 GRAPH = ("input", "size", "batch", "score_above", "precision", "compare", "photos")
 FORMS = {
-    "paceline": Form(".safetensors", "verification", "one file that every verb here takes where it takes a run"),
-    "onnx": Form(".onnx", "onnx_export", "from photos to answers, for onnxruntime", (*GRAPH, "calibrate"), ("export",)),
-    "openvino": Form(".xml", "openvino_export", "the same for OpenVINO, and a .bin", GRAPH, ("export", "openvino")),
-    "torch": Form(".pt2", "torch_export", "the same for torch alone: torch.export", GRAPH),
-    "aoti": Form(".pt2", "torch_export", "the same, compiled for this kind of CPU: AOTInductor", GRAPH),
+    "paceline": ExportFormat(".safetensors", "verification", "one file that every verb here takes where it takes a run"),
+    "onnx": ExportFormat(
+        ".onnx", "onnx_export", "from photos to answers, for onnxruntime", (*GRAPH, "calibrate"), ("export",)
+    ),
+    "openvino": ExportFormat(".xml", "openvino_export", "the same for OpenVINO, and a .bin", GRAPH, ("export", "openvino")),
+    "torch": ExportFormat(".pt2", "torch_export", "the same for torch alone: torch.export", GRAPH),
+    "aoti": ExportFormat(".pt2", "torch_export", "the same, compiled for this kind of CPU: AOTInductor", GRAPH),
 }
 
 
-def form_named(name: str, out: Path) -> str:
+def choose_export_format(name: str, out: Path) -> str:
     """The form that --to names, or the first with the suffix of `out`.
 
-    Raises UserError for a form that is not there, for a file of another suffix than the form's or that is none of ours, and where a
-    package is missing.
+    Raises PacelineError for a form that is not there, for a file of another suffix than the form's or that is none of ours, and
+    where a package is missing.
     """
     suffixes = ", ".join(f"{form.suffix} ({known})" for known, form in FORMS.items())
     if not name:
         name = next((known for known, form in FORMS.items() if form.suffix == out.suffix), "")
         if not name:
-            raise UserError(f"--out {out}: its suffix is of no form that is written. Known: {suffixes}.")
+            raise PacelineError(f"--out {out}: its suffix is of no form that is written. Known: {suffixes}.")
     if name not in FORMS:
-        raise UserError(f"--to {name}: no such form. {did_you_mean(name, FORMS) or f'Known: {suffixes}.'}")
+        raise PacelineError(f"--to {name}: no such form. {suggest_name(name, FORMS) or f'Known: {suffixes}.'}")
     if out.suffix != FORMS[name].suffix:
-        raise UserError(f"--out {out}: files of --to {name} end in {FORMS[name].suffix}. Name it so.")
+        raise PacelineError(f"--out {out}: files of --to {name} end in {FORMS[name].suffix}. Name it so.")
     for extra in FORMS[name].extras:
         packages = [re.split("[<=>]", package)[0] for package in EXTRAS[extra]]
         if any(find_spec(package) is None for package in packages):
-            raise UserError(f"--to {name}: {', '.join(packages)} are needed. {to_install(extra)}")
-    check_output(out)
+            raise PacelineError(f"--to {name}: {', '.join(packages)} are needed. {install_command(extra)}")
+    check_user_file(out)
     return name

@@ -20,50 +20,50 @@ from torch import Tensor, nn
 from torch.export import Dim
 from torch.fx.experimental import _config
 
-from paceline._utils.errors import UserError
-from paceline.config.model_card import MOST_PHOTOS, MOST_SIDE
+from paceline._utils.errors import PacelineError
+from paceline.config.model_card import MAX_PHOTOS, MAX_SIDE
 from paceline.data.batch import Batch, DetectionBatch, InstanceBatch
-from paceline.data.loader.aspect_buckets import buckets
+from paceline.data.loader.aspect_buckets import make_buckets
 from paceline.inference.graph.graph_model import BOXES, CLASSES
-from paceline.inference.trained_model import Trained
-from paceline.models.ops.dispatch import Suppression, fixed
+from paceline.inference.trained_model import TrainedModel
+from paceline.models.ops.dispatch import Suppression, static_shapes
 from paceline.models.registry import WORKLOADS
 
 if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions
 
-LEAST_SIDE = 64  # of inputs of any shape
+MIN_SIDE = 64  # of inputs of any shape
 
 
 class Graph(nn.Module):
     """Photos in, named answers out. Its `forward` is what the forms take down."""
 
-    def __init__(self, trained: Trained, flags: ExportOptions) -> None:
-        """Raises UserError for a workload that is not ours, and for flags that its network cannot have."""
+    def __init__(self, trained: TrainedModel, flags: ExportOptions) -> None:
+        """Raises PacelineError for a workload that is not ours, and for flags that its network cannot have."""
         super().__init__()
         self.task, self.flags, recipe = trained.recipe.task, flags, trained.recipe
         if self.task not in WORKLOADS:
-            raise UserError(f"--to {flags.to}: for networks of {', '.join(WORKLOADS)}; this workload is your own.")
+            raise PacelineError(f"--to {flags.to}: for networks of {', '.join(WORKLOADS)}; this workload is your own.")
         self.model: Any = trained.model.cpu().to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
         if flags.score_above is not None:
             if self.task == "classification" or not 0 <= flags.score_above < 1:
-                raise UserError(f"--score-above {flags.score_above:g}: of objects, in [0, 1).")
+                raise PacelineError(f"--score-above {flags.score_above:g}: of objects, in [0, 1).")
             detect = replace(recipe.model.detect, score_above=flags.score_above)
             self.model.settings = replace(recipe.model, detect=detect)
         self.shape: tuple[int, int] | None = _shape(trained, flags.size)  # None: any
         # Of both sides; and the shapes that `predict` pads to, none: to the next multiple.
         self.multiple, self.shapes = getattr(recipe.input, "multiple", 1), ()
         if getattr(recipe.input, "padding", "") == "buckets":
-            self.shapes = buckets(recipe.input.short[-1], recipe.input.long, self.multiple)
-        if not 1 <= flags.batch <= MOST_PHOTOS:
-            raise UserError(f"--batch {flags.batch}: photos of one call, 1 to {MOST_PHOTOS}.")
+            self.shapes = make_buckets(recipe.input.short[-1], recipe.input.long, self.multiple)
+        if not 1 <= flags.batch <= MAX_PHOTOS:
+            raise PacelineError(f"--batch {flags.batch}: photos of one call, 1 to {MAX_PHOTOS}.")
         if flags.compare < 0:
-            raise UserError(f"--compare {flags.compare}: photos to compare answers on, 0 or more.")
+            raise PacelineError(f"--compare {flags.compare}: photos to compare answers on, 0 or more.")
 
     def halve(self) -> None:
         """Compute the network in fp16. Decoding and suppression stay float32, as in training of mixed precision."""
         self.model.network.half()
-        self.model.normalise = nn.Sequential(self.model.normalise, _Half())
+        self.model.normalize = nn.Sequential(self.model.normalize, _Half())
 
     @property
     def any_batch(self) -> bool:
@@ -90,13 +90,13 @@ class Graph(nn.Module):
         if self.task == "classification":
             return (self.model.predict(Batch(images, none, none)).float().softmax(dim=1),)
         if self.task == "ssd":
-            found = self.model.predict(DetectionBatch(images, none, none, none))
+            result = self.model.predict(DetectionBatch(images, none, none, none))
             height, width = images.shape[2:]
-            return _columns(found, found.new_tensor([width, height, width, height]))
+            return _columns(result, result.new_tensor([width, height, width, height]))
         assert sizes is not None
-        found = self.model.predict(InstanceBatch(images, none, none, none, sizes, none, none, none))
-        columns = _columns(found.detections, sizes.flip(1).repeat(1, 2).unsqueeze(1))
-        return columns if found.masks is None else (*columns, found.masks)
+        result = self.model.predict(InstanceBatch(images, none, none, none, sizes, none, none, none))
+        columns = _columns(result.detections, sizes.flip(1).repeat(1, 2).unsqueeze(1))
+        return columns if result.masks is None else (*columns, result.masks)
 
     def example(self) -> tuple[Tensor, ...]:
         """Grey photos in the arguments' shapes."""
@@ -109,20 +109,20 @@ class Graph(nn.Module):
         return (images, sizes) if self.task == "maskrcnn" else (images,)
 
     def traced(self, *, suppression: Suppression | None = None) -> torch.export.ExportedProgram:
-        """The graph, taken down once; it holds no paths of this machine. suppression: see `fixed`."""
+        """The graph, taken down once; it holds no paths of this machine. suppression: see `static_shapes`."""
         import torchvision  # noqa: F401  # which knows its kernels' shapes without running them
 
         example, sides = self.example(), {}
         if self.shape is None:
             first = 1 if self.flags.input == "uint8" else 2
             # From two cells at stride 32: torch traces no map of one.
-            ends = {"min": -(-LEAST_SIDE // self.multiple), "max": MOST_SIDE // self.multiple}
+            ends = {"min": -(-MIN_SIDE // self.multiple), "max": MAX_SIDE // self.multiple}
             names = enumerate(("rows", "columns"), first)
-            sides = {place: self.multiple * Dim(name, **ends) for place, name in names}
+            sides = {index: self.multiple * Dim(name, **ends) for index, name in names}
         elif self.task == "maskrcnn":
             with torch.no_grad():
                 self(*example)  # which makes the anchors, constants of the graph then
-        with torch.no_grad(), fixed(suppression=suppression), _any_shape() if sides else nullcontext():
+        with torch.no_grad(), static_shapes(suppression=suppression), _any_shape() if sides else nullcontext():
             photos = {0: Dim("batch")} if self.any_batch else sides or None
             shapes = {"photos": photos, **({"sizes": None} if len(example) == 2 else {})}
             program = torch.export.export(self, example, dynamic_shapes=shapes, strict=False)
@@ -151,27 +151,27 @@ class _Half(nn.Module):
         return images.half()
 
 
-def _columns(found: Tensor, extent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _columns(result: Tensor, extent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(B, D, 6) of fractions -> boxes in pixels, scores, labels."""
-    return found[..., :4] * extent, found[..., 4], found[..., 5].to(torch.int64) - 1
+    return result[..., :4] * extent, result[..., 4], result[..., 5].to(torch.int64) - 1
 
 
-def _shape(trained: Trained, size: str) -> tuple[int, int] | None:
+def _shape(trained: TrainedModel, size: str) -> tuple[int, int] | None:
     """H, W: as --size has it; of Mask R-CNN without it None, any shape; of others the only one.
 
-    Raises UserError for what is no size, or none that the network takes.
+    Raises PacelineError for what is no size, or none that the network takes.
     """
     recipe, workload = trained.recipe, trained.workload
     if recipe.task != "maskrcnn":
         shape = workload.network.eval_shape(recipe, 1, 1)
         if size:
-            raise UserError(f"--size {size}: for Mask R-CNN and Faster R-CNN; this one takes {shape[0]}x{shape[1]}.")
+            raise PacelineError(f"--size {size}: for Mask R-CNN and Faster R-CNN; this one takes {shape[0]}x{shape[1]}.")
         return shape
     multiple = recipe.input.multiple
     if not size:
         return None
-    found = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
-    shape = (int(found[1]), int(found[2])) if found else (0, 0)
-    if any(side % multiple or not multiple <= side <= MOST_SIDE for side in shape):
-        raise UserError(f"--size {size}: height x width, multiples of {multiple} up to {MOST_SIDE}, as in 800x1344.")
+    result = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
+    shape = (int(result[1]), int(result[2])) if result else (0, 0)
+    if any(side % multiple or not multiple <= side <= MAX_SIDE for side in shape):
+        raise PacelineError(f"--size {size}: height x width, multiples of {multiple} up to {MAX_SIDE}, as in 800x1344.")
     return shape

@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from paceline._utils.errors import DataError, UserError
-from paceline._utils.formatting import metric_label
-from paceline._utils.text import counted
-from paceline.config.run import FOLD, Controls, data_from_here, fill
+from paceline._utils.errors import DataError, PacelineError
+from paceline._utils.formatting import format_metric_name
+from paceline._utils.text import format_count
+from paceline.config.run import FOLD, RunOptions, from_json, relative_data
 from paceline.distributed.comm.launcher import read_launch
-from paceline.distributed.comm.world import open_world
+from paceline.distributed.comm.world import open_distributed
 from paceline.inference.export.graph import Graph
-from paceline.inference.export.sample_photos import inputs, named_photos
+from paceline.inference.export.sample_photos import load_sample_images, select_named_images
 from paceline.inference.graph.evaluate import evaluate_file
-from paceline.inference.graph.graph_model import Input, calls, open_graph
+from paceline.inference.graph.graph_model import GraphInput, make_graph_calls, open_graph
 from paceline.inference.photos import Photo
-from paceline.inference.trained_model import Trained
-from paceline.models.datamodule import spread
+from paceline.inference.trained_model import TrainedModel
+from paceline.models.datamodule import select_evenly
 from paceline.models.task import Task
 from paceline.training.open_data import open_task
 
@@ -43,29 +43,29 @@ METRICS = ("top1", "box_ap", "mask_ap")
 PHOTOS_A_CALL = 8  # where the file takes any number
 
 
-class Calibrated:
+class CalibrationData:
     """A run's data, for the ranges and for the loss."""
 
-    def __init__(self, trained: Trained, flags: ExportOptions) -> None:
-        """Raises UserError where there are no photos to calibrate on, or none to score; see `--compare 0`."""
+    def __init__(self, trained: TrainedModel, flags: ExportOptions) -> None:
+        """Raises PacelineError where there are no photos to calibrate on, or none to score; see `--compare 0`."""
         if flags.calibrate < 1:
-            raise UserError(f"--calibrate {flags.calibrate}: photos to find the numbers' ranges on, 1 or more.")
+            raise PacelineError(f"--calibrate {flags.calibrate}: photos to find the numbers' ranges on, 1 or more.")
         self.trained, self.flags = trained, flags
         self.task = None if flags.photos and not flags.compare else _task(trained)
 
     def photos(self) -> Iterator[Photo]:
         """Up to `flags.calibrate` of --photos, else of the photos that the run learned from, evenly spread."""
         if self.flags.photos:
-            yield from named_photos(self.flags.photos, self.flags.calibrate)
+            yield from select_named_images(self.flags.photos, self.flags.calibrate)
         elif self.task is not None:
-            numbers = self.task.data.train_numbers[spread(self.task.data.train_images, self.flags.calibrate)]
+            numbers = self.task.data.train_numbers[select_evenly(self.task.data.train_images, self.flags.calibrate)]
             yield from (self.task.data.train_index.read(int(number)) for number in numbers)
 
-    def inputs(self, graph: Graph) -> list[Input]:
-        """`photos` as the graph takes them. Raises UserError without a readable one."""
-        return inputs(self.trained, self.flags, graph.shape if self.flags.size else None, self.photos())
+    def inputs(self, graph: Graph) -> list[GraphInput]:
+        """`photos` as the graph takes them. Raises PacelineError without a readable one."""
+        return load_sample_images(self.trained, self.flags, graph.shape if self.flags.size else None, self.photos())
 
-    def quantise(self, graph: Graph, photos: list[Input], floats: Path, out: Path) -> str:
+    def quantize(self, graph: Graph, photos: list[GraphInput], floats: Path, out: Path) -> str:
         """Write `out`, the ONNX file `floats` in eight bits by the ranges in these photos -> a line about it."""
         import onnxruntime
         from onnx import load
@@ -78,13 +78,13 @@ class Calibrated:
         # Weights that are multiplied by their normalisation's scale become constants: others have no int8.
         runtime.InferenceSession(floats, folding, providers=["CPUExecutionProvider"])
         model = load(out)
-        chosen = in_eight_bits(model.graph)
+        chosen = list_int8_nodes(model.graph)
         count = min(len(photos), PHOTOS_A_CALL) if graph.any_batch else self.flags.batch
         names = [one.name for one in model.graph.input]
 
         class Reader(CalibrationDataReader):
             def __init__(self) -> None:
-                self.left = calls(photos, count, graph.flags.input, sized=len(names) > 1)
+                self.left = make_graph_calls(photos, count, graph.flags.input, sized=len(names) > 1)
 
             def get_next(self) -> Any:
                 arguments = next(self.left, None)
@@ -104,23 +104,23 @@ class Calibrated:
         written = load(out).graph
         unpacked = {value for node in written.node if node.op_type == "DequantizeLinear" for value in node.output}
         layers = [node.input[1] in unpacked for node in written.node if node.op_type in LAYERS]
-        return f"{sum(layers)} of {len(layers)} layers in int8, by the ranges in {counted(len(photos), 'photo')}"
+        return f"{sum(layers)} of {len(layers)} layers in int8, by the ranges in {format_count(len(photos), 'photo')}"
 
     def loss(self, files: Mapping[str, Path]) -> Iterator[str]:
         """What the whole validation set scores by two files, by name, and the difference; a line a metric."""
         if not self.flags.compare or self.task is None:
             yield "its loss was not measured, as --compare 0 asks"
             return
-        (one, before), (other, after) = ((name, scores(file, self.task)) for name, file in files.items())
-        photos = counted(self.task.data.val_images, "validation photo")
+        (one, before), (other, after) = ((name, score_export(file, self.task)) for name, file in files.items())
+        photos = format_count(self.task.data.val_images, "validation photo")
         for name in METRICS:
             if before.get(name, -1) >= 0:  # COCO's -1: there are no objects
                 was, now = 100 * before[name], 100 * after[name]
                 change = f"{abs(was - now):.2f} {'lost' if was >= now else 'gained'}"
-                yield f"{metric_label(name)} of {photos}, in percent: {was:.2f} in {one}, {now:.2f} in {other}: {change}"
+                yield f"{format_metric_name(name)} of {photos}, in percent: {was:.2f} in {one}, {now:.2f} in {other}: {change}"
 
 
-def in_eight_bits(graph: Any) -> list[str]:
+def list_int8_nodes(graph: Any) -> list[str]:
     """The names of an ONNX graph's nodes that are computed so; they come in the order of computation."""
     takers: dict[str, list[str]] = {}
     for node in graph.node:
@@ -139,20 +139,20 @@ def in_eight_bits(graph: Any) -> list[str]:
     return names
 
 
-def _task(trained: Trained) -> Task:
+def _task(trained: TrainedModel) -> Task:
     """The run's data as it was evaluated on them."""
     facts = trained.facts
     try:
-        if not (data := data_from_here(facts)):
+        if not (data := relative_data(facts)):
             raise DataError("no data set is noted")
-        saved = fill(Controls(), facts.controls, f"{trained.folder}: controls")
-        controls = Controls(data=data, **{name: getattr(saved, name) for name in ("limit_train", "limit_val", *FOLD)})
-        with open_world(read_launch({}), device=torch.device("cpu")) as world:
+        saved = from_json(RunOptions(), facts.controls, f"{trained.folder}: controls")
+        controls = RunOptions(data=data, **{name: getattr(saved, name) for name in ("limit_train", "limit_val", *FOLD)})
+        with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
             task = open_task(trained.recipe, controls, world)
         if tuple(task.data.classes) != trained.classes:
             raise DataError("its data set has other classes now")
-    except UserError as problem:
-        raise UserError(
+    except PacelineError as problem:
+        raise PacelineError(
             f"{trained.folder}: int8 needs photos to calibrate on, and those that the run was evaluated on to measure its loss, "
             f"which are not here ({str(problem).splitlines()[0].rstrip('.')}). Calibrate on others, and measure nothing: "
             "--photos DIR --compare 0"
@@ -160,9 +160,9 @@ def _task(trained: Trained) -> Task:
     return task
 
 
-def scores(file: Path, task: Task) -> Mapping[str, float]:
+def score_export(file: Path, task: Task) -> Mapping[str, float]:
     """The metrics of the task's validation set, scored through a file."""
-    with open_world(read_launch({}), device=torch.device("cpu")) as world:
+    with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         return evaluate_file(
             open_graph(file), task, key=f"export/{file.name}", batch=PHOTOS_A_CALL, world=world, passed=lambda _: None
         ).metrics

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline._utils.atomic_write import LINE, check_output, write_output
+from paceline._utils.atomic_write import LINE, check_user_file, write_user_file
 from paceline._utils.version import __version__
 from paceline.config.model_card import METADATA
-from paceline.inference.export.int8 import Calibrated
-from paceline.inference.export.verification import Written
+from paceline.inference.export.int8 import CalibrationData
+from paceline.inference.export.verification import WrittenGraph
 from paceline.inference.graph import onnx_reader
-from paceline.inference.trained_model import Trained
+from paceline.inference.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions
@@ -43,37 +43,37 @@ def _shape_of_kept(boxes: Tensor, valid: Tensor, classes: Tensor, iou: float, by
 
 
 def one_node(boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None) -> Tensor:
-    """`keep_fixed`'s first answer as the operator that `_translations` knows; it is only traced, never run."""
+    """`nms_fixed`'s first answer as the operator that `_translations` knows; it is only traced, never run."""
     kinds = valid.long() if classes is None else classes
     lists = boxes.flatten(0, -3), valid.flatten(0, -2), kinds.flatten(0, -2)
     return torch.ops.paceline.keep(*lists, iou, classes is not None).view(valid.shape)
 
 
-def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
+def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[str]:
     """Write the file and its reader, OUT with _predict.py in place of its suffix.
 
-    Raises UserError where a flag does not fit, something else is beside it, or the answers differ.
+    Raises PacelineError where a flag does not fit, something else is beside it, or the answers differ.
     """
     beside = out.with_name(f"{out.stem}_predict.py")
-    check_output(beside, "beside --out")
-    data = Calibrated(trained, flags) if flags.precision == "int8" else None
-    made = Written(trained, flags)
+    check_user_file(beside, "beside --out")
+    data = CalibrationData(trained, flags) if flags.precision == "int8" else None
+    made = WrittenGraph(trained, flags)
     photos = data.inputs(made.graph) if data else []
     with made.placed(out) as part:
-        taken_down(made).save(part, external_data=False)
+        export_program(made).save(part, external_data=False)
         if data is not None:
             floats = part.rename(part.with_name("fp32.onnx"))
-            yield data.quantise(made.graph, photos, floats, part)
+            yield data.quantize(made.graph, photos, floats, part)
             _sign(part, made)
             yield from data.loss({"fp32": floats, "int8": part})
         else:
             yield from made.checked(part)
     text = READER.read_text(encoding="utf-8").replace("MODEL.onnx", out.name)
-    write_output(beside, f"{LINE}reads {out.name}\n{text}")
+    write_user_file(beside, f"{LINE}reads {out.name}\n{text}")
     yield f"{beside}: answers with it, by numpy, Pillow and onnxruntime alone:  python {beside} PHOTO"
 
 
-def taken_down(made: Written) -> Any:
+def export_program(made: WrittenGraph) -> Any:
     """The graph as torch.onnx's program, with the facts in its metadata and without paths of this machine."""
     traced = made.graph.traced(suppression=one_node)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -97,7 +97,7 @@ def taken_down(made: Written) -> Any:
     return program
 
 
-def _sign(part: Path, made: Written) -> None:
+def _sign(part: Path, made: WrittenGraph) -> None:
     """Write the facts into a file that onnxruntime's quantisation has signed with its own name."""
     import onnx
 
@@ -121,8 +121,8 @@ def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:
         count = op.Shape(self, start=dim, end=dim + 1 if dim != -1 else None)
         order = {"axis": dim, "largest": int(descending), "sorted": 1}
         if self.dtype.name in ("UINT8", "BOOL"):  # TopK has none of them
-            values, places = op.TopK(op.Cast(self, to=TensorProto.INT32), count, **order)
-            return op.Cast(values, to=self.dtype.value), places
+            values, locations = op.TopK(op.Cast(self, to=TensorProto.INT32), count, **order)
+            return op.Cast(values, to=self.dtype.value), locations
         return op.TopK(self, count, **order)
 
     def keep(boxes: Any, valid: Any, classes: Any, iou: float, by_class: bool) -> Any:
@@ -137,12 +137,12 @@ def _translations() -> dict[Callable[..., Any], Callable[..., Any]]:
             )
             enters = op.And(enters, own)
         scores = op.Where(enters, constant(np.arange(count, 0, -1)[None, None], np.float32), constant(0, np.float32))
-        found = op.NonMaxSuppression(
+        result = op.NonMaxSuppression(
             boxes, scores, constant([count], np.int64), constant([iou], np.float32), constant([0.5], np.float32)
         )
-        places = op.Gather(found, constant([0, 2], np.int64), axis=1)
+        locations = op.Gather(result, constant([0, 2], np.int64), axis=1)
         none = op.And(valid, constant(False, np.bool_))
-        taken = op.Expand(constant([True], np.bool_), op.Shape(found, start=0, end=1))
-        return op.ScatterND(none, places, taken)
+        taken = op.Expand(constant([True], np.bool_), op.Shape(result, start=0, end=1))
+        return op.ScatterND(none, locations, taken)
 
     return {torch.ops.aten.sort.stable: stable_sort, torch.ops.paceline.keep.default: keep}

@@ -11,31 +11,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline._utils.atomic_write import whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_writer
+from paceline._utils.errors import PacelineError
 from paceline._utils.hashing import file_sha256
 from paceline.config.model_card import METADATA
-from paceline.inference.export.onnx_export import taken_down
-from paceline.inference.export.verification import Written
+from paceline.inference.export.onnx_export import export_program
+from paceline.inference.export.verification import WrittenGraph
 from paceline.inference.graph.runtimes import EXACT
-from paceline.inference.trained_model import Trained
+from paceline.inference.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions
 
 
-def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
-    """Write the file and its numbers. Raises UserError where a flag does not fit, something else is there, or the answers differ."""
+def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[str]:
+    """Write the file and its numbers. Raises PacelineError if a flag does not fit, the file exists, or the predictions differ."""
     numbers = out.with_suffix(".bin")
     if os.path.lexists(numbers) and not out.exists():
-        raise UserError(f"--out {out}: its numbers would replace {numbers}, which is none of ours. Name another file.")
+        raise PacelineError(f"--out {out}: its numbers would replace {numbers}, which is none of ours. Name another file.")
     import openvino
 
-    made = Written(trained, flags)
+    made = WrittenGraph(trained, flags)
     with made.placed(out) as part:
         graph = part.with_suffix(".onnx")
-        taken_down(made).save(graph, external_data=False)
-        model = converted(graph)
+        export_program(made).save(graph, external_data=False)
+        model = convert_onnx(graph)
         model.set_friendly_name(METADATA)  # which the first line of the file begins with
         beside, digest = part.with_suffix(".bin"), ""
         for _ in range(2):  # the second time with the first one's numbers in its card
@@ -43,12 +43,12 @@ def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
             openvino.save_model(model, part, compress_to_fp16=False)
             digest = file_sha256(beside)
         yield from made.checked(part)
-        with whole(numbers) as placed:
+        with atomic_writer(numbers) as placed:
             beside.rename(placed)
     yield f"{out} and {numbers}: keep them together.  openvino.Core().compile_model({str(out)!r}, 'CPU', {EXACT})"
 
 
-def converted(graph: Path) -> Any:
+def convert_onnx(graph: Path) -> Any:
     """An ONNX file as OpenVINO's model."""
     import openvino
 

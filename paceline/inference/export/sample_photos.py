@@ -10,74 +10,74 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline._utils.errors import DataError, UserError
-from paceline.config.run import data_from_here
+from paceline._utils.errors import DataError, PacelineError
+from paceline.config.run import relative_data
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest, find_manifest
-from paceline.inference.graph.graph_model import Input
+from paceline.inference.graph.graph_model import GraphInput
 from paceline.inference.graph.onnx_reader import as_input
 from paceline.inference.photo_paths import find_photos
-from paceline.inference.photos import Photo, encoded
-from paceline.inference.torch_predictor import Predictor
-from paceline.inference.trained_model import Trained
-from paceline.models.datamodule import spread
+from paceline.inference.photos import Photo, encode_photo
+from paceline.inference.torch_predictor import TorchPredictor
+from paceline.inference.trained_model import TrainedModel
+from paceline.models.datamodule import select_evenly
 
 if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions
 
 
-def inputs(
-    trained: Trained, flags: ExportOptions, shape: tuple[int, int] | None = None, photos: Iterable[Photo] | None = None
-) -> list[Input]:
+def load_sample_images(
+    trained: TrainedModel, flags: ExportOptions, shape: tuple[int, int] | None = None, photos: Iterable[Photo] | None = None
+) -> list[GraphInput]:
     """The photos that are readable, of `photos`; else of --photos or the run's validation set `flags.compare`, evenly spread.
 
     shape  H, W of the file's input; None: the input that `predict` makes of each photo
-    Raises UserError where there are none, with what to do.
+    Raises PacelineError where there are none, with what to do.
     """
-    found, recipe, read = [], trained.recipe, Predictor(trained).reader()
+    results, recipe, read = [], trained.recipe, TorchPredictor(trained).reader()
     for photo in _photos(trained, flags) if photos is None else photos:
         try:
             seen = read(photo)
         except DataError:  # damaged
             continue
         if shape is None:
-            found.append(Input(seen.pixels, seen.label.size if recipe.task == "maskrcnn" else seen.pixels.shape[:2]))
+            results.append(GraphInput(seen.pixels, seen.label.size if recipe.task == "maskrcnn" else seen.pixels.shape[:2]))
         else:
             rules = {"task": recipe.task, "input": asdict(recipe.input), "height": shape[0], "width": shape[1]}
-            found.append(Input(*as_input(encoded(photo)[0], rules)[:2]))
-    if not found:
-        raise UserError(f"{flags.photos or trained.folder}: none of its photos can be read.")
-    return found
+            results.append(GraphInput(*as_input(encode_photo(photo)[0], rules)[:2]))
+    if not results:
+        raise PacelineError(f"{flags.photos or trained.folder}: none of its photos can be read.")
+    return results
 
 
-def named_photos(folder: str, most: int) -> list[Path]:
+def select_named_images(folder: str, most: int) -> list[Path]:
     """Those of --photos, evenly spread."""
     photos = find_photos([Path(folder).expanduser()]).photos
-    return [photos[place] for place in spread(len(photos), most)]
+    return [photos[location] for location in select_evenly(len(photos), most)]
 
 
-def _photos(trained: Trained, flags: ExportOptions) -> Iterator[Photo]:
+def _photos(trained: TrainedModel, flags: ExportOptions) -> Iterator[Photo]:
     if flags.photos:
-        yield from named_photos(flags.photos, flags.compare)
+        yield from select_named_images(flags.photos, flags.compare)
         return
     try:
         index = open_split(_manifest(trained), "val")
-    except UserError as problem:
-        raise UserError(
+    except PacelineError as problem:
+        raise PacelineError(
             f"{trained.folder}: the photos that it was evaluated on are not here ({str(problem).splitlines()[0].rstrip('.')}). "
             "Compare answers on others with --photos DIR, or write a file that nobody has compared: --compare 0"
         ) from None
-    yield from (index.read(int(place)) for place in spread(len(index), flags.compare))
+    yield from (index.read(int(location)) for location in select_evenly(len(index), flags.compare))
 
 
-def _manifest(trained: Trained) -> Manifest:
+def _manifest(trained: TrainedModel) -> Manifest:
     """Of the data set that the run was trained on. Raises DataError where it is not here."""
     facts = trained.facts
     noted = facts.data.get("manifest")
     if isinstance(noted, str) and Path(noted).is_dir():
         return Manifest.load(Path(noted))
-    place = data_from_here(facts)
-    found = find_manifest(Path(place).expanduser()) if place else None
-    if found is None:
-        raise DataError("no data set is noted" if not place else f"{place}: not prepared here")
-    return Manifest.load(found)
+    location = relative_data(facts)
+    result = find_manifest(Path(location).expanduser()) if location else None
+    if result is None:
+        raise DataError("no data set is noted" if not location else f"{location}: not prepared here")
+    return Manifest.load(result)

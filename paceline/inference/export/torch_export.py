@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING
 import torch
 
 from paceline._utils.atomic_write import IN_ZIP
-from paceline._utils.errors import UserError
-from paceline.inference.export.verification import Written
-from paceline.inference.trained_model import Trained
+from paceline._utils.errors import PacelineError
+from paceline.inference.export.verification import WrittenGraph
+from paceline.inference.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions
 
 
-def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
-    """Raises UserError where a flag does not fit, there is no compiler, something else is there, or the answers differ."""
+def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[str]:
+    """Raises PacelineError where a flag does not fit, there is no compiler, something else is there, or the answers differ."""
     compiled = flags.to == "aoti"
     compiler = os.environ.get("CXX", "g++")
     if compiled and shutil.which(compiler) is None:
-        raise UserError(f"--to aoti: it is compiled, and there is no {compiler} here. --to torch needs none.")
-    made = Written(trained, flags)
+        raise PacelineError(f"--to aoti: it is compiled, and there is no {compiler} here. --to torch needs none.")
+    made = WrittenGraph(trained, flags)
     program = made.graph.traced()
     with made.placed(out) as part:
         if compiled:

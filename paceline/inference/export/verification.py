@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from paceline._utils.atomic_write import folder_part, whole, write_output
-from paceline._utils.errors import UserError
-from paceline._utils.text import counted, some
+from paceline._utils.atomic_write import atomic_writer, new_folder_part, write_user_file
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import format_count, join_names
 from paceline.config.model_card import NCHW, NHWC, make_card
-from paceline.distributed.device.provenance import versions
+from paceline.distributed.device.provenance import collect_versions
 from paceline.inference.export.graph import Graph
-from paceline.inference.export.sample_photos import inputs
-from paceline.inference.graph.graph_model import Input, through
-from paceline.inference.graph.runtimes import Run, run_of
-from paceline.inference.torch_predictor import Predictor
-from paceline.inference.trained_model import Trained
+from paceline.inference.export.sample_photos import load_sample_images
+from paceline.inference.graph.graph_model import GraphInput, run_on_images
+from paceline.inference.graph.runtimes import Run, open_session
+from paceline.inference.torch_predictor import TorchPredictor
+from paceline.inference.trained_model import TrainedModel
 from paceline.models.ops.boxes import pairwise_iou
 from paceline.training.checkpoint.write import safetensors_chunks
 from paceline.training.logging.events import metrics_of
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions
 
 
-class Written:
+class WrittenGraph:
     """A graph on its way into a file. The model answers first, then its precision changes."""
 
-    def __init__(self, trained: Trained, flags: ExportOptions) -> None:
-        """Raises UserError for flags that do not fit, and where there are no photos to compare answers on."""
+    def __init__(self, trained: TrainedModel, flags: ExportOptions) -> None:
+        """Raises PacelineError for flags that do not fit, and where there are no photos to compare answers on."""
         self.trained, self.flags = trained, flags
-        self.graph, self._card = Graph(trained, flags), json.loads(card_of(trained))
+        self.graph, self._card = Graph(trained, flags), json.loads(make_model_card(trained))
         settings = getattr(self.graph.model, "settings", None)
         self._least = settings and settings.detect.score_above
-        asked = flags.compare and flags.precision != "int8"  # whose loss is measured in its place
-        self.photos = self._given = inputs(trained, flags) if asked else []
-        self._own = self._exact = own_answers(self.graph, self.photos)
-        if asked and flags.size:  # other inputs than those of `predict`
-            self._given = inputs(trained, flags, self.graph.shape)
-            self._exact = own_answers(self.graph, self._given)
+        requested = flags.compare and flags.precision != "int8"  # whose loss is measured in its place
+        self.photos = self._given = load_sample_images(trained, flags) if requested else []
+        self._own = self._exact = run_model(self.graph, self.photos)
+        if requested and flags.size:  # other inputs than those of `predict`
+            self._given = load_sample_images(trained, flags, self.graph.shape)
+            self._exact = run_model(self.graph, self._given)
         if flags.precision == "fp16":
             self.graph.halve()
 
@@ -56,7 +56,7 @@ class Written:
         """
         graph = self.graph
         height, width = graph.shape or (None, None)
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "layout": NHWC if self.flags.input == "uint8" else NCHW,
             "height": height,
             "width": width,
@@ -67,37 +67,37 @@ class Written:
             **({} if graph.shape else {"shapes": graph.shapes}),
         }
         if self._least is not None:
-            found["score_above"] = self._least
-        return json.dumps({**self._card, "graph": found})
+            result["score_above"] = self._least
+        return json.dumps({**self._card, "graph": result})
 
     @contextmanager
     def placed(self, out: Path) -> Iterator[Path]:
         """A path to write to; what is there when the block ends takes the place of `out`. Its name is a .pt2's inner folder.
 
-        Raises UserError where it cannot be written.
+        Raises PacelineError where it cannot be written.
         """
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            with folder_part(out) as folder:
+            with new_folder_part(out) as folder:
                 part = folder / f"model{out.suffix}"
                 yield part
-                with whole(out) as placed:
+                with atomic_writer(out) as placed:
                     part.rename(placed)
         except OSError as problem:
-            raise UserError(f"--out {out}: cannot be written ({problem.strerror}). Name another file.") from None
+            raise PacelineError(f"--out {out}: cannot be written ({problem.strerror}). Name another file.") from None
 
     def checked(self, part: Path) -> Iterator[str]:
-        """Compare the file's answers, and say how much they differ. Raises UserError where that is more than sums of fp32 explain."""
+        """Compare the file's predictions and report the differences. Raises PacelineError if fp32 sums do not explain them."""
         if not self.photos:
             yield "not compared with the model's own answers, as --compare 0 asks"
             return
         if (precision := self.trained.facts.system.get("precision", "fp32")) != self.flags.precision:
             yield f"the run computes in {precision}, this file in {self.flags.precision}: their answers differ by that"
-        given = answers(run_of(part), self.graph, self._given)
-        exact = compare(self._exact, given, self._least or 0.0)
+        given = run_graph(open_session(part), self.graph, self._given)
+        exact = compare_predictions(self._exact, given, self._least or 0.0)
         said = exact.in_words(self.graph.outputs)
         if self.flags.precision == "fp32" and not exact.small:
-            raise UserError(
+            raise PacelineError(
                 f"--out {self.flags.out}: not written, its answers are not the model's: {said}. Bounds: scores {SCORE:g}, boxes "
                 f"{BOX:g} px, masks {MASK:g}. --compare 0 writes it all the same"
             )
@@ -105,7 +105,7 @@ class Written:
             yield f"compared with the network on inputs of {self.flags.size}: {said}"
             for own, its, boxes in zip(self.photos, self._given, (one[0] for one in given)):
                 boxes *= np.array([own.size[1] / its.size[1], own.size[0] / its.size[0]] * 2, np.float32)
-            said = compare(self._own, given, self._least or 0.0).in_words(self.graph.outputs)
+            said = compare_predictions(self._own, given, self._least or 0.0).in_words(self.graph.outputs)
         yield f"compared with `predict` on the same photos: {said}"
 
 
@@ -115,31 +115,31 @@ class Written:
 OF_RUN = {"sha256": "id", "started": "started", "git_commit": "commit"}
 
 
-def write(trained: Trained, out: Path, flags: ExportOptions) -> Iterator[str]:
-    """Write `out`. Raises UserError where something else is there, or a class has a name that no card takes."""
+def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[str]:
+    """Write `out`. Raises PacelineError where something else is there, or a class has a name that no card takes."""
     try:
-        card = card_of(trained)
-    except UserError as problem:
-        raise UserError(f"{trained.folder}: {problem}") from None
+        card = make_model_card(trained)
+    except PacelineError as problem:
+        raise PacelineError(f"{trained.folder}: {problem}") from None
     tensors = {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()}
-    write_output(out, safetensors_chunks(tensors, card))
+    write_user_file(out, safetensors_chunks(tensors, card))
     yield (
-        f"{out}: {trained.checkpoint} of {trained.folder}, {counted(len(trained.classes), 'class')} "
-        f"({some(trained.classes, 3)}), {out.stat().st_size / 2**20:.1f} MiB"
+        f"{out}: {trained.checkpoint} of {trained.folder}, {format_count(len(trained.classes), 'class')} "
+        f"({join_names(trained.classes, 3)}), {out.stat().st_size / 2**20:.1f} MiB"
     )
 
 
-def card_of(trained: Trained) -> str:
-    """The card of an opened model. Raises UserError as `make_card`."""
+def make_model_card(trained: TrainedModel) -> str:
+    """The card of an opened model. Raises PacelineError as `make_card`."""
     facts, more = trained.facts.as_dict(), {"recipe": asdict(trained.recipe), "step": trained.step}
     if trained.folder.is_dir():  # a run; a file has brought its own card, or has none of this
-        predictor = Predictor(trained)
-        found = metrics_of(event) if (event := predictor.evaluation()) else {}
+        predictor = TorchPredictor(trained)
+        result = metrics_of(event) if (event := predictor.evaluation()) else {}
         came = {name: facts[key] for key, name in OF_RUN.items() if facts.get(key)}
-        more["metrics"] = {name: value for name, value in found.items() if abs(value) < 1e300}
+        more["metrics"] = {name: value for name, value in result.items() if abs(value) < 1e300}
         more |= {"best_f1": best} if (best := predictor.best_f1()) else {}
         more["run"] = {"folder": trained.folder.resolve().name, "checkpoint": trained.checkpoint, **came}
-    return make_card({"versions": versions(), **facts}, **more)
+    return make_card({"versions": collect_versions(), **facts}, **more)
 
 
 # Compares a written form's answers with the run's own, matched one to one, and finds the largest difference.
@@ -158,7 +158,7 @@ SCORE, BOX, MASK = 1e-4, 1e-2, 1e-2
 
 
 @dataclass
-class Difference:
+class GraphDifference:
     """The largest ones between the answers for n photos."""
 
     photos: int
@@ -176,49 +176,49 @@ class Difference:
 
     def in_words(self, outputs: Sequence[str]) -> str:
         """On one line."""
-        what = counted(self.photos, "image")
+        what = format_count(self.photos, "image")
         if "boxes" not in outputs:
             return f"{what}: largest difference of a probability {self.score:.1g}; another best class in {self.alone:,}"
         masks = f", of a mask {self.mask:.1g} (least IoU {self.overlap:.4f})" if "masks" in outputs else ""
         return (
-            f"{what}, {counted(self.found, 'object')}, {self.alone:,} without a partner: largest difference of a score "
+            f"{what}, {format_count(self.found, 'object')}, {self.alone:,} without a partner: largest difference of a score "
             f"{self.score:.1g}, of a box {self.box:.1g} px{masks}"
         )
 
 
-def answers(run: Run, graph: Graph, photos: Sequence[Input]) -> list[Answers]:
+def run_graph(run: Run, graph: Graph, photos: Sequence[GraphInput]) -> list[Answers]:
     """Of each photo, by `run`, float32."""
 
     def floats(arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [np.asarray(part, np.float32) for part in run(arguments)]
 
     count = max(1, len(photos)) if graph.any_batch else graph.flags.batch
-    return list(through(floats, photos, count, graph.flags.input, sized=len(graph.example()) > 1))
+    return list(run_on_images(floats, photos, count, graph.flags.input, sized=len(graph.example()) > 1))
 
 
-def own_answers(graph: Graph, photos: Sequence[Input]) -> list[Answers]:
+def run_model(graph: Graph, photos: Sequence[GraphInput]) -> list[Answers]:
     """Of each photo, by the model itself."""
 
     def run(arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         with torch.inference_mode():
             return [part.numpy() for part in graph(*map(torch.from_numpy, arguments))]
 
-    return answers(run, graph, photos)
+    return run_graph(run, graph, photos)
 
 
-def compare(own: Sequence[Answers], theirs: Sequence[Answers], least: float = 0.0) -> Difference:
+def compare_predictions(own: Sequence[Answers], theirs: Sequence[Answers], least: float = 0.0) -> GraphDifference:
     """The model's answers for n photos, and another form's; least: score from which on objects are found."""
-    found = Difference(len(own))
+    result = GraphDifference(len(own))
     for one, other in zip(own, theirs, strict=True):
         if len(one) == 1:
-            found.alone += int(one[0].argmax() != other[0].argmax())
-            found.score = _largest(found.score, one[0] - other[0])
+            result.alone += int(one[0].argmax() != other[0].argmax())
+            result.score = _largest(result.score, one[0] - other[0])
         else:
-            _add(found, one, other, least)
-    return found
+            _add(result, one, other, least)
+    return result
 
 
-def _add(found: Difference, one: Answers, other: Answers, least: float) -> None:
+def _add(result: GraphDifference, one: Answers, other: Answers, least: float) -> None:
     """The objects of one photo."""
     (boxes, scores, labels), (their_boxes, their_scores, their_labels) = one[:3], other[:3]
     overlaps = pairwise_iou(*(torch.from_numpy(np.ascontiguousarray(part)) for part in (boxes, their_boxes))).numpy()
@@ -227,25 +227,25 @@ def _add(found: Difference, one: Answers, other: Answers, least: float) -> None:
     apart = np.abs(boxes[:, None] - their_boxes).max(axis=2, initial=0)
     near = np.where(same & ((overlaps > 0.5) | (apart < BOX)), apart + np.abs(scores[:, None] - their_scores), np.inf)
     partners = {}
-    for place in np.flatnonzero(labels >= 0):
-        nearest = int(near[place].argmin())
-        if np.isfinite(near[place, nearest]):
-            partners[int(place)] = nearest
+    for location in np.flatnonzero(labels >= 0):
+        nearest = int(near[location].argmin())
+        if np.isfinite(near[location, nearest]):
+            partners[int(location)] = nearest
             near[:, nearest] = np.inf
     mine, its = np.array(list(partners), int), np.array(list(partners.values()), int)
-    found.found += int((labels >= 0).sum())
-    found.score = _largest(found.score, scores[mine] - their_scores[its])
-    found.box = _largest(found.box, boxes[mine] - their_boxes[its])
+    result.found += int((labels >= 0).sum())
+    result.score = _largest(result.score, scores[mine] - their_scores[its])
+    result.box = _largest(result.box, boxes[mine] - their_boxes[its])
     for values, taken, kinds, ends in ((scores, mine, their_labels, their_scores), (their_scores, its, labels, scores)):
         # The other list may have lacked a place for it.
         end = max(least, float(ends[-1]) if kinds[-1] >= 0 else least) + SCORE
-        found.alone += int((np.delete(values, taken) > end).sum())
+        result.alone += int((np.delete(values, taken) > end).sum())
     if len(one) == 4 and len(mine):
         masks, their_masks = one[3][mine], other[3][its]
-        found.mask = _largest(found.mask, masks - their_masks)
+        result.mask = _largest(result.mask, masks - their_masks)
         both, either = (masks > 0.5) & (their_masks > 0.5), (masks > 0.5) | (their_masks > 0.5)
         shares = both.sum(axis=(1, 2)) / np.maximum(either.sum(axis=(1, 2)), 1)
-        found.overlap = min(found.overlap, float(np.where(either.any(axis=(1, 2)), shares, 1.0).min()))
+        result.overlap = min(result.overlap, float(np.where(either.any(axis=(1, 2)), shares, 1.0).min()))
 
 
 def _largest(before: float, differences: np.ndarray) -> float:

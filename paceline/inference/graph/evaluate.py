@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from paceline.data.batch import Batch, FoundInstances
+from paceline.data.batch import Batch, DetectedInstances
 from paceline.data.index.index import Index
-from paceline.data.workers.crew import in_order
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.detect import cpu_cores
-from paceline.inference.graph.graph_model import GraphModel, Input, Outputs, detections
-from paceline.models.task import Evaluation, Task
-from paceline.training.evaluate import Scoring
+from paceline.data.workers.crew import map_ordered
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.detect import count_cpus
+from paceline.inference.graph.graph_model import GraphInput, GraphModel, Outputs, to_network_detections
+from paceline.models.task import EvalResult, Task
+from paceline.training.evaluate import EvalPass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def evaluate_file(
-    opened: GraphModel, task: Task, *, key: str, batch: int, world: World, passed: Callable[[int], None], **_: Any
-) -> Evaluation:
+    opened: GraphModel, task: Task, *, key: str, batch: int, world: DistContext, passed: Callable[[int], None], **_: Any
+) -> EvalResult:
     """As `training.evaluate.evaluate`, in one process. Raises DataError for a photo that cannot be decoded."""
     score, index = task.evaluator.new_score(), task.data.val_index
 
-    cores, portable = cpu_cores(), index.records.portable
+    cores, portable = count_cpus(), index.records.portable
     photo = partial(_read, opened.reader(), index)
-    read = in_order(task.data.val_numbers.tolist(), photo, size=cores, ahead=batch + cores, processes=portable)
+    read = map_ordered(task.data.val_numbers.tolist(), photo, size=cores, ahead=batch + cores, processes=portable)
     while part := list(islice(read, batch)):
         numbers = np.array([number for number, _ in part])
         photos = [photo for _, photo in part]
@@ -42,18 +42,18 @@ def evaluate_file(
         images = Batch(none, torch.from_numpy(labels), torch.from_numpy(numbers))
         score.add(images, _as_network(opened.outputs(photos), photos))
         passed(len(part))
-    return Scoring(task.evaluator, world, score, key).result()
+    return EvalPass(task.evaluator, world, score, key).result()
 
 
-def _read(read: Callable[[bytes, str], tuple[Any, Input]], index: Index, number: int) -> tuple[int, Input]:
+def _read(read: Callable[[bytes, str], tuple[Any, GraphInput]], index: Index, number: int) -> tuple[int, GraphInput]:
     return number, read(index.read(number), index.name(number))[1]
 
 
-def _as_network(outputs: Sequence[Outputs], photos: Sequence[Input]) -> Tensor | FoundInstances:
+def _as_network(outputs: Sequence[Outputs], photos: Sequence[GraphInput]) -> Tensor | DetectedInstances:
     """What the network itself would give: logits of classes, or objects in fractions of the photo."""
     if len(outputs[0]) == 1:
         return torch.from_numpy(np.stack([one[0] for one in outputs])).log()
-    found = np.stack([detections(one, photo.size) for one, photo in zip(outputs, photos)])
+    result = np.stack([to_network_detections(one, photo.size) for one, photo in zip(outputs, photos)])
     if len(outputs[0]) == 4:
-        return FoundInstances(torch.from_numpy(found), torch.from_numpy(np.stack([one[3] for one in outputs])))
-    return torch.from_numpy(found)
+        return DetectedInstances(torch.from_numpy(result), torch.from_numpy(np.stack([one[3] for one in outputs])))
+    return torch.from_numpy(result)

@@ -17,23 +17,23 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from paceline._utils.commands import to_install
-from paceline._utils.errors import CheckpointError, UserError
-from paceline._utils.text import short
+from paceline._utils.commands import install_command
+from paceline._utils.errors import CheckpointError, PacelineError
+from paceline._utils.text import abbreviate
 from paceline.config.graph_file import refuse_graph
 from paceline.config.model_card import NCHW
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord, read_run, saved_classes
-from paceline.data.transforms.exif import orientation_of
-from paceline.data.transforms.image_header import Header, read_header, undecodable
+from paceline.data.transforms.exif import read_orientation
+from paceline.data.transforms.image_header import Header, broken_image_message, read_header
 from paceline.inference.graph.onnx_reader import as_input, pasted
-from paceline.inference.graph.runtimes import FORMS, Port, Run, Runner
-from paceline.inference.photos import Photo, encoded
-from paceline.inference.predictor import PhotoPredictor, Seen, best_in, found_in
-from paceline.inference.results import Result
-from paceline.models.registry import WORKLOADS, saved_recipe
-from paceline.models.workload import Workload
+from paceline.inference.graph.runtimes import FORMS, GraphSession, Run, TensorSpec
+from paceline.inference.photos import Photo, encode_photo
+from paceline.inference.predictor import Predictor, PreparedImage, to_classification, to_detections
+from paceline.inference.results import PredictionResult
+from paceline.models.registry import WORKLOADS, load_saved_recipe
+from paceline.models.workload import WorkloadSpec
 
 KEPT = 5  # classes of an answer, as of a run's
 # Outputs by name.
@@ -44,21 +44,21 @@ Outputs: TypeAlias = tuple[np.ndarray, ...]
 _PLACE = re.compile(r"(Exception from|Check '.*' failed at) ")
 
 
-class Input(NamedTuple):
+class GraphInput(NamedTuple):
     """A photo in a graph's input."""
 
     pixels: np.ndarray  # (H, W, 3) uint8
     size: tuple[int, int]  # height and width of the photo in it
 
 
-def calls(photos: Sequence[Input], count: int, input: str, sized: bool) -> Iterator[list[np.ndarray]]:
+def make_graph_calls(photos: Sequence[GraphInput], count: int, input: str, sized: bool) -> Iterator[list[np.ndarray]]:
     """A graph's arguments, `count` photos of one shape per call; the last call of a shape is filled up with its last photo.
 
     input  uint8 or float; sized: whether it takes sizes
     """
-    groups = by_shape(photos)
+    groups = group_by_shape(photos)
     for part in (group[first : first + count] for group in groups for first in range(0, len(group), count)):
-        part = [photos[place] for place in part]
+        part = [photos[index] for index in part]
         part += part[-1:] * (count - len(part))
         images = np.stack([photo.pixels for photo in part])
         if input == "float":
@@ -66,19 +66,19 @@ def calls(photos: Sequence[Input], count: int, input: str, sized: bool) -> Itera
         yield [images, *([np.array([photo.size for photo in part], np.int64)] if sized else [])]
 
 
-def through(run: Run, photos: Sequence[Input], count: int, input: str, sized: bool) -> list[Outputs]:
-    """Of each photo, by `run`; the others as `calls` takes them."""
-    found: dict[int, Outputs] = {}
-    for places in by_shape(photos):
-        arguments = calls([photos[place] for place in places], count, input, sized)
-        found |= zip(places, (one for outputs in map(run, arguments) for one in zip(*outputs)))
-    return [found[place] for place in range(len(photos))]
+def run_on_images(run: Run, photos: Sequence[GraphInput], count: int, input: str, sized: bool) -> list[Outputs]:
+    """Of each photo, by `run`; the others as `make_graph_calls` takes them."""
+    result: dict[int, Outputs] = {}
+    for indices in group_by_shape(photos):
+        arguments = make_graph_calls([photos[index] for index in indices], count, input, sized)
+        result |= zip(indices, (one for outputs in map(run, arguments) for one in zip(*outputs)))
+    return [result[index] for index in range(len(photos))]
 
 
-def by_shape(photos: Sequence[Input]) -> list[list[int]]:
+def group_by_shape(photos: Sequence[GraphInput]) -> list[list[int]]:
     """Numbers of the photos, those of one input shape together."""
     shapes = [photo.pixels.shape for photo in photos]
-    return [[place for place, other in enumerate(shapes) if other == shape] for shape in dict.fromkeys(shapes)]
+    return [[index for index, other in enumerate(shapes) if other == shape] for shape in dict.fromkeys(shapes)]
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,13 @@ class GraphModel:
     """What `inference/trained_model.py` has of a run, without torch."""
 
     folder: Path  # the file
-    workload: Workload
+    workload: WorkloadSpec
     recipe: Recipe
     classes: tuple[str, ...]
     checkpoint: str  # the file's name
     step: int
     facts: RunRecord  # of its card
-    runner: Runner
+    runner: GraphSession
 
     @property
     def category_ids(self) -> tuple[int, ...]:
@@ -104,14 +104,14 @@ class GraphModel:
         """How a photo becomes its input, as `reader.as_input` takes it."""
         return {**self.facts.graph, "task": self.recipe.task, "input": asdict(self.recipe.input)}
 
-    def reader(self) -> Callable[[bytes, str], tuple[Header, Input]]:
+    def reader(self) -> Callable[[bytes, str], tuple[Header, GraphInput]]:
         """A function that makes an encoded photo what the graph takes, an evaluation's very pixels; other processes may call it.
 
         It takes the photo and its name, and raises DataError, naming it, where it cannot be decoded.
         """
         return partial(_read, self.recipe.input.exif, self.rules)
 
-    def outputs(self, photos: Sequence[Input]) -> list[Outputs]:
+    def outputs(self, photos: Sequence[GraphInput]) -> list[Outputs]:
         """Of each photo. Raises CheckpointError where the graph fails, or gives what its card does not say."""
 
         def run(arguments: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
@@ -119,16 +119,16 @@ class GraphModel:
                 outputs = self.runner.run(arguments)
             except Exception as problem:  # the packages' errors are of no common type
                 raise CheckpointError(f"{self.folder}: its graph fails ({_reason(problem)}).") from None
-            if not _as_said(outputs, outputs_of(self.recipe), len(arguments[0]), len(self.classes)):
+            if not _as_said(outputs, get_output_names(self.recipe), len(arguments[0]), len(self.classes)):
                 raise CheckpointError(f"{self.folder}: its answers are not for the classes and outputs that it names.")
             return outputs
 
         graph = self.facts.graph
         layout = "float" if graph["layout"] == NCHW else "uint8"
-        return through(run, photos, graph["batch"] or max(1, len(photos)), layout, self.recipe.task == "maskrcnn")
+        return run_on_images(run, photos, graph["batch"] or max(1, len(photos)), layout, self.recipe.task == "maskrcnn")
 
 
-def detections(outputs: Outputs, size: tuple[int, int]) -> np.ndarray:
+def to_network_detections(outputs: Outputs, size: tuple[int, int]) -> np.ndarray:
     """-> (D, 6) float32 as networks here have them: left, top, right, bottom as fractions of the photo, score, class 1..K, or 0.
 
     size  height and width of the photo in the input
@@ -143,8 +143,8 @@ def open_graph(
 ) -> GraphModel:
     """Open a file with a card. No checkpoint, workload or recipe can be named for one; `trust` is consent to what a .pt2 may run.
 
-    Raises UserError for those, without consent, and where the form's package is not installed, CheckpointError for a file that is none
-    of ours.
+    Raises PacelineError for those, without consent, and where the form's package is not installed, CheckpointError for a file that
+    is none of ours.
     """
     refuse_graph(path, "load", trust=trust)
     for flag, value, usual in (
@@ -153,19 +153,19 @@ def open_graph(
         ("--recipe", recipe, ""),
     ):
         if value != usual:
-            raise UserError(f"{flag} {value}: for a run or weights, and {path} holds one model, whole. Leave it away.")
+            raise PacelineError(f"{flag} {value}: for a run or weights, and {path} holds one model, whole. Leave it away.")
     form = FORMS[path.suffix]
     if find_spec(form.package) is None:
-        raise UserError(f"{path}: is read by {form.package}, which is not installed. {to_install(form.extra)}")
+        raise PacelineError(f"{path}: is read by {form.package}, which is not installed. {install_command(form.extra)}")
     facts = read_run(path)
     task = facts.recipe.get("task")
     if task not in WORKLOADS:
-        raise CheckpointError(f"{path}: its task {short(task)} is not one of ours ({', '.join(WORKLOADS)}).")
-    fitting = saved_recipe(facts, path, named="", again=str)
+        raise CheckpointError(f"{path}: its task {abbreviate(task)} is not one of ours ({', '.join(WORKLOADS)}).")
+    fitting = load_saved_recipe(facts, path, named="", again=str)
     classes, own, graph = saved_classes(facts, path), WORKLOADS[task], facts.graph
     try:
         runner = form.runner(path, graph.get("numbers", ""))
-    except UserError:
+    except PacelineError:
         raise
     except Exception as problem:  # the packages' errors are of no common type
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else _reason(problem)
@@ -177,18 +177,18 @@ def open_graph(
     return GraphModel(path, own, fitting, classes, path.name, int(facts.step or 0), facts, runner)
 
 
-def _is_ours(runner: Runner, graph: Mapping[str, Any], recipe: Recipe) -> bool:
+def _is_ours(runner: GraphSession, graph: Mapping[str, Any], recipe: Recipe) -> bool:
     """Whether inputs and outputs, where the file names them, are those of docs/export.md, in the card's sizes."""
     batch, sides = graph.get("batch"), (graph["height"], graph["width"])
     photos = ("float32", (3, *sides)) if graph["layout"] == NCHW else ("uint8", (*sides, 3))
     wanted = {"photos": photos, **({"sizes": ("int64", (2,))} if recipe.task == "maskrcnn" else {})}
-    inputs = [Port(name, kind, (batch, *shape)) for name, (kind, shape) in wanted.items()]
-    outputs = [(name, "int64" if name == "labels" else "float32") for name in outputs_of(recipe)]
+    inputs = [TensorSpec(name, kind, (batch, *shape)) for name, (kind, shape) in wanted.items()]
+    outputs = [(name, "int64" if name == "labels" else "float32") for name in get_output_names(recipe)]
     given = [(one.name, one.kind) for one in runner.outputs]
     return runner.inputs is None or (list(runner.inputs) == inputs and given == outputs)
 
 
-def outputs_of(recipe: Recipe) -> tuple[str, ...]:
+def get_output_names(recipe: Recipe) -> tuple[str, ...]:
     """Names of a graph's outputs, in its order."""
     names = CLASSES if recipe.task == "classification" else BOXES
     return (*names, "masks") if getattr(recipe.model, "masks", False) else names
@@ -200,14 +200,14 @@ def _as_said(outputs: Sequence[np.ndarray], names: Sequence[str], count: int, cl
     if names == CLASSES:
         return outputs[0].shape == (count, classes)
     boxes, scores, labels, *masks = outputs
-    places = labels.shape
+    locations = labels.shape
     return (
-        len(places) == 2
-        and places[0] == count
-        and scores.shape == places
-        and boxes.shape == (*places, 4)
+        len(locations) == 2
+        and locations[0] == count
+        and scores.shape == locations
+        and boxes.shape == (*locations, 4)
         and labels.max(initial=-1) < classes
-        and all(one.ndim == 4 and one.shape[:2] == places and one.shape[2] == one.shape[3] for one in masks)
+        and all(one.ndim == 4 and one.shape[:2] == locations and one.shape[2] == one.shape[3] for one in masks)
     )
 
 
@@ -215,52 +215,52 @@ def _reason(problem: Exception) -> str:
     """A package's own words, without numbers, file names and lines of its own source."""
     lines = [line for line in str(problem).splitlines() if line and not _PLACE.match(line)] or [type(problem).__name__]
     text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", lines[0])
-    return short(text, 160).rstrip(". ")
+    return abbreviate(text, 160).rstrip(". ")
 
 
-class GraphPredictor(PhotoPredictor):
-    """As `Predictor`, of a graph."""
+class GraphPredictor(Predictor):
+    """As `TorchPredictor`, of a graph."""
 
     def __init__(self, opened: GraphModel) -> None:
         self.trained: GraphModel = opened
 
-    def reader(self) -> Callable[[Photo], Seen]:
+    def reader(self) -> Callable[[Photo], PreparedImage]:
         return partial(_seen, self.trained.reader())
 
-    def _answers(self, part: Sequence[Seen]) -> list[Result]:
-        outputs = self.trained.outputs([Input(seen.pixels, seen.label) for seen in part])
+    def _answers(self, part: Sequence[PreparedImage]) -> list[PredictionResult]:
+        outputs = self.trained.outputs([GraphInput(seen.pixels, seen.label) for seen in part])
         kind = self._objects if self.finds_objects else self._best
         return [kind(seen, one) for seen, one in zip(part, outputs)]
 
-    def _best(self, seen: Seen, outputs: Outputs) -> Result:
+    def _best(self, seen: PreparedImage, outputs: Outputs) -> PredictionResult:
         scores = np.where(np.isfinite(outputs[0]), outputs[0], -1)
         best = np.argsort(-scores, kind="stable")[:KEPT]
-        return best_in(seen, self.trained, best.tolist(), scores[best].clip(0).astype(float).tolist())
+        return to_classification(seen, self.trained, best.tolist(), scores[best].clip(0).astype(float).tolist())
 
-    def _objects(self, seen: Seen, outputs: Outputs) -> Result:
+    def _objects(self, seen: PreparedImage, outputs: Outputs) -> PredictionResult:
         masks = outputs[3] if len(outputs) > 3 else None
         draw = None if masks is None else partial(self._drawn, masks, seen)
-        return found_in(seen, self.trained, detections(outputs, seen.label), draw)
+        return to_detections(seen, self.trained, to_network_detections(outputs, seen.label), draw)
 
-    def _drawn(self, masks: np.ndarray, seen: Seen, places: np.ndarray, corners: np.ndarray) -> Iterator[bytes]:
+    def _drawn(self, masks: np.ndarray, seen: PreparedImage, indices: np.ndarray, corners: np.ndarray) -> Iterator[bytes]:
         from hotcoco.mask import encode
 
         rules, h, w = self.trained.recipe.model.detect, seen.header.height, seen.header.width
-        for place, box in zip(places, corners):
-            mask = pasted(masks[place], box, h, w, rules.mask_above, rules.paste)
+        for location, box in zip(indices, corners):
+            mask = pasted(masks[location], box, h, w, rules.mask_above, rules.paste)
             yield encode(np.asfortranarray(mask, np.uint8))["counts"]
 
 
-def _read(exif: Exif, rules: dict[str, Any], data: bytes, name: str) -> tuple[Header, Input]:
+def _read(exif: Exif, rules: dict[str, Any], data: bytes, name: str) -> tuple[Header, GraphInput]:
     header = read_header(data, name, exif)
     try:
         pixels, size, _ = as_input(data, rules)
     except Exception as reason:  # Pillow's format plugins raise many types where a file is damaged
-        raise undecodable(name, reason) from reason
-    return header, Input(pixels, size)
+        raise broken_image_message(name, reason) from reason
+    return header, GraphInput(pixels, size)
 
 
-def _seen(read: Callable[[bytes, str], tuple[Header, Input]], photo: Photo) -> Seen:
-    data, name = encoded(photo)
+def _seen(read: Callable[[bytes, str], tuple[Header, GraphInput]], photo: Photo) -> PreparedImage:
+    data, name = encode_photo(photo)
     header, (pixels, size) = read(data, name)
-    return Seen(photo, header, orientation_of(data), pixels, size)
+    return PreparedImage(photo, header, read_orientation(data), pixels, size)

@@ -29,7 +29,7 @@ TURNS = {
 ORIENTATION = 0x0112
 
 
-class Model:
+class ONNXModel:
     """An opened file: `model(photo)` is what is found in a photo, best first."""
 
     def __init__(self, path: str | Path, **options: Any) -> None:
@@ -56,16 +56,18 @@ class Model:
         if len(outputs) == 1:
             best = np.argsort(-outputs[0], kind="stable")[:5]
             return [{"name": self.classes[one], "score": float(outputs[0][one])} for one in best]
-        found = []
+        results = []
         boxes, scores, labels = outputs[:3]
         boxes = (boxes / np.array([size[1], size[0]] * 2, np.float32)).astype(np.float64) * [w, h, w, h]
-        for place in np.flatnonzero(labels >= 0):
-            one = {"name": self.classes[labels[place]], "score": float(scores[place])}
-            one["box"] = boxes[place] + [0, 0, 1, 1] if self.detect.get("plus_one") else boxes[place]
+        for location in np.flatnonzero(labels >= 0):
+            one = {"name": self.classes[labels[location]], "score": float(scores[location])}
+            one["box"] = boxes[location] + [0, 0, 1, 1] if self.detect.get("plus_one") else boxes[location]
             if len(outputs) > 3:
-                one["mask"] = pasted(outputs[3][place], boxes[place], h, w, self.detect["mask_above"], self.detect["paste"])
-            found.append(one)
-        return found
+                one["mask"] = pasted(
+                    outputs[3][location], boxes[location], h, w, self.detect["mask_above"], self.detect["paste"]
+                )
+            results.append(one)
+        return results
 
 
 # No PostScript among them, for which Pillow would start another program.
@@ -103,14 +105,14 @@ def as_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int,
         down, across = h / scale / rows, w / scale / columns
         top, left = y + skip[0] * down, x + skip[1] * across
         box = left, top, min(left + wide * across, picture.width), min(top + high * down, picture.height)
-        found = np.asarray(picture.resize((wide, high), Image.Resampling.BILINEAR, box=box))
+        result = np.asarray(picture.resize((wide, high), Image.Resampling.BILINEAR, box=box))
     elif law == "tensorflow-photo":
-        found = tensorflow(np.asarray(turned(picture, turn)), rows, columns)[part]
+        result = tensorflow(np.asarray(turned(picture, turn)), rows, columns)[part]
     else:
         pixels = np.asarray(turned(picture, turn))
         antialias = law == "bilinear-antialias"
-        found = along(along(pixels, columns, 1, antialias), rows, 0, antialias)[part]
-    out[:high, :wide] = found
+        result = along(along(pixels, columns, 1, antialias), rows, 0, antialias)[part]
+    out[:high, :wide] = result
     return out, (high, wide) if facts["task"] == "maskrcnn" else shape, (h, w)
 
 
@@ -168,9 +170,9 @@ def along(pixels: np.ndarray, count: int, axis: int, antialias: bool) -> np.ndar
         weights *= taps < (last - first)[:, None]
         weights /= weights.sum(axis=1, keepdims=True)
     else:
-        place = np.maximum(middle - 0.5, 0)
-        first = np.minimum(place.astype(np.int64), size - 1)
-        share = place - first
+        location = np.maximum(middle - 0.5, 0)
+        first = np.minimum(location.astype(np.int64), size - 1)
+        share = location - first
         weights = np.where((first < size - 1)[:, None], np.stack((1 - share, share), axis=1), [1.0, 0.0])
     bits = next(bits for bits in range(23) if bits == 22 or int(0.5 + weights.max() * (1 << (bits + 1))) >= 1 << 15)
     whole = (0.5 + weights * (1 << bits)).astype(np.int32)
@@ -194,9 +196,9 @@ def tensorflow(pixels: np.ndarray, rows: int, columns: int) -> np.ndarray:
 
 
 def _between(size: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    places = np.arange(count) * size / count
-    before = np.floor(places).astype(np.int64)
-    return before, np.minimum(before + 1, size - 1), (places - before).astype(np.float32)
+    locations = np.arange(count) * size / count
+    before = np.floor(locations).astype(np.int64)
+    return before, np.minimum(before + 1, size - 1), (locations - before).astype(np.float32)
 
 
 def pasted(mask: np.ndarray, box: np.ndarray, h: int, w: int, above: float, law: str) -> np.ndarray:
@@ -220,11 +222,11 @@ def pasted(mask: np.ndarray, box: np.ndarray, h: int, w: int, above: float, law:
 def _weights(side: int, size: int, first: int, last: int, law: str) -> np.ndarray:
     """Of `side` values stretched over `size` pixels, in pixels first to last - 1: (pixels, side) float32."""
     step = side / size
-    places = (np.arange(first, last) + 0.5) * step - 0.5
+    locations = (np.arange(first, last) + 0.5) * step - 0.5
     if law == "gluoncv":  # smoothed where a mask is made smaller
-        weights = np.maximum(1 - np.abs(np.arange(side) - places[:, None]) / max(step, 1), 0)
+        weights = np.maximum(1 - np.abs(np.arange(side) - locations[:, None]) / max(step, 1), 0)
         return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
-    return np.maximum(1 - np.abs(np.arange(side) - np.clip(places, 0, side - 1)[:, None]), 0).astype(np.float32)
+    return np.maximum(1 - np.abs(np.arange(side) - np.clip(locations, 0, side - 1)[:, None]), 0).astype(np.float32)
 
 
 def main(words: list[str]) -> int:
@@ -236,7 +238,7 @@ def main(words: list[str]) -> int:
     if not words or words[0].startswith("-"):
         print(__doc__)
         return 2
-    model, code = Model(Path(__file__).with_name("MODEL.onnx")), 0
+    model, code = ONNXModel(Path(__file__).with_name("MODEL.onnx")), 0
     for photo in words:
         try:
             answer = model(photo)

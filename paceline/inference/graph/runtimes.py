@@ -22,12 +22,12 @@ from paceline.config.graph_file import ONNX, OPENVINO, TORCH
 
 # A graph's arguments -> its outputs.
 Run: TypeAlias = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]
-MOST_BYTES = 2 << 30  # a file of Protocol Buffers has no more
+MAX_BYTES = 2 << 30  # a file of Protocol Buffers has no more
 # OpenVINO's plugins may choose bf16 or fp16 themselves, whose answers differ by more than sums of fp32.
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
-class Port(NamedTuple):
+class TensorSpec(NamedTuple):
     """An argument or an output: `kind` as numpy calls it; of `shape` None is any number."""
 
     name: str
@@ -36,40 +36,42 @@ class Port(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Runner:
+class GraphSession:
     """An opened file."""
 
     run: Run
-    inputs: Sequence[Port] | None = None  # None where a form does not name them
-    outputs: Sequence[Port] = ()
+    inputs: Sequence[TensorSpec] | None = None  # None where a form does not name them
+    outputs: Sequence[TensorSpec] = ()
 
 
-def _onnx(path: Path, digest: str) -> Runner:
+def _onnx(path: Path, digest: str) -> GraphSession:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised all the same
     # Numbers in other files are looked for below this, where nothing can be.
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
-    content, providers = read_plain(path, MOST_BYTES), ["CPUExecutionProvider"]
+    content, providers = read_plain(path, MAX_BYTES), ["CPUExecutionProvider"]
     session: Any = onnxruntime.InferenceSession(content, options, providers=providers)
     kinds = {"tensor(float)": "float32", "tensor(uint8)": "uint8", "tensor(int64)": "int64"}
 
-    def ports(listed: Sequence[Any]) -> list[Port]:
+    def ports(listed: Sequence[Any]) -> list[TensorSpec]:
         sides = ([side if isinstance(side, int) else None for side in one.shape] for one in listed)
-        return [Port(one.name, kinds.get(one.type) or str(one.type), tuple(shape)) for one, shape in zip(listed, sides)]
+        return [
+            TensorSpec(one.name, kinds.get(one.type) or str(one.type), tuple(shape)) for one, shape in zip(listed, sides)
+        ]
 
     inputs, outputs = ports(session.get_inputs()), ports(session.get_outputs())
-    return Runner(lambda given: session.run(None, {one.name: a for one, a in zip(inputs, given)}), inputs, outputs)
+    return GraphSession(lambda given: session.run(None, {one.name: a for one, a in zip(inputs, given)}), inputs, outputs)
 
 
-def _openvino(path: Path, digest: str) -> Runner:
+def _openvino(path: Path, digest: str) -> GraphSession:
     import openvino
 
-    content, beside = read_plain(path, MOST_BYTES), path.with_suffix(".bin")
+    content, beside = read_plain(path, MAX_BYTES), path.with_suffix(".bin")
     wrong, again = "", "Put the two files side by side that `paceline export` wrote together."
     try:
-        numbers = read_plain(beside, MOST_BYTES)
+        numbers = read_plain(beside, MAX_BYTES)
         if digest and hashlib.sha256(numbers).hexdigest() != digest:
             wrong = "it is of another file, or damaged"
     except OSError as problem:
@@ -79,15 +81,17 @@ def _openvino(path: Path, digest: str) -> Runner:
     core: Any = openvino.Core()
     compiled = core.compile_model(core.read_model(content, numbers), "CPU", EXACT)
 
-    def ports(listed: Sequence[Any]) -> list[Port]:
+    def ports(listed: Sequence[Any]) -> list[TensorSpec]:
         sides = ([side.get_length() if side.is_static else None for side in one.get_partial_shape()] for one in listed)
         kinds = (np.dtype(one.get_element_type().to_dtype()).name for one in listed)
-        return [Port(one.get_any_name(), kind, tuple(shape)) for one, kind, shape in zip(listed, kinds, sides)]
+        return [TensorSpec(one.get_any_name(), kind, tuple(shape)) for one, kind, shape in zip(listed, kinds, sides)]
 
-    return Runner(lambda given: list(compiled(list(given)).to_tuple()), ports(compiled.inputs), ports(compiled.outputs))
+    return GraphSession(
+        lambda given: list(compiled(list(given)).to_tuple()), ports(compiled.inputs), ports(compiled.outputs)
+    )
 
 
-def _torch(path: Path, digest: str) -> Runner:
+def _torch(path: Path, digest: str) -> GraphSession:
     """A program of torch.export, or a library of AOTInductor. Either can run code of whoever made it."""
     import torch
     import torchvision  # noqa: F401  # whose operators a file of Mask R-CNN has
@@ -99,27 +103,27 @@ def _torch(path: Path, digest: str) -> Runner:
 
     def run(arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         with torch.inference_mode():
-            found = opened(*map(torch.from_numpy, arguments))
-        return [part.numpy() for part in found]
+            result = opened(*map(torch.from_numpy, arguments))
+        return [part.numpy() for part in result]
 
-    return Runner(run)
+    return GraphSession(run)
 
 
-class Form(NamedTuple):
+class GraphRuntime(NamedTuple):
     """A row: the package, the extra of ours that installs it, and what opens a file, with the SHA-256 of numbers beside it, or ""."""
 
     package: str
     extra: str
-    runner: Callable[[Path, str], Runner]
+    runner: Callable[[Path, str], GraphSession]
 
 
 FORMS = {
-    ONNX: Form("onnxruntime", "export", _onnx),
-    OPENVINO: Form("openvino", "openvino", _openvino),
-    TORCH: Form("torch", "", _torch),
+    ONNX: GraphRuntime("onnxruntime", "export", _onnx),
+    OPENVINO: GraphRuntime("openvino", "openvino", _openvino),
+    TORCH: GraphRuntime("torch", "", _torch),
 }
 
 
-def run_of(path: Path) -> Run:
+def open_session(path: Path) -> Run:
     """What runs a file of ours that was written just now."""
     return FORMS[path.suffix].runner(path, "").run

@@ -12,22 +12,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias
 
-from paceline._utils.errors import DataError, UserError
+from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.safe_read import read_plain
-from paceline._utils.text import short
+from paceline._utils.text import abbreviate
 from paceline.config.run import RunRecord
 from paceline.data.index.box_split import open_boxes
 from paceline.data.index.manifest import Manifest
 
-MOST_BYTES = 8 << 30
+MAX_BYTES = 8 << 30
 Ids: TypeAlias = dict[Path, int]  # a photo, as the command names it -> its id
 
 
-def ids_in_file(photos: Sequence[Path], file: Path, categories: Mapping[str, int]) -> Ids:
+def read_image_ids(photos: Sequence[Path], file: Path, categories: Mapping[str, int]) -> Ids:
     """Ids of the photos that a COCO JSON lists: the whole end of a photo's path must be a `file_name`.
 
     categories  the run's class names and category ids, which results have
-    Raises UserError where it is none, names two images alike, numbers a category otherwise, or lists none of the photos.
+    Raises PacelineError where it is none, names two images alike, numbers a category otherwise, or lists none of the photos.
     """
     record = _coco(file)
     _check_categories(record, file, categories)
@@ -40,12 +40,12 @@ def ids_in_file(photos: Sequence[Path], file: Path, categories: Mapping[str, int
         if image is not None:
             ids[photo] = image
     if not ids:
-        example = short(next(iter(named), ""))
-        raise UserError(f"--annotations {file}: it lists none of the photos. It has {len(named):,}, e.g. {example!r}.")
+        example = abbreviate(next(iter(named), ""))
+        raise PacelineError(f"--annotations {file}: it lists none of the photos. It has {len(named):,}, e.g. {example!r}.")
     return ids
 
 
-def known_ids(photos: Sequence[Path], facts: RunRecord) -> tuple[Ids, str]:
+def find_image_ids(photos: Sequence[Path], facts: RunRecord) -> tuple[Ids, str]:
     """Ids of all photos without a file that lists them, and whence; or none, and why.
 
     facts  the run's; photos of a split of its data set have the ids of that split's annotations
@@ -62,13 +62,13 @@ def known_ids(photos: Sequence[Path], facts: RunRecord) -> tuple[Ids, str]:
 
 def _coco(file: Path) -> dict[str, Any]:
     try:
-        record = json.loads(read_plain(file, MOST_BYTES))
+        record = json.loads(read_plain(file, MAX_BYTES))
     except OSError as problem:
-        raise UserError(f"--annotations {file}: cannot be read ({problem.strerror}).") from None
+        raise PacelineError(f"--annotations {file}: cannot be read ({problem.strerror}).") from None
     except (ValueError, RecursionError) as problem:
-        raise UserError(f"--annotations {file}: this is no JSON ({short(problem)}).") from None
+        raise PacelineError(f"--annotations {file}: this is no JSON ({abbreviate(problem)}).") from None
     if not isinstance(record, dict) or not all(isinstance(record.get(key), list) for key in ("images", "categories")):
-        raise UserError(f"--annotations {file}: this is no COCO JSON: it has no lists of images and categories.")
+        raise PacelineError(f"--annotations {file}: this is no COCO JSON: it has no lists of images and categories.")
     return record
 
 
@@ -79,25 +79,27 @@ def _check_categories(record: Mapping[str, Any], file: Path, categories: Mapping
         if not isinstance(name, str) or type(number) is not int:
             continue
         if numbered.get(number, name) != name and name not in categories:
-            raise UserError(
-                f"--annotations {file}: the id {number} is its category {short(name)!r}, and {short(numbered[number])!r} in the "
+            raise PacelineError(
+                f"--annotations {file}: the id {number} is its category {abbreviate(name)!r}, and "
+                f"{abbreviate(numbered[number])!r} in the "
                 "run: results would be scored as other classes. Name a file with the training set's categories."
             )
         if categories.get(name, number) != number:
-            raise UserError(
-                f"--annotations {file}: its category {short(name)!r} has the id {short(number)}, and {categories[name]} in the "
+            raise PacelineError(
+                f"--annotations {file}: its category {abbreviate(name)!r} has the id {abbreviate(number)}, and "
+                f"{categories[name]} in the "
                 "run: results would be scored as other classes. Name a file that numbers them as the training set did."
             )
 
 
 def _names_in(record: Mapping[str, Any], file: Path) -> dict[str, int]:
     named: dict[str, int] = {}
-    for place, image in enumerate(record["images"]):
+    for index, image in enumerate(record["images"]):
         name, number = (image.get("file_name"), image.get("id")) if isinstance(image, dict) else (None, None)
         if not isinstance(name, str) or type(number) is not int:
-            raise UserError(f"--annotations {file}: image {place} has no file_name or no whole number as its id.")
+            raise PacelineError(f"--annotations {file}: image {index} has no file_name or no whole number as its id.")
         if named.setdefault(os.path.normpath(name), number) != number:
-            raise UserError(f"--annotations {file}: two images have the file_name {short(name)!r}.")
+            raise PacelineError(f"--annotations {file}: two images have the file_name {abbreviate(name)!r}.")
     return named
 
 
@@ -106,15 +108,15 @@ def _ids_in_data(photos: Sequence[Path], data: Mapping[str, Any]) -> Ids:
     root, folder = data.get("root"), data.get("manifest")
     if not isinstance(root, str) or not isinstance(folder, str) or not os.path.isdir(root):
         return {}
-    places = {photo: os.path.realpath(photo) for photo in photos}
+    paths = {photo: os.path.realpath(photo) for photo in photos}
     top = os.path.realpath(root) + os.sep
-    if not all(place.startswith(top) for place in places.values()):
+    if not all(location.startswith(top) for location in paths.values()):
         return {}
     try:
         manifest = Manifest.load(Path(folder))
         for ids in _splits(manifest, top):
-            if all(place in ids for place in places.values()):
-                return {photo: ids[place] for photo, place in places.items()}
+            if all(location in ids for location in paths.values()):
+                return {photo: ids[location] for photo, location in paths.items()}
     except DataError:
         return {}  # an index that is gone or outdated: the photos are named in another way, or not
     return {}

@@ -18,13 +18,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from paceline.inference.results import Answer, Found, Result
+from paceline.inference.results import ClassificationResult, DetectionResult, PredictionResult
 
 Files: TypeAlias = "dict[str, str | bytes | Path]"  # name below the folder -> content; a Path: a link there
 
 
 @dataclass(frozen=True)
-class Place:
+class ResultLocation:
     """A photo among the answers."""
 
     picture: str  # name of its picture below the folder, its own alone, with the suffix .jpg
@@ -38,7 +38,7 @@ class Place:
         return self.picture.removesuffix(".jpg")
 
 
-class Format:
+class OutputFormat:
     """The files of one tool. What is not overridden is empty."""
 
     joined = ""  # the file for all photos
@@ -55,7 +55,7 @@ class Format:
         """The beginning of the joined file."""
         return ""
 
-    def add(self, result: Found, place: Place) -> str:
+    def add(self, result: DetectionResult, location: ResultLocation) -> str:
         """What the joined file has of a photo."""
         return ""
 
@@ -68,7 +68,7 @@ class Format:
         self._rows += 1
         return "\n" if self._rows == 1 else ",\n"
 
-    def own(self, result: Found, place: Place) -> Files:
+    def own(self, result: DetectionResult, location: ResultLocation) -> Files:
         """A photo's own files."""
         return {}
 
@@ -77,7 +77,7 @@ class Format:
         return {}
 
 
-class Table(Format):
+class AnswersCsv(OutputFormat):
     """`answers.csv`: a row an object; of classes, a row for each of the best five."""
 
     joined, of_objects = "answers.csv", False
@@ -85,17 +85,17 @@ class Table(Format):
     def head(self) -> str:
         return _row("file", "number", "category_id", "name", "score", "left", "top", "width", "height")
 
-    def add(self, result: Result, place: Place) -> str:
-        file = place.file_name if place.photo is None else str(place.photo)
-        if isinstance(result, Answer):
+    def add(self, result: PredictionResult, location: ResultLocation) -> str:
+        file = location.file_name if location.photo is None else str(location.photo)
+        if isinstance(result, ClassificationResult):
             rows = zip(result.classes, result.names, result.scores)
             return "".join(_row(file, n, *values[:2], f"{values[2]:.5f}") for n, values in enumerate(rows, 1))
-        assert isinstance(result, Found)
+        assert isinstance(result, DetectionResult)
         rows = zip(result.category_ids, result.names, result.scores, result.boxes.round(2).tolist())
         return "".join(_row(file, n, i, name, f"{score:.5f}", *box) for n, (i, name, score, box) in enumerate(rows, 1))
 
 
-class Coco(Format):
+class CocoJson(OutputFormat):
     """`coco.json`: a data set of the photos, whose annotations have a score; masks are polygons."""
 
     joined = "coco.json"
@@ -107,15 +107,15 @@ class Coco(Format):
     def head(self) -> str:
         return '{"annotations": ['
 
-    def add(self, result: Found, place: Place) -> str:
+    def add(self, result: DetectionResult, location: ResultLocation) -> str:
         size = {"width": result.width, "height": result.height}
-        self._images.append({"id": place.number, "file_name": place.file_name, **size})
+        self._images.append({"id": location.number, "file_name": location.file_name, **size})
         text = ""
-        for i, (row, (_, _, w, h)) in enumerate(zip(result.to_coco(place.number), result.boxes)):
+        for i, (row, (_, _, w, h)) in enumerate(zip(result.to_coco(location.number), result.boxes)):
             separator = self.between()
             row |= {"id": self._rows, "area": float(w * h), "iscrowd": 0}
             if result.masks is not None:
-                row["segmentation"] = [points.ravel().round(2).tolist() for points in outlines(result, i)]
+                row["segmentation"] = [points.ravel().round(2).tolist() for points in object_outlines(result, i)]
                 row["area"] = int(result.mask(i).sum())
             text += separator + json.dumps(row)
         return text
@@ -126,22 +126,22 @@ class Coco(Format):
         return f'\n], "images": [\n{images}\n], "categories": {json.dumps(categories)}}}\n'
 
 
-class Yolo(Format):
+class YoloFolder(OutputFormat):
     """`yolo/`: data.yaml, links to the photos, and a label file each: boxes, or each mask's largest polygon, as fractions."""
 
     of_files, top = True, "yolo"
 
-    def own(self, result: Found, place: Place) -> Files:
-        assert place.photo is not None
+    def own(self, result: DetectionResult, location: ResultLocation) -> Files:
+        assert location.photo is not None
         size, lines = np.array([result.width, result.height]), []
         for i, (label, box, score) in enumerate(zip(result.classes, result.boxes, result.scores)):
             values = np.concatenate(((box[:2] + box[2:] / 2) / size, box[2:] / size))
             if result.masks is not None:
-                values = (outlines(result, i)[0] / size).ravel()
+                values = (object_outlines(result, i)[0] / size).ravel()
             more = [f"{score:.5f}"] if self.top == "yolo-scores" else []
             lines.append(" ".join([str(label - 1), *(f"{value:.6f}" for value in values), *more]) + "\n")
-        image = f"{self.top}/images/{place.name}{place.photo.suffix}"
-        return {image: place.photo, f"{self.top}/labels/{place.name}.txt": "".join(lines)}
+        image = f"{self.top}/images/{location.name}{location.photo.suffix}"
+        return {image: location.photo, f"{self.top}/labels/{location.name}.txt": "".join(lines)}
 
     def beside(self) -> Files:
         import yaml  # here: most predictions do without
@@ -150,29 +150,29 @@ class Yolo(Format):
         return {f"{self.top}/data.yaml": yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)}
 
 
-class ScoredYolo(Yolo):
-    """As `Yolo`, in a folder `yolo-scores`, with the score at the end of each line: what Ultralytics' save_conf writes."""
+class ScoredYoloFolder(YoloFolder):
+    """As `YoloFolder`, in a folder `yolo-scores`, with the score at the end of each line: what Ultralytics' save_conf writes."""
 
     top = "yolo-scores"
 
 
-class Masks(Format):
+class MaskPngs(OutputFormat):
     """`masks/`: a 16-bit PNG a photo; a pixel has the number of its object in answers.csv, the better above, 0 where there is none."""
 
     top, of_masks = "masks", True
 
-    def own(self, result: Found, place: Place) -> Files:
+    def own(self, result: DetectionResult, location: ResultLocation) -> Files:
         pixels = np.zeros((result.height, result.width), np.uint16)
         for i in reversed(range(len(result.scores))):
             pixels[result.mask(i)] = i + 1
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
-        return {f"{self.top}/{place.name}.png": file.getvalue()}
+        return {f"{self.top}/{location.name}.png": file.getvalue()}
 
 
-def for_people(result: Result, above: float) -> Result:
+def select_displayed(result: PredictionResult, above: float) -> PredictionResult:
     """Objects of at least this score, boxes cut at the photo's edges; those without any area there are left out."""
-    if not isinstance(result, Found):
+    if not isinstance(result, DetectionResult):
         return result
     size = np.array([result.width, result.height])
     corner = result.boxes[:, :2].clip(0, size)
@@ -184,10 +184,10 @@ def for_people(result: Result, above: float) -> Result:
     return replace(result, boxes=boxes).at(np.flatnonzero(kept).tolist())
 
 
-def outlines(result: Found, i: int) -> list[np.ndarray]:
+def object_outlines(result: DetectionResult, i: int) -> list[np.ndarray]:
     """The polygons of object `i`, (p, 2) pixels, largest first: of its mask, or the corners of its box."""
     if result.masks is not None:
-        return polygons_of(result.mask(i))
+        return trace_mask(result.mask(i))
     left, top, width, height = result.boxes[i]
     return [np.array([[left, top], [left + width, top], [left + width, top + height], [left, top + height]])]
 
@@ -206,10 +206,10 @@ def _row(*values: object) -> str:
 # Pixels by which an outline may leave the contour for the sake of fewer corners.
 TOLERANCE = 0.5
 # Parts below this share of the mask's largest are specks, which nobody wants to correct.
-LEAST_PART = 0.02
+MIN_PART = 0.02
 
 
-def polygons_of(mask: np.ndarray) -> list[np.ndarray]:
+def trace_mask(mask: np.ndarray) -> list[np.ndarray]:
     """mask: (h, w) bool -> the outline of each part, (p, 2) x and y in pixels, p >= 3, largest first; [] of an empty mask."""
     from contourpy import FillType, contour_generator
 
@@ -226,7 +226,7 @@ def polygons_of(mask: np.ndarray) -> list[np.ndarray]:
     outlines = [outline.astype(np.float64) + moved for outline in outlines]
     sizes = [_area(outline) for outline in outlines]
     order = sorted(range(len(sizes)), key=lambda part: -sizes[part])
-    return [_simpler(outlines[part]) for part in order if sizes[part] >= LEAST_PART * sizes[order[0]]]
+    return [_simpler(outlines[part]) for part in order if sizes[part] >= MIN_PART * sizes[order[0]]]
 
 
 def _area(points: np.ndarray) -> float:

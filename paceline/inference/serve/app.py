@@ -20,34 +20,34 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from paceline._utils.version import __version__
-from paceline.inference.drawing.boxes import colour_of
-from paceline.inference.photo_paths import Unreadable
-from paceline.inference.results import SHOWN_ABOVE, Result
-from paceline.inference.serve.batching import Batches, Full
-from paceline.inference.serve.guard import Guard
-from paceline.inference.serve.limits import AGAIN, Lingering, Uploads
+from paceline.inference.drawing.boxes import class_color
+from paceline.inference.photo_paths import FailedImage
+from paceline.inference.results import SHOWN_ABOVE, PredictionResult
+from paceline.inference.serve.batching import BatchQueue, QueueFull
+from paceline.inference.serve.guard import SecurityMiddleware
+from paceline.inference.serve.limits import AGAIN, DrainMiddleware, UploadLimits
 
 if TYPE_CHECKING:
-    from paceline.inference.predictor import PhotoPredictor
+    from paceline.inference.predictor import Predictor
 
 PAGE = Path(__file__).with_name("page.html")
 DESCRIPTION = Path(__file__).with_name("openapi.json")
 Done = TypeVar("Done")
 
 
-class InMemory(MultiPartParser):
+class InMemoryFormParser(MultiPartParser):
     """Uploads are bounded before they are parsed; none goes through a disk."""
 
     spool_max_size = 1 << 62
 
 
-class Service:
+class PredictionService:
     """What answers requests for one model."""
 
-    def __init__(self, predictor: PhotoPredictor, batches: Batches, uploads: Uploads) -> None:
+    def __init__(self, predictor: Predictor, batches: BatchQueue, uploads: UploadLimits) -> None:
         self._batches, self._uploads = batches, uploads
         self._finds_objects = predictor.finds_objects
-        self._about = about(predictor, uploads.most, batches.queue)
+        self._about = describe_model(predictor, uploads.most, batches.queue)
 
     async def health(self, request: Request) -> Response:
         """For probes: it answers, so it is there."""
@@ -69,11 +69,11 @@ class Service:
                 raise HTTPException(400, "There is no photo in the request: send its bytes, or files in a form.")
             try:
                 results = await _unless_gone(request, self._batches.answers([photo for _, photo in photos]))
-            except Full:
+            except QueueFull:
                 raise _too_busy() from None
         answered, skipped = [], []
         for (name, _), result in zip(photos, results):
-            if isinstance(result, Unreadable):
+            if isinstance(result, FailedImage):
                 skipped.append({"file": name, "reason": result.reason})
             else:
                 answered.append({"file": name, **_record(result, least)})
@@ -104,7 +104,7 @@ class Service:
             yield body
 
         try:
-            form = await InMemory(request.headers, whole(), max_files=self._batches.queue, max_fields=16).parse()
+            form = await InMemoryFormParser(request.headers, whole(), max_files=self._batches.queue, max_fields=16).parse()
         except (MultiPartException, ValueError) as problem:  # the parser's own errors are ValueErrors
             raise HTTPException(400, f"The form cannot be read: {str(problem).rstrip('.')}.") from None
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
@@ -113,15 +113,15 @@ class Service:
         return photos
 
 
-def application(
-    predictor: PhotoPredictor, *, most: int, wait: float, queue: int, token: str, max_bytes: int, seconds: float
+def make_application(
+    predictor: Predictor, *, most: int, wait: float, queue: int, token: str, max_bytes: int, seconds: float
 ) -> ASGIApp:
-    """The service as an ASGI application; arguments as `Batches`, `Guard` and `Uploads` have them."""
+    """The service as an ASGI application; arguments as `BatchQueue`, `SecurityMiddleware` and `UploadLimits` have them."""
     page = PAGE.read_text(encoding="utf-8")
     description = json.loads(DESCRIPTION.read_text(encoding="utf-8"))
     description["info"]["version"] = __version__
-    batches = Batches(predictor, most=most, wait=wait, queue=queue)
-    service = Service(predictor, batches, Uploads(max_bytes, seconds))
+    batches = BatchQueue(predictor, most=most, wait=wait, queue=queue)
+    service = PredictionService(predictor, batches, UploadLimits(max_bytes, seconds))
 
     @asynccontextmanager
     async def running(app: Starlette) -> AsyncIterator[None]:
@@ -146,10 +146,10 @@ def application(
     ]
     handlers: Any = {HTTPException: _refused, ClientDisconnect: _left, Exception: _failed}
     inner = Starlette(routes=routes, lifespan=running, exception_handlers=handlers)
-    return Lingering(Guard(inner, token=token, page=page))
+    return DrainMiddleware(SecurityMiddleware(inner, token=token, page=page))
 
 
-def about(predictor: PhotoPredictor, max_bytes: int, queue: int) -> dict[str, Any]:
+def describe_model(predictor: Predictor, max_bytes: int, queue: int) -> dict[str, Any]:
     """What `/model` says; no path and no name of a host or user is in it."""
     trained, objects = predictor.trained, predictor.finds_objects
     facts, settings = trained.facts, asdict(trained.recipe.input)
@@ -162,7 +162,7 @@ def about(predictor: PhotoPredictor, max_bytes: int, queue: int) -> dict[str, An
         "finds": "objects" if objects else "classes",
         "classes": list(predictor.classes),
         **({"category_ids": list(predictor.category_ids)} if objects else {}),
-        "colours": [f"#{bytes(colour_of(label)).hex()}" for label in range(1, len(predictor.classes) + 1)],
+        "colours": [f"#{bytes(class_color(label)).hex()}" for label in range(1, len(predictor.classes) + 1)],
         "threshold": best.get("threshold", SHOWN_ABOVE) if objects else 0.0,
         "best_f1": best or None,
         "exif": settings.get("exif", "ignore"),
@@ -179,7 +179,7 @@ def about(predictor: PhotoPredictor, max_bytes: int, queue: int) -> dict[str, An
     }
 
 
-def _record(result: Result, least: float) -> dict[str, Any]:
+def _record(result: PredictionResult, least: float) -> dict[str, Any]:
     """As predictions.json has it, the objects from this score on."""
     record = result.record()
     if "detections" in record:

@@ -16,34 +16,34 @@ from typing import TYPE_CHECKING
 
 from paceline._utils.errors import DataError
 from paceline.data.transforms.image_header import MAX_PIXELS, read_header
-from paceline.inference.photo_paths import Unreadable
+from paceline.inference.photo_paths import FailedImage
 
 if TYPE_CHECKING:
-    from paceline.inference.predictor import PhotoPredictor
-    from paceline.inference.results import Result
+    from paceline.inference.predictor import Predictor
+    from paceline.inference.results import PredictionResult
 
 
-class Full(Exception):
+class QueueFull(Exception):
     """So many photos wait already that these find no place."""
 
 
 @dataclass(frozen=True, eq=False)
-class Waiting:
+class QueuedImage:
     """A photo that waits for its answer."""
 
     photo: bytes
     pixels: int
     since: float  # seconds, of time.monotonic
-    answer: asyncio.Future[Result | Unreadable]
+    answer: asyncio.Future[PredictionResult | FailedImage]
 
 
-class Batches:
+class BatchQueue:
     """The queue, and the thread that answers what is in it. Belongs to one event loop, in which `run` is a task."""
 
-    def __init__(self, predictor: PhotoPredictor, *, most: int, wait: float, queue: int) -> None:
+    def __init__(self, predictor: Predictor, *, most: int, wait: float, queue: int) -> None:
         """most: photos of one forward   wait: seconds that a photo waits for others   queue: photos that may wait"""
         self._predictor, self._most, self._wait, self.queue = predictor, most, wait, queue
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[QueuedImage] = deque()
         self._some, self._enough = asyncio.Event(), asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="paceline-inference")
 
@@ -52,22 +52,22 @@ class Batches:
         """How many more photos may wait now."""
         return max(0, self.queue - len(self._waiting))
 
-    async def answers(self, photos: Sequence[bytes]) -> list[Result | Unreadable]:
+    async def answers(self, photos: Sequence[bytes]) -> list[PredictionResult | FailedImage]:
         """The photos' results in their order. Photos whose header shows that they cannot be read, or are too large, do not wait.
 
         Raises Full where the others find no place. Cancelled, it takes those out of the queue that are not being computed.
         """
         sizes = await asyncio.to_thread(lambda: [_pixels_of(photo) for photo in photos])
         if sum(isinstance(size, int) for size in sizes) > self.room:
-            raise Full
+            raise QueueFull
         loop, now = asyncio.get_running_loop(), time.monotonic()
-        futures: list[asyncio.Future[Result | Unreadable]] = []
+        futures: list[asyncio.Future[PredictionResult | FailedImage]] = []
         for photo, size in zip(photos, sizes):
             futures.append(loop.create_future())
-            if isinstance(size, Unreadable):
+            if isinstance(size, FailedImage):
                 futures[-1].set_result(size)
             else:
-                self._waiting.append(Waiting(photo, size, now, futures[-1]))
+                self._waiting.append(QueuedImage(photo, size, now, futures[-1]))
         self._tell()
         try:
             return list(await asyncio.gather(*futures))
@@ -109,8 +109,8 @@ class Batches:
             except asyncio.TimeoutError:
                 continue
 
-    def _next(self) -> list[Waiting]:
-        batch: list[Waiting] = []
+    def _next(self) -> list[QueuedImage]:
+        batch: list[QueuedImage] = []
         pixels = 0
         while self._waiting and len(batch) < self._most:
             pixels += self._waiting[0].pixels
@@ -124,7 +124,7 @@ class Batches:
         for event, number in ((self._some, 1), (self._enough, self._most)):
             event.set() if len(self._waiting) >= number else event.clear()
 
-    def _answered(self, photos: list[bytes]) -> list[Result | Unreadable | Exception]:
+    def _answered(self, photos: list[bytes]) -> list[PredictionResult | FailedImage | Exception]:
         """On the thread. Where a batch fails, each of its photos stands alone, so that one of them spoils no other's answer."""
         try:
             return list(self._predictor.stream(photos, batch=len(photos)))
@@ -132,10 +132,10 @@ class Batches:
             return [error] if len(photos) == 1 else [self._answered([photo])[0] for photo in photos]
 
 
-def _pixels_of(photo: bytes) -> int | Unreadable:
+def _pixels_of(photo: bytes) -> int | FailedImage:
     """By its header alone; nothing is decoded."""
     try:
         header = read_header(photo, "the given photo")
     except DataError as problem:
-        return Unreadable("", str(problem).partition("\n")[0].rstrip("."))
+        return FailedImage("", str(problem).partition("\n")[0].rstrip("."))
     return header.height * header.width

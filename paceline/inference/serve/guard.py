@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # For everybody: the page asks for the token itself, and probes have none.
 OPEN = ("/", "/health", "/openapi.json")
-FEWEST_LETTERS = 16  # of a token
+MIN_LETTERS = 16  # of a token
 
 
 def is_loopback(host: str) -> bool:
@@ -30,7 +30,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Guard:
+class SecurityMiddleware:
     """Around an application: refuses strangers, and adds the headers that a browser obeys."""
 
     def __init__(self, app: ASGIApp, *, token: str, page: str) -> None:

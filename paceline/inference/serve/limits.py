@@ -25,7 +25,7 @@ LARGEST_HELD = 8
 AGAIN = {"Retry-After": "1"}
 
 
-class Uploads:
+class UploadLimits:
     """The bodies of requests, each of at most `most` bytes in at most `seconds`; all that are held together are bounded too."""
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -68,7 +68,7 @@ class Uploads:
         return HTTPException(413, f"The upload is larger than {self.most:,} bytes, which are the most (--max-bytes).")
 
 
-class Lingering:
+class DrainMiddleware:
     """Around an application: where it answers before it has read the request, the answer arrives all the same."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -110,14 +110,14 @@ class Lingering:
         await self._app(scope, received, sent)
 
 
-def guarded(connections: int, seconds: float) -> type[H11Protocol]:
+def make_guarded_protocol(connections: int, seconds: float) -> type[H11Protocol]:
     """uvicorn's HTTP, which by itself waits for slow clients for ever.
 
     connections   how many may be open at once; who comes then is told so
     seconds       in which a client has to take what is written to it
     """
 
-    class Guarded(H11Protocol):
+    class SlowClientGuard(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             transport.set_write_buffer_limits(0)  # told of whatever cannot be written at once
@@ -175,4 +175,4 @@ def guarded(connections: int, seconds: float) -> type[H11Protocol]:
                 self.transport.write_eof()
             self.loop.call_later(1, self.transport.abort)
 
-    return Guarded
+    return SlowClientGuard

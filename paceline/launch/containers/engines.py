@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import shlex
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import one_line
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import escape_to_line
 from paceline.launch.containers.flags import (
     GUARD,
     PYTHON,
-    Flag,
+    EngineFlag,
+    choose_container_workdir,
     container_script,
     device_flags,
+    device_vendor,
     facts_file,
-    family,
-    passed_on,
-    starts_at,
+    list_forwarded_variables,
 )
-from paceline.launch.job import Container, File, Job, Words, environment, needs
+from paceline.launch.job import Container, LaunchFile, LaunchJob, Words, make_environment, require_programs
 
 # Folders that a group may read are read as outside.
 GROUPS = 'for group in $(id -G); do flags+=(--group-add "$group"); done  # every group of yours, not the first alone\n'
@@ -47,111 +47,113 @@ done
 """
 
 
-def check_docker(job: Job, engine: str = "docker") -> None:
-    """Raises UserError for devices and paths that this engine (docker or podman) cannot bring inside."""
+def check_docker(job: LaunchJob, engine: str = "docker") -> None:
+    """Raises PacelineError for devices and paths that this engine (docker or podman) cannot bring inside."""
     device_flags(engine, job.system)
     for mount in job.mounts:
         if "," in f"{mount.host}{mount.inside}":
-            raise UserError(f"{mount.host}: {engine} cannot mount a path with a comma. Give it another name.")
+            raise PacelineError(f"{mount.host}: {engine} cannot mount a path with a comma. Give it another name.")
 
 
-def docker_files(job: Job, engine: str = "docker") -> tuple[File, ...]:
+def docker_files(job: LaunchJob, engine: str = "docker") -> tuple[LaunchFile, ...]:
     """container.sh for docker or podman, and what it reads the host's facts with."""
     flags = [
-        Flag(("--rm",), "nothing of it stays behind"),
-        Flag(("--init",), "a first process that passes signals on, so that Ctrl-C and preemption reach the run"),
-        Flag(("--user",), "files that it writes are yours, not root's", shell='"$(id -u):$(id -g)"'),
-        Flag(("--ipc", "host"), "NCCL joins a node's devices through /dev/shm; Docker's own has 64 MiB"),
-        Flag(("--ulimit", "memlock=-1"), "InfiniBand and RoCE pin the memory that they send from"),
-        Flag(("--ulimit", "stack=67108864"), "deep stacks of compilers: torch.compile runs them"),
+        EngineFlag(("--rm",), "nothing of it stays behind"),
+        EngineFlag(("--init",), "a first process that passes signals on, so that Ctrl-C and preemption reach the run"),
+        EngineFlag(("--user",), "files that it writes are yours, not root's", shell='"$(id -u):$(id -g)"'),
+        EngineFlag(("--ipc", "host"), "NCCL joins a node's devices through /dev/shm; Docker's own has 64 MiB"),
+        EngineFlag(("--ulimit", "memlock=-1"), "InfiniBand and RoCE pin the memory that they send from"),
+        EngineFlag(("--ulimit", "stack=67108864"), "deep stacks of compilers: torch.compile runs them"),
         *device_flags(engine, job.system),
-        Flag(("--device", "/dev/infiniband"), "InfiniBand or RoCE, where the host has it", "[ -e /dev/infiniband ]"),
+        EngineFlag(("--device", "/dev/infiniband"), "InfiniBand or RoCE, where the host has it", "[ -e /dev/infiniband ]"),
     ]
     if engine == "podman":
-        flags.append(Flag(("--userns", "keep-id"), "without root, ids inside are those outside", '[ "$(id -u)" != 0 ]'))
+        flags.append(
+            EngineFlag(("--userns", "keep-id"), "without root, ids inside are those outside", '[ "$(id -u)" != 0 ]')
+        )
     if job.nodes > 1:
-        flags.append(Flag(("--network", "host"), "ranks of other nodes find these by the node's own address"))
+        flags.append(EngineFlag(("--network", "host"), "ranks of other nodes find these by the node's own address"))
     if job.system.bind != "off":
         why = "--system.bind says where memory lies, which Docker forbids otherwise"
-        flags.append(Flag(("--cap-add", "SYS_NICE"), why))
+        flags.append(EngineFlag(("--cap-add", "SYS_NICE"), why))
     for mount in job.mounts:
         text = f"type=bind,source={mount.host},target={mount.inside}" + ("" if mount.writable else ",readonly")
-        flags.append(Flag(("--mount", text), mount.why))
-    where, why = starts_at(job)
-    flags.append(Flag(("--workdir", where), why))
-    flags += [Flag(("--env", name), why) for name, why in passed_on(job).items()]
-    flags.append(Flag(("--interactive", "--tty"), "by hand, at a terminal", "[ -t 0 ] && [ -t 1 ]"))
+        flags.append(EngineFlag(("--mount", text), mount.why))
+    where, why = choose_container_workdir(job)
+    flags.append(EngineFlag(("--workdir", where), why))
+    flags += [EngineFlag(("--env", name), why) for name, why in list_forwarded_variables(job).items()]
+    flags.append(EngineFlag(("--interactive", "--tty"), "by hand, at a terminal", "[ -t 0 ] && [ -t 1 ]"))
     image = shlex.quote(job.image)
     last = f'{engine} run "${{flags[@]}}" {image} sh -c "$guard" {image} "$@"'
     return (container_script(job, engine, flags, GROUPS, last), facts_file())
 
 
-def _in_script(job: Job, command: Words) -> Words:
+def _in_script(job: LaunchJob, command: Words) -> Words:
     """container.sh before the command: it lies in the run's folder, which every node sees."""
     return (str(job.launch_folder / "container.sh"), *command)
 
 
-def apptainer_files(job: Job) -> tuple[File, ...]:
+def apptainer_files(job: LaunchJob) -> tuple[LaunchFile, ...]:
     """container.sh, and what it reads the host's facts with."""
     binds = [
-        Flag(("--bind", f"{mount.host}:{mount.inside}:{'rw' if mount.writable else 'ro'}"), mount.why)
+        EngineFlag(("--bind", f"{mount.host}:{mount.inside}:{'rw' if mount.writable else 'ro'}"), mount.why)
         for mount in job.mounts
     ]
-    where, why = starts_at(job)
-    flags = (*device_flags("apptainer", job.system), *binds, Flag(("--pwd", where), why))
+    where, why = choose_container_workdir(job)
+    flags = (*device_flags("apptainer", job.system), *binds, EngineFlag(("--pwd", where), why))
     image = shlex.quote(job.image)
     last = f'"$engine" exec "${{flags[@]}}" {image} sh -c "$guard" {image} "$@"'
-    engine = APPTAINER_ENGINE.format(names=" ".join(passed_on(job)))
+    engine = APPTAINER_ENGINE.format(names=" ".join(list_forwarded_variables(job)))
     return (container_script(job, "apptainer", flags, engine, last), facts_file())
 
 
-def _check_apptainer(job: Job) -> None:
+def _check_apptainer(job: LaunchJob) -> None:
     device_flags("apptainer", job.system)
     _check_colons(job)
 
 
-def _check_colons(job: Job) -> None:
+def _check_colons(job: LaunchJob) -> None:
     for mount in job.mounts:
         if set(",:") & set(f"{mount.host}{mount.inside}"):
             text = f"{job.container} cannot mount a path with a comma or colon. Give it another name."
-            raise UserError(f"{mount.host}: {text}")
+            raise PacelineError(f"{mount.host}: {text}")
 
 
-def _pyxis_flags(job: Job) -> tuple[Flag, ...]:
+def _pyxis_flags(job: LaunchJob) -> tuple[EngineFlag, ...]:
     mounts = ",".join(f"{mount.host}:{mount.inside}{'' if mount.writable else ':ro'}" for mount in job.mounts)
-    where, begins = starts_at(job)
-    keep = ",".join(variable.name for variable in environment(job))
+    where, begins = choose_container_workdir(job)
+    keep = ",".join(variable.name for variable in make_environment(job))
     return (
-        Flag((f"--container-image={job.image}",), "a registry's image (HOST#NAME:TAG), or a .sqsh file that all nodes see"),
-        Flag((f"--container-mounts={mounts}",), "each lies inside where it lies outside"),
-        Flag((f"--container-workdir={where}",), begins),
-        Flag((f"--container-env={keep}",), "their values here win over the image's own"),
-        Flag(("--no-container-mount-home",), "no packages of ~/.local come between"),
+        EngineFlag((f"--container-image={job.image}",), "a registry's image (HOST#NAME:TAG), or a .sqsh file that all nodes see"),
+        EngineFlag((f"--container-mounts={mounts}",), "each lies inside where it lies outside"),
+        EngineFlag((f"--container-workdir={where}",), begins),
+        EngineFlag((f"--container-env={keep}",), "their values here win over the image's own"),
+        EngineFlag(("--no-container-mount-home",), "no packages of ~/.local come between"),
     )  # fmt: skip
 
 
-def _pyxis_notes(job: Job) -> str:
+def _pyxis_notes(job: LaunchJob) -> str:
     lines = []
     for flag in _pyxis_flags(job):
         lines.append(f"{flag.words[0].partition('=')[0]}: {flag.why}")
         if flag.words[0].startswith("--container-mounts"):
-            lines += [f"    {one_line(f'{mount.inside}: {mount.why}')}" for mount in job.mounts]
+            lines += [f"    {escape_to_line(f'{mount.inside}: {mount.why}')}" for mount in job.mounts]
     return "".join(f"# {line}\n" for line in lines)
 
 
-def _before_pyxis(job: Job) -> str:
+def _before_pyxis(job: LaunchJob) -> str:
     """Make the folders that the container writes into: enroot mounts only what is there."""
     written = [str(mount.host) for mount in job.mounts if mount.writable]
     return shlex.join(("mkdir", "-p", *written)) if written else ""
 
 
-def _check_pyxis(job: Job) -> None:
+def _check_pyxis(job: LaunchJob) -> None:
     if not job.image:
-        raise UserError(
+        raise PacelineError(
             "--container pyxis: name the image that the nodes import: --image registry.example.com#paceline:0.1.0"
         )
-    if (kind := family(job.system)) not in ("cpu", "cuda"):
-        raise UserError(f"--container pyxis: enroot brings in NVIDIA's devices, not {kind}. Use apptainer.")
+    if (kind := device_vendor(job.system)) not in ("cpu", "cuda"):
+        raise PacelineError(f"--container pyxis: enroot brings in NVIDIA's devices, not {kind}. Use apptainer.")
     _check_colons(job)
 
 
@@ -168,7 +170,7 @@ CONTAINER: dict[str, Container] = {
         whole=True,
         python=PYTHON,
         files=docker_files,
-        missing=needs(NO_DOCKER, "docker", here=lambda job: job.through == "local"),
+        missing=require_programs(NO_DOCKER, "docker", here=lambda job: job.through == "local"),
     ),
     "pyxis": Container(
         # srun has the task inside already; the guard only refuses an image without paceline.
@@ -184,6 +186,6 @@ CONTAINER: dict[str, Container] = {
         _check_apptainer,
         python=PYTHON,
         files=apptainer_files,
-        missing=needs(NO_APPTAINER, "apptainer", "singularity", here=lambda job: job.through == "local"),
+        missing=require_programs(NO_APPTAINER, "apptainer", "singularity", here=lambda job: job.through == "local"),
     ),
 }

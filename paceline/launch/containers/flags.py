@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import one_line
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import escape_to_line
 from paceline.config.system import System
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
 from paceline.launch.containers import host_facts
-from paceline.launch.containers.mounts import working_directory
-from paceline.launch.job import NODE_VARIABLES, File, Job, Words, environment
+from paceline.launch.containers.mounts import choose_working_directory
+from paceline.launch.job import NODE_VARIABLES, LaunchFile, LaunchJob, Words, make_environment
 
 # Called as in the image of containers/Dockerfile: its PATH begins with the environment that holds paceline.
 PYTHON: Words = ("python3",)
@@ -28,7 +28,7 @@ exit 2"""
 
 
 @dataclass(frozen=True)
-class Flag:
+class EngineFlag:
     """Words for the engine that stand together, and why."""
 
     words: Words  # as the engine gets them, unquoted; none: `why` says that none are needed
@@ -38,7 +38,7 @@ class Flag:
     shell: str = ""
 
 
-def family(system: System) -> str:
+def device_vendor(system: System) -> str:
     """The maker of a system's devices: torch calls both NVIDIA's and AMD's cuda, and only the chip's name tells them apart."""
     if system.accelerator == "cuda" and system.chip.upper().startswith(("MI", "AMD", "INSTINCT")):
         return "rocm"
@@ -46,74 +46,78 @@ def family(system: System) -> str:
 
 
 _AMD = (
-    Flag(("--device", "/dev/kfd"), "AMD: the compute driver"),
-    Flag(("--device", "/dev/dri"), "AMD: the devices themselves"),
-    Flag(("--security-opt", "seccomp=unconfined"), "AMD: memory is mapped between processes, which Docker's filter forbids"),
+    EngineFlag(("--device", "/dev/kfd"), "AMD: the compute driver"),
+    EngineFlag(("--device", "/dev/dri"), "AMD: the devices themselves"),
+    EngineFlag(("--security-opt", "seccomp=unconfined"), "AMD: memory is mapped between processes, which Docker's filter forbids"),
 )  # fmt: skip
 # Accelerator -> engine -> how its devices come inside. An engine that is not there needs nothing for it.
-DEVICES: dict[str, dict[str, tuple[Flag, ...]]] = {
+DEVICES: dict[str, dict[str, tuple[EngineFlag, ...]]] = {
     "cpu": {},
     "cuda": {
-        "docker": (Flag(("--gpus", "all"), "NVIDIA's devices and the host's driver library (nvidia-container-toolkit)"),),
-        "podman": (Flag(("--device", "nvidia.com/gpu=all"), "NVIDIA's devices and driver library (their CDI description)"),),
-        "apptainer": (Flag(("--nv",), "NVIDIA's devices and the host's driver library"),),
+        "docker": (EngineFlag(("--gpus", "all"), "NVIDIA's devices and the host's driver library (nvidia-container-toolkit)"),),
+        "podman": (EngineFlag(("--device", "nvidia.com/gpu=all"), "NVIDIA's devices and driver library (their CDI description)"),),
+        "apptainer": (EngineFlag(("--nv",), "NVIDIA's devices and the host's driver library"),),
     },
-    "rocm": {"docker": _AMD, "podman": _AMD, "apptainer": (Flag(("--rocm",), "AMD's devices and the host's library"),)},
+    "rocm": {"docker": _AMD, "podman": _AMD, "apptainer": (EngineFlag(("--rocm",), "AMD's devices and the host's library"),)},
     "hpu": {
         "docker": (
-            Flag(("--runtime", "habana"), "Gaudi's devices (habana-container-runtime)"),
-            Flag(("--env", "HABANA_VISIBLE_DEVICES=all"), "all of them"),
+            EngineFlag(("--runtime", "habana"), "Gaudi's devices (habana-container-runtime)"),
+            EngineFlag(("--env", "HABANA_VISIBLE_DEVICES=all"), "all of them"),
         ),
-        "apptainer": (Flag((), "Gaudi's devices need no flag: /dev is the host's. Its libraries must be in the image"),),
+        "apptainer": (EngineFlag((), "Gaudi's devices need no flag: /dev is the host's. Its libraries must be in the image"),),
     },
     "xpu": {
-        "docker": (Flag(("--device", "/dev/dri"), "Intel's devices"),),
-        "podman": (Flag(("--device", "/dev/dri"), "Intel's devices"),),
-        "apptainer": (Flag((), "Intel's devices need no flag: /dev is the host's. Its libraries must be in the image"),),
+        "docker": (EngineFlag(("--device", "/dev/dri"), "Intel's devices"),),
+        "podman": (EngineFlag(("--device", "/dev/dri"), "Intel's devices"),),
+        "apptainer": (EngineFlag((), "Intel's devices need no flag: /dev is the host's. Its libraries must be in the image"),),
     },
 }  # fmt: skip
 
 
-def device_flags(engine: str, system: System) -> tuple[Flag, ...]:
-    """How this system's devices come inside. Raises UserError for Apple's, which no container sees."""
-    kind = family(system)
+def device_flags(engine: str, system: System) -> tuple[EngineFlag, ...]:
+    """How this system's devices come inside. Raises PacelineError for Apple's, which no container sees."""
+    kind = device_vendor(system)
     if kind not in DEVICES:
-        raise UserError(f"--container {engine}: no container sees {kind} devices. Use --container none.")
+        raise PacelineError(f"--container {engine}: no container sees {kind} devices. Use --container none.")
     return DEVICES[kind].get(engine, ())
 
 
-def starts_at(job: Job) -> tuple[str, str]:
+def choose_container_workdir(job: LaunchJob) -> tuple[str, str]:
     """(the folder inside where processes start, why)."""
-    where = working_directory(job.workdir, job.mounts)
+    where = choose_working_directory(job.workdir, job.mounts)
     return where, "relative paths begin here, as outside" if where != "/" else "no path of the command is relative"
 
 
-def passed_on(job: Job) -> dict[str, str]:
+def list_forwarded_variables(job: LaunchJob) -> dict[str, str]:
     """Name -> purpose of the variables that go inside, with the values that they have where the container starts."""
-    names = {variable.name: variable.why for variable in environment(job)}
+    names = {variable.name: variable.why for variable in make_environment(job)}
     if job.nodes > 1:
         names |= NODE_VARIABLES
     return {**names, host_facts.VARIABLE: "the host's facts, for `paceline doctor`"}
 
 
-def container_script(job: Job, engine: str, flags: Sequence[Flag], more: str, last: str) -> File:
+def container_script(job: LaunchJob, engine: str, flags: Sequence[EngineFlag], more: str, last: str) -> LaunchFile:
     """container.sh.
 
     more  shell lines of the engine's own after the flags
     last  the shell command that runs "$@" inside, with "${flags[@]}" and "$guard"
     """
-    always = "".join(f"    {f'{_code(flag)}  # {one_line(flag.why)}'.lstrip()}\n" for flag in flags if not flag.test)
+    always = "".join(f"    {f'{_code(flag)}  # {escape_to_line(flag.why)}'.lstrip()}\n" for flag in flags if not flag.test)
     some = "".join(
-        f"if {flag.test}; then  # {one_line(flag.why)}\n    flags+=({_code(flag)})\nfi\n" for flag in flags if flag.test
+        f"if {flag.test}; then  # {escape_to_line(flag.why)}\n    flags+=({_code(flag)})\nfi\n"
+        for flag in flags
+        if flag.test
     )
     made = "".join(
-        f"mkdir -p {shlex.quote(str(mount.host))}  # {one_line(mount.why)}\n" for mount in job.mounts if mount.writable
+        f"mkdir -p {shlex.quote(str(mount.host))}  # {escape_to_line(mount.why)}\n"
+        for mount in job.mounts
+        if mount.writable
     )
     facts = shlex.quote(str(job.launch_folder / "host_facts.py"))
-    return File(
+    return LaunchFile(
         "container.sh",
         f"""#!/usr/bin/env bash
-# Runs a command inside the image {one_line(job.image)} with {engine}:  container.sh COMMAND...  (docs/images.md)
+# Runs a command inside the image {escape_to_line(job.image)} with {engine}:  container.sh COMMAND...  (docs/images.md)
 set -euo pipefail
 {made}# What `paceline doctor` inside compares with the container: driver, MPI, PMIx, user, limits.
 {host_facts.VARIABLE}=$(python3 {facts} 2>/dev/null || true)
@@ -129,12 +133,12 @@ exec {last}
     )
 
 
-def facts_file() -> File:
+def facts_file() -> LaunchFile:
     """The program that reads the host's facts: it needs only a Python, so it also runs where paceline is missing."""
-    return File("host_facts.py", Path(host_facts.__file__).read_text(), shown=False)
+    return LaunchFile("host_facts.py", Path(host_facts.__file__).read_text(), shown=False)
 
 
-def _code(flag: Flag) -> str:
+def _code(flag: EngineFlag) -> str:
     """Its words quoted for the shell, and the one that the shell fills in."""
     return " ".join([*map(_word, flag.words), *([flag.shell] if flag.shell else [])])
 

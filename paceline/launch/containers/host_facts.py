@@ -17,7 +17,7 @@ from pathlib import Path
 VARIABLE = "PACELINE_HOST"
 
 
-def facts() -> dict[str, str]:
+def collect_host_facts() -> dict[str, str]:
     """Fact -> its value as text; '' for what is not here."""
     return {
         "driver": _kernel_driver(),
@@ -40,11 +40,11 @@ def _kernel_driver() -> str:
     """NVIDIA's kernel module, which all containers share with the host; else AMD's."""
     for file in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):
         try:
-            found = re.search(r"\d+\.\d+(\.\d+)?", Path(file).read_text())
+            result = re.search(r"\d+\.\d+(\.\d+)?", Path(file).read_text())
         except OSError:
             continue
-        if found:
-            return found[0]
+        if result:
+            return result[0]
     return ""
 
 
@@ -56,8 +56,8 @@ def _library_version(name: str) -> str:
     except OSError:
         return ""
     stem = re.escape(name.partition(".so")[0])
-    found = re.search(rf"/{stem}\.so\.(\S+)$", maps, re.MULTILINE)
-    return found[1] if found else ""
+    result = re.search(rf"/{stem}\.so\.(\S+)$", maps, re.MULTILINE)
+    return result[1] if result else ""
 
 
 def _count(folder: str, pattern: str) -> int:
@@ -82,10 +82,10 @@ def _pmix_version() -> str:
     try:
         library = ctypes.CDLL("libpmix.so.2")
         library.PMIx_Get_version.restype = ctypes.c_char_p
-        found = re.search(r"\d+\.\d+\.\d+", library.PMIx_Get_version().decode(errors="replace"))
+        result = re.search(r"\d+\.\d+\.\d+", library.PMIx_Get_version().decode(errors="replace"))
     except (OSError, AttributeError):
         return ""
-    return found[0] if found else ""
+    return result[0] if result else ""
 
 
 def _limit(name: str) -> str:
@@ -106,5 +106,5 @@ def _shared_memory() -> str:
 
 
 if __name__ == "__main__":
-    json.dump(facts(), sys.stdout, separators=(",", ":"))
+    json.dump(collect_host_facts(), sys.stdout, separators=(",", ":"))
     print()

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.version import PACKAGE, __version__
 from paceline.launch.job import Words
 
@@ -16,42 +16,44 @@ TAG_FILE = "containers/TAG"
 ENGINES = ("docker", "podman", "buildah", "apptainer")
 
 
-def checkout() -> Path | None:
+def find_checkout() -> Path | None:
     """The source tree that this package runs from; None where it was installed without one."""
     root = PACKAGE.parent
     return root if (root / TAG_FILE).is_file() else None
 
 
-def tag() -> str:
+def image_tag() -> str:
     """NAME:TAG. Where there is no checkout: paceline at this package's version, as TAG has it.
 
-    Raises UserError where containers/TAG is no name of an image.
+    Raises PacelineError where containers/TAG is no name of an image.
     """
-    root = checkout()
+    root = find_checkout()
     if root is None:
         return f"paceline:{__version__}"
     text = (root / TAG_FILE).read_text().strip()
     if not text or len(text.split()) != 1 or ":" not in text.rpartition("/")[2]:
-        raise UserError(f"{root / TAG_FILE}: write one line NAME:TAG there, e.g. registry.example.com/team/paceline:0.1.0.")
+        raise PacelineError(
+            f"{root / TAG_FILE}: write one line NAME:TAG there, e.g. registry.example.com/team/paceline:0.1.0."
+        )
     return text
 
 
 def image_file(name: str) -> Path:
     """Where apptainer's file of an image lies: in the checkout's build/, else in the working directory."""
     stem = name.rpartition("/")[2].replace(":", "-")
-    root = checkout()
+    root = find_checkout()
     return (root / "build" if root else Path.cwd()) / f"{stem}.sif"
 
 
-def usual_image(container: str) -> str:
+def default_image(container: str) -> str:
     """What --image is where nobody names one; '' for Pyxis, whose nodes find images in a registry alone."""
     if container == "apptainer":
-        return str(image_file(tag()))
-    return tag() if container == "docker" else ""
+        return str(image_file(image_tag()))
+    return image_tag() if container == "docker" else ""
 
 
 @dataclass(frozen=True)
-class Build:
+class ImageBuild:
     """What to build."""
 
     tag: str  # NAME:TAG
@@ -62,35 +64,37 @@ class Build:
     constraints: str = ""  # versions of every package, a path in the checkout; '' = the Dockerfile's own
 
 
-def engine_found(asked: str, among: tuple[str, ...]) -> str:
+def choose_engine(requested: str, among: tuple[str, ...]) -> str:
     """The engine asked for, or the first one on PATH for "auto".
 
-    Raises UserError where there is none, or where it cannot do this.
+    Raises PacelineError where there is none, or where it cannot do this.
     """
-    if asked == "auto":
+    if requested == "auto":
         for engine in among:
             if shutil.which(engine):
                 return engine
-        raise UserError(f"no engine for images on this machine: install one of {', '.join(among)}.")
-    if asked not in among:
-        raise UserError(f"--engine {asked} cannot do that: use one of {', '.join(among)}.")
-    if shutil.which(asked) is None:
-        raise UserError(f"--engine {asked}: there is no {asked} on this machine. Install it, or choose another engine.")
-    return asked
+        raise PacelineError(f"no engine for images on this machine: install one of {', '.join(among)}.")
+    if requested not in among:
+        raise PacelineError(f"--engine {requested} cannot do that: use one of {', '.join(among)}.")
+    if shutil.which(requested) is None:
+        raise PacelineError(
+            f"--engine {requested}: there is no {requested} on this machine. Install it, or choose another engine."
+        )
+    return requested
 
 
-def source() -> Path:
-    """The checkout that the image is made of. Raises UserError where the package was installed without it."""
-    root = checkout()
+def require_checkout() -> Path:
+    """The checkout that the image is made of. Raises PacelineError where the package was installed without it."""
+    root = find_checkout()
     if root is None:
-        raise UserError(
+        raise PacelineError(
             "image build makes an image of a checkout, and this paceline was installed without one: clone the repository and "
             "run it there, or install the clone in an image of your own."
         )
     return root
 
 
-def build_command(engine: str, build: Build, root: Path) -> Words:
+def build_command(engine: str, build: ImageBuild, root: Path) -> Words:
     """The command that builds it, from the checkout at `root`."""
     values = {"BASE": build.base, "TORCH": build.torch, "CONSTRAINTS": build.constraints, "COMMIT": build.commit}
     arguments = [word for name, value in values.items() if value for word in ("--build-arg", f"{name}={value}")]

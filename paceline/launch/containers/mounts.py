@@ -6,13 +6,13 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.launch.job import Mount, Words
 
 ROOT = Path("/")
 
 
-def mounts_of(
+def choose_mounts(
     words: Words,
     folder: Path,
     cache: Path,
@@ -30,44 +30,44 @@ def mounts_of(
     reads  values of flags that are known to name data or weights, also those that a run.json brings; "" = not given
     writes values of flags that name a folder to write into, which is made on each node; "" = not given
     here   whether the processes run on this machine; other machines may have what this one lacks
-    Raises UserError for a mount that is not there or not absolute inside.
+    Raises PacelineError for a mount that is not there or not absolute inside.
     """
-    found = [
+    results = [
         Mount(folder, str(folder), "the run's folder: checkpoints, events, launch files", writable=True),
         Mount(cache, str(cache), "paceline's cache: indexes, built-in data, weights", writable=True),
     ]
-    found += [asked_for(text, here=here) for text in more]
+    results += [parse_mount(text, here=here) for text in more]
     for text in filter(None, writes):
         if (path := _absolute(text, workdir)) != ROOT:
-            found.append(Mount(path, str(path), f"{text}: written into", writable=True))
-    named_paths = [*_read(reads, workdir, here=here), *named(words, workdir)]
-    found += [Mount(path, str(path), f"named by {text}") for text, path in named_paths]
+            results.append(Mount(path, str(path), f"{text}: written into", writable=True))
+    named_paths = [*_read(reads, workdir, here=here), *list_named_folders(words, workdir)]
+    results += [Mount(path, str(path), f"named by {text}") for text, path in named_paths]
     relative = any(
         not Path(text).expanduser().is_absolute() for text in (*writes, *(text for text, _ in named_paths)) if text
     )
-    if relative and working_directory(workdir, found) != str(workdir):  # every word begins with ..
-        found.append(Mount(workdir, str(workdir), "relative paths begin here"))
+    if relative and choose_working_directory(workdir, results) != str(workdir):  # every word begins with ..
+        results.append(Mount(workdir, str(workdir), "relative paths begin here"))
     # The first one of a place counts: it may be writable, and what a command only names is not.
-    places: dict[str, Mount] = {}
-    for mount in found:
-        places.setdefault(mount.inside, mount)
+    locations: dict[str, Mount] = {}
+    for mount in results:
+        locations.setdefault(mount.inside, mount)
     kept: list[Mount] = []
-    for mount in sorted(places.values(), key=lambda mount: Path(mount.inside).parts):
+    for mount in sorted(locations.values(), key=lambda mount: Path(mount.inside).parts):
         if not _brought_by(mount, kept):
             kept.append(mount)
     return tuple(kept)
 
 
-def working_directory(workdir: Path, mounts: Sequence[Mount]) -> str:
+def choose_working_directory(workdir: Path, mounts: Sequence[Mount]) -> str:
     """Where a container's processes start: as outside where that folder is seen inside, else at / (no path is relative then)."""
     seen = any(Path(mount.inside).is_relative_to(workdir) or workdir.is_relative_to(mount.inside) for mount in mounts)
     return str(workdir) if seen else "/"
 
 
-def asked_for(text: str, *, here: bool = True) -> Mount:
+def parse_mount(text: str, *, here: bool = True) -> Mount:
     """One --mount. What is absolute may be on other machines alone, where the processes run there.
 
-    Raises UserError.
+    Raises PacelineError.
     """
     plain = text.removesuffix(":rw")
     host, _, inside = plain.partition(":")
@@ -75,10 +75,10 @@ def asked_for(text: str, *, here: bool = True) -> Mount:
     elsewhere = not here and path.is_absolute()
     path = path.absolute()
     if not host or not (elsewhere or path.exists()):
-        raise UserError(f"--mount {text}: {path} is not there. Write HOST or HOST:INSIDE, and :rw to write into it.")
+        raise PacelineError(f"--mount {text}: {path} is not there. Write HOST or HOST:INSIDE, and :rw to write into it.")
     inside = inside or str(path)
     if not inside.startswith("/") or inside == "/" or path == ROOT:
-        raise UserError(f"--mount {text}: name a folder below /, and its place inside by an absolute path.")
+        raise PacelineError(f"--mount {text}: name a folder below /, and its place inside by an absolute path.")
     return Mount(path, inside, "--mount", writable=text.endswith(":rw"))
 
 
@@ -95,7 +95,7 @@ def _read(texts: Sequence[str], workdir: Path, *, here: bool) -> Iterable[tuple[
             yield text, path
 
 
-def named(words: Words, workdir: Path) -> Iterable[tuple[str, Path]]:
+def list_named_folders(words: Words, workdir: Path) -> Iterable[tuple[str, Path]]:
     """(the word, the folder to mount) of each word that names something on disk: --data DIR, --weights FILE, ./mine.py:recipe.
 
     A word without a slash counts only behind a flag: `ssd` is a recipe, whatever the working directory holds.

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from paceline.config.system import System
-from paceline.distributed.device.topology import listed, spelled
+from paceline.distributed.device.topology import format_cpu_list, parse_cpu_list
 from paceline.launch.doctor.node import NodeFacts
-from paceline.launch.doctor.nvidia import too_old
+from paceline.launch.doctor.nvidia import explain_old_driver
 
 # problem: a run fails, or is slow for it. note: worth knowing. ok: as it should be.
 Level = Literal["ok", "note", "problem"]
@@ -26,7 +26,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class Finding:
+class MachineFact:
     """One thing looked at."""
 
     level: Level
@@ -34,26 +34,26 @@ class Finding:
     text: str
 
 
-class NodeFinding(NamedTuple):
+class NodeIssue(NamedTuple):
     """What is wrong with some nodes, by their places in the list."""
 
     level: Level
     nodes: tuple[int, ...]
     text: str
 
-    def with_names(self, node_names: Sequence[str]) -> Finding:
+    def with_names(self, node_names: Sequence[str]) -> MachineFact:
         """As a line: about the first few of them by name."""
-        who = [node_names[place] for place in self.nodes]
+        who = [node_names[index] for index in self.nodes]
         more = f" and {len(who) - 4} more" if len(who) > 4 else ""
-        return Finding(self.level, ", ".join(who[:4]) + more, self.text)
+        return MachineFact(self.level, ", ".join(who[:4]) + more, self.text)
 
 
-def problems(findings: Iterable[Finding]) -> int:
+def count_problems(findings: Iterable[MachineFact]) -> int:
     """How many findings stop a run, or slow it down."""
     return sum(finding.level == "problem" for finding in findings)
 
 
-def merged(ranks: Sequence[NodeFacts]) -> list[NodeFacts]:
+def merge_ranks(ranks: Sequence[NodeFacts]) -> list[NodeFacts]:
     """One entry a node, from one a rank by rank: the first rank's, with what the others of its node add."""
     nodes: dict[int, list[NodeFacts]] = {}
     for facts in ranks:
@@ -62,7 +62,7 @@ def merged(ranks: Sequence[NodeFacts]) -> list[NodeFacts]:
         replace(
             own[0],
             ranks=len(own),
-            allowed=spelled({cpu for facts in own for cpu in listed(facts.allowed)}),
+            allowed=format_cpu_list({cpu for facts in own for cpu in parse_cpu_list(facts.allowed)}),
             shares=tuple(share for facts in own for share in facts.shares),
             network_trouble=tuple(dict.fromkeys(trouble for facts in own for trouble in facts.network_trouble)),
             network_warnings=tuple(dict.fromkeys(text for facts in own for text in facts.network_warnings)),
@@ -72,34 +72,34 @@ def merged(ranks: Sequence[NodeFacts]) -> list[NodeFacts]:
     ]
 
 
-def names(nodes: Sequence[NodeFacts]) -> list[str]:
+def name_nodes(nodes: Sequence[NodeFacts]) -> list[str]:
     """A name for each node: its host's, with the node's number where two are on one host."""
     hosts = Counter(node.host for node in nodes)
     return [node.host if hosts[node.host] == 1 else f"{node.host}/{node.node}" for node in nodes]
 
 
-def examine_nodes(nodes: Sequence[NodeFacts], expected: System | None = None) -> list[NodeFinding]:
+def examine_nodes(nodes: Sequence[NodeFacts], expected: System | None = None) -> list[NodeIssue]:
     """Everything that is wrong with a node or differs between them; empty where all are alike and healthy.
 
     expected   what each node should be; None: not known
     """
     own = [
-        NodeFinding(level, (place,), text)
-        for place, node in enumerate(nodes)
+        NodeIssue(level, (index,), text)
+        for index, node in enumerate(nodes)
         for level, text in (*_troubles(node), *(_unexpected(node, expected) if expected else ()))
     ]
     return [*own, *_differences(nodes), *_smaller(nodes)]
 
 
-def worst(findings: Sequence[NodeFinding], place: int) -> Level:
+def worst_level(findings: Sequence[NodeIssue], index: int) -> Level:
     """The worst level of one node."""
-    own = {finding.level for finding in findings if place in finding.nodes}
+    own = {finding.level for finding in findings if index in finding.nodes}
     return "problem" if "problem" in own else "note" if "note" in own else "ok"
 
 
 def _troubles(node: NodeFacts) -> Iterator[tuple[Level, str]]:
     """What is wrong with one node, whatever the others have."""
-    if why := too_old(node.driver_cuda, node.torch_cuda):
+    if why := explain_old_driver(node.driver_cuda, node.torch_cuda):
         yield "problem", why
     if node.driver_devices > len(node.devices):
         text = (
@@ -130,8 +130,8 @@ def _troubles(node: NodeFacts) -> Iterator[tuple[Level, str]]:
         yield "note", f"{node.run_gib:g} GiB free where runs go: three checkpoints may not fit"
     if node.devices and node.ranks > 1 and 0 <= node.shm_gib < LOW_SHM_GIB:
         yield "problem", f"/dev/shm has {node.shm_gib:g} GiB: NCCL needs some 0.1 GiB (docker run --shm-size=1g)"
-    narrow = [share for share in node.shares if len(listed(share)) == 1]
-    if narrow and len(listed(node.allowed)) < node.cores:
+    narrow = [share for share in node.shares if len(parse_cpu_list(share)) == 1]
+    if narrow and len(parse_cpu_list(node.allowed)) < node.cores:
         text = (
             f"ranks may run on one hardware thread each ({', '.join(node.shares[:4])}): the launcher bound them; "
             "mpirun --bind-to none, srun --cpu-bind=none, and --system.bind exclusive deals cores out"
@@ -177,7 +177,7 @@ def _cpus(node: NodeFacts) -> str:
 
 def _allowed(node: NodeFacts) -> str:
     """As "224 hardware threads allowed"."""
-    count = len(listed(node.allowed))
+    count = len(parse_cpu_list(node.allowed))
     return f"{count} hardware thread{'s'[: count != 1]} allowed"
 
 
@@ -196,7 +196,7 @@ _COMPARED: tuple[tuple[Level, str, Callable[[NodeFacts], str]], ...] = (
 )
 
 
-def _differences(nodes: Sequence[NodeFacts]) -> list[NodeFinding]:
+def _differences(nodes: Sequence[NodeFacts]) -> list[NodeIssue]:
     """A finding for each value that fewer nodes have than another; "" is unknown and differs from nothing.
 
     Training refuses other software too (training/rank_consistency.py).
@@ -206,37 +206,37 @@ def _differences(nodes: Sequence[NodeFacts]) -> list[NodeFinding]:
         compared.append((level, what, [value_of(node) for node in nodes]))
     for name in sorted({name for node in nodes for name in node.versions}):
         compared.append(("problem", name, [node.versions.get(name, "absent") for node in nodes]))
-    found = []
+    results = []
     for level, what, values in compared:
         counts = Counter(value for value in values if value)
         if not counts:
             continue
         usual, number = counts.most_common(1)[0]
         for other in (value for value in counts if value != usual):
-            who = tuple(place for place, value in enumerate(values) if value == other)
-            found.append(NodeFinding(level, who, f"{what}: {other}; {usual} on {number} of {len(nodes)}"))
-    return found
+            who = tuple(index for index, value in enumerate(values) if value == other)
+            results.append(NodeIssue(level, who, f"{what}: {other}; {usual} on {number} of {len(nodes)}"))
+    return results
 
 
-def _smaller(nodes: Sequence[NodeFacts]) -> list[NodeFinding]:
+def _smaller(nodes: Sequence[NodeFacts]) -> list[NodeIssue]:
     """Nodes with less memory than the others, and devices that are slower."""
-    found = []
+    results = []
     memory = [node.memory_gib for node in nodes if node.memory_gib > 0]
     usual = statistics.median_high(memory) if memory else 0
     rates = [rate for node in nodes for rate in node.teraflops]
     median = statistics.median_high(rates) if rates else 0
-    for place, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         if 0 < node.memory_gib < SMALL_SHARE * usual:
             text = f"{node.memory_gib:.0f} GiB of memory, the others {usual:.0f}"
-            found.append(NodeFinding("problem", (place,), text))
+            results.append(NodeIssue("problem", (index,), text))
         for device, rate in enumerate(node.teraflops):
             if rate < SLOW_SHARE * median:
                 text = f"GPU {device} multiplies matrices at {rate:.0f} TFLOP/s, the median is {median:.0f}: see its clocks"
-                found.append(NodeFinding("problem", (place,), text))
-    return found
+                results.append(NodeIssue("problem", (index,), text))
+    return results
 
 
-def line(node: NodeFacts) -> str:
+def format_node(node: NodeFacts) -> str:
     """One node in one line: what it has, in the order of docs/health.md."""
     clocks = Counter(device.clock or UNKNOWN for device in node.devices)
     gpu = [

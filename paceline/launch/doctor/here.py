@@ -11,40 +11,40 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from paceline._utils.cache import cache_folder
-from paceline._utils.commands import to_install
-from paceline._utils.errors import RecipeError, UserError
-from paceline._utils.text import short
-from paceline.distributed.comm.interfaces import interfaces
-from paceline.distributed.comm.launcher import pty_note, read_launch
-from paceline.distributed.device.accelerators import NAMES, device_name, found
-from paceline.distributed.device.affinity import device_addresses, read_device
-from paceline.distributed.device.detect import auto, cpu_cores
-from paceline.distributed.device.provenance import cpu_name, versions
-from paceline.distributed.device.topology import cores_of, processing_elements, read_topology, spelled
-from paceline.distributed.device.torch_builds import no_code_for, pinned_for
-from paceline.launch.containers.host_facts import VARIABLE, facts
-from paceline.launch.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Finding, Level
+from paceline._utils.commands import install_command
+from paceline._utils.errors import PacelineError, RecipeError
+from paceline._utils.text import abbreviate
+from paceline.distributed.comm.interfaces import list_interfaces
+from paceline.distributed.comm.launcher import explain_pty_shell, read_launch
+from paceline.distributed.device.accelerators import NAMES, find_accelerators, get_device_name
+from paceline.distributed.device.affinity import find_device_addresses, read_device
+from paceline.distributed.device.detect import count_cpus, detect_system
+from paceline.distributed.device.provenance import collect_versions, get_cpu_name
+from paceline.distributed.device.topology import count_processing_elements, format_cpu_list, read_topology, select_cores
+from paceline.distributed.device.torch_builds import explain_unsupported, find_torch_pin
+from paceline.launch.containers.host_facts import VARIABLE, collect_host_facts
+from paceline.launch.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Level, MachineFact
 from paceline.launch.doctor.node import gaudi_driver
-from paceline.launch.doctor.nvidia import ask_gpus
+from paceline.launch.doctor.nvidia import query_gpus
 
 GIB = 2**30
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 # (level, text) of what is seen; inside a container of each difference to its host.
 Compared = tuple[Level, str]
-MOST_CHARACTERS = 10_000
+MAX_CHARACTERS = 10_000
 # Less of /dev/shm than this is too little for NCCL between eight devices.
 LITTLE_SHM_MIB = 256
 
 
-def examine(folder: Path, system: str = "") -> list[Finding]:
+def check_node(folder: Path, system: str = "") -> list[MachineFact]:
     """Look at everything; nothing is changed and nothing is written but a probe file in the cache.
 
     folder   where runs go
     system   name of the system that this machine should be; "" for none
     """
 
-    def of(about: str, found: Iterable[Compared]) -> Iterator[Finding]:
-        return (Finding(level, about, text) for level, text in found)
+    def of(about: str, result: Iterable[Compared]) -> Iterator[MachineFact]:
+        return (MachineFact(level, about, text) for level, text in result)
 
     return [
         *of("software", _software()),
@@ -62,42 +62,44 @@ def examine(folder: Path, system: str = "") -> list[Finding]:
 
 
 def _software() -> Iterator[Compared]:
-    found = versions()
-    yield "ok", "  ".join(f"{name} {version}" for name, version in found.items())
-    if "mlperf-logging" not in found:
-        yield "note", f"mllog.txt is written by our own writer; the checker needs: {to_install('mlperf')}"
+    result = collect_versions()
+    yield "ok", "  ".join(f"{name} {version}" for name, version in result.items())
+    if "mlperf-logging" not in result:
+        yield "note", f"mllog.txt is written by our own writer; the checker needs: {install_command('mlperf')}"
 
 
-def _accelerators() -> list[Finding]:
+def _accelerators() -> list[MachineFact]:
     import torch
 
-    kind, devices = found()
+    kind, devices = find_accelerators()
     seen = [
-        f"{name}={short(os.environ[name])!r} limits the devices that torch sees" for name in VISIBLE if name in os.environ
+        f"{name}={abbreviate(os.environ[name])!r} limits the devices that torch sees"
+        for name in VISIBLE
+        if name in os.environ
     ]
     if kind not in ("", "cuda"):
-        name = device_name(torch.device(kind, 0))
+        name = get_device_name(torch.device(kind, 0))
         text = f"{devices} x {name} ({NAMES.get(kind, kind)}); paceline has never run on one: docs/systems.md"
-        return [Finding("note", "accelerator", text)]
+        return [MachineFact("note", "accelerator", text)]
     if not torch.cuda.is_available():
         built = torch.version.cuda
         why = "this torch is built without CUDA"
         if built:
             why = f"this torch is built for CUDA {built}, but the driver offers no device"
         texts = [f"none: {why}; recipes run on the CPU", *seen]
-        if pin := next((pin for gpu in ask_gpus() if (pin := pinned_for(gpu.name))), None):
+        if pin := next((pin for gpu in query_gpus() if (pin := find_torch_pin(gpu.name))), None):
             texts.append(f"this machine has a {pin.chip}, and {pin.why}: {pin.install}")
-        return [Finding("note", "accelerator", text) for text in texts]
-    findings = [Finding("note", "accelerator", text) for text in seen]
+        return [MachineFact("note", "accelerator", text) for text in texts]
+    findings = [MachineFact("note", "accelerator", text) for text in seen]
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
         kind = "bf16" if facts.major >= 8 else "fp16 (no bf16 in hardware)"
         text = f"cuda:{index} {facts.name}, {facts.total_memory / GIB:.0f} GiB, {kind}"
-        findings.append(Finding("ok", "accelerator", text))
+        findings.append(MachineFact("ok", "accelerator", text))
         # AMD's are numbered otherwise.
         known = torch.cuda.get_arch_list() if torch.version.cuda else []
-        if why := no_code_for(f"cuda:{index}", (facts.major, facts.minor), torch.__version__, known):
-            findings.append(Finding("problem", "accelerator", why))
+        if why := explain_unsupported(f"cuda:{index}", (facts.major, facts.minor), torch.__version__, known):
+            findings.append(MachineFact("problem", "accelerator", why))
     return findings
 
 
@@ -113,27 +115,30 @@ def _processor() -> Iterator[Compared]:
 
     capability = torch.backends.cpu.get_cpu_capability()
     threads = f"{capability}, {torch.get_num_threads()} torch threads"
-    system = auto()
-    yield "ok", f"{cpu_name()}, {cpu_cores()} cores for this process, {threads}"
+    system = detect_system()
+    yield "ok", f"{get_cpu_name()}, {count_cpus()} cores for this process, {threads}"
     if system.accelerator == "cpu" and system.precision == "fp32":
         yield "ok", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2"
 
 
 def _topology() -> Iterator[Compared]:
-    system, topology = auto(), read_topology()
+    system, topology = detect_system(), read_topology()
     counts = (
         (len({core.socket for core in topology.cores}), "socket"), (len(topology.nodes), "NUMA node"),
         (len(topology.cores), "core"), (len(topology.cpus), "hardware thread"),
     )  # fmt: skip
     text = ", ".join(f"{count} {what}{'s'[: count != 1]}" for count, what in counts)
-    near = [read_device(address).node for address in device_addresses(system, system.per_node)]
+    near = [read_device(address).node for address in find_device_addresses(system, system.per_node)]
     try:
-        given = [spelled(cores_of(topology, rank, system.per_node, "exclusive", near)) for rank in range(system.per_node)]
+        given = [
+            format_cpu_list(select_cores(topology, rank, system.per_node, "exclusive", near))
+            for rank in range(system.per_node)
+        ]
     except RecipeError as problem:
         yield "note", f"{text}; {problem}"
         return
     ranks = ", ".join(f"rank {rank} {cores}" for rank, cores in enumerate(given))
-    each = processing_elements(topology, system.per_node)
+    each = count_processing_elements(topology, system.per_node)
     yield "ok", f"{text}; --system.bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}"
 
 
@@ -146,7 +151,7 @@ def _decoders() -> Iterator[Compared]:
     except RecipeError as problem:
         yield "problem", str(problem)
     if not (importlib.util.find_spec("nvidia") and importlib.util.find_spec("nvidia.nvimgcodec")):
-        yield "note", f"nvimgcodec is not installed: {to_install('fast')} (Linux)"
+        yield "note", f"nvimgcodec is not installed: {install_command('fast')} (Linux)"
         return
     try:
         require_decoder("nvimgcodec")
@@ -191,13 +196,13 @@ def _cache(folder: Path) -> Iterator[Compared]:
 
 def _network() -> Iterator[Compared]:
     launch = read_launch(os.environ)
-    here = ", ".join(interfaces())
-    if note := pty_note(os.environ, launch.world):
+    here = ", ".join(list_interfaces())
+    if note := explain_pty_shell(os.environ, launch.world):
         yield "note", note
     yield "ok", f"launcher: {launch.kind}, rank {launch.rank} of {launch.world}; interfaces: {here}"
 
 
-def _host() -> list[Finding]:
+def _host() -> list[MachineFact]:
     """Inside a container whose host's facts are known: what differs here.
 
     They come in the variable PACELINE_HOST, which `paceline launch` and `paceline image shell` set; by hand:
@@ -207,20 +212,24 @@ def _host() -> list[Finding]:
     if not text:
         return []
     try:
-        return [Finding(level, "container", text) for level, text in compare_host(read_host(text), facts())]
-    except UserError as problem:
-        return [Finding("problem", "container", str(problem))]
+        return [
+            MachineFact(level, "container", text) for level, text in compare_host(read_host(text), collect_host_facts())
+        ]
+    except PacelineError as problem:
+        return [MachineFact("problem", "container", str(problem))]
 
 
 def read_host(text: str) -> dict[str, str]:
-    """The facts in PACELINE_HOST. Raises UserError where it holds none."""
+    """The facts in PACELINE_HOST. Raises PacelineError where it holds none."""
     try:
-        found = json.loads(text) if len(text) <= MOST_CHARACTERS else None
+        result = json.loads(text) if len(text) <= MAX_CHARACTERS else None
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise UserError(f"{VARIABLE}={short(text)}: no facts of a host. Let  paceline doctor --facts  write them there.")
-    return {str(name): short(value, 80) for name, value in found.items()}
+        result = None
+    if not isinstance(result, dict) or not all(isinstance(value, str) for value in result.values()):
+        raise PacelineError(
+            f"{VARIABLE}={abbreviate(text)}: no facts of a host. Let  paceline doctor --facts  write them there."
+        )
+    return {str(name): abbreviate(value, 80) for name, value in result.items()}
 
 
 def compare_host(host: Mapping[str, str], here: Mapping[str, str]) -> list[Compared]:

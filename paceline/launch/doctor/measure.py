@@ -22,11 +22,11 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from paceline._utils.text import short
+from paceline._utils.text import abbreviate
 
 MIB = 1 << 20
 # A checkpoint of a full-size recipe is some 0.3 GB; elsewhere there are small files, indexes and sockets.
-LEAST_RUN_MIB, LEAST_MIB = 1024, 100
+MIN_RUN_MIB, MIN_MIB = 1024, 100
 ROUNDS, ROUND_SECONDS = 7, 0.2
 BLOCK = bytes(1 << 18)
 CONNECT_SECONDS = 5.0
@@ -35,25 +35,25 @@ SENT_MIB, SENDINGS = 32, 3
 _NUMBER, _TIME = struct.Struct("!Q"), struct.Struct("!d")
 
 
-def folder_troubles(run: Path, written: Iterable[tuple[str, Path]], read: Iterable[tuple[str, Path]]) -> list[str]:
+def find_folder_problems(run: Path, written: Iterable[tuple[str, Path]], read: Iterable[tuple[str, Path]]) -> list[str]:
     """What hinders a run from writing and reading where it will, a sentence each.
 
     run      the run's folder
     written  (what it is for, folder) of others that a run writes into
     read     (what it is for, file or folder) of what it only reads
     """
-    found = [_full("run", run, LEAST_RUN_MIB), *(_full(what, folder, LEAST_MIB) for what, folder in written)]
+    results = [_full("run", run, MIN_RUN_MIB), *(_full(what, folder, MIN_MIB) for what, folder in written)]
     for what, path in read:
         if not path.exists():
-            found.append(f"{what} {short(str(path), 200)}: is not there")
+            results.append(f"{what} {abbreviate(str(path), 200)}: is not there")
         elif not os.access(path, os.R_OK):
-            found.append(f"{what} {short(str(path), 200)}: cannot be read")
-    return [text for text in found if text]
+            results.append(f"{what} {abbreviate(str(path), 200)}: cannot be read")
+    return [text for text in results if text]
 
 
 def _full(what: str, folder: Path, least: int) -> str:
     there = next(path for path in (folder, *folder.parents) if path.exists())  # what is not there yet is made below it
-    name = f"{what} folder {short(str(folder), 200)}"
+    name = f"{what} folder {abbreviate(str(folder), 200)}"
     try:
         with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(bytes(MIB))
@@ -65,28 +65,28 @@ def _full(what: str, folder: Path, least: int) -> str:
     return "" if free >= least else f"{name}: {free:.0f} MiB free, at least {least} are wanted"
 
 
-def core_rates(cpus: Collection[int], *, rounds: int = ROUNDS, seconds: float = ROUND_SECONDS) -> dict[int, float]:
+def measure_cores(cpus: Collection[int], *, rounds: int = ROUNDS, seconds: float = ROUND_SECONDS) -> dict[int, float]:
     """Hardware thread -> MB/s of SHA-256 of one block, the median of `rounds` of so many seconds; all at once, a bound thread each.
 
     The standard library's hash lets other threads run meanwhile, needs no memory bandwidth, and is nothing but the core's clock
     and whoever else uses the core. The median passes over what disturbs for a moment; a program that stays, a clock that is held
     down or a core that the host above a virtual machine takes away is in every round.
     """
-    found: dict[int, float] = {}
+    result: dict[int, float] = {}
     together = threading.Barrier(len(cpus))
 
     def measure(cpu: int) -> None:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {cpu})  # 0 is the calling thread
         together.wait()
-        found[cpu] = statistics.median(_rate(seconds) for _ in range(rounds))
+        result[cpu] = statistics.median(_rate(seconds) for _ in range(rounds))
 
     threads = [threading.Thread(target=measure, args=(cpu,)) for cpu in cpus]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return {cpu: round(found[cpu], 1) for cpu in sorted(found)}
+    return {cpu: round(result[cpu], 1) for cpu in sorted(result)}
 
 
 def _rate(seconds: float) -> float:
@@ -97,7 +97,7 @@ def _rate(seconds: float) -> float:
     return blocks * len(BLOCK) / taken / 1e6 if taken else 0.0
 
 
-def offset(trips: Iterable[tuple[float, float, float]]) -> tuple[float, float]:
+def estimate_clock_offset(trips: Iterable[tuple[float, float, float]]) -> tuple[float, float]:
     """-> (how far this clock is ahead of the other, by how much that may be wrong), seconds.
 
     NTP's four times, of which the middle two are one here (RFC 5905, section 8). The answer was written somewhere between both ends
@@ -105,8 +105,8 @@ def offset(trips: Iterable[tuple[float, float, float]]) -> tuple[float, float]:
 
     trips  (this clock when it asked, the other's when it answered, this clock when the answer came); at least one
     """
-    asked, theirs, came = min(trips, key=lambda trip: trip[2] - trip[0])
-    return (asked + came) / 2 - theirs, max(0.0, (came - asked) / 2)
+    requested, theirs, came = min(trips, key=lambda trip: trip[2] - trip[0])
+    return (requested + came) / 2 - theirs, max(0.0, (came - requested) / 2)
 
 
 class Listener:
@@ -182,18 +182,19 @@ def _take(connection: socket.socket, count: int) -> bytes:
     return bytes(buffer) if count <= MIB else b""
 
 
-def trips_to(address: str, port: int, token: str) -> list[tuple[float, float, float]]:
-    """Connect, and ask for the time TRIPS times: as `offset` takes them. Raises OSError where nobody of ours answers."""
+def measure_round_trips(address: str, port: int, token: str) -> list[tuple[float, float, float]]:
+    """Connect, and ask for the time TRIPS times: as `estimate_clock_offset` takes them. Raises OSError where nobody "
+    "of ours answers."""
     with _connected(address, port, token) as connection:
-        found = []
+        results = []
         for _ in range(TRIPS):
-            asked = time.time()
+            requested = time.time()
             connection.sendall(b"t")
-            found.append((asked, *_TIME.unpack(_take_or_refused(connection, _TIME.size)), time.time()))
-        return found
+            results.append((requested, *_TIME.unpack(_take_or_refused(connection, _TIME.size)), time.time()))
+        return results
 
 
-def rate_to(address: str, port: int, token: str) -> float:
+def measure_bandwidth(address: str, port: int, token: str) -> float:
     """MB/s of one TCP stream, the best of SENDINGS. Raises OSError."""
     data, best = bytes(SENT_MIB * MIB), 0.0
     with _connected(address, port, token) as connection:
@@ -220,13 +221,13 @@ def _take_or_refused(connection: socket.socket, count: int) -> bytes:
         raise ConnectionRefusedError(0, "another program answers there") from None
 
 
-def why(problem: OSError) -> str:
+def short_reason(problem: OSError) -> str:
     """The reason in a few words."""
     return problem.strerror or str(problem) or type(problem).__name__
 
 
-def neighbours(own: int, all_of_them: Iterable[int]) -> list[int]:
+def ring_neighbors(own: int, all_of_them: Iterable[int]) -> list[int]:
     """The next two nodes in the ring of their numbers, without this one: who this node sends to."""
     ring = sorted(all_of_them)
-    place = ring.index(own)
-    return [ring[(place + step) % len(ring)] for step in (1, 2) if len(ring) > step]
+    index = ring.index(own)
+    return [ring[(index + step) % len(ring)] for step in (1, 2) if len(ring) > step]

@@ -24,16 +24,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import short
-from paceline.distributed.comm.collectives import from_main, smallest
-from paceline.distributed.comm.interfaces import interface_towards, interfaces
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import abbreviate
+from paceline.distributed.comm.collectives import all_min, broadcast_from_main
+from paceline.distributed.comm.interfaces import find_interface_towards, list_interfaces
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.comm.world import World, open_world
-from paceline.launch.doctor.compare import merged
-from paceline.launch.doctor.measure import offset
-from paceline.launch.doctor.node import NodeFacts, from_json, look_here, see_devices
-from paceline.launch.doctor.nvidia import ask_gpus
+from paceline.distributed.comm.world import DistContext, open_distributed
+from paceline.launch.doctor.compare import merge_ranks
+from paceline.launch.doctor.measure import estimate_clock_offset
+from paceline.launch.doctor.node import NodeFacts, collect_node_facts, list_devices, node_from_json
+from paceline.launch.doctor.nvidia import query_gpus
 
 NUMBERS = 1 << 20  # of the sum that is exchanged
 NCCL_SECONDS = 120
@@ -51,7 +51,7 @@ _BOOTSTRAP = re.compile(r"NCCL INFO Bootstrap\s*:\s*Using (.*)$", re.MULTILINE)
 _INTERFACE = re.compile(r"(?:\[\d+\])?([\w.-]+):")
 _WARNING = re.compile(r"NCCL WARN (.*)$", re.MULTILINE)
 _CHANNEL = re.compile(r"NCCL INFO Channel .*? via (\w+)(/[^\s]*)?")
-MOST_WARNINGS, LONGEST_WARNING = 3, 200
+MAX_WARNINGS, LONGEST_WARNING = 3, 200
 
 
 def examine_together(launch: Launch, folder: Path) -> list[NodeFacts] | None:
@@ -62,29 +62,30 @@ def examine_together(launch: Launch, folder: Path) -> list[NodeFacts] | None:
     """
     nearest = next((path for path in (folder, *folder.parents) if path.is_dir()), None)
     if nearest is None:
-        raise UserError(f"--folder {folder}: there is no such folder, nor any above it.")
-    with open_world(launch, device=torch.device("cpu"), secret_folder=nearest) as world:
-        facts = look_here(launch, folder)
+        raise PacelineError(f"--folder {folder}: there is no such folder, nor any above it.")
+    with open_distributed(launch, device=torch.device("cpu"), secret_folder=nearest) as world:
+        facts = collect_node_facts(launch, folder)
         askers = [rank for rank in _first_ranks(world, launch) if rank]
         ahead, error = _own_offset(world, askers)
         facts = replace(facts, offset=ahead, offset_error=error)
         facts = _exchange(world, launch, facts)
         facts = _same_folder(world, launch, folder, facts)
         gathered = world.gather_bytes(json.dumps(asdict(facts)).encode())
-        return None if gathered is None else merged([from_json(json.loads(one)) for one in gathered])
+        return None if gathered is None else merge_ranks([node_from_json(json.loads(one)) for one in gathered])
 
 
-def _first_ranks(world: World, launch: Launch) -> list[int]:
+def _first_ranks(world: DistContext, launch: Launch) -> list[int]:
     """The first rank of every node, on every rank."""
     own = world.gather_bytes(str(launch.node).encode())
     firsts: dict[int, int] = {}
     for rank, node in enumerate(own or ()):
         firsts.setdefault(int(node), rank)
-    return json.loads(from_main(world, json.dumps(list(firsts.values())) if own else None, "doctor/first ranks"))
+    return json.loads(broadcast_from_main(world, json.dumps(list(firsts.values())) if own else None, "doctor/first ranks"))
 
 
-def _own_offset(world: World, askers: Sequence[int]) -> tuple[float, float]:
-    """This rank's clock against rank 0's, as `offset`; (0, 0) on rank 0 and on ranks that do not ask. All ranks call it.
+def _own_offset(world: DistContext, askers: Sequence[int]) -> tuple[float, float]:
+    """This rank's clock against rank 0's, as `estimate_clock_offset`; (0, 0) on rank 0 and on ranks that do not ask. All ranks call
+    it.
 
     askers  ranks that ask, one of each node, without rank 0; they take turns, so that no answer waits behind another's
     """
@@ -99,18 +100,18 @@ def _own_offset(world: World, askers: Sequence[int]) -> tuple[float, float]:
         return 0.0, 0.0
     trips = []
     for _ in range(TRIPS):
-        asked = time.time()
-        dist.send(torch.tensor([asked], dtype=torch.float64), 0, group=world.control)
+        requested = time.time()
+        dist.send(torch.tensor([requested], dtype=torch.float64), 0, group=world.control)
         dist.recv(time_of_other, 0, group=world.control)
-        trips.append((asked, float(time_of_other), time.time()))
-    return offset(trips)
+        trips.append((requested, float(time_of_other), time.time()))
+    return estimate_clock_offset(trips)
 
 
-def _exchange(world: World, launch: Launch, facts: NodeFacts) -> NodeFacts:
+def _exchange(world: DistContext, launch: Launch, facts: NodeFacts) -> NodeFacts:
     """Sum over gloo, and over NCCL where every rank has a device; -> the facts with what carried it."""
     troubles = () if _sums(world, None, torch.device("cpu")) else ("a sum over gloo came out wrong",)
     facts = replace(facts, network=_gloo(launch), network_trouble=troubles)
-    if not smallest(world, int(len(facts.devices) >= launch.local_world)):
+    if not all_min(world, int(len(facts.devices) >= launch.local_world)):
         return facts
     device = torch.device("cuda", launch.local_rank)
     with _nccl_log() as log:
@@ -121,8 +122,8 @@ def _exchange(world: World, launch: Launch, facts: NodeFacts) -> NodeFacts:
             right, failed = _sums(world, group, device), ""
             facts = _at_work(world, launch, facts, device)
         except RuntimeError as problem:  # of CUDA, or of NCCL after NCCL_SECONDS
-            right, failed = False, short(str(problem).splitlines()[0], 200)
-        chosen = read_log(log.read_text(errors="replace") if log.is_file() else "")
+            right, failed = False, abbreviate(str(problem).splitlines()[0], 200)
+        chosen = parse_nccl_log(log.read_text(errors="replace") if log.is_file() else "")
     if not right:
         text = f"NCCL failed on GPU {launch.local_rank}: {failed}" if failed else "a sum over NCCL came out wrong"
         troubles = (*troubles, text)
@@ -130,19 +131,19 @@ def _exchange(world: World, launch: Launch, facts: NodeFacts) -> NodeFacts:
     return replace(facts, network=network, network_trouble=troubles, network_warnings=chosen.warnings)
 
 
-def _at_work(world: World, launch: Launch, facts: NodeFacts, device: torch.device) -> NodeFacts:
+def _at_work(world: DistContext, launch: Launch, facts: NodeFacts, device: torch.device) -> NodeFacts:
     """The facts with this device's speed, and on a node's first rank the clocks of devices that have work."""
-    rate = teraflops(device)
+    rate = measure_teraflops(device)
     world.barrier()  # all devices of a node are at work when its first rank asks
     matrix = torch.randn(SIDE, SIDE, device=device, dtype=torch.float16)
     for _ in range(int(BUSY_SECONDS * rate * 1e12 / (2 * SIDE**3))):
         torch.mm(matrix, matrix)  # nobody waits for them
-    devices = facts.devices if launch.local_rank else see_devices(ask_gpus())
+    devices = facts.devices if launch.local_rank else list_devices(query_gpus())
     torch.cuda.synchronize(device)
     return replace(facts, devices=devices, teraflops=(rate,))
 
 
-def _sums(world: World, group: dist.ProcessGroup | None, device: torch.device) -> bool:
+def _sums(world: DistContext, group: dist.ProcessGroup | None, device: torch.device) -> bool:
     """Whether a sum over all ranks is right."""
     numbers = torch.full((NUMBERS,), float(world.rank + 1), device=device)
     dist.all_reduce(numbers, group=group)
@@ -152,9 +153,9 @@ def _sums(world: World, group: dist.ProcessGroup | None, device: torch.device) -
 def _gloo(launch: Launch) -> str:
     if launch.nodes == 1:
         return "gloo within the host"
-    name = os.environ.get("GLOO_SOCKET_IFNAME") or interface_towards(launch.address) or ""
+    name = os.environ.get("GLOO_SOCKET_IFNAME") or find_interface_towards(launch.address) or ""
     # Addresses differ between nodes; names of interfaces should not.
-    return f"gloo on {name}" if name in interfaces() else f"gloo on {name or 'an interface of its own choice'}"
+    return f"gloo on {name}" if name in list_interfaces() else f"gloo on {name or 'an interface of its own choice'}"
 
 
 @contextmanager
@@ -176,7 +177,7 @@ def _nccl_log() -> Iterator[Path]:
                     os.environ[name] = value
 
 
-def teraflops(device: torch.device, *, side: int = SIDE, products: int = PRODUCTS) -> float:
+def measure_teraflops(device: torch.device, *, side: int = SIDE, products: int = PRODUCTS) -> float:
     """Of this device in products of half-precision matrices, in 10^12 operations a second; once before, to its working clock."""
     wait = torch.cuda.synchronize if device.type == "cuda" else (lambda _: None)
     matrix, seconds = torch.randn(side, side, device=device, dtype=torch.float16), 0.0
@@ -190,7 +191,7 @@ def teraflops(device: torch.device, *, side: int = SIDE, products: int = PRODUCT
     return products * 2 * side**3 / seconds / 1e12
 
 
-def _same_folder(world: World, launch: Launch, folder: Path, facts: NodeFacts) -> NodeFacts:
+def _same_folder(world: DistContext, launch: Launch, folder: Path, facts: NodeFacts) -> NodeFacts:
     """Whether rank 0's run folder is this node's too: rank 0 leaves a file there for a moment."""
     name, written = f".paceline-doctor-{secrets.token_hex(8)}", ""
     if world.is_main and not facts.run_trouble:
@@ -198,11 +199,11 @@ def _same_folder(world: World, launch: Launch, folder: Path, facts: NodeFacts) -
             (folder / name).write_text(name)
             written = name
         except OSError as problem:
-            facts = replace(facts, run_trouble=f"{short(str(folder), 200)} cannot be written: {problem.strerror}")
-    written = from_main(world, written, "doctor/folder")
+            facts = replace(facts, run_trouble=f"{abbreviate(str(folder), 200)} cannot be written: {problem.strerror}")
+    written = broadcast_from_main(world, written, "doctor/folder")
     try:
         if written and not facts.run_trouble and not (folder / written).is_file():
-            text = f"{short(str(folder), 200)} is another folder here than on rank 0's node: runs need one that all see (--folder)"
+            text = f"{abbreviate(str(folder), 200)} is another folder here than on rank 0: use a shared one (--folder)"
             facts = replace(facts, run_trouble=text)
         world.barrier()
     finally:
@@ -234,7 +235,7 @@ class Transport:
         return f"NCCL chose {self.network}{where}{', GPUDirect' if self.direct else ''}"
 
 
-def read_log(text: str) -> Transport:
+def parse_nccl_log(text: str) -> Transport:
     """Read one rank's NCCL log. Pure; lines that NCCL never wrote count for nothing."""
     chosen = [first or second for first, second in _CHOSEN.findall(text)]
     ports = [port for line in _PORTS.findall(text) for port in _PORT.findall(line)]
@@ -249,7 +250,7 @@ def read_log(text: str) -> Transport:
         next(iter(_names(bootstrap[1])), "") if bootstrap else "",
         any("GDRDMA" in rest for _, rest in ways),
         tuple(sorted({way for way, _ in ways if way in ("P2P", "SHM")})),
-        tuple(line.strip()[:LONGEST_WARNING] for line in _WARNING.findall(text)[:MOST_WARNINGS]),
+        tuple(line.strip()[:LONGEST_WARNING] for line in _WARNING.findall(text)[:MAX_WARNINGS]),
     )
 
 
@@ -269,5 +270,5 @@ def _network(chosen: str, ports: list[tuple[str, str]], provider: str, sockets: 
 
 def _names(line: str) -> list[str]:
     """Interfaces in "[0]eth0:10.0.0.1<0> [1]eth1:10.0.0.2<0>"."""
-    found = (_INTERFACE.match(part) for part in line.split())
-    return [match[1] for match in found if match]
+    result = (_INTERFACE.match(part) for part in line.split())
+    return [match[1] for match in result if match]

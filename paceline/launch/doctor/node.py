@@ -13,12 +13,12 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.text import short
+from paceline._utils.text import abbreviate
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.device.detect import allowed_cpus
-from paceline.distributed.device.provenance import versions
-from paceline.distributed.device.topology import SYSFS, listed, read_topology, spelled
-from paceline.launch.doctor.nvidia import Gpu, ask, ask_gpus, ask_links, driver_cuda, driver_version, links_in_words
+from paceline.distributed.device.detect import get_allowed_cpus
+from paceline.distributed.device.provenance import collect_versions
+from paceline.distributed.device.topology import SYSFS, format_cpu_list, parse_cpu_list, read_topology
+from paceline.launch.doctor.nvidia import Gpu, driver_cuda, driver_version, format_links, query_gpus, query_links, run_query
 
 GIB = 2**30
 PROC = Path("/proc")
@@ -72,38 +72,38 @@ class NodeFacts:
     teraflops: tuple[float, ...] = ()  # of each rank's device in a large matrix product; empty without devices
 
 
-def look_here(launch: Launch, folder: Path, *, root: Path = SYSFS, proc: Path = PROC) -> NodeFacts:
+def collect_node_facts(launch: Launch, folder: Path, *, root: Path = SYSFS, proc: Path = PROC) -> NodeFacts:
     """This process's node; what ranks do together (clocks, network) is added later.
 
     folder   where runs go
     """
     import torch
 
-    mine = allowed_cpus()
+    mine = get_allowed_cpus()
     online = root / "devices/system/cpu/online"
-    every = set(listed(online.read_text())) if online.is_file() else set(range(os.cpu_count() or 1))
+    every = set(parse_cpu_list(online.read_text())) if online.is_file() else set(range(os.cpu_count() or 1))
     machine = read_topology(root, allowed=every or mine)
     first = launch.local_rank == 0  # one process of a node asks nvidia-smi, which takes a second
-    gpus = ask_gpus() if first else []
+    gpus = query_gpus() if first else []
     run_gib, trouble = _free(folder)
     return NodeFacts(
         node=launch.node,
         host=socket.gethostname(),
         ranks=launch.local_world,
-        versions=versions(),
+        versions=collect_versions(),
         kernel=platform.release(),
-        devices=see_devices(gpus),
+        devices=list_devices(gpus),
         driver_devices=len(gpus) if gpus else -1,
         driver=gpus[0].driver if gpus else driver_version() or (gaudi_driver() if first else ""),
         driver_cuda=driver_cuda(),
         torch_cuda=torch.version.cuda or "",
-        links=links_in_words(ask_links()) if first else "",
+        links=format_links(query_links()) if first else "",
         sockets=len({core.socket for core in machine.cores}),
         numa_nodes=len(machine.nodes),
         cores=len(machine.cores),
         threads=len(machine.cpus),
-        allowed=spelled(mine),
-        shares=(spelled(mine),),
+        allowed=format_cpu_list(mine),
+        shares=(format_cpu_list(mine),),
         memory_gib=round(_meminfo(proc).get("MemTotal", -GIB / 1024) * 1024 / GIB, 1),
         huge_pages=_huge_pages(root, proc),
         shm_gib=_free(SHARED_MEMORY)[0],
@@ -120,11 +120,11 @@ def gaudi_driver() -> str:
     References:
         docs.habana.ai, System Management Interface Tool (hl-smi). The release of SynapseAI is part of HL-SMI's own version.
     """
-    found = re.search(r"HL-SMI Version: +hl-([\w.-]+?)-fw.*\n\| Driver Version: +(\S+)", ask(program="hl-smi"))
-    return f"{found[2]}, SynapseAI {found[1]}" if found else ""
+    result = re.search(r"HL-SMI Version: +hl-([\w.-]+?)-fw.*\n\| Driver Version: +(\S+)", run_query(program="hl-smi"))
+    return f"{result[2]}, SynapseAI {result[1]}" if result else ""
 
 
-def from_json(facts: Mapping[str, Any]) -> NodeFacts:
+def node_from_json(facts: Mapping[str, Any]) -> NodeFacts:
     """The facts that another rank sent, as `asdict` made them; what another version of paceline knows beside is left out."""
     devices = tuple(Device(**known_fields(Device, device)) for device in facts["devices"])
     return NodeFacts(**{**known_fields(NodeFacts, facts), "devices": devices})
@@ -136,7 +136,7 @@ def known_fields(kind: Any, facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
 
 
-def see_devices(gpus: Sequence[Gpu]) -> tuple[Device, ...]:
+def list_devices(gpus: Sequence[Gpu]) -> tuple[Device, ...]:
     """torch's devices, with nvidia-smi's facts about them: it lists all of the machine, so only where the numbers are the same."""
     import torch
 
@@ -144,7 +144,7 @@ def see_devices(gpus: Sequence[Gpu]) -> tuple[Device, ...]:
         return ()
     count = torch.cuda.device_count()
     known: Sequence[Gpu | None] = gpus if len(gpus) == count else [None] * count
-    found = []
+    results = []
     for index, gpu in enumerate(known):
         facts = torch.cuda.get_device_properties(index)
         device = Device(facts.name, round(facts.total_memory / GIB, 1))
@@ -153,8 +153,8 @@ def see_devices(gpus: Sequence[Gpu]) -> tuple[Device, ...]:
             why = ", ".join(gpu.usual())
             clock = f"{now} ({why})" if now and why else now
             device = replace(device, clock=clock, slowed=tuple(gpu.slowed()), errors=gpu.errors or 0)
-        found.append(device)
-    return tuple(found)
+        results.append(device)
+    return tuple(results)
 
 
 def _huge_pages(root: Path, proc: Path) -> str:
@@ -168,13 +168,13 @@ def _huge_pages(root: Path, proc: Path) -> str:
 
 def _meminfo(proc: Path) -> dict[str, int]:
     file = proc / "meminfo"
-    found = {}
+    result = {}
     for line in file.read_text().splitlines() if file.is_file() else ():
         name, _, rest = line.partition(":")
         number = rest.split()[:1]
         if number and number[0].isdigit():
-            found[name] = int(number[0])
-    return found
+            result[name] = int(number[0])
+    return result
 
 
 def _free(folder: Path) -> tuple[float, str]:
@@ -182,5 +182,5 @@ def _free(folder: Path) -> tuple[float, str]:
     try:
         free = round(shutil.disk_usage(folder).free / GIB, 1)
     except OSError as problem:
-        return -1, f"{short(str(folder), 200)}: {problem.strerror}"
-    return free, "" if os.access(folder, os.W_OK) else f"{short(str(folder), 200)} cannot be written"
+        return -1, f"{abbreviate(str(folder), 200)}: {problem.strerror}"
+    return free, "" if os.access(folder, os.W_OK) else f"{abbreviate(str(folder), 200)} cannot be written"

@@ -32,7 +32,7 @@ SLOWED = {
 USUAL = {0x1: "idle", 0x2: "clocks set by hand", 0x4: "at its power limit", 0x10: "synchronised", 0x100: "display"}
 # A GPU's row in the matrix of topo -m; letters of its links: NV18 is NVLink, the others are PCI Express and the CPUs between.
 _ROW = re.compile(r"GPU(\d+)\t(.*)")
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,21 @@ class Gpu:
         return [text for bit, text in USUAL.items() if (self.reasons or 0) & bit]
 
 
-def ask_gpus() -> list[Gpu]:
+def query_gpus() -> list[Gpu]:
     """All GPUs of this machine, whichever this process may use; none where there is no nvidia-smi, or it does not answer."""
     for reasons in REASONS_FIELDS:
-        text = ask(f"--query-gpu={','.join((*FIELDS, reasons))}", "--format=csv,noheader,nounits")
+        text = run_query(f"--query-gpu={','.join((*FIELDS, reasons))}", "--format=csv,noheader,nounits")
         if text:
             return read_gpus(text)
     return []
 
 
-def ask_links() -> dict[tuple[int, int], str]:
+def query_links() -> dict[tuple[int, int], str]:
     """How each two GPUs are connected; empty where unknown."""
-    return read_links(ask("topo", "-m"))
+    return read_links(run_query("topo", "-m"))
 
 
-def ask(*words: str, program: str = "nvidia-smi") -> str:
+def run_query(*words: str, program: str = "nvidia-smi") -> str:
     """Return what `PROGRAM WORDS` prints; "" if it is missing, fails, or hangs (as nvidia-smi does if a GPU fell off its bus)."""
     try:
         done = subprocess.run([program, *words], capture_output=True, text=True, errors="replace", timeout=ANSWER_SECONDS)
@@ -84,34 +84,34 @@ def ask(*words: str, program: str = "nvidia-smi") -> str:
 
 def read_gpus(text: str) -> list[Gpu]:
     """The answer to a query of FIELDS and the reasons, as csv without header and units; lines that are none are left out."""
-    found = []
+    results = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(FIELDS) + 1 or not cells[0].isdigit():
             continue
-        memory, sm, most, celsius, watts, errors = (_number(cells[place]) for place in (2, 4, 5, 6, 7, 8))
+        memory, sm, most, celsius, watts, errors = (_number(cells[location]) for location in (2, 4, 5, 6, 7, 8))
         reasons = int(cells[-1], 16) if re.fullmatch(r"0x[0-9a-fA-F]+", cells[-1]) else None
-        found.append(Gpu(int(cells[0]), cells[1], cells[3], memory, sm, most, celsius, watts, errors, reasons))
-    return found
+        results.append(Gpu(int(cells[0]), cells[1], cells[3], memory, sm, most, celsius, watts, errors, reasons))
+    return results
 
 
 def read_links(text: str) -> dict[tuple[int, int], str]:
     """The matrix that `topo -m` prints -> (GPU, later GPU) -> "NV18", "SYS", ...; empty where there is none."""
     rows: dict[int, list[str]] = {}
-    for line in _COLOURS.sub("", text).splitlines():
+    for line in _COLORS.sub("", text).splitlines():
         match = _ROW.match(line)
         if match:
             rows[int(match[1])] = [cell.strip() for cell in match[2].split("\t")]
     numbers = sorted(rows)
     return {
-        (one, other): rows[one][place]
+        (one, other): rows[one][index]
         for one in numbers
-        for place, other in enumerate(numbers)
-        if other > one and place < len(rows[one]) and rows[one][place]
+        for index, other in enumerate(numbers)
+        if other > one and index < len(rows[one]) and rows[one][index]
     }
 
 
-def links_in_words(links: Mapping[tuple[int, int], str]) -> str:
+def format_links(links: Mapping[tuple[int, int], str]) -> str:
     """As "NV18 between all", or each kind with the number of pairs: "16 x NV2, 12 x SYS"; "" without any."""
     kinds = Counter(links.values())
     if len(kinds) == 1:
@@ -149,13 +149,13 @@ def driver_cuda() -> str:
 def driver_version(file: Path = VERSION_FILE) -> str:
     """The kernel module's version, as "550.54.15"; "" where there is none."""
     try:
-        found = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", file.read_text(errors="replace"))
+        result = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", file.read_text(errors="replace"))
     except OSError:
         return ""
-    return found[1] if found else ""
+    return result[1] if result else ""
 
 
-def too_old(driver: str, torch: str) -> str:
+def explain_old_driver(driver: str, torch: str) -> str:
     """Why this driver may not run this torch, in a sentence; "" where it does, or a version is unknown.
 
     driver, torch   CUDA versions, as "12.4"

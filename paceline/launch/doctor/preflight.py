@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.config.system import System
-from paceline.launch.doctor.compare import FAR_SECONDS, Finding, Level, examine_nodes
+from paceline.launch.doctor.compare import FAR_SECONDS, Level, MachineFact, examine_nodes
 from paceline.launch.doctor.node import NodeFacts
 
 SLOW_CORE, SLOW_LINK = 0.7, 0.5
 
 
 @dataclass(frozen=True)
-class Look:
+class LocalChecks:
     """One node's own part. ports: of its choice, then rank 0's where that is known."""
 
     number: int
@@ -33,7 +33,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Reach:
+class NetworkChecks:
     """What one node measured when all were there. cores: hardware thread -> MB/s, on all nodes at the same time; of the others by
     their numbers: why not reached; MB/s to it; (how far ahead of it, +-), seconds."""
 
@@ -44,20 +44,20 @@ class Reach:
     clocks: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def judge(
-    names: Sequence[str], looks: Mapping[int, Look], reaches: Mapping[int, Reach], expected: System | None
-) -> dict[int, list[Finding]]:
+def judge_nodes(
+    names: Sequence[str], looks: Mapping[int, LocalChecks], reaches: Mapping[int, NetworkChecks], expected: System | None
+) -> dict[int, list[MachineFact]]:
     """Node's number -> what was found of it; one with a finding of level problem is bad.
 
     names     of all nodes, by number
     expected  what each node should be
     """
-    found: dict[int, list[Finding]] = {number: [] for number in range(len(names))}
+    result: dict[int, list[MachineFact]] = {number: [] for number in range(len(names))}
 
     def add(number: int, text: str, level: Level = "problem") -> None:
-        found[number].append(Finding(level, names[number], text))
+        result[number].append(MachineFact(level, names[number], text))
 
-    for number in found:
+    for number in result:
         if number not in looks:
             add(number, "did not answer")
         elif number not in reaches:
@@ -67,26 +67,26 @@ def judge(
             add(look.number, text)
     order = sorted(looks)
     for one in examine_nodes([looks[number].facts for number in order], expected):
-        for place in one.nodes:
-            add(order[place], one.text, one.level)
+        for index in one.nodes:
+            add(order[index], one.text, one.level)
     unreached = _unreached(names, reaches).items()
     for number, text in (*unreached, *_slow_cores(reaches), *_slow_links(reaches), *_far_clocks(reaches)):
         add(number, text)
-    return found
+    return result
 
 
-def bad(findings: Sequence[Finding]) -> bool:
+def has_problem(findings: Sequence[MachineFact]) -> bool:
     """Whether they keep a node from training."""
     return any(finding.level == "problem" for finding in findings)
 
 
-def _unreached(names: Sequence[str], reaches: Mapping[int, Reach]) -> dict[int, str]:
+def _unreached(names: Sequence[str], reaches: Mapping[int, NetworkChecks]) -> dict[int, str]:
     """The fewest nodes without which all others reach each other, by taking away the one with the most failures first.
 
     Between two that failed once the one that was not reached is named: its port is closed as far as anybody can tell.
     """
     edges = [(reach.number, int(peer), text) for reach in reaches.values() for peer, text in reach.failures.items()]
-    found: dict[int, str] = {}
+    result: dict[int, str] = {}
     while edges:
         count = Counter(end for source, target, _ in edges for end in (source, target))
         targets = Counter(target for _, target, _ in edges)
@@ -96,12 +96,12 @@ def _unreached(names: Sequence[str], reaches: Mapping[int, Reach]) -> dict[int, 
         words = [f"{names[source]} does not reach it at {text}" for source, text in incoming[:1]]
         words += [f"it does not reach {names[target]} at {text}" for target, text in outgoing[:1] if not incoming]
         more = len(incoming or outgoing) - 1
-        found[worst] = words[0] + (f", nor {'do' if incoming else 'does it'} {more} more" if more else "")
+        result[worst] = words[0] + (f", nor {'do' if incoming else 'does it'} {more} more" if more else "")
         edges = [edge for edge in edges if worst not in edge[:2]]
-    return found
+    return result
 
 
-def _slow_cores(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
+def _slow_cores(reaches: Mapping[int, NetworkChecks]) -> Iterator[tuple[int, str]]:
     slowest = {
         number: min(reach.cores.items(), key=lambda core: core[1]) for number, reach in reaches.items() if reach.cores
     }
@@ -116,7 +116,7 @@ def _slow_cores(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
             yield number, text
 
 
-def _slow_links(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
+def _slow_links(reaches: Mapping[int, NetworkChecks]) -> Iterator[tuple[int, str]]:
     links: dict[int, list[float]] = defaultdict(list)
     for reach in reaches.values():
         for peer, rate in reach.rates.items():
@@ -129,7 +129,7 @@ def _slow_links(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
             yield (number, f"its best link carries {best:.0f} MB/s, the median is {median:.0f} (bound {SLOW_LINK:g} of it)")
 
 
-def _far_clocks(reaches: Mapping[int, Reach]) -> Iterator[tuple[int, str]]:
+def _far_clocks(reaches: Mapping[int, NetworkChecks]) -> Iterator[tuple[int, str]]:
     """A clock against the median of the others': of two nodes neither can tell who is right, and both are named."""
     for number, reach in sorted(reaches.items()):
         if not reach.clocks:

@@ -22,17 +22,31 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.atomic_write import write_whole
+from paceline._utils.atomic_write import atomic_write
 from paceline._utils.cache import cache_folder
 from paceline.config.system import System
-from paceline.distributed.comm.interfaces import free_port, interface_towards, interfaces, is_address_of_this_host
+from paceline.distributed.comm.interfaces import (
+    find_free_port,
+    find_interface_towards,
+    is_address_of_this_host,
+    list_interfaces,
+)
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.device.detect import allowed_cpus
-from paceline.launch.doctor.compare import Finding, examine_nodes
-from paceline.launch.doctor.measure import Listener, core_rates, folder_troubles, neighbours, offset, rate_to, trips_to, why
-from paceline.launch.doctor.node import from_json, known_fields, look_here
-from paceline.launch.doctor.preflight import Look, Reach, bad, judge
-from paceline.launch.preflight.rank import Board
+from paceline.distributed.device.detect import get_allowed_cpus
+from paceline.launch.doctor.compare import MachineFact, examine_nodes
+from paceline.launch.doctor.measure import (
+    Listener,
+    estimate_clock_offset,
+    find_folder_problems,
+    measure_bandwidth,
+    measure_cores,
+    measure_round_trips,
+    ring_neighbors,
+    short_reason,
+)
+from paceline.launch.doctor.node import collect_node_facts, known_fields, node_from_json
+from paceline.launch.doctor.preflight import LocalChecks, NetworkChecks, has_problem, judge_nodes
+from paceline.launch.preflight.rank import FileBoard
 from paceline.launch.preflight.report import Preflight, write_report
 from paceline.training.select import choose_system
 
@@ -47,10 +61,10 @@ AT_ONCE = 64
 LAST_LINES = 4
 
 
-def run(arguments: Sequence[str]) -> int:
+def run_node(arguments: Sequence[str]) -> int:
     """This node's part; always 0: the verdict is what counts."""
     flags = _flags(arguments)
-    board = Board(Path(flags.folder))
+    board = FileBoard(Path(flags.folder))
     number = _own_number(flags)
     began = time.monotonic()
     system = replace(choose_system(flags.system or "auto"), per_node=flags.ranks)
@@ -84,27 +98,27 @@ def _flags(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _own_number(flags: argparse.Namespace) -> int:
     """As the launcher numbers nodes; but mpirun may count its own host first, so this host's name in the list counts more."""
-    for place, name in enumerate(flags.names):
+    for index, name in enumerate(flags.names):
         if is_address_of_this_host(name):
-            return place
+            return index
     return flags.number
 
 
-def _look(flags: argparse.Namespace, number: int, listener: Listener) -> Look:
-    place = replace(SINGLE, local_world=flags.ranks, node=number, nodes=flags.nodes)
+def _look(flags: argparse.Namespace, number: int, listener: Listener) -> LocalChecks:
+    rank_info = replace(SINGLE, local_world=flags.ranks, node=number, nodes=flags.nodes)
     written = [
         ("cache", cache_folder()),
         ("temporary", Path(os.environ.get("TMPDIR") or "/tmp")),
         *(("--stage", Path(path)) for path in flags.writes),
     ]
-    troubles = folder_troubles(Path(flags.folder), written, [("data or weights", Path(path)) for path in flags.reads])
-    return Look(
+    troubles = find_folder_problems(Path(flags.folder), written, [("data or weights", Path(path)) for path in flags.reads])
+    return LocalChecks(
         number,
         flags.name or next(iter(flags.names[number : number + 1]), socket.gethostname()),
         _address(flags),
         listener.ports,
-        free_port(),
-        look_here(place, Path(flags.folder)),
+        find_free_port(),
+        collect_node_facts(rank_info, Path(flags.folder)),
         tuple(text for text in (*troubles, listener.trouble) if text),
     )
 
@@ -113,18 +127,22 @@ def _address(flags: argparse.Namespace) -> str:
     """Where the others find this node: its address on the network that ranks will use, as World chooses gloo's."""
     from paceline.distributed.comm.gloo import ANYWHERE
 
-    there = interfaces()
+    there = list_interfaces()
     candidates = (os.environ.get("MASTER_ADDR"), os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), *flags.names[:1], ANYWHERE)
-    found = [flags.interface, os.environ.get("GLOO_SOCKET_IFNAME"), *(interface_towards(one) for one in candidates if one)]
-    for name in (*found, *there):
+    results = [
+        flags.interface,
+        os.environ.get("GLOO_SOCKET_IFNAME"),
+        *(find_interface_towards(one) for one in candidates if one),
+    ]
+    for name in (*results, *there):
         if name and not name.startswith("lo") and there.get(name):
             return there[name]
     return "127.0.0.1"
 
 
-def _reach(board: Board, own: int, numbers: Sequence[int]) -> Reach:
+def _reach(board: FileBoard, own: int, numbers: Sequence[int]) -> NetworkChecks:
     looks = {number: facts for number in numbers if (facts := board.find(f"look-{number}")) is not None}
-    cores = {str(cpu): rate for cpu, rate in core_rates(sorted(allowed_cpus())).items()}
+    cores = {str(cpu): rate for cpu, rate in measure_cores(sorted(get_allowed_cpus())).items()}
     peers = [number for number in looks if number != own]
     failures: dict[str, str] = {}
     clocks: dict[str, tuple[float, float]] = {}
@@ -133,25 +151,25 @@ def _reach(board: Board, own: int, numbers: Sequence[int]) -> Reach:
         trips: list[tuple[float, float, float]] = []
         for port in looks[peer]["ports"]:
             try:
-                trips += trips_to(looks[peer]["address"], port, board.start)
+                trips += measure_round_trips(looks[peer]["address"], port, board.start)
             except OSError as problem:
-                failures[str(peer)] = f"{looks[peer]['address']}:{port} ({why(problem)})"
+                failures[str(peer)] = f"{looks[peer]['address']}:{port} ({short_reason(problem)})"
                 return
-        clocks[str(peer)] = offset(trips)
+        clocks[str(peer)] = estimate_clock_offset(trips)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(visit, peers))
     rates: dict[str, float] = {}
-    for peer in neighbours(own, looks):
+    for peer in ring_neighbors(own, looks):
         if str(peer) not in failures:
             try:
-                rates[str(peer)] = rate_to(looks[peer]["address"], looks[peer]["ports"][0], board.start)
+                rates[str(peer)] = measure_bandwidth(looks[peer]["address"], looks[peer]["ports"][0], board.start)
             except OSError as problem:
-                failures[str(peer)] = f"{looks[peer]['address']} while megabytes were sent ({why(problem)})"
-    return Reach(own, cores, failures, rates, clocks)
+                failures[str(peer)] = f"{looks[peer]['address']} while megabytes were sent ({short_reason(problem)})"
+    return NetworkChecks(own, cores, failures, rates, clocks)
 
 
-def _take_part(flags: argparse.Namespace, board: Board, number: int, after: Callable[[], None]) -> None:
+def _take_part(flags: argparse.Namespace, board: FileBoard, number: int, after: Callable[[], None]) -> None:
     """This node's ranks, unless it is decided already."""
     name, order = board.wait(["decided", "together"], REACH_SECONDS + ROUND_SECONDS)
     if name == "together":
@@ -159,7 +177,7 @@ def _take_part(flags: argparse.Namespace, board: Board, number: int, after: Call
         after()
 
 
-def _ranks(flags: argparse.Namespace, board: Board, order: Mapping[str, Any], number: int) -> None:
+def _ranks(flags: argparse.Namespace, board: FileBoard, order: Mapping[str, Any], number: int) -> None:
     """Start this node's ranks, under torchrun's variables, and leave their last lines where they fail."""
     nodes, each = flags.nodes, flags.ranks
     words = [sys.executable, "-m", "paceline.launch.preflight.rank", flags.folder, flags.system or "auto"]
@@ -195,12 +213,12 @@ def _failure(process: subprocess.Popen[str]) -> str:
 class _First:
     """Node 0's further work: it calls the nodes, judges them, and writes the report and the verdict."""
 
-    def __init__(self, flags: argparse.Namespace, board: Board, system: System):
+    def __init__(self, flags: argparse.Namespace, board: FileBoard, system: System):
         self.flags, self.board, self.system = flags, board, system
-        self.looks: dict[int, Look] = {}
+        self.looks: dict[int, LocalChecks] = {}
         self.names: list[str] = []
-        self.found: dict[int, list[Finding]] = {}
-        self.reaches: dict[int, Reach] = {}
+        self.found: dict[int, list[MachineFact]] = {}
+        self.reaches: dict[int, NetworkChecks] = {}
         self.comm: dict[str, Any] = {}
         self.failure = ""
 
@@ -208,7 +226,9 @@ class _First:
         """Wait for all nodes' looks, and leave whose have come."""
         came = self.board.gather("look", range(self.flags.nodes), LOOK_SECONDS)
         for number, facts in sorted(came.items()):
-            self.looks[number] = Look(**{**known_fields(Look, facts), "facts": from_json(facts["facts"])})
+            self.looks[number] = LocalChecks(
+                **{**known_fields(LocalChecks, facts), "facts": node_from_json(facts["facts"])}
+            )
         listed = self.flags.names or [f"node {number}" for number in range(self.flags.nodes)]
         self.names = [
             self.looks[number].name if number in self.looks else listed[number] for number in range(self.flags.nodes)
@@ -218,16 +238,16 @@ class _First:
     def judge(self) -> None:
         """Judge each node by its own report. If all are good and there are at least two ranks, start the ranks."""
         came = self.board.gather("reach", sorted(self.looks), REACH_SECONDS)
-        self.reaches = {number: Reach(**known_fields(Reach, facts)) for number, facts in came.items()}
+        self.reaches = {number: NetworkChecks(**known_fields(NetworkChecks, facts)) for number, facts in came.items()}
         expected = self.system if self.flags.system else None
-        self.found = judge(self.names, self.looks, self.reaches, expected)
+        self.found = judge_nodes(self.names, self.looks, self.reaches, expected)
         if self._is_bad() or self.flags.nodes * self.flags.ranks == 1:
             self.board.leave("decided", {})
         else:
             self.board.leave("together", {"address": self.looks[0].address, "port": self.looks[0].free_port})
 
     def _is_bad(self) -> bool:
-        return any(bad(own) for own in self.found.values())
+        return any(has_problem(own) for own in self.found.values())
 
     def after_ranks(self) -> None:
         """Judge what the ranks found together."""
@@ -237,13 +257,13 @@ class _First:
         if not joint:
             self.failure = next((facts["text"] for facts in failed.values()), "ranks together came to no end")
             return
-        nodes = [from_json(facts) for facts in joint["nodes"]]
+        nodes = [node_from_json(facts) for facts in joint["nodes"]]
         self.comm = joint["comm"]
         before = {number: {finding.text for finding in own} for number, own in self.found.items()}
         for one in examine_nodes(nodes, self.system if self.flags.system else None):
             for number in one.nodes:
                 if one.text not in before[number]:
-                    self.found[number].append(Finding(one.level, self.names[number], one.text))
+                    self.found[number].append(MachineFact(one.level, self.names[number], one.text))
         if not self.comm["sums_are_right"]:
             self.failure = "bench comm: a sum between ranks came out wrong"
 
@@ -252,8 +272,8 @@ class _First:
         good = not self.failure and not self._is_bad()
         result = Preflight(self.names, self.looks, self.reaches, self.found, good, self.comm, self.failure, seconds)
         print(write_report(result, self.board.folder.parent), flush=True)
-        write_whole(self.board.folder / "verdict", f"{self.board.start} {'good' if good else 'refused'}\n", sync=True)
+        atomic_write(self.board.folder / "verdict", f"{self.board.start} {'good' if good else 'refused'}\n", sync=True)
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run_node(sys.argv[1:]))

@@ -16,21 +16,21 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import read_entry
-from paceline._utils.text import printable
-from paceline.distributed.comm.exit_code import USER_ERROR, settle_environment
+from paceline._utils.text import escape_control_characters
+from paceline.distributed.comm.exit_code import USER_ERROR, set_library_variables
 from paceline.distributed.comm.launcher import is_first_on_node, read_launch
 from paceline.training.select import choose_system
 
 # A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
 SECONDS, LARGEST_MIB, LARGEST_MIB_CPU = 0.05, 512, 2
 POLL_SECONDS = 0.05
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 
 
-class Board:
+class FileBoard:
     """The files through which the nodes of a preflight talk: a folder that all see, before any network is trusted.
 
     Files of an earlier start are as if they were not there.
@@ -38,28 +38,28 @@ class Board:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.start = read_entry(folder / "start", MOST_BYTES).decode().strip()
+        self.start = read_entry(folder / "start", MAX_BYTES).decode().strip()
 
     def leave(self, name: str, facts: Mapping[str, Any]) -> None:
-        write_whole(self.folder / f"{name}.json", json.dumps({"start": self.start, **facts}))
+        atomic_write(self.folder / f"{name}.json", json.dumps({"start": self.start, **facts}))
 
     def find(self, name: str) -> dict[str, Any] | None:
         try:
-            facts = json.loads(read_entry(self.folder / f"{name}.json", MOST_BYTES))
+            facts = json.loads(read_entry(self.folder / f"{name}.json", MAX_BYTES))
         except (OSError, ValueError):
             return None
         return facts if facts.get("start") == self.start else None
 
     def gather(self, kind: str, numbers: Sequence[int], seconds: float) -> dict[int, dict[str, Any]]:
         """kind-N of these nodes, as many as come within the time."""
-        found: dict[int, dict[str, Any]] = {}
+        result: dict[int, dict[str, Any]] = {}
         until = time.monotonic() + seconds
-        while len(found) < len(numbers) and time.monotonic() < until:
+        while len(result) < len(numbers) and time.monotonic() < until:
             for number in numbers:
-                if number not in found and (facts := self.find(f"{kind}-{number}")) is not None:
-                    found[number] = facts
+                if number not in result and (facts := self.find(f"{kind}-{number}")) is not None:
+                    result[number] = facts
             time.sleep(POLL_SECONDS)
-        return found
+        return result
 
     def wait(self, names: Sequence[str], seconds: float) -> tuple[str, dict[str, Any]]:
         """The first of these that is there; ("", {}) after the time."""
@@ -72,37 +72,37 @@ class Board:
         return "", {}
 
 
-def run(folder: Path, system_name: str) -> int:
+def run_rank(folder: Path, system_name: str) -> int:
     """Examine, then time messages; 0. What fails ends the process as it ends a training's rank."""
     import torch
 
-    from paceline.distributed.comm.environment import environment
-    from paceline.distributed.comm.world import open_world
+    from paceline.distributed.comm.environment import apply_environment
+    from paceline.distributed.comm.world import open_distributed
     from paceline.distributed.device.setup import choose_device
     from paceline.launch.doctor.multi_node import examine_together
-    from paceline.tools.bench.comm import MIB, measure, messages
+    from paceline.tools.bench.comm import MIB, make_messages, measure
 
     torch.set_num_threads(1)
     launch = read_launch(os.environ)
     system = choose_system(system_name)
-    with environment(system, launch, named=False):
+    with apply_environment(system, launch, named=False):
         nodes = examine_together(launch, folder)
         again = replace(launch, port=launch.port + 1, job=f"{launch.job}-comm")
         device = choose_device(system, launch.local_rank, launch.local_world)
         most = LARGEST_MIB if device.type == "cuda" else LARGEST_MIB_CPU
-        sent = [message for message in messages(system.bucket_mib) if message.bytes <= most * MIB]
-        with open_world(again, device=device, secret_folder=folder) as world:
+        sent = [message for message in make_messages(system.bucket_mib) if message.bytes <= most * MIB]
+        with open_distributed(again, device=device, secret_folder=folder) as world:
             comm = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, sent, SECONDS)}
     if nodes is not None:
-        Board(folder).leave("ranks", {"nodes": [asdict(node) for node in nodes], "comm": comm})
+        FileBoard(folder).leave("ranks", {"nodes": [asdict(node) for node in nodes], "comm": comm})
     return 0
 
 
 if __name__ == "__main__":
-    settle_environment()
+    set_library_variables()
     try:
-        sys.exit(run(Path(sys.argv[1]), sys.argv[2]))
-    except UserError as problem:
+        sys.exit(run_rank(Path(sys.argv[1]), sys.argv[2]))
+    except PacelineError as problem:
         if is_first_on_node():
-            print(printable(f"paceline: {problem}"), file=sys.stderr)
+            print(escape_control_characters(f"paceline: {problem}"), file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -11,11 +11,11 @@ import shlex
 
 from paceline.distributed.comm.exit_code import FAILED
 from paceline.launch.containers.engines import CONTAINER
-from paceline.launch.job import Job, Words, in_lines, store_port
+from paceline.launch.job import LaunchJob, Words, choose_store_port, format_command_lines
 from paceline.launch.starters import START
 
 
-def program(job: Job, names: Words = ()) -> Words:
+def node_program(job: LaunchJob, names: Words = ()) -> Words:
     """One node's process; its caller appends --number, and --name where the launcher knows it.
 
     names  of all hosts, where they are known before
@@ -23,7 +23,7 @@ def program(job: Job, names: Words = ()) -> Words:
     words: Words = ("--folder", str(job.preflight_folder), "--nodes", str(job.nodes), "--ranks", str(job.per_node))
     if job.system_name not in ("", "auto"):
         words += ("--system", job.system_name)
-    if port := job.port or (START[job.start].reach == "node" and job.nodes > 1 and store_port(job)):
+    if port := job.port or (START[job.start].reach == "node" and job.nodes > 1 and choose_store_port(job)):
         words += ("--port", str(port))
     if job.system.interface:
         words += ("--interface", job.system.interface)
@@ -36,7 +36,7 @@ def program(job: Job, names: Words = ()) -> Words:
     return CONTAINER[job.container].wrap(job, (*job.python, "-m", "paceline.launch.preflight.node", *words))
 
 
-def lines(job: Job, start: str) -> str:
+def preflight_lines(job: LaunchJob, start: str) -> str:
     """Shell lines: `start` runs the programs on every node; where the verdict is not good the script ends with 3."""
     quote = shlex.quote
     return f"""
@@ -55,7 +55,7 @@ fi
 """
 
 
-def numbered(job: Job, number: str, *, name: str = "", names: Words = ()) -> str:
+def with_node_number(job: LaunchJob, number: str, *, name: str = "", names: Words = ()) -> str:
     """Through a shell that fills in the node's own number (and name): `sh -c 'exec "$@" --number ...' sh PROGRAM`."""
     text = f'exec "$@" --number {number}' + (f" --name {name}" if name else "")
-    return in_lines(("sh", "-c", text, "sh", *program(job, names)))
+    return format_command_lines(("sh", "-c", text, "sh", *node_program(job, names)))

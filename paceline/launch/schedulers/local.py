@@ -11,12 +11,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from paceline.launch import process_guard
-from paceline.launch.job import File, Job, Running, Through, Words, environment, exports, in_lines
+from paceline.launch.job import (
+    LaunchFile,
+    LaunchJob,
+    RunningJob,
+    Scheduler,
+    Words,
+    format_command_lines,
+    format_exports,
+    make_environment,
+)
 from paceline.launch.preflight import script_lines
 from paceline.launch.starters import START
 
 
-class Process:
+class LocalProcess:
     """A command in a session of its own, so that a terminal's Ctrl-C reaches it through us alone, and once.
 
     On Linux it does not outlive us, whatever ends us, and is ended with all that it started: attend.py holds it.
@@ -68,25 +77,30 @@ class Process:
         return ""
 
 
-def run_script(job: Job, paths: tuple[Path, ...]) -> Running:
+def run_script(job: LaunchJob, paths: tuple[Path, ...]) -> RunningJob:
     """Run the script here; all that it and its ranks print goes into the job's log."""
-    return Process(("bash", str(paths[0])), job.log, START[job.start].stop)
+    return LocalProcess(("bash", str(paths[0])), job.log, START[job.start].stop)
 
 
-def _files(job: Job, command: Words) -> tuple[File, ...]:
+def _files(job: LaunchJob, command: Words) -> tuple[LaunchFile, ...]:
     """run.sh: what to type by hand for the same."""
     text = (
         "#!/usr/bin/env bash\n"
         f"# {job.name}: {job.ranks} rank{'s'[: job.ranks > 1]} on this machine, started by {job.start}.\n"
         "set -euo pipefail\n"
         f"cd {shlex.quote(str(job.workdir))}\n\n"
-        f"{exports(environment(job))}\n"
-        + (script_lines.lines(job, in_lines((*script_lines.program(job), "--number", "0"))) + "\n" if job.preflight else "")
+        f"{format_exports(make_environment(job))}\n"
+        + (
+            script_lines.preflight_lines(job, format_command_lines((*script_lines.node_program(job), "--number", "0")))
+            + "\n"
+            if job.preflight
+            else ""
+        )
         + (f"# Before the ranks start.\n{job.between}\n\n" if job.between else "")
         + START[job.start].notes(job)
-        + f"exec {in_lines(command)}\n"
+        + f"exec {format_command_lines(command)}\n"
     )
-    return (File("run.sh", text, runs=True),)
+    return (LaunchFile("run.sh", text, runs=True),)
 
 
-LOCAL = Through(_files, lambda job: None, run_script)
+LOCAL = Scheduler(_files, lambda job: None, run_script)

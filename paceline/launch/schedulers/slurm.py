@@ -9,18 +9,29 @@ import subprocess
 import time
 from pathlib import Path
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.errors import PacelineError
 from paceline._utils.names import STOP_FILE
 from paceline._utils.safe_read import read_entry
-from paceline._utils.text import one_line
+from paceline._utils.text import escape_to_line
 from paceline.launch.containers.engines import CONTAINER
-from paceline.launch.job import File, Job, Running, Through, Words, environment, exports, in_lines, needs, node_exports
+from paceline.launch.job import (
+    LaunchFile,
+    LaunchJob,
+    RunningJob,
+    Scheduler,
+    Words,
+    format_command_lines,
+    format_exports,
+    format_node_exports,
+    make_environment,
+    require_programs,
+)
 from paceline.launch.preflight import script_lines
 from paceline.launch.starters import START
 
 JOB_NUMBER = "job-number"
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 # Job states that nothing follows (squeue(1), JOB STATE CODES). A requeued job is PENDING again.
 ENDED = (
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
@@ -78,32 +89,34 @@ def _quiet(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def _check(job: Job) -> None:
+def _check(job: LaunchJob) -> None:
     if "%" in str(job.log) or "\\" in str(job.log):
-        raise UserError(f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --out.")
+        raise PacelineError(
+            f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --out."
+        )
 
 
-def _begin(job: Job, paths: tuple[Path, ...]) -> Running:
+def _begin(job: LaunchJob, paths: tuple[Path, ...]) -> RunningJob:
     """Hand the script to sbatch.
 
-    Raises UserError with Slurm's own reason where it takes no such job: too many nodes, an unknown partition, ...
+    Raises PacelineError with Slurm's own reason where it takes no such job: too many nodes, an unknown partition, ...
     """
     done = _quiet("sbatch", "--parsable", str(paths[0]))
     if done.returncode != 0:
         # The last line is the conclusion of those before it.
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        why = one_line(last.strip().removeprefix("sbatch: error: ").rstrip(".")[:300])
-        raise UserError(f"sbatch refused {paths[0]}: {why}. `sinfo` shows what the cluster has.")
+        why = escape_to_line(last.strip().removeprefix("sbatch: error: ").rstrip(".")[:300])
+        raise PacelineError(f"sbatch refused {paths[0]}: {why}. `sinfo` shows what the cluster has.")
     submitted = SlurmJob(done.stdout.strip().partition(";")[0])
-    write_whole(job.launch_folder / JOB_NUMBER, f"{submitted.number}\n")
+    atomic_write(job.launch_folder / JOB_NUMBER, f"{submitted.number}\n")
     return submitted
 
 
-def _earlier(job: Job, files: tuple[File, ...]) -> Running | None:
+def _earlier(job: LaunchJob, files: tuple[LaunchFile, ...]) -> RunningJob | None:
     """The job of an earlier launch that still waits or runs for this folder, with the same files.
 
     Its walltime may be another: --walltime auto changes with what is known of the run's speed.
-    Raises UserError where it was submitted with other files: those would be replaced under it, and what is new would not count.
+    Raises PacelineError where it was submitted with other files: those would be replaced under it, and what is new would not count.
     """
     number = _text(job.launch_folder / JOB_NUMBER).strip()
     if not number.isdecimal() or shutil.which("squeue") is None:
@@ -113,7 +126,7 @@ def _earlier(job: Job, files: tuple[File, ...]) -> Running | None:
         return None
     for file in files:
         if _without_time(_text(job.launch_folder / file.name)) != _without_time(file.text):
-            raise UserError(
+            raise PacelineError(
                 f"{job.folder}: job {number} is still there with another {file.name} than this command's. Give its own "
                 f"command again to follow it, wait for its end, or take it away: scancel {number}"
             )
@@ -125,7 +138,7 @@ def _earlier(job: Job, files: tuple[File, ...]) -> Running | None:
 def _text(path: Path) -> str:
     """What an earlier launch wrote; "" where there is none, or anything else than a small text."""
     try:
-        return read_entry(path, MOST_BYTES).decode()
+        return read_entry(path, MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError):
         return ""
 
@@ -135,13 +148,13 @@ def _without_time(script: str) -> str:
 
 
 NO_SBATCH = "--through slurm: there is no sbatch on this machine. Run this on a login node of the cluster, or use --through hostfile."
-SLURM = Through(
-    lambda job, command: (File("job.sbatch", script(job, command), runs=True),),
+SLURM = Scheduler(
+    lambda job, command: (LaunchFile("job.sbatch", make_sbatch_script(job, command), runs=True),),
     _check,
     _begin,
     _earlier,
     by_hand=("sbatch",),
-    missing=needs(NO_SBATCH, "sbatch"),
+    missing=require_programs(NO_SBATCH, "sbatch"),
 )
 
 
@@ -152,14 +165,14 @@ ON_EVERY_NODE = 'export PET_NODE_RANK=$SLURM_NODEID; exec "$@"'
 WATCHED = "# the ranks of a run look for it: they save a checkpoint and end with 75"
 
 
-def script(job: Job, command: Words) -> str:
+def make_sbatch_script(job: LaunchJob, command: Words) -> str:
     """The text of job.sbatch. `command` starts all ranks; or one node's, and then srun carries it to each node."""
     starter, container = START[job.start], CONTAINER[job.container]
     parts = [
         "#!/usr/bin/env bash\n",
         f"# {job.name}: {job.ranks} ranks on {job.nodes} node{'s'[: job.nodes > 1]}, started by {job.start}.\n",
         _sbatch_lines(job),
-        f"\nset -uo pipefail\n\n{exports(environment(job))}\n",
+        f"\nset -uo pipefail\n\n{format_exports(make_environment(job))}\n",
         f"stop_file={shlex.quote(str(job.folder / STOP_FILE))}  {WATCHED}\n",
         f'code_file={shlex.quote(str(job.exit_code_file))}\nrm -f "$code_file" "$stop_file"\n',
     ]
@@ -172,28 +185,28 @@ def script(job: Job, command: Words) -> str:
     if job.preflight:
         # --wait: whoever hangs when the others have ended is ended.
         words = ("srun", *every, "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=30", *container.srun(job))
-        own = script_lines.numbered(job, '"$SLURM_NODEID"', name='"$SLURMD_NODENAME"')
-        parts.append(script_lines.lines(job, f"{in_lines(words)} \\\n    {own}"))
+        own = script_lines.with_node_number(job, '"$SLURM_NODEID"', name='"$SLURMD_NODENAME"')
+        parts.append(script_lines.preflight_lines(job, f"{format_command_lines(words)} \\\n    {own}"))
     if job.between:
-        failed = f"the command of --between failed on a node: {one_line(job.between)}"
+        failed = f"the command of --between failed on a node: {escape_to_line(job.between)}"
         parts.append(_once("Before the ranks start", job.between, failed, every))
     if starter.reach == "node" and job.nodes > 1:
         names = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
-        parts.append("\n" + node_exports(job, f"${{MASTER_ADDR:-$({names} | head -n 1)}}"))
+        parts.append("\n" + format_node_exports(job, f"${{MASTER_ADDR:-$({names} | head -n 1)}}"))
     return "".join([*parts, _ranks_and_end(job, command)])
 
 
 def _once(why: str, line: str, failed: str, on: Words) -> str:
     """A shell line once on every node that srun's words `on` name."""
     return (
-        f"\n# {why}, once on every node.\n{in_lines(('srun', *on, 'sh', '-c', line))} || {{\n"
+        f"\n# {why}, once on every node.\n{format_command_lines(('srun', *on, 'sh', '-c', line))} || {{\n"
         f"    echo {shlex.quote(f'paceline: {failed}')}\n"
         '    echo 3 >"$code_file"\n'
         "    exit 3\n}\n"
     )
 
 
-def _sbatch_lines(job: Job) -> str:
+def _sbatch_lines(job: LaunchJob) -> str:
     batch = job.batch
     lines = [
         f"--job-name={job.name}",
@@ -213,7 +226,7 @@ def _sbatch_lines(job: Job) -> str:
     return "".join(f"#SBATCH {shlex.quote(line)}\n" for line in (*lines, *batch.extra))
 
 
-def _ranks_and_end(job: Job, command: Words) -> str:
+def _ranks_and_end(job: LaunchJob, command: Words) -> str:
     """The ranks run in the background, because a shell acts on a signal only between commands."""
     last, quote = job.folder / "checkpoints" / "last", shlex.quote
     goes_on, notes = job.batch.requeue, CONTAINER[job.container].notes(job) + START[job.start].notes(job)
@@ -225,7 +238,7 @@ trap 'time_is_up=1; touch "$stop_file"' USR1
 trap 'touch "$stop_file"' TERM
 checkpoint_before=$(readlink "$last_checkpoint")
 
-{notes}{in_lines(command)} &
+{notes}{format_command_lines(command)} &
 starter=$!
 while kill -0 "$starter" 2>/dev/null; do wait "$starter"; done
 rm -f "$stop_file"

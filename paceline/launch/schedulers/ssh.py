@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paceline._utils.text import one_line, printable
+from paceline._utils.text import escape_control_characters, escape_to_line
 from paceline.distributed.comm.interfaces import is_address_of_this_host
 from paceline.launch.job import Words
 
@@ -43,15 +43,15 @@ def ssh_options() -> Words:
     return tuple(word for name, value in values.items() for word in ("-o", f"{name}={value}"))
 
 
-def on_host(address: str, command: Words) -> Words:
+def wrap_for_host(address: str, command: Words) -> Words:
     """What runs `command` on the host `address`, standard input and output included."""
     if is_address_of_this_host(address):
         return command
     return ("ssh", "-T", *ssh_options(), "--", address, shlex.join(command))
 
 
-def environment_for(command: Words, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment for `command`, of `on_host`: a host that is this machine gets no more than a login gives the others.
+def make_host_environment(command: Words, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment for `command`, of `wrap_for_host`: a host that is this machine gets no more than a login gives the others.
 
     Otherwise ranks here would have variables that ranks on other hosts lack, from PACELINE_SECRET to NCCL's switches.
     """
@@ -60,10 +60,10 @@ def environment_for(command: Words, environ: Mapping[str, str] = os.environ) -> 
     return {name: value for name, value in environ.items() if name in LIKE_A_LOGIN}
 
 
-def why_not_connected(output: str) -> str:
+def find_ssh_reason(output: str) -> str:
     """The line of ssh's own output that gives the reason, for a message; ssh writes what it tried before what failed."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return one_line(lines[-1].rstrip(".")[:300]) if lines else "ssh says nothing"
+    return escape_to_line(lines[-1].rstrip(".")[:300]) if lines else "ssh says nothing"
 
 
 _printing = threading.Lock()
@@ -75,14 +75,14 @@ def print_line(line: str) -> None:
         print(line, flush=True)
 
 
-class Connection:
+class SSHConnection:
     """One host's part of the job."""
 
     def __init__(self, address: str, command: Words):
         self.address = address
-        words = on_host(address, command)
+        words = wrap_for_host(address, command)
         self._over_ssh = words != command
-        pipe, env = subprocess.PIPE, environment_for(words)
+        pipe, env = subprocess.PIPE, make_host_environment(words)
         self._process = subprocess.Popen(words, env=env, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
         self._reader = threading.Thread(target=self._show, daemon=True)
         self._reader.start()
@@ -124,17 +124,17 @@ class Connection:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                print_line(f"{self.address}: {printable(line.decode(errors='replace').rstrip())}")
+                print_line(f"{self.address}: {escape_control_characters(line.decode(errors='replace').rstrip())}")
 
 
-def run(folder: Path, python: Words, addresses: Sequence[str]) -> int:
+def run_on_hosts(folder: Path, python: Words, addresses: Sequence[str]) -> int:
     """Start all hosts and wait for all; -> 0, or the exit code of the first host that ended otherwise."""
     signals: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, frame: signals.append(received))
     script, holder = str(folder / "node.sh"), str(folder / "attend.py")
     going = [
-        Connection(address, (*python, holder, "bash", script, str(number))) for number, address in enumerate(addresses)
+        SSHConnection(address, (*python, holder, "bash", script, str(number))) for number, address in enumerate(addresses)
     ]
     code, handled, hang_up_at = 0, 0, float("inf")
     while going:
@@ -167,4 +167,4 @@ def run(folder: Path, python: Words, addresses: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run(Path(sys.argv[1]), tuple(shlex.split(sys.argv[2])), sys.argv[3:]))
+    sys.exit(run_on_hosts(Path(sys.argv[1]), tuple(shlex.split(sys.argv[2])), sys.argv[3:]))

@@ -25,7 +25,7 @@ Norm = Literal["frozen", "batch", "group"]
 
 
 @dataclass(frozen=True)
-class Form:
+class BackboneSpec:
     """What a network needs of its trunk, beside the recipe's fields."""
 
     stride: Literal[0, 8, 32] = 0  # of the coarsest map; 0 = the trunk's own coarsest
@@ -35,7 +35,7 @@ class Form:
     stem_channels: Literal[3, 4] = 3
 
 
-class Trunk(nn.Module, ABC):
+class Backbone(nn.Module, ABC):
     """Images in, feature maps out. Parameters are drawn by `draw`, or loaded; the names of their modules are a checkpoint's."""
 
     channels: list[int]  # C_i
@@ -95,7 +95,7 @@ class Trunk(nn.Module, ABC):
             if module is not self and weights and not any(weights):
                 self.still.append(module)
 
-    def train(self, mode: bool = True) -> Trunk:
+    def train(self, mode: bool = True) -> Backbone:
         """As nn.Module's, except for what is frozen."""
         super().train(mode)
         for module in self.still:
@@ -115,12 +115,12 @@ class Trunk(nn.Module, ABC):
         return self.fc(self.pooled(images)).float()
 
 
-def initialise(trunk: Trunk, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
-    """Draw a trunk's weights by its own rule; see `Trunk.draw`. The generator is on the CPU, and so must the trunk be."""
-    trunk.draw(init, generator, zero_init_last_gamma=zero_init_last_gamma)
+def init_weights(backbone: Backbone, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
+    """Draw a trunk's weights by its own rule; see `Backbone.draw`. The generator is on the CPU, and so must the trunk be."""
+    backbone.draw(init, generator, zero_init_last_gamma=zero_init_last_gamma)
 
 
-def rate_factors(model: nn.Module, optim: Optim) -> dict[str, float]:
+def get_lr_factors(model: nn.Module, optim: Optim) -> dict[str, float]:
     """Name -> factor on the learning rate by where a parameter is; {} where all are 1.
 
     F^k for the trunk's k-th stage from the top, F = layer_decay (Bao et al. 2022, BEiT, by stages); head_rate outside of it.
@@ -128,15 +128,15 @@ def rate_factors(model: nn.Module, optim: Optim) -> dict[str, float]:
     """
     if optim.head_rate == 1 and optim.layer_decay == 1:
         return {}
-    trunks = [(name, module) for name, module in model.named_modules() if isinstance(module, Trunk)]
+    trunks = [(name, module) for name, module in model.named_modules() if isinstance(module, Backbone)]
     if not trunks:
         raise RecipeError("--optim.head-rate and --optim.layer-decay: this network has no trunk. Leave both at 1.")
     factors = {name: optim.head_rate for name, _ in model.named_parameters()}
-    for prefix, trunk in trunks:
+    for prefix, backbone in trunks:
         if optim.layer_decay == 1:
-            own = {name: 1.0 for name, _ in trunk.named_parameters() if not name.startswith("fc.")}
+            own = {name: 1.0 for name, _ in backbone.named_parameters() if not name.startswith("fc.")}
         else:
-            stage_of = trunk.stage_of()
+            stage_of = backbone.stage_of()
             own = {name: optim.layer_decay ** (max(stage_of.values()) + 1 - stage) for name, stage in stage_of.items()}
         factors |= {f"{prefix}.{name}" if prefix else name: factor for name, factor in own.items()}
     return factors

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.models.ops.dispatch import fixed_shapes
+from paceline.models.ops.dispatch import uses_static_shapes
 
 FAST_SIDE = 3
 # True if oneDNN has bfloat16 kernels for this CPU. torch.cpu reads the CPU's flags and does not know that oneDNN is restricted.
@@ -29,9 +29,9 @@ BF16_KERNELS = (
 )
 
 
-def convolve(conv: nn.Conv2d, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def depthwise_convolution(conv: nn.Conv2d, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """(B, C, H, W) -> what `conv` computes with these weights and this bias; on a CPU in bfloat16 with gradients that are fast."""
-    if not fixed_shapes(input) and torch.is_grad_enabled() and slow_backward(conv):
+    if not uses_static_shapes(input) and torch.is_grad_enabled() and has_slow_backward(conv):
         autocast = torch.is_autocast_enabled("cpu")
         dtype = torch.get_autocast_dtype("cpu") if autocast else input.dtype
         if dtype is torch.bfloat16 and (input.requires_grad or weight.requires_grad):
@@ -39,7 +39,7 @@ def convolve(conv: nn.Conv2d, input: Tensor, weight: Tensor, bias: Tensor | None
     return conv._conv_forward(input, weight, bias)
 
 
-def slow_backward(conv: nn.Conv2d) -> bool:
+def has_slow_backward(conv: nn.Conv2d) -> bool:
     """Whether oneDNN's gradients of this convolution are slow in bfloat16."""
     (height, width), (down, right), around = conv.kernel_size, conv.stride, conv.padding
     depthwise = conv.groups == conv.in_channels == conv.out_channels > 1 and conv.dilation == (1, 1)
@@ -61,32 +61,32 @@ class _Depthwise(torch.autograd.Function):
         grad, (input, weight) = grads[0], ctx.saved_tensors
         of_input = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
-            of_input = input_gradient(grad, input, weight.to(input.dtype), ctx.stride, ctx.padding)
+            of_input = compute_input_gradient(grad, input, weight.to(input.dtype), ctx.stride, ctx.padding)
         if ctx.needs_input_grad[1]:
-            of_weight = weight_gradient(grad, input, weight.shape[-1], ctx.stride, ctx.padding).to(weight.dtype)
+            of_weight = compute_weight_gradient(grad, input, weight.shape[-1], ctx.stride, ctx.padding).to(weight.dtype)
         if ctx.needs_input_grad[2]:
             of_bias = grad.sum((0, 2, 3), dtype=torch.float32).to(ctx.bias)
         return of_input, of_weight, of_bias, None, None
 
 
-def input_gradient(grad: Tensor, input: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+def compute_input_gradient(grad: Tensor, input: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     """grad (B, C, H', W') of the output, input (B, C, H, W), weight (C, 1, k, k) -> (B, C, H, W) in the input's type."""
     if stride == 1 and BF16_KERNELS:
         return _backward(grad, input, weight, stride, padding, (True, False, False))[0]
     # Of the input the gradient needs the shape alone, so the float32 one stays unwritten.
     shape = torch.empty_like(input, dtype=torch.float32)
-    found = _backward(grad.float(), shape, weight.float(), stride, padding, (True, False, False))[0]
-    return found.to(input.dtype)
+    result = _backward(grad.float(), shape, weight.float(), stride, padding, (True, False, False))[0]
+    return result.to(input.dtype)
 
 
-def weight_gradient(grad: Tensor, input: Tensor, side: int, stride: int, padding: int) -> Tensor:
+def compute_weight_gradient(grad: Tensor, input: Tensor, side: int, stride: int, padding: int) -> Tensor:
     """grad (B, C, H', W') of the output, input (B, C, H, W) -> (C, 1, side, side) float32, window by window of 3 x 3."""
     window = input.new_empty(input.shape[1], 1, FAST_SIDE, FAST_SIDE)
     if side == FAST_SIDE:
         return _backward(grad, input, window, stride, padding, (False, True, False))[1].float()
     height, width = grad.shape[-2:]
     padded = F.pad(input, (padding,) * 4) if padding else input
-    found = torch.empty(input.shape[1], 1, side, side, dtype=torch.float32)
+    result = torch.empty(input.shape[1], 1, side, side, dtype=torch.float32)
     starts = [*range(0, side - FAST_SIDE, FAST_SIDE), side - FAST_SIDE]
     for top in starts:
         for left in starts:
@@ -94,8 +94,8 @@ def weight_gradient(grad: Tensor, input: Tensor, side: int, stride: int, padding
             columns = slice(left, left + (width - 1) * stride + FAST_SIDE)
             part = padded[:, :, rows, columns].contiguous(memory_format=torch.channels_last)
             gradient = _backward(grad, part, window, stride, 0, (False, True, False))[1]
-            found[:, :, top : top + FAST_SIDE, left : left + FAST_SIDE] = gradient
-    return found
+            result[:, :, top : top + FAST_SIDE, left : left + FAST_SIDE] = gradient
+    return result
 
 
 def _backward(

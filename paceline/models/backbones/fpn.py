@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from paceline.config.maskrcnn import LayerNorm, TopLevel
 from paceline.models.layers.batch_norm import BatchNorm
-from paceline.models.layers.common import Conv2d, group_norm
+from paceline.models.layers.common import Conv2d, make_group_norm
 
 
 class FPN(nn.Module):
@@ -51,4 +51,4 @@ def _layer(inputs: int, outputs: int, kernel: int, norm: LayerNorm, eps: float) 
     conv = Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=norm == "none")
     if norm == "none":
         return nn.Sequential(conv)
-    return nn.Sequential(conv, BatchNorm(outputs, eps=eps) if norm == "batch" else group_norm(outputs, eps))
+    return nn.Sequential(conv, BatchNorm(outputs, eps=eps) if norm == "batch" else make_group_norm(outputs, eps))

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.resnet import Padding, StrideIn, TrunkModel
-from paceline.models.backbones.base import Form, Init, Part, Trunk
-from paceline.models.layers.batch_norm import BatchNorm, relu_of
-from paceline.models.layers.common import Conv2d, change_norms, draw_layers, fold_frozen
+from paceline.config.resnet import BackboneModel, Padding, StrideIn
+from paceline.models.backbones.base import Backbone, BackboneSpec, Init, Part
+from paceline.models.layers.batch_norm import BatchNorm, norm_add_relu
+from paceline.models.layers.common import Conv2d, fold_frozen, init_layers, replace_norms
 
 Norms = Callable[[int], BatchNorm]
 
@@ -55,8 +55,8 @@ class BasicBlock(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """(B, channels, h, w) -> (B, width, h / stride, w / stride)."""
         shortcut = input if self.downsample is None else self.downsample(input)
-        output = relu_of(self.bn1, self.conv1(input))
-        return relu_of(self.bn2, self.conv2(output), shortcut)
+        output = norm_add_relu(self.bn1, self.conv1(input))
+        return norm_add_relu(self.bn2, self.conv2(output), shortcut)
 
 
 class Bottleneck(nn.Module):
@@ -91,9 +91,9 @@ class Bottleneck(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         """(B, channels, h, w) -> (B, 4 * width, h / stride, w / stride)."""
         shortcut = input if self.downsample is None else self.downsample(input)
-        output = relu_of(self.bn1, self.conv1(input))
-        output = relu_of(self.bn2, self.conv2(output))
-        return relu_of(self.bn3, self.conv3(output), shortcut)
+        output = norm_add_relu(self.bn1, self.conv1(input))
+        output = norm_add_relu(self.bn2, self.conv2(output))
+        return norm_add_relu(self.bn3, self.conv3(output), shortcut)
 
 
 def _projection(channels: int, outputs: int, stride: int, norm: Norms) -> nn.Sequential | None:
@@ -117,8 +117,8 @@ def pad_for_stride(input: Tensor, value: float = 0.0) -> Tensor:
     return F.pad(input, (width % 2, 1, height % 2, 1), value=value)
 
 
-class ResNet(Trunk):
-    """Stem and stages of residual units; with classes also a linear layer. Weights come from `initialise`, or from a file."""
+class ResNet(Backbone):
+    """Stem and stages of residual units; with classes also a linear layer. Weights come from `initialize`, or from a file."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class ResNet(Trunk):
         padding        of the max-pool; end: an even side is padded at its end alone, as TensorFlow's SAME is (an odd one is
                        padded on both sides there too); its ResNets pad their strided convolutions on both sides
         bn_momentum    share of the new statistics in an update (MXNet's 0.9 is 0.1 here)
-        Parameters are left uninitialised: call `initialise`, or load weights.
+        Parameters are left uninitialised: call `initialize`, or load weights.
         Raises RecipeError for an unknown depth.
         """
         super().__init__()
@@ -186,7 +186,7 @@ class ResNet(Trunk):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """(B, 3 or 4, H, W) float, normalised -> the output of each stage."""
-        features = self.maxpool(relu_of(self.bn1, self.conv1(images)))
+        features = self.maxpool(norm_add_relu(self.bn1, self.conv1(images)))
         maps = []
         for stage in self.stages:
             features = self.get_submodule(stage)(features)
@@ -208,9 +208,9 @@ class ResNet(Trunk):
 
     @torch.no_grad()
     def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
-        """As `draw_layers`; zero_init_last_gamma: the last BatchNorm of each residual unit starts at 0, so a unit starts as its
+        """As `init_layers`; zero_init_last_gamma: the last BatchNorm of each residual unit starts at 0, so a unit starts as its
         shortcut (Goyal et al. 2017)."""
-        draw_layers(self, init, generator)
+        init_layers(self, init, generator)
         if zero_init_last_gamma:
             for module in self.modules():
                 if isinstance(module, Bottleneck):
@@ -225,11 +225,11 @@ class ResNet(Trunk):
         return dict(saved), ("fc.", *(f"layer{number}." for number in range(len(self.stages) + 1, 5)))
 
 
-def make_resnet(name: str, model: TrunkModel, form: Form) -> Trunk:
-    """The ResNet that a recipe's fields describe; see `make_trunk`."""
+def build_resnet(name: str, model: BackboneModel, form: BackboneSpec) -> Backbone:
+    """The ResNet that a recipe's fields describe; see `build_backbone`."""
     if name:
         raise RecipeError(f"--model.trunk resnet/{name}: use `resnet`; --model.depth and --model.width choose which one.")
-    trunk = ResNet(
+    backbone = ResNet(
         model.depth,
         width=model.width,
         groups=model.groups,
@@ -244,6 +244,6 @@ def make_resnet(name: str, model: TrunkModel, form: Form) -> Trunk:
         bn_momentum=model.bn_momentum,
     )
     if form.norm != "batch":
-        change_norms(trunk, form.norm, model.bn_eps)
-        fold_frozen(trunk)
-    return trunk
+        replace_norms(backbone, form.norm, model.bn_eps)
+        fold_frozen(backbone)
+    return backbone

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from paceline._utils.commands import require
 from paceline._utils.errors import RecipeError
-from paceline.config.resnet import TrunkModel
-from paceline.models.backbones.base import Form, Init, Norm, Part, Trunk
-from paceline.models.backbones.depthwise import convolve, slow_backward
+from paceline.config.resnet import BackboneModel
+from paceline.models.backbones.base import Backbone, BackboneSpec, Init, Norm, Part
+from paceline.models.backbones.depthwise import depthwise_convolution, has_slow_backward
 from paceline.models.layers.batch_norm import BatchNorm
-from paceline.models.layers.common import FrozenBatchNorm, draw_layers
+from paceline.models.layers.common import FrozenBatchNorm, init_layers
 
 # Sides of the trial image: no powers of two, because a network of fixed windows would accept only those.
 PROBE = (96, 160)
@@ -75,9 +75,9 @@ class TimmConv2d(nn.Conv2d):
         if self.same:
             input = pad_same(input, list(self.kernel_size), list(self.stride), list(self.dilation))
         if self.norm[0] is None:
-            return convolve(self, input, self.weight, self.bias)
+            return depthwise_convolution(self, input, self.weight, self.bias)
         scale, shift = self.norm[0].line()
-        return convolve(self, input, self.weight * scale.view(-1, 1, 1, 1), shift)
+        return depthwise_convolution(self, input, self.weight * scale.view(-1, 1, 1, 1), shift)
 
 
 @torch.no_grad()
@@ -116,7 +116,7 @@ def _fasten(net: nn.Module) -> None:
     """Put ours in the place of timm's depthwise convolutions that are left."""
     for parent in list(net.modules()):
         for name, conv in list(parent.named_children()):
-            if isinstance(conv, nn.Conv2d) and _is_plain(conv) and slow_backward(conv):
+            if isinstance(conv, nn.Conv2d) and _is_plain(conv) and has_slow_backward(conv):
                 setattr(parent, name, TimmConv2d(conv))
 
 
@@ -126,7 +126,7 @@ def _is_plain(conv: nn.Conv2d) -> bool:
     return type(conv) in (nn.Conv2d, Conv2dSame) and conv.padding_mode == "zeros"
 
 
-class TimmTrunk(Trunk):
+class TimmBackbone(Backbone):
     """timm's feature network `net`, with our BatchNorms."""
 
     def __init__(self, name: str, *, stride: int, finest: int, norm: Norm, momentum: float) -> None:
@@ -213,9 +213,9 @@ class TimmTrunk(Trunk):
             for number, one in enumerate(every):
                 for tensor in _behind(one):  # a tensor keeps the first map's number
                     self.reached.setdefault(f"net.{names[id(tensor)]}", number)
-            found = torch.autograd.grad([map.sum() for map in maps], parameters, allow_unused=True)
+            results = torch.autograd.grad([map.sum() for map in maps], parameters, allow_unused=True)
         net.train()
-        return {id(tensor): tensor for tensor, gradient in zip(parameters, found) if gradient is None}
+        return {id(tensor): tensor for tensor, gradient in zip(parameters, results) if gradient is None}
 
     def _our_norm(self, theirs: nn.modules.batchnorm._BatchNorm) -> nn.Module:
         from timm.layers.norm_act import BatchNormAct2d
@@ -260,7 +260,7 @@ class TimmTrunk(Trunk):
         drawn = _created(self.name, seed, features_only=True, out_indices=self.places)
         self.net.load_state_dict(self._ours(drawn).state_dict())
         if "fc" in self._modules:
-            draw_layers(self.fc, init, generator)
+            init_layers(self.fc, init, generator)
 
     def of_file(self, saved: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         """timm's names, or ours; a feature network has underscores in them where the classifier has dots."""
@@ -272,15 +272,15 @@ class TimmTrunk(Trunk):
         head = {}
         if any(name.startswith("net.") for name in saved):  # a classifier of ours, with a head beside timm's network
             head = {name: tensor for name, tensor in saved.items() if name in ("fc.weight", "fc.bias")}
-        trunk = {
+        backbone = {
             f"net.{ours.get(_bare(name), name.removeprefix('net.'))}": tensor
             for name, tensor in saved.items()
             if name not in head
         }
-        return {**trunk, **head}, (*(f"net.{name.removeprefix('net.')}" for name in beyond), *head)
+        return {**backbone, **head}, (*(f"net.{name.removeprefix('net.')}" for name in beyond), *head)
 
 
-def make_timm_trunk(name: str, model: TrunkModel, form: Form) -> TimmTrunk:
+def build_timm_backbone(name: str, model: BackboneModel, form: BackboneSpec) -> TimmBackbone:
     """timm's network `name` for a recipe.
 
     Raises RecipeError where timm is missing or has no such network, and for a form that it cannot have.
@@ -289,10 +289,10 @@ def make_timm_trunk(name: str, model: TrunkModel, form: Form) -> TimmTrunk:
         raise RecipeError(f"--model.norm group: timm/{name} keeps the norms that it has. Use --model.norm batch.")
     # On the CPU whatever the device of the rest: some of timm's networks compute numbers while they are built, which meta cannot.
     with torch.device("cpu"):
-        return TimmTrunk(name, stride=form.stride, finest=form.finest, norm=form.norm, momentum=model.bn_momentum)
+        return TimmBackbone(name, stride=form.stride, finest=form.finest, norm=form.norm, momentum=model.bn_momentum)
 
 
-def pixels_of(name: str) -> dict[str, tuple[float, ...]]:
+def get_pretrained_pixels(name: str) -> dict[str, tuple[float, ...]]:
     """Mean and deviation, by these fields of an input, that timm's weights NAME or NAME.TAG were trained on; {} = unknown.
 
     Raises RecipeError where timm is missing or has no network of this name.

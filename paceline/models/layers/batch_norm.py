@@ -6,7 +6,7 @@ BatchNorm, Hoffer et al. 2017); a forward of fewer is joined over R ranks (group
 Parameter and buffer names are torch's, so any ResNet's weights fit.
 
 Running statistics move once an optimiser step. The mean over all groups of all the step's forwards is collected in `pending`, and
-`commit_running_statistics` folds it in with one exponential-moving-average update. That update is linear, so ranks may commit on
+`update_running_statistics` folds it in with one exponential-moving-average update. That update is linear, so ranks may commit on
 their own and be averaged later (`average_running_statistics`): 1 x 64, 4 x 16 and 2 ranks x 32 with a span of 16 end with the same
 running statistics, provided that they cut the global batch into the same groups.
 Data parallel wrappers must not broadcast buffers: set `broadcast_buffers=False`.
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
 from paceline.models.layers.ghost_batch_norm import joined_batch_norm, split_batch_norm
-from paceline.models.ops.dispatch import in_triton
+from paceline.models.ops.dispatch import uses_triton
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -54,7 +54,7 @@ class BatchNorm(nn.BatchNorm2d):
         """Whether this forward takes our kernels in Triton; a compiler reads the plain form, joined ranks need collectives."""
         return (
             not torch.compiler.is_compiling()
-            and (in_triton(input) and self.training and self.join == 1 and self.weight.dtype == torch.float32)
+            and (uses_triton(input) and self.training and self.join == 1 and self.weight.dtype == torch.float32)
             and input.is_contiguous(memory_format=torch.channels_last)
             # What torch refuses, and what it answers for no images, stays torch's.
             and (input.shape[0] % self.groups == 0 and input.numel() > self.groups * self.num_features)
@@ -63,7 +63,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, input: Tensor, shortcut: Tensor | None = None, relu: bool = False) -> Tensor:
         """(B, C, H, W) -> (B, C, H, W) of the same type and memory format. In training, G must divide B.
-        A shortcut and ReLU only where `fuses`: call `relu_of`."""
+        A shortcut and ReLU only where `fuses`: call `norm_add_relu`."""
         own = self.running_mean, self.running_var, self.weight, self.bias
         if not self.training:
             return F.batch_norm(input, *own, training=False, eps=self.eps)
@@ -87,7 +87,7 @@ class BatchNorm(nn.BatchNorm2d):
         return output
 
 
-def relu_of(norm: nn.Module, input: Tensor, shortcut: Tensor | None = None) -> Tensor:
+def norm_add_relu(norm: nn.Module, input: Tensor, shortcut: Tensor | None = None) -> Tensor:
     """relu(norm(input) + shortcut) for a norm of any kind, (B, C, H, W) each; what the norm returns is overwritten."""
     if isinstance(norm, BatchNorm) and norm.fuses(input, shortcut):
         return norm(input, shortcut, relu=True)
@@ -97,7 +97,7 @@ def relu_of(norm: nn.Module, input: Tensor, shortcut: Tensor | None = None) -> T
     return F.relu(output, inplace=True)
 
 
-def batch_norms(model: nn.Module) -> Iterator[BatchNorm]:
+def list_batch_norms(model: nn.Module) -> Iterator[BatchNorm]:
     """Every BatchNorm of a model, in module order."""
     return (module for module in model.modules() if isinstance(module, BatchNorm))
 
@@ -124,16 +124,16 @@ def configure_batch_norm(
         raise RecipeError(f"BatchNorm can split a forward ({groups} groups) or join {join} ranks, not both")
     if (join > 1) != (join_group is not None):
         raise RecipeError(f"joining BatchNorm statistics over {join} ranks needs their process group, and only then")
-    for module in batch_norms(model):
+    for module in list_batch_norms(model):
         module.groups, module.join, module.forwards = groups, join, forwards
         module.join_group = join_group
     discard_pending(model)
 
 
 @torch.no_grad()
-def commit_running_statistics(model: nn.Module) -> None:
+def update_running_statistics(model: nn.Module) -> None:
     """End of an optimiser step: fold what its forwards collected into the running statistics. No host sync."""
-    modules = [module for module in batch_norms(model) if module.training]  # frozen ones collected nothing
+    modules = [module for module in list_batch_norms(model) if module.training]  # frozen ones collected nothing
     if not modules:
         return
     torch._foreach_add_([module.get_buffer("num_batches_tracked") for module in modules], 1)  # pyright: ignore[reportPrivateImportUsage]
@@ -149,20 +149,20 @@ def commit_running_statistics(model: nn.Module) -> None:
 @torch.no_grad()
 def discard_pending(model: nn.Module) -> None:
     """Drop the statistics collected since the last commit."""
-    for module in batch_norms(model):
+    for module in list_batch_norms(model):
         module.pending.zero_()
 
 
 @torch.no_grad()
 def snapshot_running_statistics(model: nn.Module) -> list[Tensor]:
     """Copies of every BatchNorm buffer, to undo a discarded warm-up step with `restore_running_statistics`."""
-    return [buffer.clone() for module in batch_norms(model) for buffer in module.buffers(recurse=False)]
+    return [buffer.clone() for module in list_batch_norms(model) for buffer in module.buffers(recurse=False)]
 
 
 @torch.no_grad()
 def restore_running_statistics(model: nn.Module, snapshot: list[Tensor]) -> None:
     """Put the buffers of `snapshot_running_statistics` back, in place."""
-    buffers = [buffer for module in batch_norms(model) for buffer in module.buffers(recurse=False)]
+    buffers = [buffer for module in list_batch_norms(model) for buffer in module.buffers(recurse=False)]
     assert len(buffers) == len(snapshot), "the snapshot belongs to another model"
     for buffer, saved in zip(buffers, snapshot):
         buffer.copy_(saved)
@@ -176,7 +176,7 @@ def average_running_statistics(model: nn.Module, group: dist.ProcessGroup | None
     """
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size(group) == 1:
         return
-    buffers = _running(list(batch_norms(model)))
+    buffers = _running(list(list_batch_norms(model)))
     if not buffers:
         return
     flat = torch.cat(buffers)

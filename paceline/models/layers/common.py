@@ -1,6 +1,6 @@
 """Layers that networks share: without torch's first weights, input normalisation, frozen and group norms.
 
-torch's first weights would cost time and move the global random state; a trunk's `draw`, the `initialise` functions or a weight file
+torch's first weights would cost time and move the global random state; a trunk's `draw`, the `initialize` functions or a weight file
 set them.
 Frozen, a BatchNorm is y = s x + b with s = weight / sqrt(running_var + eps), so conv and norm are one convolution with the weights s w
 and the bias b, which saves the norm's passes over the activations, forward and backward. Gradients of w pass through s w. Names are
@@ -58,7 +58,7 @@ class Linear(_Undrawn, nn.Linear):
 
 
 @torch.no_grad()
-def draw_layers(model: nn.Module, init: Init, generator: torch.Generator) -> None:
+def init_layers(model: nn.Module, init: Init, generator: torch.Generator) -> None:
     """Draw the weights of every convolution, BatchNorm and linear layer in `model`, in module order.
 
     mlperf       convolutions N(0, 2 / fan_in) (a fourth, zero input channel counts), linear N(0, 0.01^2), biases 0
@@ -89,7 +89,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-class Normalise(nn.Module):
+class Normalize(nn.Module):
     """(pixel / 255 - mean) / std for each channel, on the device, with an optional fourth channel of zeros."""
 
     mean: Tensor
@@ -109,13 +109,13 @@ class Normalise(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """uint8 (B, 3, H, W), RGB -> float32 (B, 3 or 4, H, W) in the same memory format."""
-        normalised = (images.float() - self.mean) * self.scale
-        return normalised if self.channels == 3 else F.pad(normalised, (0, 0, 0, 0, 0, 1))
+        normalized = (images.float() - self.mean) * self.scale
+        return normalized if self.channels == 3 else F.pad(normalized, (0, 0, 0, 0, 0, 1))
 
 
 # Least channels of one group; GroupNorm's paper has 32 groups, which fewer channels than 256 would make too small.
 CHANNELS_A_GROUP = 8
-MOST_GROUPS = 32
+MAX_GROUPS = 32
 
 
 class FrozenBatchNorm(nn.Module):
@@ -166,18 +166,20 @@ class FoldedConv2d(Conv2d):
         return self._conv_forward(input, weight, shift)
 
 
-def group_norm(channels: int, eps: float = 1e-5) -> nn.GroupNorm:
+def make_group_norm(channels: int, eps: float = 1e-5) -> nn.GroupNorm:
     """GroupNorm with 32 groups, or fewer where channels are few. Source: Wu and He 2018."""
-    return nn.GroupNorm(max(1, min(MOST_GROUPS, channels // CHANNELS_A_GROUP)), channels, eps=eps)
+    return nn.GroupNorm(max(1, min(MAX_GROUPS, channels // CHANNELS_A_GROUP)), channels, eps=eps)
 
 
-def change_norms(net: nn.Module, kind: Literal["frozen", "group"], eps: float) -> None:
+def replace_norms(net: nn.Module, kind: Literal["frozen", "group"], eps: float) -> None:
     """Put another norm in each BatchNorm's place, under its name."""
     for parent in list(net.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, BatchNorm):
                 channels = child.num_features
-                setattr(parent, name, FrozenBatchNorm(channels, eps) if kind == "frozen" else group_norm(channels, eps))
+                setattr(
+                    parent, name, FrozenBatchNorm(channels, eps) if kind == "frozen" else make_group_norm(channels, eps)
+                )
 
 
 def fold_frozen(net: nn.Module) -> None:

@@ -66,9 +66,9 @@ class _Split(torch.autograd.Function):
         output = torch.empty_like(input)
         statistics = weight.new_zeros((groups, 2, weight.numel()))  # momentum 1, so zeros: as in the plain form
         saved = torch.empty_like(statistics)  # each group's mean and 1 / standard deviation
-        for part, place, own, kept in zip(input.chunk(groups), output.chunk(groups), statistics, saved):
+        for part, positions, own, kept in zip(input.chunk(groups), output.chunk(groups), statistics, saved):
             torch.ops.aten.native_batch_norm.out(
-                *(part, weight, bias, own[0], own[1], True, 1.0, eps), out=place, save_mean=kept[0], save_invstd=kept[1]
+                *(part, weight, bias, own[0], own[1], True, 1.0, eps), out=positions, save_mean=kept[0], save_invstd=kept[1]
             )
         ctx.save_for_backward(input, weight, saved)
         ctx.groups, ctx.eps = groups, eps
@@ -119,12 +119,12 @@ class _Joined(torch.autograd.Function):
     def backward(ctx, grad_output: Tensor, _: Tensor):  # type: ignore[override]
         input, weight, mean, scale = ctx.saved_tensors
         grad = grad_output.float()
-        normalised = (input.float() - _over_channels(mean)) * _over_channels(scale)
-        sums = torch.cat((grad.sum((0, 2, 3)), (grad * normalised).sum((0, 2, 3))))
+        normalized = (input.float() - _over_channels(mean)) * _over_channels(scale)
+        sums = torch.cat((grad.sum((0, 2, 3)), (grad * normalized).sum((0, 2, 3))))
         grad_bias, grad_weight = sums.clone().chunk(2)
         dist.all_reduce(sums, group=ctx.group)
         mean_grad, mean_product = (sums / ctx.count).chunk(2)
-        grad_input = grad - _over_channels(mean_grad) - normalised * _over_channels(mean_product)
+        grad_input = grad - _over_channels(mean_grad) - normalized * _over_channels(mean_product)
         grad_input = _of_type(grad_input * _over_channels(scale * weight), input.dtype)
         return grad_input, _of_type(grad_weight, weight.dtype), _of_type(grad_bias, weight.dtype), None, None, None
 

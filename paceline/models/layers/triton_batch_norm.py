@@ -30,7 +30,7 @@ OPTIONS = {"enable_fp_fusion": False, "num_warps": 8}
 PROGRAMS, NARROW = 1024, 8
 
 
-def cut(images: Tensor, groups: int) -> tuple[int, ...]:
+def plan_tiles(images: Tensor, groups: int) -> tuple[int, ...]:
     """How images are cut into programs: N, C, blocks of channels, rows and channels of a tile, rows of a part, P."""
     channels = images.shape[1]
     rows = images.numel() // channels // groups
@@ -53,13 +53,13 @@ def batch_norm_forward(
               sum over the groups of (mean, unbiased variance); bits (B H W, C / 8) uint8, where ReLU let pass, empty without shortcut
     """
     results = output, kept, statistics, bits = _outputs(images, shortcut, weight, groups)
-    rows, channels, blocks, high, wide, span, parts = cut(images, groups)
+    rows, channels, blocks, high, wide, span, parts = plan_tiles(images, groups)
     sums = weight.new_empty(groups, parts, 2, channels)
     kernels.partial_moments[blocks, parts, groups](images, sums, rows, span, channels, high, wide, **OPTIONS)
     sizes = rows, span, parts, channels, groups, triton.next_power_of_2(parts), NARROW
     kernels.whole_moments[(triton.cdiv(channels, NARROW),)](sums, kept, statistics, eps, *sizes, **OPTIONS)
     sizes = rows, channels, blocks, relu, high, wide
-    kernels.normalise[blocks * triton.cdiv(rows, high), groups](
+    kernels.normalize[blocks * triton.cdiv(rows, high), groups](
         images, shortcut, weight, bias, kept, output, bits, *sizes, **OPTIONS
     )
     return results
@@ -74,7 +74,7 @@ def batch_norm_backward(
     return  gradient of the images; of the shortcut, empty without one; (2, C) float32, of weight and bias
     """
     results = of_images, of_shortcut, of_line = _gradients(images, weight, bits)
-    groups, (rows, channels, blocks, high, wide, span, parts) = len(kept), cut(images, len(kept))
+    groups, (rows, channels, blocks, high, wide, span, parts) = len(kept), plan_tiles(images, len(kept))
     sums, slopes = weight.new_empty(groups, parts, 2, channels), torch.empty_like(kept)
     masked, line = of_shortcut if bits.numel() else None, (images, weight, bias, kept)
     kernels.partial_slopes[blocks, parts, groups](

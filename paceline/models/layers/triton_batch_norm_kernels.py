@@ -21,9 +21,9 @@ def line_of(kept, weight, bias, group, channel, real, channels):
 
 
 @triton.jit
-def passes(centred, inverse, weight, bias):
+def passes(centerd, inverse, weight, bias):
     """Where ReLU lets the normalised images pass; like torch's, it lets NaN pass."""
-    return ~(centred * (inverse * weight)[None, :] + bias[None, :] <= 0)
+    return ~(centerd * (inverse * weight)[None, :] + bias[None, :] <= 0)
 
 
 @triton.jit
@@ -33,13 +33,13 @@ def partial_moments(images, sums, rows, span, channels, HIGH: tl.constexpr, WIDE
     part, group = tl.program_id(1), tl.program_id(2)
     count = tl.minimum(rows - part * span, span)
     start = images + (group.to(tl.int64) * rows + part * span) * channels
-    real, place = channel < channels, row[:, None] * channels + channel[None, :]
-    first = tl.load(start + place, (row < count)[:, None] & real[None, :], 0.0).to(tl.float32)
+    real, location = channel < channels, row[:, None] * channels + channel[None, :]
+    first = tl.load(start + location, (row < count)[:, None] & real[None, :], 0.0).to(tl.float32)
     near = tl.sum(first, axis=0) / tl.minimum(count, HIGH)
     total, squares = tl.zeros([HIGH, WIDE], tl.float32), tl.zeros([HIGH, WIDE], tl.float32)
     for begin in range(0, count, HIGH):
         here = (begin + row < count)[:, None] & real[None, :]
-        value = tl.load(start + begin * channels + place, here, 0.0).to(tl.float32)
+        value = tl.load(start + begin * channels + location, here, 0.0).to(tl.float32)
         apart = tl.where(here, value - near[None, :], 0.0)
         total += apart
         squares += apart * apart
@@ -55,11 +55,11 @@ def whole_moments(
     """Each group's moments from its parts' (Chan et al. 1983), and their sum over the groups."""
     channel, part = tl.program_id(0) * NARROW + tl.arange(0, NARROW), tl.arange(0, PARTS)
     real = channel < channels
-    here, place = (part < parts)[:, None] & real[None, :], part[:, None] * 2 * channels + channel[None, :]
+    here, location = (part < parts)[:, None] & real[None, :], part[:, None] * 2 * channels + channel[None, :]
     count = tl.minimum(rows - part * span, span).to(tl.float32)[:, None]
     means, variances = tl.zeros([NARROW], tl.float32), tl.zeros([NARROW], tl.float32)
     for group in range(groups):
-        own = sums + group * parts * 2 * channels + place
+        own = sums + group * parts * 2 * channels + location
         mean_of, spread_of = tl.load(own, here, 0.0), tl.load(own + channels, here, 0.0)
         mean = tl.sum(tl.where(here, mean_of * count, 0.0), axis=0) / rows
         apart = mean_of - mean[None, :]
@@ -76,7 +76,7 @@ def whole_moments(
 
 
 @triton.jit
-def normalise(
+def normalize(
     images, shortcut, weight, bias, kept, output, bits, rows, channels, blocks,
     RELU: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -86,11 +86,11 @@ def normalise(
     real, there = channel < channels, first + row < rows
     here, base = there[:, None] & real[None, :], group.to(tl.int64) * rows + first
     mean, inverse, slope, shift = line_of(kept, weight, bias, group, channel, real, channels)
-    place = base * channels + (row[:, None] * channels + channel[None, :])
-    value = tl.load(images + place, here, 0.0).to(tl.float32) - mean[None, :]
+    location = base * channels + (row[:, None] * channels + channel[None, :])
+    value = tl.load(images + location, here, 0.0).to(tl.float32) - mean[None, :]
     value = value * (inverse * slope)[None, :] + shift[None, :]
     if shortcut is not None:
-        value += tl.load(shortcut + place, here, 0.0).to(tl.float32)
+        value += tl.load(shortcut + location, here, 0.0).to(tl.float32)
         passed = tl.reshape((~(value <= 0)).to(tl.int32), [HIGH, WIDE // 8, 8])
         byte, bytes = block * (WIDE // 8) + tl.arange(0, WIDE // 8), tl.cdiv(channels, 8)
         to = bits + base * bytes + (row[:, None] * bytes + byte[None, :])
@@ -98,7 +98,7 @@ def normalise(
         tl.store(to, packed.to(tl.uint8), there[:, None] & (byte < bytes)[None, :])
     if RELU:
         value = tl.where(value <= 0, 0.0, value)
-    tl.store(output + place, value, here)
+    tl.store(output + location, value, here)
 
 
 @triton.jit
@@ -115,18 +115,18 @@ def partial_slopes(
     total, products = tl.zeros([HIGH, WIDE], tl.float32), tl.zeros([HIGH, WIDE], tl.float32)
     for begin in range(0, count, HIGH):
         here = (begin + row < count)[:, None] & real[None, :]
-        place = (start + begin) * channels + (row[:, None] * channels + channel[None, :])
-        grad = tl.load(upstream + place, here, 0.0).to(tl.float32)
-        centred = tl.load(images + place, here, 0.0).to(tl.float32) - mean[None, :]
+        location = (start + begin) * channels + (row[:, None] * channels + channel[None, :])
+        grad = tl.load(upstream + location, here, 0.0).to(tl.float32)
+        centerd = tl.load(images + location, here, 0.0).to(tl.float32) - mean[None, :]
         if masked is not None:
             bytes = tl.cdiv(channels, 8)
             byte = tl.load(bits + (start + begin) * bytes + (row[:, None] * bytes + (channel // 8)[None, :]), here, 0)
             grad = tl.where((byte.to(tl.int32) >> (channel % 8)[None, :]) & 1 == 1, grad, 0.0)
-            tl.store(masked + place, grad, here)
+            tl.store(masked + location, grad, here)
         elif RELU:
-            grad = tl.where(passes(centred, inverse, slope, shift), grad, 0.0)
+            grad = tl.where(passes(centerd, inverse, slope, shift), grad, 0.0)
         total += grad
-        products += grad * centred
+        products += grad * centerd
     to = sums + (group * tl.num_programs(1) + part) * 2 * channels + channel
     tl.store(to, tl.sum(total, axis=0), real)
     tl.store(to + channels, tl.sum(products, axis=0) * inverse, real)
@@ -137,10 +137,10 @@ def whole_slopes(sums, slopes, of_line, rows, parts, channels, groups, PARTS: tl
     """Both sums of each group over its rows, and over all groups the gradients of weight and bias."""
     channel, part = tl.program_id(0) * NARROW + tl.arange(0, NARROW), tl.arange(0, PARTS)
     real = channel < channels
-    here, place = (part < parts)[:, None] & real[None, :], part[:, None] * 2 * channels + channel[None, :]
+    here, location = (part < parts)[:, None] & real[None, :], part[:, None] * 2 * channels + channel[None, :]
     of_weight, of_bias = tl.zeros([NARROW], tl.float32), tl.zeros([NARROW], tl.float32)
     for group in range(groups):
-        own, to = sums + group * parts * 2 * channels + place, slopes + group * 2 * channels + channel
+        own, to = sums + group * parts * 2 * channels + location, slopes + group * 2 * channels + channel
         total = tl.sum(tl.load(own, here, 0.0), axis=0)
         products = tl.sum(tl.load(own + channels, here, 0.0), axis=0)
         tl.store(to, total / rows, real)
@@ -164,10 +164,10 @@ def image_gradients(
     mean, inverse, slope, shift = line_of(kept, weight, bias, group, channel, real, channels)
     own = slopes + group * 2 * channels + channel
     total, product = tl.load(own, real, 0.0), tl.load(own + channels, real, 0.0)
-    place = (group.to(tl.int64) * rows + first) * channels + (row[:, None] * channels + channel[None, :])
-    grad = tl.load(upstream + place, here, 0.0).to(tl.float32)
-    centred = tl.load(images + place, here, 0.0).to(tl.float32) - mean[None, :]
+    location = (group.to(tl.int64) * rows + first) * channels + (row[:, None] * channels + channel[None, :])
+    grad = tl.load(upstream + location, here, 0.0).to(tl.float32)
+    centerd = tl.load(images + location, here, 0.0).to(tl.float32) - mean[None, :]
     if RELU:
-        grad = tl.where(passes(centred, inverse, slope, shift), grad, 0.0)
-    grad = (grad - total[None, :]) - centred * (inverse * product)[None, :]
-    tl.store(of_images + place, grad * (inverse * slope)[None, :], here)
+        grad = tl.where(passes(centerd, inverse, slope, shift), grad, 0.0)
+    grad = (grad - total[None, :]) - centerd * (inverse * product)[None, :]
+    tl.store(of_images + location, grad * (inverse * slope)[None, :], here)

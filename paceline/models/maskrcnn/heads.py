@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.config.maskrcnn import HeadNorm
-from paceline.models.layers.common import Conv2d, ConvTranspose2d, Linear, group_norm
-from paceline.models.ops.roi_align import cell_patches
+from paceline.models.layers.common import Conv2d, ConvTranspose2d, Linear, make_group_norm
+from paceline.models.ops.roi_align import gather_cells
 
 
 class RPNHead(nn.Module):
@@ -40,26 +40,26 @@ class RPNHead(nn.Module):
             deltas.append(of[1].view(len(level), -1, 4))
         return logits, deltas
 
-    def at(self, levels: list[Tensor], places: Tensor) -> tuple[Tensor, Tensor]:
+    def at(self, levels: list[Tensor], indices: Tensor) -> tuple[Tensor, Tensor]:
         """Logits (B, S) and deltas (B, S, 4) of chosen anchors alone, with a gradient whose cost follows their number.
 
         A loss on sampled anchors leaves the gradient of all other cells at zero: the 3x3 convolution's backward over whole
         maps, a ninth of the whole network's work, would multiply zeros.
 
-        places   (B, S) int64, places among the anchors of all levels
+        indices  (B, S) int64, places among the anchors of all levels
         """
         anchors = self.cls_logits.out_channels
-        image, level, row, column = cells_of(places // anchors, [(map.shape[2], map.shape[3]) for map in levels])
+        image, level, row, column = unravel_cells(indices // anchors, [(map.shape[2], map.shape[3]) for map in levels])
         # Weights as rows in channels_last order: their gradients then have the layout of data parallel's buckets.
         conv = self.conv[0][0]  # pyright: ignore[reportIndexIssue]
-        patches = cell_patches(levels, image, level, row, column)
+        patches = gather_cells(levels, image, level, row, column)
         middle = F.relu(F.linear(patches, conv.weight.permute(0, 2, 3, 1).flatten(1), conv.bias), inplace=True)
         weight, bias = self._outputs()
         both = F.linear(middle, weight.permute(0, 2, 3, 1).flatten(1), bias)
-        own = (places % anchors).flatten()
+        own = (indices % anchors).flatten()
         logits = both[:, :anchors].gather(1, own.unsqueeze(1))
         deltas = both[:, anchors:].unflatten(1, (anchors, 4)).gather(1, own.view(-1, 1, 1).expand(-1, 1, 4))
-        return logits.view(places.shape), deltas.view(*places.shape, 4)
+        return logits.view(indices.shape), deltas.view(*indices.shape, 4)
 
     def _outputs(self) -> tuple[Tensor, Tensor]:
         """One product of 5 n channels instead of two small ones: (5 n, middle, 1, 1) and (5 n,)."""
@@ -68,7 +68,7 @@ class RPNHead(nn.Module):
         return weight, torch.cat((self.cls_logits.bias, self.bbox_pred.bias))
 
 
-def cells_of(cells: Tensor, grids: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def unravel_cells(cells: Tensor, grids: list[tuple[int, int]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Image, level, row and column, (B * S,) int64 each, of cells (B, S) int64 that are numbered through all levels.
 
     grids    H_l and W_l of each level
@@ -185,4 +185,4 @@ def _conv_layer(inputs: int, outputs: int, norm: HeadNorm) -> nn.Sequential:
     conv = Conv2d(inputs, outputs, 3, padding=1, bias=norm == "none")
     if norm == "none":
         return nn.Sequential(conv, nn.ReLU(inplace=True))
-    return nn.Sequential(conv, group_norm(outputs), nn.ReLU(inplace=True))
+    return nn.Sequential(conv, make_group_norm(outputs), nn.ReLU(inplace=True))

@@ -3,7 +3,7 @@
 Letters: B images   N rows (anchors or regions that were sampled, of all images)   K classes   S side of a mask, or sampled anchors
     G object slots of an image
 A row that counts has weight 1; rows of weight 0 fill fixed shapes. Everything is computed in float32.
-Divisors are counts, taken over the images of a loss group (see `Segmenter`): sampled anchors for both proposal terms, sampled
+Divisors are counts, taken over the images of a loss group (see `MaskRCNNWithLoss`): sampled anchors for both proposal terms, sampled
 regions for class and box, positive regions for the mask (a mask's loss is already the mean over its S * S points).
 Accuracies are (2,) float32, a sum and the count that divides it: both add up over a forward, the forwards of an interval and all
 ranks, and their quotient is logged. They have no gradient and do not wait for the device. Two differ from a plain accuracy, as in
@@ -102,10 +102,10 @@ def anchor_accuracies(
 
 
 def region_accuracies(
-    logits: Tensor, deltas: Tensor, targets: Tensor, labels: Tensor, taken: Tensor, trains_shape: Tensor, places: int
+    logits: Tensor, deltas: Tensor, targets: Tensor, labels: Tensor, taken: Tensor, trains_shape: Tensor, indices: int
 ) -> tuple[Tensor, Tensor]:
     """rcnn_acc and rcnn_l1 of sampled regions."""
-    return class_accuracy(logits, labels, taken, places), region_box_l1(deltas, targets, labels, trains_shape)
+    return class_accuracy(logits, labels, taken, indices), region_box_l1(deltas, targets, labels, trains_shape)
 
 
 def mask_accuracies(logits: Tensor, targets: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
@@ -127,9 +127,9 @@ def anchor_box_l1(deltas: Tensor, targets: Tensor, positive: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def class_accuracy(logits: Tensor, labels: Tensor, taken: Tensor, places: int) -> Tensor:
+def class_accuracy(logits: Tensor, labels: Tensor, taken: Tensor, indices: int) -> Tensor:
     """Regions whose class scores highest: (N, K + 1), (N,) int64, (N,) bool, and places for regions -> (2,)."""
-    return _pair(((logits.argmax(dim=1) == labels) & taken).sum(), places)
+    return _pair(((logits.argmax(dim=1) == labels) & taken).sum(), indices)
 
 
 @torch.no_grad()

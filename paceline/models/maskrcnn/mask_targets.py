@@ -15,20 +15,20 @@ from __future__ import annotations
 import numpy as np
 
 from paceline.data.index.box_split import BoxSplit
-from paceline.data.rle import ranges
-from paceline.data.transforms.crop import Window
-from paceline.data.transforms.exif import TURNS, UPRIGHT, turned_points
-from paceline.data.transforms.polygon_fill import crossings, extents, fill
+from paceline.data.rle import concatenated_ranges
+from paceline.data.transforms.crop import CropWindow
+from paceline.data.transforms.exif import TURNS, UPRIGHT, rotate_points
+from paceline.data.transforms.polygon_fill import fill_polygons, find_crossings, mask_extents
 
 
-def canvases_of(
+def make_canvases(
     masks: BoxSplit,
     rows: np.ndarray,
     boxes: np.ndarray,
     *,
     photo: tuple[int, int],
     turn: int = UPRIGHT,
-    window: Window,
+    window: CropWindow,
     flip: bool,
     side: int,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -48,30 +48,30 @@ def canvases_of(
     has_runs = ~has_polygons & (masks.object_rles[rows + 1] > masks.object_rles[rows])
     if has_polygons.any():
         points, lengths, owners = _outlines(masks, rows[has_polygons])
-        points = turned_points(points, turn, *photo)
+        points = rotate_points(points, turn, *photo)
         chosen = np.flatnonzero(has_polygons)
         _draw(points, lengths, owners, chosen, boxes, window, flip, canvases, frames)
     if (only_boxes := ~has_polygons & ~has_runs).any():
         chosen = np.flatnonzero(only_boxes)
         points = boxes[chosen][:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2)
         _draw(points, np.full(len(chosen), 4), np.arange(len(chosen)), chosen, boxes, window, flip, canvases, frames)
-    for place in np.flatnonzero(has_runs).tolist():
-        row = int(rows[place])
+    for location in np.flatnonzero(has_runs).tolist():
+        row = int(rows[location])
         runs = masks.rle_counts[masks.object_rles[row] : masks.object_rles[row + 1]]
-        canvases[place], frames[place] = _of_runs(runs, photo, turn, boxes[place], window, flip, side)
+        canvases[location], frames[location] = _of_runs(runs, photo, turn, boxes[location], window, flip, side)
     return canvases, frames
 
 
 def _outlines(masks: BoxSplit, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All polygons of these objects: points (P, 2), lengths (Q,), the object 0..n-1 of each (Q,)."""
-    polygons, owners = ranges(masks.object_polygons[rows], masks.object_polygons[rows + 1])
+    polygons, owners = concatenated_ranges(masks.object_polygons[rows], masks.object_polygons[rows + 1])
     starts, stops = masks.polygon_starts[polygons] // 2, masks.polygon_starts[polygons + 1] // 2
-    points = masks.polygon_points.reshape(-1, 2)[ranges(starts, stops)[0]]
+    points = masks.polygon_points.reshape(-1, 2)[concatenated_ranges(starts, stops)[0]]
     some = stops > starts
     return points, (stops - starts)[some], owners[some]
 
 
-def _to_input(points: np.ndarray, window: Window, flip: bool) -> np.ndarray:
+def _to_input(points: np.ndarray, window: CropWindow, flip: bool) -> np.ndarray:
     """(P, 2) x, y of the photo -> (P, 2) of the input."""
     scale = (window.resized_width / window.width, window.resized_height / window.height)
     moved = (points - (window.left, window.top)) * scale
@@ -86,7 +86,7 @@ def _draw(
     owners: np.ndarray,
     chosen: np.ndarray,
     boxes: np.ndarray,
-    window: Window,
+    window: CropWindow,
     flip: bool,
     canvases: np.ndarray,
     frames: np.ndarray,
@@ -94,26 +94,26 @@ def _draw(
     """Canvases and frames of the `chosen` objects, whose outlines these are; owners count among the chosen."""
     height, width, side = window.resized_height, window.resized_width, canvases.shape[-1] - 2
     points = _to_input(points, window, flip)
-    found = crossings(points, lengths, height, width)
-    bounds = extents(found, owners, len(chosen))
+    result = find_crossings(points, lengths, height, width)
+    bounds = mask_extents(result, owners, len(chosen))
     # left, top, and the pitch along x and y.
     grids = np.column_stack((bounds[:, :2], np.maximum(1.0, (bounds[:, 2:] - bounds[:, :2]) / side)))
     coarse: np.ndarray = grids[:, 2:].max(axis=1) > 1
     if (~coarse).any():
-        of = owners[found.outlines]
+        of = owners[result.outlines]
         here = ~coarse[of]
         of = of[here]
-        columns, rows = found.columns[here] - bounds[of, 0] + 1, found.rows[here] - bounds[of, 1] + 1
+        columns, rows = result.columns[here] - bounds[of, 0] + 1, result.rows[here] - bounds[of, 1] + 1
         drawn = np.empty((int((~coarse).sum()), side + 2, side + 2), np.uint8)
-        fill((np.cumsum(~coarse) - 1)[of], columns, rows, drawn)
+        fill_polygons((np.cumsum(~coarse) - 1)[of], columns, rows, drawn)
         canvases[chosen[~coarse]] = drawn
     if coarse.any():
         here = coarse[owners]
         of = np.repeat(owners, lengths)
         points = (points - grids[of, :2]) / grids[of, 2:] + 1
-        found = crossings(points[coarse[of]], lengths[here], side + 2, side + 2)
+        result = find_crossings(points[coarse[of]], lengths[here], side + 2, side + 2)
         drawn = np.empty((int(coarse.sum()), side + 2, side + 2), np.uint8)
-        fill((np.cumsum(coarse) - 1)[owners[here][found.outlines]], found.columns, found.rows, drawn)
+        fill_polygons((np.cumsum(coarse) - 1)[owners[here][result.outlines]], result.columns, result.rows, drawn)
         canvases[chosen[coarse]] = drawn
     # Beyond the photo's border the nearest pixel inside is repeated: an empty one unless the object touches the border.
     ends = np.ceil((bounds[:, 2:] - bounds[:, :2]) / grids[:, 2:] - 1e-6).astype(np.int64) + 1
@@ -133,12 +133,12 @@ def _draw(
 
 
 def _of_runs(
-    runs: np.ndarray, photo: tuple[int, int], turn: int, box: np.ndarray, window: Window, flip: bool, side: int
+    runs: np.ndarray, photo: tuple[int, int], turn: int, box: np.ndarray, window: CropWindow, flip: bool, side: int
 ) -> tuple[np.ndarray, np.ndarray]:
     ends = np.cumsum(runs, dtype=np.int64)
     # The source row and column of every row and column of the input, in the turned photo,
-    rows = window.top + nearest(window.height, window.resized_height)
-    columns = window.left + nearest(window.width, window.resized_width)
+    rows = window.top + nearest_indices(window.height, window.resized_height)
+    columns = window.left + nearest_indices(window.width, window.resized_width)
     if flip:
         columns = columns[::-1]
     # and in the photo that the runs are of; where that lies on its side, all below is of the input on its side.
@@ -154,11 +154,11 @@ def _of_runs(
     left, top, right, bottom = bounds
     pitch_x, pitch_y = max(1.0, (right - left) / side), max(1.0, (bottom - top) / side)
     # Coarser pixels take the value at their centres. Beyond the photo's border the nearest pixel inside is repeated.
-    centres = np.arange(side + 2) - 0.5
-    at_x = np.clip(np.floor(left + centres * pitch_x), 0, len(columns) - 1).astype(np.int64)
-    at_y = np.clip(np.floor(top + centres * pitch_y), 0, len(rows) - 1).astype(np.int64)
-    places = columns[at_x][:, None] * photo[0] + rows[at_y]
-    canvas = (np.searchsorted(ends, places, side="right") & 1).astype(np.uint8)
+    centers = np.arange(side + 2) - 0.5
+    at_x = np.clip(np.floor(left + centers * pitch_x), 0, len(columns) - 1).astype(np.int64)
+    at_y = np.clip(np.floor(top + centers * pitch_y), 0, len(rows) - 1).astype(np.int64)
+    locations = columns[at_x][:, None] * photo[0] + rows[at_y]
+    canvas = (np.searchsorted(ends, locations, side="right") & 1).astype(np.uint8)
     if swapped:
         return canvas, np.array((top, left, pitch_y, pitch_x), np.float32)
     return canvas.T, np.array((left, top, pitch_x, pitch_y), np.float32)
@@ -183,7 +183,7 @@ def _bounds_of_runs(
     return int(in_x[0]), int(in_y[0]), int(in_x[-1]) + 1, int(in_y[-1]) + 1
 
 
-def nearest(source: int, target: int) -> np.ndarray:
+def nearest_indices(source: int, target: int) -> np.ndarray:
     """(target,) int64 in 0..source-1: the source of each of `target` pixels in torch's interpolate, mode nearest."""
     scale = np.float32(source) / np.float32(target)
     return np.minimum(np.floor(np.arange(target, dtype=np.float32) * scale).astype(np.int64), source - 1)
@@ -197,7 +197,7 @@ def _repeat_border(canvas: np.ndarray, top: int, left: int, bottom: int, right: 
     canvas[bottom:] = canvas[bottom - 1]
 
 
-def _nowhere(box: np.ndarray, window: Window, flip: bool) -> np.ndarray:
+def _nowhere(box: np.ndarray, window: CropWindow, flip: bool) -> np.ndarray:
     """The frame of a mask without a pixel, at its box's corner."""
     corners = _to_input(box.reshape(2, 2), window, flip)
     left, top = np.clip(np.floor(corners.min(axis=0)), 0, (window.resized_width - 1, window.resized_height - 1))

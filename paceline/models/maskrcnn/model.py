@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
 from paceline.config.maskrcnn import FrozenLayers, HeadInit, LayerNorm, MaskRCNNModel, TopLevel
-from paceline.models.backbones.base import Form, Part, Trunk, initialise
-from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.base import Backbone, BackboneSpec, Part, init_weights
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.fpn import FPN
 from paceline.models.layers.batch_norm import BatchNorm
 from paceline.models.maskrcnn.heads import RoIHeads, RPNHead
@@ -29,12 +29,12 @@ from paceline.models.maskrcnn.heads import RoIHeads, RPNHead
 FROZEN: dict[FrozenLayers, Part] = {"none": "none", "stem": "stem", "stem_and_first": "first_stage"}
 
 
-class Backbone(nn.Module):
+class BackboneWithFPN(nn.Module):
     """Trunk and pyramid."""
 
     def __init__(
         self,
-        trunk: Trunk,
+        backbone: Backbone,
         channels: int,
         *,
         first_level: int,
@@ -46,21 +46,21 @@ class Backbone(nn.Module):
         """channels: C. Raises RecipeError for a trunk that lacks a map of one of the levels' strides."""
         super().__init__()
         wanted = [2**level for level in range(first_level, 6)]
-        if not set(wanted) <= set(trunk.strides):
+        if not set(wanted) <= set(backbone.strides):
             raise RecipeError(
-                f"--model.trunk: this one has maps of stride {trunk.strides}, and the pyramid needs {wanted}."
+                f"--model.trunk: this one has maps of stride {backbone.strides}, and the pyramid needs {wanted}."
             )
-        self.body = trunk
+        self.body = backbone
         self.body.freeze(FROZEN[frozen])
-        self.places = [trunk.strides.index(stride) for stride in wanted]
-        inputs = [trunk.channels[place] for place in self.places]
+        self.places = [backbone.strides.index(stride) for stride in wanted]
+        inputs = [backbone.channels[index] for index in self.places]
         self.fpn = FPN(inputs, channels, norm=fpn_norm, top=top, eps=max(eps, 1e-5))
         self.strides = [2**level for level in range(first_level, 7)]
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """(B, 3, H, W) normalised -> levels first_level to 6, each (B, C, H_l, W_l)."""
         maps = self.body(images)
-        return self.fpn([maps[place] for place in self.places])
+        return self.fpn([maps[index] for index in self.places])
 
 
 class MaskRCNN(nn.Module):
@@ -71,8 +71,8 @@ class MaskRCNN(nn.Module):
         super().__init__()
         rpn, roi, mask = settings.rpn, settings.roi, settings.mask
         channels = settings.channels
-        self.backbone = Backbone(
-            make_trunk(settings, Form(stride=32, finest=2**settings.first_level, norm=settings.norm)),
+        self.backbone = BackboneWithFPN(
+            build_backbone(settings, BackboneSpec(stride=32, finest=2**settings.first_level, norm=settings.norm)),
             channels,
             first_level=settings.first_level,
             frozen=settings.frozen,
@@ -105,10 +105,10 @@ DENSE_STD = 0.01
 
 
 @torch.no_grad()
-def initialise_mask_rcnn(network: MaskRCNN, generator: torch.Generator, law: HeadInit = "torchvision") -> None:
+def init_mask_rcnn(network: MaskRCNN, generator: torch.Generator, law: HeadInit = "torchvision") -> None:
     """Draw every weight, a ResNet trunk's by torchvision's rule, from a generator on the CPU, where the network must be too."""
     backbone, heads = network.backbone, network.roi_heads
-    initialise(backbone.body, "torchvision", generator)
+    init_weights(backbone.body, "torchvision", generator)
     for module in (*backbone.fpn.modules(), *network.roi_heads.modules()):
         if isinstance(module, BatchNorm):
             module.reset_running_stats()

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.config.maskrcnn import MaskRCNNModel
-from paceline.data.batch import Batch, FoundInstances, InstanceBatch
+from paceline.data.batch import Batch, DetectedInstances, InstanceBatch
 from paceline.models.layers.batch_norm import discard_pending, restore_running_statistics, snapshot_running_statistics
-from paceline.models.layers.common import Normalise
+from paceline.models.layers.common import Normalize
 from paceline.models.maskrcnn.loss import (
     ACCURACIES,
     TERMS,
@@ -41,30 +41,30 @@ from paceline.models.maskrcnn.loss import (
     rows_of_images,
 )
 from paceline.models.maskrcnn.model import MaskRCNN
-from paceline.models.maskrcnn.proposals import RegionRules, proposals, region_detections
-from paceline.models.ops.anchors import BEYOND_LAST, pyramid_anchors
+from paceline.models.maskrcnn.proposals import ProposalRules, detect_regions, make_proposals
+from paceline.models.ops.anchors import BEYOND_LAST, make_pyramid_anchors
 from paceline.models.ops.boxes import BoxCoder, clip_to_photo
-from paceline.models.ops.dispatch import fixed_shapes
-from paceline.models.ops.matching import inside_photo, match_anchors, match_regions
-from paceline.models.ops.roi_align import levels_of, mask_targets, pool_regions, pooling_maps
-from paceline.models.ops.sampling import Sample, random_bits, sample
+from paceline.models.ops.dispatch import uses_static_shapes
+from paceline.models.ops.matching import is_inside_image, match_anchors, match_regions
+from paceline.models.ops.roi_align import assign_levels, mask_targets, pool_regions, prepare_feature_maps
+from paceline.models.ops.sampling import SampledBoxes, random_bits, sample_candidates
 
 # Streams of an image's random bits.
 ANCHOR_STREAM, REGION_STREAM = 1, 2
 
 
-class Proposed(NamedTuple):
+class Proposals(NamedTuple):
     """The first stage's results for a batch."""
 
     levels: list[Tensor]  # of the pyramid, finest first
-    maps: list[Tensor]  # what regions are pooled from (`pooling_maps`); level 6 is for proposals only
+    maps: list[Tensor]  # what regions are pooled from (`prepare_feature_maps`); level 6 is for proposals only
     anchors: list[Tensor]  # (A_l, 4) ltrb, pixels, of each level
     regions: Tensor  # (B, P, 4) ltrb, pixels
     valid: Tensor  # (B, P) bool
     unsettled: Tensor  # (B,) int64, proposals' candidates whose suppression was left open; 0 on a CPU
 
 
-class Segmenter(nn.Module):
+class MaskRCNNWithLoss(nn.Module):
     """Normalisation, network, sampling and losses in one, so that data parallel and the compiler see a whole forward.
 
     Losses are not divided; they are sums over the loss groups of this forward (`loss_groups`, consecutive equal parts of its
@@ -73,7 +73,7 @@ class Segmenter(nn.Module):
 
     def __init__(self, network: MaskRCNN, *, mean: Sequence[float], std: Sequence[float], settings: MaskRCNNModel) -> None:
         super().__init__()
-        self.normalise = Normalise(mean, std)
+        self.normalize = Normalize(mean, std)
         self.network = network
         self.settings = settings
         self.terms = TERMS if settings.masks else TERMS[:-1]
@@ -96,12 +96,12 @@ class Segmenter(nn.Module):
         of_masks = (self._mask_losses(batch, proposed, rows, accuracies),) if self.settings.masks else ()
         sums = torch.stack((*of_anchors, *of_boxes, *of_masks), dim=1)
         counts = self._counts(len(batch), anchors, rows)
-        found: dict[str, Any] = {"sums": self._grouped(sums), "counts": self._grouped(counts)}
+        result: dict[str, Any] = {"sums": self._grouped(sums), "counts": self._grouped(counts)}
         if accuracies:
-            found["accuracies"] = dict(zip(ACCURACIES, accuracies))
-        if fixed_shapes(sums):
-            found["unsettled"] = proposed.unsettled.sum()
-        return found
+            result["accuracies"] = dict(zip(ACCURACIES, accuracies))
+        if uses_static_shapes(sums):
+            result["unsettled"] = proposed.unsettled.sum()
+        return result
 
     @torch.no_grad()
     def count(self, batch: Batch) -> Tensor:
@@ -116,15 +116,15 @@ class Segmenter(nn.Module):
         return self._grouped(counts)
 
     @torch.no_grad()
-    def predict(self, batch: Batch) -> FoundInstances:
+    def predict(self, batch: Batch) -> DetectedInstances:
         """Detections, and their masks where it has a head for them; reads `images` and `sizes` of the batch only."""
         assert isinstance(batch, InstanceBatch)
         detect, roi = self.settings.detect, self.settings.roi
         proposed = self.propose(batch)
-        images, places = proposed.valid.shape
-        image = rows_of_images(images, places, proposed.regions.device)
+        images, indices = proposed.valid.shape
+        image = rows_of_images(images, indices, proposed.regions.device)
         boxes, valid = proposed.regions.flatten(0, 1), proposed.valid.flatten()
-        kept = None if fixed_shapes(boxes) else valid.nonzero().squeeze(1)
+        kept = None if uses_static_shapes(boxes) else valid.nonzero().squeeze(1)
         logits, deltas = self.network.roi_heads.boxes(
             self._pool_boxes(proposed.maps, *keep_rows(kept, image, boxes, valid))
         )
@@ -132,36 +132,36 @@ class Segmenter(nn.Module):
             logits, deltas = (
                 part.new_zeros(len(valid), part.shape[1]).index_copy(0, kept, part) for part in (logits, deltas)
             )
-        found, scores, labels, left_open = region_detections(
-            logits.unflatten(0, (images, places)),
-            deltas.unflatten(0, (images, places)),
+        result, scores, labels, left_open = detect_regions(
+            logits.unflatten(0, (images, indices)),
+            deltas.unflatten(0, (images, indices)),
             proposed.regions,
             proposed.valid,
             batch.sizes,
-            RegionRules(
+            ProposalRules(
                 BoxCoder(roi.weights, roi.limit), detect.score_above, detect.iou, detect.keep, detect.candidates,
                 detect.least_side, detect.clip,
             ),
         )  # fmt: skip
-        masks = self._masks_of(proposed.maps, found, labels) if self.settings.masks else None
+        masks = self._masks_of(proposed.maps, result, labels) if self.settings.masks else None
         if detect.clip == "after":  # masks were computed in the whole boxes
-            found = clip_to_photo(found, batch.sizes)
+            result = clip_to_photo(result, batch.sizes)
         width_height = batch.sizes.flip(1).repeat(1, 2).unsqueeze(1)
-        fractions = found / width_height
+        fractions = result / width_height
         table = torch.cat((fractions, scores.unsqueeze(2), labels.unsqueeze(2).to(fractions.dtype)), dim=2)
-        if not fixed_shapes(table):
-            return FoundInstances(table, masks)
+        if not uses_static_shapes(table):
+            return DetectedInstances(table, masks)
         left_open[:, 0] += proposed.unsettled
-        return FoundInstances(table, masks, left_open)
+        return DetectedInstances(table, masks, left_open)
 
-    def _masks_of(self, maps: list[Tensor], found: Tensor, labels: Tensor) -> Tensor:
+    def _masks_of(self, maps: list[Tensor], result: Tensor, labels: Tensor) -> Tensor:
         """(B, D, S, S) of the boxes found, (B, D, 4), with their classes (B, D)."""
         side = 2 * self.settings.mask.side
         rows = (labels > 0).flatten()
-        masks = found.new_zeros(len(rows), side, side)
-        kept = None if fixed_shapes(found) else rows.nonzero().squeeze(1)
+        masks = result.new_zeros(len(rows), side, side)
+        kept = None if uses_static_shapes(result) else rows.nonzero().squeeze(1)
         image, boxes = keep_rows(
-            kept, rows_of_images(len(labels), labels.shape[1], found.device), found.flatten(0, 1), rows
+            kept, rows_of_images(len(labels), labels.shape[1], result.device), result.flatten(0, 1), rows
         )
         if len(boxes):
             own = labels.flatten() if kept is None else labels.flatten()[kept]
@@ -170,14 +170,14 @@ class Segmenter(nn.Module):
             masks = probs * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, probs)
         return masks.unflatten(0, labels.shape)
 
-    def propose(self, batch: InstanceBatch) -> Proposed:
+    def propose(self, batch: InstanceBatch) -> Proposals:
         """Trunk, pyramid, proposals."""
         rpn = self.settings.rpn
         levels = self.network.backbone(self._input(batch))
         with torch.no_grad():  # no gradient passes through proposals; sampled anchors are computed again, with one
             logits, deltas = self.network.rpn.head(levels)  # pyright: ignore[reportCallIssue]
         anchors = self._anchors_of(batch.images, levels)
-        found = proposals(
+        result = make_proposals(
             logits,
             deltas,
             anchors,
@@ -193,12 +193,12 @@ class Segmenter(nn.Module):
             groups=self.loss_groups if self.training else 1,  # like the images of a GPU in the original
         )
         # "average" pools four times as many cells: maps in float32 would raise the peak of memory there.
-        maps = pooling_maps(levels[:-1]) if self.settings.roi.pooling == "direct" else levels[:-1]
-        return Proposed(levels, maps, anchors, *found)
+        maps = prepare_feature_maps(levels[:-1]) if self.settings.roi.pooling == "direct" else levels[:-1]
+        return Proposals(levels, maps, anchors, *result)
 
     def _input(self, batch: InstanceBatch) -> Tensor:
         """Normalised photos; the padding is 0, which no pixel value is exactly."""
-        images = self.normalise(batch.images)
+        images = self.normalize(batch.images)
         height, width = images.shape[2:]
         rows = torch.arange(height, device=images.device) < batch.sizes[:, :1]
         columns = torch.arange(width, device=images.device) < batch.sizes[:, 1:]
@@ -207,7 +207,9 @@ class Segmenter(nn.Module):
     def _anchors_of(self, images: Tensor, levels: list[Tensor]) -> list[Tensor]:
         """The anchors of this input shape, cached, except in a graph that is traced for any shape."""
         grids, rpn = [(level.shape[2], level.shape[3]) for level in levels], self.settings.rpn
-        make = partial(pyramid_anchors, grids, *images.shape[2:], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding)
+        make = partial(
+            make_pyramid_anchors, grids, *images.shape[2:], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
+        )
         if isinstance(images.shape[2], torch.SymInt):
             return make()
         key = (images.device, images.shape[2], images.shape[3])
@@ -216,11 +218,11 @@ class Segmenter(nn.Module):
         return self._anchors[key]
 
     @torch.no_grad()
-    def _sample_anchors(self, batch: InstanceBatch, anchors: Tensor) -> tuple[Sample, Tensor]:
+    def _sample_anchors(self, batch: InstanceBatch, anchors: Tensor) -> tuple[SampledBoxes, Tensor]:
         """-> the sampled anchors, and the object slot of every anchor (B, A)."""
         rpn = self.settings.rpn
         beyond = BEYOND_LAST[rpn.rounding]
-        inside = inside_photo(anchors, batch.sizes, beyond) if rpn.edges == "inside" else None
+        inside = is_inside_image(anchors, batch.sizes, beyond) if rpn.edges == "inside" else None
         slots, kind = match_anchors(
             batch.boxes,
             batch.labels,
@@ -232,7 +234,7 @@ class Segmenter(nn.Module):
         )
         if inside is not None:  # the MLPerf reference drops anchors that cross the edge after matching, GluonCV before
             kind = kind.masked_fill(~inside, -1)
-        chosen = sample(
+        chosen = sample_candidates(
             kind == 1,
             kind == 0,
             random_bits(batch.keys, len(anchors), ANCHOR_STREAM),
@@ -243,13 +245,13 @@ class Segmenter(nn.Module):
         return chosen, slots
 
     @torch.no_grad()
-    def _sample_regions(self, batch: InstanceBatch, proposed: Proposed) -> Regions:
+    def _sample_regions(self, batch: InstanceBatch, proposed: Proposals) -> Regions:
         """Proposals and the objects' own boxes, matched and sampled."""
         roi = self.settings.roi
         regions = torch.cat((proposed.regions, batch.boxes), dim=1)
         valid = torch.cat((proposed.valid, batch.labels > 0), dim=1)
         slots, positive = match_regions(batch.boxes, batch.labels, regions, valid, iou=roi.iou)
-        chosen = sample(
+        chosen = sample_candidates(
             positive,
             valid & ~positive,
             random_bits(batch.keys, regions.shape[1], REGION_STREAM),
@@ -264,14 +266,14 @@ class Segmenter(nn.Module):
         trains_shape = positive & (torch.arange(roi.samples, device=boxes.device) < self._most_positive())
         image = rows_of_images(len(batch), roi.samples, boxes.device)
         parts = (image, boxes, slots, positive.flatten(), trains_shape.flatten(), chosen.taken.flatten())
-        if not fixed_shapes(boxes):
+        if not uses_static_shapes(boxes):
             rows = chosen.taken.flatten().nonzero().squeeze(1)
             parts = tuple(part[rows] for part in parts)
         image, boxes, slots, positive, trains_shape, taken = parts
         return Regions(image.masked_fill(~taken, -1), boxes, slots, positive, trains_shape, taken.float())
 
     def _anchor_losses(
-        self, batch: InstanceBatch, proposed: Proposed, chosen: Sample, slots: Tensor, accuracies: list[Tensor]
+        self, batch: InstanceBatch, proposed: Proposals, chosen: SampledBoxes, slots: Tensor, accuracies: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         """(B,) each; here and below `accuracies` collects the accuracies where they are asked for."""
         positive = chosen.positive & chosen.taken
@@ -287,7 +289,7 @@ class Segmenter(nn.Module):
         return objectness, anchor_box_loss(deltas, targets, positive, self.settings.rpn.beta)
 
     def _box_losses(
-        self, batch: InstanceBatch, proposed: Proposed, rows: Regions, accuracies: list[Tensor]
+        self, batch: InstanceBatch, proposed: Proposals, rows: Regions, accuracies: list[Tensor]
     ) -> tuple[Tensor, Tensor]:
         roi, images = self.settings.roi, len(batch)
         image = rows.image.clamp(min=0)
@@ -304,11 +306,11 @@ class Segmenter(nn.Module):
             per_image(region_box_loss(deltas, targets, labels, rows.trains_shape, roi.beta), image, images),
         )
 
-    def _mask_losses(self, batch: InstanceBatch, proposed: Proposed, rows: Regions, accuracies: list[Tensor]) -> Tensor:
+    def _mask_losses(self, batch: InstanceBatch, proposed: Proposals, rows: Regions, accuracies: list[Tensor]) -> Tensor:
         settings, images = self.settings.mask, len(batch)
-        places = self._mask_places(rows)
+        indices = self._mask_places(rows)
         image, boxes, slots, trains_shape = (
-            part[places] for part in (rows.image, rows.boxes, rows.slots, rows.trains_shape)
+            part[indices] for part in (rows.image, rows.boxes, rows.slots, rows.trains_shape)
         )
         of = image.clamp(min=0)
         canvases = gather_objects(batch.canvases, of, slots)
@@ -325,13 +327,13 @@ class Segmenter(nn.Module):
 
     def _mask_places(self, rows: Regions) -> Tensor:
         """Rows that enter the mask head: those whose mask trains, at least one; or the first places of each image."""
-        if fixed_shapes(rows.boxes):
+        if uses_static_shapes(rows.boxes):
             first = torch.arange(self._most_positive(), device=rows.boxes.device)
             starts = torch.arange(0, len(rows.boxes), self.settings.roi.samples, device=rows.boxes.device)
             return (starts.unsqueeze(1) + first).flatten()
-        places = rows.trains_shape.nonzero().squeeze(1)
+        indices = rows.trains_shape.nonzero().squeeze(1)
         # One row of weight 0 keeps the head in the graph of a batch without objects; a batch always has a region.
-        return places if len(places) else places.new_zeros(min(1, len(rows.boxes)))
+        return indices if len(indices) else indices.new_zeros(min(1, len(rows.boxes)))
 
     def _pool_boxes(self, maps: list[Tensor], image: Tensor, boxes: Tensor) -> Tensor:
         roi = self.settings.roi
@@ -348,14 +350,14 @@ class Segmenter(nn.Module):
             backbone.strides[: len(maps)],
             image,
             boxes,
-            levels_of(boxes, levels=len(maps), law=law, first=settings.first_level),
+            assign_levels(boxes, levels=len(maps), law=law, first=settings.first_level),
             side=side,
             sampling_ratio=settings.roi.sampling_ratio,
             aligned=settings.roi.aligned,
             mode=settings.roi.mode,
         )
 
-    def _counts(self, images: int, anchors: Sample, rows: Regions) -> Tensor:
+    def _counts(self, images: int, anchors: SampledBoxes, rows: Regions) -> Tensor:
         """(B, T) float32, each image's share of each term's divisor."""
         image = rows.image.clamp(min=0)
         sampled = anchors.taken.sum(dim=1).float()

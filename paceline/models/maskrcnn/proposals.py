@@ -3,7 +3,7 @@
 Letters: B images   L lists, in which boxes compete   n_l anchors of a level   C candidates of a list or an image   P places
 R regions   K classes (0 is background)   D places for detections
 Boxes are ltrb in pixels of the network input. Equal logits: the finer level first, then the earlier anchor. Equal scores: the earlier
-region first, then the lower class. (Which of several equals makes the cut to `pre` or `candidates` is the device's own choice.)
+region first, then the lower class. (Which of several equals makes the cut to `pre` or `select_candidates` is the device's own choice.)
 Sources: torchvision, RegionProposalNetwork.filter_proposals (suppression in each level) and RoIHeads.postprocess_detections; GluonCV,
 rpn.py (all levels together) and faster_rcnn.py, whose boxes reach beyond the photo until the end; MLPerf reference,
 rpn/inference.py (the best of the batch).
@@ -17,16 +17,16 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.models.ops.boxes import BoxCoder, clip_to_photo, large_enough
-from paceline.models.ops.dispatch import fixed_shapes
-from paceline.models.ops.nms import gather_boxes, keep_cpu, keep_fixed, pad_end, top_k
+from paceline.models.ops.boxes import BoxCoder, clip_to_photo, is_large_enough
+from paceline.models.ops.dispatch import uses_static_shapes
+from paceline.models.ops.nms import gather_boxes, nms_cpu, nms_fixed, pad_end, top_k
 
 NMSOver = Literal["level", "image"]
 PostOf = Literal["image", "batch"]
 
 
 @torch.no_grad()
-def proposals(
+def make_proposals(
     logits: Sequence[Tensor],
     deltas: Sequence[Tensor],
     anchors: Sequence[Tensor],
@@ -54,21 +54,21 @@ def proposals(
     least_side  narrower or lower boxes are dropped before suppression, pixels
     limit       most that a width or height may grow, logarithm
     return      (B, P, 4) float32, zeros in empty places, (B, P) bool, whether a place is taken, and (B,) int64, candidates
-                whose suppression was left open: see `keep_fixed`, always 0 on a CPU; no gradient.
+                whose suppression was left open: see `nms_fixed`, always 0 on a CPU; no gradient.
                 P is post; with post_of "batch" a group's number, or an image's candidates where they are fewer.
                 Fixed shapes and no host synchronisation, except on a CPU
     """
-    lists = candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
+    lists = select_candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
     of_group = post_group or len(sizes) // groups * post
-    places = post if post_of == "image" else min(of_group, sum(scores.shape[1] for scores, _ in lists))
-    form = proposals_fixed if fixed_shapes(sizes) else proposals_cpu
-    boxes, scores, valid, unsettled = form(lists, places, iou=iou, least_side=least_side)
+    indices = post if post_of == "image" else min(of_group, sum(scores.shape[1] for scores, _ in lists))
+    form = proposals_fixed if uses_static_shapes(sizes) else proposals_cpu
+    boxes, scores, valid, unsettled = form(lists, indices, iou=iou, least_side=least_side)
     if post_of == "batch":
         valid = best_of_groups(scores, valid, of_group, groups)
     return boxes.masked_fill(~valid.unsqueeze(2), 0.0), valid, unsettled
 
 
-def candidates(
+def select_candidates(
     logits: Sequence[Tensor],
     deltas: Sequence[Tensor],
     anchors: Sequence[Tensor],
@@ -78,7 +78,7 @@ def candidates(
     limit: float,
     nms_over: NMSOver,
 ) -> list[tuple[Tensor, Tensor]]:
-    """The boxes of the highest logits, of each level or of all; only they are decoded. Arguments as in `proposals`.
+    """The boxes of the highest logits, of each level or of all; only they are decoded. Arguments as in `make_proposals`.
 
     return   of each list its scores (B, C), best first, and boxes (B, C, 4) float32, clipped to the photo
     """
@@ -86,53 +86,53 @@ def candidates(
         logits, deltas, anchors = [torch.cat(list(logits), 1)], [torch.cat(list(deltas), 1)], [torch.cat(list(anchors))]
     coder, lists = BoxCoder(limit=limit), []  # the RPN's deltas are not scaled
     for of_level, moves, references in zip(logits, deltas, anchors):
-        scores, place = top_k(of_level.float(), pre)
-        boxes = coder.decode(gather_boxes(moves, place), references[place])
+        scores, positions = top_k(of_level.float(), pre)
+        boxes = coder.decode(gather_boxes(moves, positions), references[positions])
         lists.append((scores, clip_to_photo(boxes, sizes)))
     return lists
 
 
 def proposals_cpu(
-    lists: Sequence[tuple[Tensor, Tensor]], places: int, *, iou: float, least_side: float
+    lists: Sequence[tuple[Tensor, Tensor]], indices: int, *, iou: float, least_side: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A CPU's form: one image and one list after the other, by torchvision's compiled suppression.
 
-    lists    as `candidates` returns them; places P
+    lists    as `select_candidates` returns them; places P
     return   boxes (B, P, 4), scores (B, P) and valid (B, P), best first; and (B,) zeros: nothing is left open
     """
     images = len(lists[0][0])
-    boxes, scores = torch.zeros(images, places, 4), torch.zeros(images, places)
-    valid = torch.zeros(images, places, dtype=torch.bool)
+    boxes, scores = torch.zeros(images, indices, 4), torch.zeros(images, indices)
+    valid = torch.zeros(images, indices, dtype=torch.bool)
     for image in range(images):
         kept_boxes, kept_scores = [], []
         for of_list, list_boxes in lists:
-            rows = large_enough(list_boxes[image], least_side).nonzero().squeeze(1)
-            rows = rows[keep_cpu(list_boxes[image][rows], iou)]
+            rows = is_large_enough(list_boxes[image], least_side).nonzero().squeeze(1)
+            rows = rows[nms_cpu(list_boxes[image][rows], iou)]
             kept_boxes.append(list_boxes[image][rows])
             kept_scores.append(of_list[image][rows])
-        found, order = torch.cat(kept_scores).sort(descending=True, stable=True)
-        count = min(places, len(found))
-        scores[image, :count] = found[:count]
+        result, order = torch.cat(kept_scores).sort(descending=True, stable=True)
+        count = min(indices, len(result))
+        scores[image, :count] = result[:count]
         boxes[image, :count] = torch.cat(kept_boxes)[order[:count]]
         valid[image, :count] = True
     return boxes, scores, valid, torch.zeros(images, dtype=torch.int64)
 
 
 def proposals_fixed(
-    lists: Sequence[tuple[Tensor, Tensor]], places: int, *, iou: float, least_side: float
+    lists: Sequence[tuple[Tensor, Tensor]], indices: int, *, iou: float, least_side: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same with fixed shapes: all images and lists at once, short lists padded; (B,) int64 as from `keep_fixed`."""
+    """The same with fixed shapes: all images and lists at once, short lists padded; (B,) int64 as from `nms_fixed`."""
     longest = max(scores.shape[1] for scores, _ in lists)
     scores = torch.stack([pad_end(part, longest, -torch.inf) for part, _ in lists], dim=1)
     boxes = torch.stack([pad_end(part.transpose(1, 2), longest, 0.0).transpose(1, 2) for _, part in lists], dim=1)
-    enters = large_enough(boxes, least_side) & (scores > -torch.inf)
-    kept, unsettled = keep_fixed(boxes, enters, iou)
+    enters = is_large_enough(boxes, least_side) & (scores > -torch.inf)
+    kept, unsettled = nms_fixed(boxes, enters, iou)
     # The finer level comes first in the row, and equals keep their order.
-    found, order = scores.masked_fill(~kept, -torch.inf).flatten(1).sort(dim=1, descending=True, stable=True)
-    found, order = found[:, :places], order[:, :places]
+    result, order = scores.masked_fill(~kept, -torch.inf).flatten(1).sort(dim=1, descending=True, stable=True)
+    result, order = result[:, :indices], order[:, :indices]
     chosen = gather_boxes(boxes.flatten(1, 2), order).transpose(1, 2)
-    found = pad_end(found, places, -torch.inf)
-    return pad_end(chosen, places, 0.0).transpose(1, 2), found, found > -torch.inf, unsettled.sum(dim=1)
+    result = pad_end(result, indices, -torch.inf)
+    return pad_end(chosen, indices, 0.0).transpose(1, 2), result, result > -torch.inf, unsettled.sum(dim=1)
 
 
 def best_of_groups(scores: Tensor, valid: Tensor, count: int, groups: int) -> Tensor:
@@ -148,7 +148,7 @@ def best_of_groups(scores: Tensor, valid: Tensor, count: int, groups: int) -> Te
     return valid & chosen.view_as(valid)
 
 
-class RegionRules(NamedTuple):
+class ProposalRules(NamedTuple):
     """Rules by which regions become detections."""
 
     coder: BoxCoder  # of the deltas
@@ -163,8 +163,8 @@ class RegionRules(NamedTuple):
 
 
 @torch.no_grad()
-def region_detections(
-    class_logits: Tensor, deltas: Tensor, regions: Tensor, valid: Tensor, sizes: Tensor, rules: RegionRules
+def detect_regions(
+    class_logits: Tensor, deltas: Tensor, regions: Tensor, valid: Tensor, sizes: Tensor, rules: ProposalRules
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Detections of each photo, best first.
 
@@ -172,28 +172,28 @@ def region_detections(
     regions       (B, R, 4) ltrb px; valid (B, R) bool, the others give nothing
     sizes         (B, 2) height and width of the photos in the input
     return        boxes (B, D, 4) float32, scores (B, D) float32, labels (B, D) int64 in 1..K, zeros in empty places; and
-                  (B, 2) int64, what an accelerator left open: candidates whose suppression did not settle (`keep_fixed`), and
-                  pairs beyond `candidates` that were not examined; zeros on a CPU.
+                  (B, 2) int64, what an accelerator left open: candidates whose suppression did not settle (`nms_fixed`), and
+                  pairs beyond `select_candidates` that were not examined; zeros on a CPU.
                   No gradient. Fixed shapes and no host synchronisation, except on a CPU
     """
     probs = class_logits.float().softmax(dim=2)[..., 1:]
     probs = probs.masked_fill(~(valid.unsqueeze(2) & (probs > rules.score_above)), 0.0)
     of_class = deltas.unflatten(2, (class_logits.shape[2], 4))
-    form = detections_fixed if fixed_shapes(sizes) else detections_cpu
+    form = detections_fixed if uses_static_shapes(sizes) else detections_cpu
     return form(probs, of_class, regions, sizes, rules)
 
 
 def detections_cpu(
-    probs: Tensor, deltas: Tensor, regions: Tensor, sizes: Tensor, rules: RegionRules
+    probs: Tensor, deltas: Tensor, regions: Tensor, sizes: Tensor, rules: ProposalRules
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A CPU's form, with work that follows the number of scores above the threshold.
 
     probs    (B, R, K) probabilities of classes 1..K, 0 where they do not count
     deltas   (B, R, K + 1, 4)
-    return   as `region_detections`
+    return   as `detect_regions`
     """
     images = len(sizes)
-    found = torch.zeros(images, rules.keep, 4)
+    result = torch.zeros(images, rules.keep, 4)
     scores = torch.zeros(images, rules.keep)
     labels = torch.zeros(images, rules.keep, dtype=torch.int64)
     for image in range(images):
@@ -202,21 +202,21 @@ def detections_cpu(
         boxes = rules.coder.decode(moves, regions[image][region])
         if rules.clip == "before":
             boxes = clip_to_photo(boxes.unsqueeze(0), sizes[image : image + 1]).squeeze(0)
-        rows = large_enough(boxes, rules.least_side).nonzero().squeeze(1)
+        rows = is_large_enough(boxes, rules.least_side).nonzero().squeeze(1)
         score, order = probs[image][region[rows], number[rows]].sort(descending=True, stable=True)
         rows = rows[order]
-        kept = keep_cpu(boxes[rows], rules.iou, number[rows])[: rules.keep]
+        kept = nms_cpu(boxes[rows], rules.iou, number[rows])[: rules.keep]
         count = len(kept)
-        found[image, :count] = boxes[rows[kept]]
+        result[image, :count] = boxes[rows[kept]]
         scores[image, :count] = score[kept]
         labels[image, :count] = number[rows[kept]] + 1
-    return found, scores, labels, torch.zeros(images, 2, dtype=torch.int64)
+    return result, scores, labels, torch.zeros(images, 2, dtype=torch.int64)
 
 
 def detections_fixed(
-    probs: Tensor, deltas: Tensor, regions: Tensor, sizes: Tensor, rules: RegionRules
+    probs: Tensor, deltas: Tensor, regions: Tensor, sizes: Tensor, rules: ProposalRules
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same with fixed shapes, among the best `candidates` of an image."""
+    """The same with fixed shapes, among the best `select_candidates` of an image."""
     classes = probs.shape[2]
     scores, entry = top_k(probs.flatten(1), rules.candidates)
     region, number = entry // max(classes, 1), entry % max(classes, 1)
@@ -224,15 +224,15 @@ def detections_fixed(
     boxes = rules.coder.decode(moves, gather_boxes(regions, region))
     if rules.clip == "before":
         boxes = clip_to_photo(boxes, sizes)
-    enters = (scores > 0) & large_enough(boxes, rules.least_side)
-    kept, unsettled = keep_fixed(boxes, enters, rules.iou, number)
+    enters = (scores > 0) & is_large_enough(boxes, rules.least_side)
+    kept, unsettled = nms_fixed(boxes, enters, rules.iou, number)
     # Sorting what is kept to the front keeps the order, best first.
     chosen = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : rules.keep]
     taken = kept.gather(1, chosen)
-    found = gather_boxes(boxes, chosen).masked_fill(~taken.unsqueeze(2), 0.0)
+    result = gather_boxes(boxes, chosen).masked_fill(~taken.unsqueeze(2), 0.0)
     score = scores.gather(1, chosen).masked_fill(~taken, 0.0)
     label = (number.gather(1, chosen) + 1).masked_fill(~taken, 0)
-    found = pad_end(found.transpose(1, 2), rules.keep, 0.0).transpose(1, 2)
+    result = pad_end(result.transpose(1, 2), rules.keep, 0.0).transpose(1, 2)
     beyond = ((probs > 0).sum(dim=(1, 2)) - rules.candidates).clamp(min=0)
     score, label = pad_end(score, rules.keep, 0.0), pad_end(label, rules.keep, 0)
-    return found, score, label, torch.stack((unsettled, beyond), dim=1)
+    return result, score, label, torch.stack((unsettled, beyond), dim=1)

@@ -12,24 +12,32 @@ import numpy as np
 import torch
 
 from paceline.config.maskrcnn import InstanceRecipe
-from paceline.data.batch import Batch, InstanceBatch, InstanceObjects, instance_batch, plain_images, raster_boxes, slots_for
+from paceline.data.batch import (
+    Batch,
+    InstanceBatch,
+    InstanceObjects,
+    count_slots,
+    gray_images,
+    instance_batch,
+    raster_boxes,
+)
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import Shape
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import Draw
-from paceline.models.batch_shapes import Buckets, Fit, Sizes
+from paceline.data.transforms.sample import SampleSpec
+from paceline.models.batch_shapes import AspectBuckets, ImageSizes, ResizedShape
 from paceline.models.maskrcnn import copy_paste, transforms
 from paceline.models.metrics.self_check import masks_score_one
 from paceline.models.object_predictions import (
     InstanceScore,
-    describe_instances,
-    instance_truth,
+    instance_predictions_json,
+    read_instance_truth,
     require_masks,
     score_instances,
 )
 from paceline.models.object_task import ObjectData, ObjectEvaluator
-from paceline.models.task import Evaluation
+from paceline.models.task import EvalResult
 
 
 class InstanceEvaluator(ObjectEvaluator):
@@ -40,7 +48,7 @@ class InstanceEvaluator(ObjectEvaluator):
         super().__init__(data)
         self.masks = None
         if data.recipe.model.masks:
-            self.masks = instance_truth(self.truth, data.val, data.val_numbers)
+            self.masks = read_instance_truth(self.truth, data.val, data.val_numbers)
             self.facts = {"val_objects_without_a_pixel": masks_score_one(self.masks, data.classes)}
 
     def new_score(self) -> InstanceScore:
@@ -48,16 +56,16 @@ class InstanceEvaluator(ObjectEvaluator):
         data, rules = self.data, self.data.recipe.model.detect
         return InstanceScore(data.val.heights, data.val.widths, rules.mask_above, rules.paste)
 
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+    def summarize(self, packed: Sequence[bytes]) -> EvalResult:
         """The twelve numbers of boxes, and of masks where there are some, over all ranks' photos, and the report's predictions."""
         if self.masks is None:
-            return super().summarise(packed)
+            return super().summarize(packed)
         data, scored = self.data, score_instances(self.masks, packed, self.data.val_numbers)
-        predictions = describe_instances(
+        predictions = instance_predictions_json(
             self.masks, scored, data.val_files(), data.val_numbers, data.classes, data.category_ids
         )
         at_best, draws = scored.best.record() if scored.best else {}, partial(scored.draws, self.masks)
-        return Evaluation(scored.metrics, len(data.val_numbers), predictions, scored.approximated, at_best, draws)
+        return EvalResult(scored.metrics, len(data.val_numbers), predictions, scored.approximated, at_best, draws)
 
 
 class InstanceData(ObjectData):
@@ -74,10 +82,10 @@ class InstanceData(ObjectData):
                 require_masks(split, manifest.called)
         if recipe.input.copy_paste:
             self.most_objects *= 2
-        self.shapes = Buckets(
+        self.shapes = AspectBuckets(
             recipe,
-            Sizes(self.train.heights, self.train.widths, self.train_numbers),
-            Sizes(self.val.heights, self.val.widths, self.val_numbers),
+            ImageSizes(self.train.heights, self.train.widths, self.train_numbers),
+            ImageSizes(self.val.heights, self.val.widths, self.val_numbers),
             self.sampled(*self.photos_of_classes()),
         )
 
@@ -85,11 +93,11 @@ class InstanceData(ObjectData):
     def made_up(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:
         """Grey photos full of objects."""
         side = (recipe.model.mask.canvas if recipe.model.masks else 0) + 2
-        (height, width), slots = shape, slots_for(slots)
+        (height, width), slots = shape, count_slots(slots)
         # Each object has its own region.
         boxes = (raster_boxes(slots) * torch.tensor([width, height] * 2)).expand(images, -1, -1).contiguous()
         return InstanceBatch(
-            images=plain_images(images, shape, level=128),
+            images=gray_images(images, shape, level=128),
             labels=torch.ones(images, slots, dtype=torch.int64),
             indices=torch.zeros(images, dtype=torch.int64),
             boxes=boxes,
@@ -100,22 +108,22 @@ class InstanceData(ObjectData):
         )
 
     @staticmethod
-    def draw_eval(recipe: InstanceRecipe, header: Header, name: str, shape: Shape) -> Draw:
+    def draw_eval(recipe: InstanceRecipe, header: Header, name: str, shape: Shape) -> SampleSpec:
         """The whole photo in the left upper corner of the input; its objects are not needed there."""
-        return transforms.draw_evaluation_sample(header, name, recipe.input, recipe.input.short[-1], shape)
+        return transforms.evaluation_instance_spec(header, name, recipe.input, recipe.input.short[-1], shape)
 
-    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+    def draw_train(self, fit: ResizedShape, epoch: int, index: int, header: Header, name: str) -> SampleSpec:
         """The photo, resized and augmented, in the left upper corner of the input."""
-        random = SampleRandom(self.recipe.seed, epoch, index)
+        random = SampleRng(self.recipe.seed, epoch, index)
         key = transforms.image_key(self.recipe.seed, epoch, index)
         settings, model = self.recipe.input, self.recipe.model
         objects, canvas = (self.train, self.wanted_rows(index)), model.mask.canvas if model.masks else 0
-        draw = transforms.draw_training_sample(header, name, *objects, random, key, settings, fit.side, canvas, fit.shape)
+        draw = transforms.sample_instance_spec(header, name, *objects, random, key, settings, fit.side, canvas, fit.shape)
         if not settings.copy_paste or not random.coin(settings.copy_paste):
             return draw
         other = int(self.train_numbers[random.integer(0, self.train_images)])
         name, rows = self.train_index.name(other), self.wanted_rows(other)
-        return copy_paste.paste(draw, other, name, self.train, rows, random, settings, fit.side)
+        return copy_paste.paste_objects(draw, other, name, self.train, rows, random, settings, fit.side)
 
     def sample(self, epoch: int, number: int) -> tuple[np.ndarray, InstanceObjects]:
         """As `DataModule.sample`, without the padding: pixels (h, w, 3)."""

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._utils.errors import RecipeError
 from paceline.config.maskrcnn import InstanceInput, InstanceRecipe, MaskRCNNModel, check_instances
-from paceline.config.plan import Plan
-from paceline.models.mllog_keys import base_facts, whole
+from paceline.config.plan import BatchPlan
+from paceline.models.mllog_keys import base_log_entries, round_to_int
 from paceline.models.ssd.workload import SSD
-from paceline.models.workload import NetworkFactory, Reporting, Workload
+from paceline.models.workload import NetworkFactory, Reporting, WorkloadSpec
 
 if TYPE_CHECKING:
     import torch
 
-    from paceline.config.run import Run
+    from paceline.config.run import RunSpec
     from paceline.models.datamodule import DataModule
-    from paceline.models.maskrcnn.module import Segmenter
+    from paceline.models.maskrcnn.module import MaskRCNNWithLoss
     from paceline.models.weights.classes import Labels
     from paceline.models.weights.load import WeightReport
 
@@ -44,7 +44,7 @@ class MaskRCNNNetwork(NetworkFactory):
         """RoIAlign; of RoIPool we have no kernel."""
         return recipe.model.roi.mode == "align"
 
-    def check_plan(self, recipe: InstanceRecipe, plan: Plan) -> None:
+    def check_plan(self, recipe: InstanceRecipe, plan: BatchPlan) -> None:
         """Raises RecipeError where the best proposals of a loss group would be chosen from a part of it."""
         if recipe.model.rpn.post_of == "batch" and plan.loss_forwards * plan.loss_join > 1:
             raise RecipeError(
@@ -63,22 +63,22 @@ class MaskRCNNNetwork(NetworkFactory):
 
     def eval_shape(self, recipe: InstanceRecipe, height: int, width: int) -> tuple[int, int]:
         """The padded shape of one photo."""
-        from paceline.data.loader.aspect_buckets import padded_shape, resized
+        from paceline.data.loader.aspect_buckets import padded_shape, resized_size
 
         photo, short = recipe.input, recipe.input.short[-1]
-        return padded_shape(*resized(height, width, short, photo.long, photo.sides), photo, short)
+        return padded_shape(*resized_size(height, width, short, photo.long, photo.sides), photo, short)
 
-    def build(self, recipe: InstanceRecipe, classes: int) -> Segmenter:
+    def build(self, recipe: InstanceRecipe, classes: int) -> MaskRCNNWithLoss:
         from paceline.models.maskrcnn.model import MaskRCNN
-        from paceline.models.maskrcnn.module import Segmenter
+        from paceline.models.maskrcnn.module import MaskRCNNWithLoss
 
         photo = recipe.input
-        return Segmenter(MaskRCNN(recipe.model, classes), mean=photo.mean, std=photo.std, settings=recipe.model)
+        return MaskRCNNWithLoss(MaskRCNN(recipe.model, classes), mean=photo.mean, std=photo.std, settings=recipe.model)
 
-    def initialise(self, recipe: InstanceRecipe, model: Any, generator: torch.Generator) -> None:
-        from paceline.models.maskrcnn.model import initialise_mask_rcnn
+    def initialize(self, recipe: InstanceRecipe, model: Any, generator: torch.Generator) -> None:
+        from paceline.models.maskrcnn.model import init_mask_rcnn
 
-        initialise_mask_rcnn(model.network, generator, recipe.model.init)
+        init_mask_rcnn(model.network, generator, recipe.model.init)
 
     def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
         """A classifier for the trunk, or a Mask R-CNN of any form; classes that the file has, by name, keep their rows."""
@@ -94,7 +94,7 @@ def instance_data() -> type[DataModule]:
     return InstanceData
 
 
-def log_facts(run: Run) -> dict[str, Any]:
+def log_facts(run: RunSpec) -> dict[str, Any]:
     """All keys between init_start and init_stop by Mask R-CNN's rules.
 
     num_image_candidates is the number of proposals that a device keeps, as the submissions log it: of all images of a loss group
@@ -109,19 +109,19 @@ def log_facts(run: Run) -> dict[str, Any]:
     if factor < AT_REST:
         factor = optim.lr * (1 - factor) / plan.warmup_steps if plan.warmup_steps else 1.0
     facts = {
-        **base_facts(run),
+        **base_log_entries(run),
         "num_image_candidates": rpn.post_group or rpn.post_train * (max(1, recipe.model.loss_group) if shared else 1),
         "opt_name": "sgd_with_momentum" if optim.kind == "sgd" else optim.kind,
         "opt_base_learning_rate": optim.lr,
         "opt_weight_decay": optim.weight_decay,
-        "opt_learning_rate_warmup_steps": whole(plan.warmup_steps),
+        "opt_learning_rate_warmup_steps": round_to_int(plan.warmup_steps),
         "opt_learning_rate_warmup_factor": factor,
         "min_image_size": min(recipe.input.short),
         "max_image_size": recipe.input.long,
     }
     if plan.boundaries:
         facts["opt_learning_rate_decay_factor"] = schedule.factor
-        facts["opt_learning_rate_decay_steps"] = [whole(boundary) for boundary in plan.boundaries]
+        facts["opt_learning_rate_decay_steps"] = [round_to_int(boundary) for boundary in plan.boundaries]
     return facts
 
 
@@ -141,7 +141,7 @@ class MaskRCNNReporting(Reporting):
         return {name: metrics[key] for name, key in (("BBOX", "box_ap"), ("SEGM", "mask_ap")) if key in metrics}
 
 
-MASK_RCNN = Workload(
+MASK_RCNN = WorkloadSpec(
     about="Mask R-CNN: objects by their boxes and masks",
     start="maskrcnn-tiny",
     layout=f"{SSD.layout}, with polygons or run lengths",

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 
-def reached(targets: Sequence[tuple[str, float]], metrics: Mapping[str, float]) -> bool:
+def meets_targets(targets: Sequence[tuple[str, float]], metrics: Mapping[str, float]) -> bool:
     """Whether there are targets and one evaluation's metrics meet every one of them."""
     return bool(targets) and all(name in metrics and metrics[name] >= value for name, value in targets)
 
 
-def better(value: float, best: float | None) -> bool:
+def is_better(value: float, best: float | None) -> bool:
     """Whether `value` is above the best so far (every metric here is better when larger); NaN never is."""
     return value == value and (best is None or value > best)
 
 
-def in_words(targets: Sequence[tuple[str, float]]) -> str:
+def format_targets(targets: Sequence[tuple[str, float]]) -> str:
     """E.g. "top1 0.759"; empty without targets."""
     return " and ".join(f"{name} {value:g}" for name, value in targets)

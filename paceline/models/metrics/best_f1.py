@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paceline.models.metrics.coco import Detections, GroundTruth, check_detections
-from paceline.models.metrics.confusion import MATCH_IOU, close_pairs, matches
+from paceline.models.metrics.confusion import MATCH_IOU, find_overlapping_pairs, match_detections
 
 # Of a score in a predictions file.
 DIGITS = 5
@@ -25,7 +25,7 @@ ENOUGH = 3
 
 
 @dataclass(frozen=True)
-class AtThreshold:
+class ThresholdCounts:
     """Counted from a score on, that one included."""
 
     threshold: float
@@ -38,15 +38,15 @@ class AtThreshold:
 class BestF1:
     """The best of all thresholds, and each class there; None for a class of which nothing is there and nothing was found."""
 
-    best: AtThreshold
-    per_class: list[AtThreshold | None]  # K entries; class k is entry k-1
+    best: ThresholdCounts
+    per_class: list[ThresholdCounts | None]  # K entries; class k is entry k-1
 
     def record(self) -> dict[str, Any]:
         """For a predictions file and an event."""
         return {"iou": MATCH_IOU, **asdict(self.best)}
 
 
-def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
+def find_best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
     """None where no threshold has an F1 above 0: without objects, or where none was found.
 
     Scores count with DIGITS digits, as they are written. The threshold is the number of the fewest digits that divides the
@@ -68,7 +68,7 @@ def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
         first = min(len(scores), max(2 * first, ENOUGH * objects))
         first = int(ends[np.searchsorted(ends, first - 1)]) + 1
         sure = Detections(*(column[:first] for column in vars(ranked).values()))
-        match, on_crowd = matches(truth, sure, *close_pairs(truth, sure.images, sure.boxes, MATCH_IOU))
+        match, on_crowd = match_detections(truth, sure, *find_overlapping_pairs(truth, sure.images, sure.boxes, MATCH_IOU))
         right, counted = match >= 0, ~on_crowd
         hits, shown = np.cumsum(right), np.cumsum(counted)
         inside = ends[ends < first]
@@ -84,11 +84,11 @@ def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
     threshold = _shortest(below, float(scores[last]))
     taken, classes = np.arange(first) <= last, ranked.classes[:first]
 
-    def of(mine: np.ndarray, there: int) -> AtThreshold | None:
+    def of(mine: np.ndarray, there: int) -> ThresholdCounts | None:
         hit, shown = int(right[mine & taken].sum()), int(counted[mine & taken].sum())
         if not shown + there:
             return None
-        return AtThreshold(threshold, 2 * hit / (shown + there), hit / max(shown, 1), hit / max(there, 1))
+        return ThresholdCounts(threshold, 2 * hit / (shown + there), hit / max(shown, 1), hit / max(there, 1))
 
     each = np.bincount(truth.classes[truth.crowd == 0], minlength=truth.num_classes + 1)
     best = of(np.ones(first, bool), objects)
@@ -96,20 +96,20 @@ def best_f1(truth: GroundTruth, detections: Detections) -> BestF1 | None:
     return BestF1(best, [of(classes == k, int(each[k])) for k in range(1, truth.num_classes + 1)])
 
 
-def at_thresholds(scores: np.ndarray, right: np.ndarray, objects: int) -> list[AtThreshold]:
+def counts_at_thresholds(scores: np.ndarray, right: np.ndarray, objects: int) -> list[ThresholdCounts]:
     """From each score on that is written with two digits, 0.01 to 0.99, and has a detection; [] without objects.
 
     scores, right   (D,) of the detections that count, and whether each has found an object
     """
     order = np.argsort(-scores, kind="stable")
     hits, falling = np.cumsum(right[order]), -scores[order]
-    found = []
+    results = []
     for threshold in np.arange(1, 100) / 100 if objects else ():
         shown = int(np.searchsorted(falling, -threshold, side="right"))
         if shown:
             hit = int(hits[shown - 1])
-            found.append(AtThreshold(float(threshold), 2 * hit / (shown + objects), hit / shown, hit / objects))
-    return found
+            results.append(ThresholdCounts(float(threshold), 2 * hit / (shown + objects), hit / shown, hit / objects))
+    return results
 
 
 def _shortest(low: float, high: float) -> float:

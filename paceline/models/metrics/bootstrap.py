@@ -2,7 +2,7 @@
 
 A draw takes as many photos as were scored, each any number of times, and counts the matches that are known; the interval has 2.5
 percent of the draws' scores on either side (Efron 1979). It knows nothing of another training run's luck, nor of photos unlike
-these. Two models scored on the same photos get the same draws, so that their difference has an interval as well (`difference`).
+these. Two models scored on the same photos get the same draws, so that their difference has an interval as well (`paired_difference`).
 Equal scores within a photo that is drawn several times count as one step. hotcoco's own `compare` counts a photo once that was drawn
 twice, which makes its intervals a fifth too narrow (1.3).
 
@@ -17,16 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.data.rle import RunLengths, rows_of
+from paceline.data.rle import RLE, gather_rows
 from paceline.models.metrics.coco import (
     IOU_50,
     IOU_75,
     RECALL_POINTS,
     Detections,
     GroundTruth,
-    matched,
-    places_of_ids,
-    subset,
+    match_with_hotcoco,
+    rank_image_ids,
+    select_images,
 )
 
 SHARE = 0.95
@@ -41,7 +41,7 @@ Draws = Mapping[str, np.ndarray]  # a metric's name -> (B,) its value in each dr
 Interval = tuple[float, float]
 
 
-class Matched(NamedTuple):
+class MatchedClass(NamedTuple):
     """One class of all photos, as far as scoring goes."""
 
     photos: np.ndarray  # (D,) int64, rows of the truth
@@ -50,7 +50,7 @@ class Matched(NamedTuple):
     objects: np.ndarray  # (N,) to be found
 
 
-def intervals(draws: Draws) -> dict[str, Interval]:
+def confidence_intervals(draws: Draws) -> dict[str, Interval]:
     """The ends that hold SHARE of the draws, for each metric that any draw has."""
     tails = (1 - SHARE) / 2, (1 + SHARE) / 2
     known = {name: values[~np.isnan(values)] for name, values in draws.items()}
@@ -62,12 +62,12 @@ def intervals(draws: Draws) -> dict[str, Interval]:
     }
 
 
-def difference(one: Draws, other: Draws) -> dict[str, Interval]:
+def paired_difference(one: Draws, other: Draws) -> dict[str, Interval]:
     """Of `other` minus `one`, drawn with the same seed from the same photos in the same order."""
-    return intervals({name: other[name] - one[name] for name in one if name in other})
+    return confidence_intervals({name: other[name] - one[name] for name in one if name in other})
 
 
-def accuracy_draws(right: Mapping[str, np.ndarray], seed: int = 0) -> Draws:
+def resample_accuracy(right: Mapping[str, np.ndarray], seed: int = 0) -> Draws:
     """Shares of photos: a metric's name -> (N,) bool, whether a photo is right by it. No photos, no draws."""
     count = min(map(len, right.values()), default=0)
     if not count:
@@ -76,55 +76,57 @@ def accuracy_draws(right: Mapping[str, np.ndarray], seed: int = 0) -> Draws:
     return {name: weights @ photos.astype(np.float32) / count for name, photos in right.items()}
 
 
-def box_draws(truth: GroundTruth, found: Detections, seed: int = 0) -> Draws:
+def resample_boxes(truth: GroundTruth, detections: Detections, seed: int = 0) -> Draws:
     """box_ap, box_ap50, box_ap75 and box_ar100 of each draw. Raises ValueError as `score_boxes` does."""
-    return _draws("box", truth, _each_class(truth, found), seed)
+    return _draws("box", truth, _each_class(truth, detections), seed)
 
 
-def mask_draws(truth: GroundTruth, wanted: RunLengths, found: Detections, masks: RunLengths, seed: int = 0) -> Draws:
+def resample_masks(truth: GroundTruth, wanted: RLE, detections: Detections, masks: RLE, seed: int = 0) -> Draws:
     """mask_ap, mask_ap50, mask_ap75 and mask_ar100 of each draw; arguments and errors are those of `score_masks`."""
-    return _draws("mask", truth, _each_class(truth, found, wanted, masks), seed)
+    return _draws("mask", truth, _each_class(truth, detections, wanted, masks), seed)
 
 
-def _each_class(truth: GroundTruth, found: Detections, *masks: RunLengths) -> list[Matched]:
+def _each_class(truth: GroundTruth, detections: Detections, *masks: RLE) -> list[MatchedClass]:
     """-> K of them."""
     photos, thresholds = len(truth.image_ids), 10
     parts: defaultdict[int, list[tuple[np.ndarray, ...]]] = defaultdict(list)
     objects = np.zeros((truth.num_classes + 1, photos), np.int64)
-    for row, entry in _entries(truth, found, masks):
+    for row, entry in _entries(truth, detections, masks):
         k = entry["category_id"]
         objects[k, row] = sum(not ignored for ignored in entry["gtIgnore"])
         if entry["dtScores"]:
             scores = np.array(entry["dtScores"])
             hit, ignored = (np.array(entry[name], bool) for name in ("dtMatched", "dtIgnore"))
             parts[k].append((np.full(len(scores), row), scores, (hit & ~ignored).T, ~ignored.T))
-    result, place = [], places_of_ids(truth)
+    result, positions = [], rank_image_ids(truth)
     for k in range(1, truth.num_classes + 1):
         none = np.zeros(0, np.int64), np.zeros(0), *(np.zeros((0, thresholds), bool),) * 2
         rows, scores, hit, counted = (np.concatenate(column) for column in zip(none, *parts[k]))
         # Best first; of equal scores those of the photo with the lower id, as the scorer has them.
-        order = np.lexsort((np.arange(len(rows)), place[rows], -scores))
-        result.append(Matched(rows[order], hit[order].T, counted[order].T, objects[k]))
+        order = np.lexsort((np.arange(len(rows)), positions[rows], -scores))
+        result.append(MatchedClass(rows[order], hit[order].T, counted[order].T, objects[k]))
     return result
 
 
-def _entries(truth: GroundTruth, found: Detections, masks: Sequence[RunLengths]) -> Iterator[tuple[int, dict[str, Any]]]:
+def _entries(truth: GroundTruth, detections: Detections, masks: Sequence[RLE]) -> Iterator[tuple[int, dict[str, Any]]]:
     """A row of the truth and what the scorer has matched of one class there, over all areas."""
-    order = np.argsort(found.images, kind="stable")
-    starts = np.searchsorted(found.images[order], np.arange(len(truth.image_ids) + 1))
+    order = np.argsort(detections.images, kind="stable")
+    starts = np.searchsorted(detections.images[order], np.arange(len(truth.image_ids) + 1))
     for first in range(0, len(truth.image_ids), CHUNK):
         numbers = np.arange(first, min(first + CHUNK, len(truth.image_ids)))
         rows = order[starts[numbers[0]] : starts[numbers[-1] + 1]]
-        mine = Detections(found.images[rows] - first, found.boxes[rows], found.classes[rows], found.scores[rows])
-        part = subset(truth, numbers)
-        by_place = np.argsort(places_of_ids(part))
-        both = [of.take(some) for of, some in zip(masks, (rows_of(truth.starts, numbers), rows))]
-        for entry in matched(part, mine, *both).eval_imgs:
+        mine = Detections(
+            detections.images[rows] - first, detections.boxes[rows], detections.classes[rows], detections.scores[rows]
+        )
+        part = select_images(truth, numbers)
+        by_place = np.argsort(rank_image_ids(part))
+        both = [of.take(some) for of, some in zip(masks, (gather_rows(truth.starts, numbers), rows))]
+        for entry in match_with_hotcoco(part, mine, *both).eval_imgs:
             if entry and entry["aRng"][0] == 0 and entry["aRng"][1] > 1e9:
                 yield first + int(by_place[entry["image_id"]]), entry
 
 
-def _draws(kind: str, truth: GroundTruth, classes: list[Matched], seed: int) -> Draws:
+def _draws(kind: str, truth: GroundTruth, classes: list[MatchedClass], seed: int) -> Draws:
     if not len(truth.classes):
         return {}
     draws = DRAWS if sum(len(one.photos) for one in classes) <= MANY else FEWER
@@ -134,16 +136,16 @@ def _draws(kind: str, truth: GroundTruth, classes: list[Matched], seed: int) -> 
         here = ~np.isnan(precision[:, 0])  # (K, B)
         total = np.maximum(here.sum(axis=0), 1)
         each = {name: np.nansum(values, axis=0) / total for name, values in (("ap", precision), ("ar", recall))}  # (T, B)
-    found = {
+    result = {
         "ap": each["ap"].mean(axis=0),
         "ap50": each["ap"][IOU_50],
         "ap75": each["ap"][IOU_75],
         "ar100": each["ar"].mean(axis=0),
     }
-    return {f"{kind}_{name}": np.where(here.any(axis=0), values, np.nan) for name, values in found.items()}
+    return {f"{kind}_{name}": np.where(here.any(axis=0), values, np.nan) for name, values in result.items()}
 
 
-def _drawn(one: Matched, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _drawn(one: MatchedClass, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """-> average precision and last recall, (T, B) each; nan where a draw has no object of the class."""
     block = max(1, BLOCK // max(1, len(one.photos)))
     parts = [_block(one, weights[first : first + block]) for first in range(0, len(weights), block)]
@@ -151,12 +153,12 @@ def _drawn(one: Matched, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return precision, recall
 
 
-def _block(one: Matched, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _block(one: MatchedClass, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     objects = weights @ one.objects.astype(np.float32)  # (B,)
     drawn = weights[:, one.photos]  # (B, D)
     results = np.zeros((2, len(one.hit), len(weights)))
     shown = np.cumsum(drawn, axis=1) if one.counted.all() else None
-    for place, (hit, counted) in enumerate(zip(one.hit, one.counted)):
+    for index, (hit, counted) in enumerate(zip(one.hit, one.counted)):
         if not hit.any():
             continue
         # Precision is highest right after a hit, so that the H hits are enough.
@@ -166,8 +168,8 @@ def _block(one: Matched, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         recall = hits / np.maximum(objects, 1)[:, None].astype(np.float64)
         # Each recall point takes the precision of the first hit that reaches it: how many are reached with each hit.
         new = np.diff(np.searchsorted(POINTS, recall, side="right"), axis=1, prepend=0)
-        results[0, place] = (precision * new).sum(axis=1) / RECALL_POINTS
-        results[1, place] = recall[:, -1]
+        results[0, index] = (precision * new).sum(axis=1) / RECALL_POINTS
+        results[1, index] = recall[:, -1]
     results[:, :, objects == 0] = np.nan
     return results[0], results[1]
 

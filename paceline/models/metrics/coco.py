@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from paceline.data.rle import RunLengths, rows_of
+from paceline.data.rle import RLE, gather_rows
 
 if TYPE_CHECKING:
     from hotcoco import COCOeval
 
 # Place in the arrays' axis of area ranges: borders 32^2 and 96^2 square pixels.
 ALL_AREAS, SMALL, MEDIUM, LARGE = range(4)
-MOST_1, MOST_10, MOST_100 = range(3)  # place in the axis of most detections an image and class
+MAX_1, MAX_10, MAX_100 = range(3)  # place in the axis of most detections an image and class
 IOU_50, IOU_75 = 0, 5  # place in the axis of IoU thresholds: 0.50, 0.55, ..., 0.95
 RECALL_POINTS = 101  # recall 0.00, 0.01, ..., 1.00
 CURVE_IOU = 0.5
@@ -86,7 +86,7 @@ def no_detections() -> Detections:
     return Detections(np.zeros(0, np.int64), np.zeros((0, 4)), np.zeros(0, np.int32), np.zeros(0, np.float32))
 
 
-def subset(truth: GroundTruth, numbers: np.ndarray) -> GroundTruth:
+def select_images(truth: GroundTruth, numbers: np.ndarray) -> GroundTruth:
     """The ground truth of these images alone, in this order: row j of the result is row numbers[j] of `truth`.
 
     numbers  (n,) integers, each in 0..N-1 and at most once
@@ -96,7 +96,7 @@ def subset(truth: GroundTruth, numbers: np.ndarray) -> GroundTruth:
     images = len(truth.image_ids)
     if len(numbers) and (numbers.min() < 0 or numbers.max() >= images or len(np.unique(numbers)) < len(numbers)):
         raise ValueError(f"image numbers must be in 0..{images - 1}, each once")
-    rows = rows_of(truth.starts, numbers)
+    rows = gather_rows(truth.starts, numbers)
     return GroundTruth(
         image_ids=truth.image_ids[numbers],
         heights=truth.heights[numbers],
@@ -117,27 +117,29 @@ def score_boxes(truth: GroundTruth, detections: Detections) -> BoxScores:
     the interpreter lock; only passing the arrays holds it (a quarter of the time: 0.1 s for 500,000 detections).
     Raises ValueError where a detection names no image or class of `truth`, or is not finite.
     """
-    return scores_of(*_accumulated(matched(truth, detections)), truth, "box")
+    return to_official_metrics(*_accumulated(match_with_hotcoco(truth, detections)), truth, "box")
 
 
-def scores_of(precision: np.ndarray, recall: np.ndarray, truth: GroundTruth, kind: Literal["box", "mask"]) -> BoxScores:
+def to_official_metrics(
+    precision: np.ndarray, recall: np.ndarray, truth: GroundTruth, kind: Literal["box", "mask"]
+) -> BoxScores:
     """From the scorer's arrays to the official numbers, named after `kind`.
 
     precision  (T, R, K, 4 areas, 3 limits) float64, -1 where a class has no object
     recall     (T, K, 4 areas, 3 limits)
     """
     objects = np.bincount(truth.classes[truth.crowd == 0], minlength=truth.num_classes + 1)[1:]
-    curves = np.ascontiguousarray(precision[IOU_50, :, :, ALL_AREAS, MOST_100].T)
+    curves = np.ascontiguousarray(precision[IOU_50, :, :, ALL_AREAS, MAX_100].T)
     present = curves[(curves > ABSENT).all(axis=1)]
     return BoxScores(
         metrics={f"{kind}_{name}": value for name, value in _twelve(precision, recall).items()},
         per_class=[
             ClassScore(
-                ap=_mean(precision[:, :, k, ALL_AREAS, MOST_100]),
-                ap50=_mean(precision[IOU_50, :, k, ALL_AREAS, MOST_100]),
-                ar100=_mean(recall[:, k, ALL_AREAS, MOST_100]),
+                ap=_mean(precision[:, :, k, ALL_AREAS, MAX_100]),
+                ap50=_mean(precision[IOU_50, :, k, ALL_AREAS, MAX_100]),
+                ar100=_mean(recall[:, k, ALL_AREAS, MAX_100]),
                 objects=int(objects[k]),
-                by_size=tuple(_mean(precision[:, :, k, size, MOST_100]) for size in (SMALL, MEDIUM, LARGE)),
+                by_size=tuple(_mean(precision[:, :, k, size, MAX_100]) for size in (SMALL, MEDIUM, LARGE)),
             )
             for k in range(truth.num_classes)
         ],
@@ -160,33 +162,33 @@ def check_detections(truth: GroundTruth, detections: Detections) -> None:
         raise ValueError(f"{(~finite).sum()} of {len(finite)} detections have a box or a score that is not finite")
 
 
-def places_of_ids(truth: GroundTruth) -> np.ndarray:
+def rank_image_ids(truth: GroundTruth) -> np.ndarray:
     """(N,) int64: the place of each image's id in sorted order, the scorers' id: only the order decides between equal scores."""
-    place = np.empty(len(truth.image_ids), np.int64)
-    place[np.argsort(truth.image_ids, kind="stable")] = np.arange(len(place))
-    return place
+    location = np.empty(len(truth.image_ids), np.int64)
+    location[np.argsort(truth.image_ids, kind="stable")] = np.arange(len(location))
+    return location
 
 
-def matched(
-    truth: GroundTruth, detections: Detections, wanted: RunLengths | None = None, found: RunLengths | None = None
+def match_with_hotcoco(
+    truth: GroundTruth, detections: Detections, wanted: RLE | None = None, result: RLE | None = None
 ) -> COCOeval:
     """hotcoco's scorer, all images matched: by boxes, or by the masks of both (see `score_masks`). Raises ValueError as they do."""
     from hotcoco import COCO, COCOeval, mask
 
     check_detections(truth, detections)
-    place = places_of_ids(truth)
-    images = [{"id": i, "height": 0, "width": 0} for i in range(len(place))]
+    positions = rank_image_ids(truth)
+    images = [{"id": i, "height": 0, "width": 0} for i in range(len(positions))]
     categories = [{"id": k, "name": str(k)} for k in range(1, truth.num_classes + 1)]
-    owners = np.repeat(np.arange(len(place)), np.diff(truth.starts))
+    owners = np.repeat(np.arange(len(positions)), np.diff(truth.starts))
     sizes = np.stack([truth.heights, truth.widths], axis=1).astype(np.int64)
 
-    def strings(masks: RunLengths, rows: np.ndarray) -> list[Any]:
+    def strings(masks: RLE, rows: np.ndarray) -> list[Any]:
         return [{"size": size, "counts": counts} for size, counts in zip(sizes[rows].tolist(), masks)]
 
     truth_coco = COCO.from_arrays(
         images,
         categories,
-        place[owners],
+        positions[owners],
         truth.classes.astype(np.int64),
         truth.boxes.astype(np.float64),
         ids=np.arange(1, len(truth.classes) + 1),
@@ -196,12 +198,12 @@ def matched(
     )
     if len(detections.scores):
         boxes, masks = detections.boxes, None
-        if found is not None:
-            masks = strings(found, detections.images)
+        if result is not None:
+            masks = strings(result, detections.images)
             # The scorer takes width times height for the area, and nothing else from the box.
             boxes = np.zeros((len(masks), 4))
             boxes[:, 2], boxes[:, 3] = mask.area(masks), 1
-        columns = (place[detections.images], boxes, detections.scores, detections.classes)
+        columns = (positions[detections.images], boxes, detections.scores, detections.classes)
         table = np.column_stack(columns).astype(np.float64, copy=False)
         results = truth_coco.load_res(table) if masks is None else truth_coco.load_res(table, segmentation=masks)
     else:
@@ -222,7 +224,7 @@ def _accumulated(scorer: COCOeval) -> tuple[np.ndarray, np.ndarray]:
 
 def _twelve(precision: np.ndarray, recall: np.ndarray) -> dict[str, float]:
     """The official summary; the means run over the same values in the same order as pycocotools', so their sums agree."""
-    most = precision[:, :, :, :, MOST_100]
+    most = precision[:, :, :, :, MAX_100]
     return {
         "ap": _mean(most[:, :, :, ALL_AREAS]),
         "ap50": _mean(most[IOU_50, :, :, ALL_AREAS]),
@@ -230,12 +232,12 @@ def _twelve(precision: np.ndarray, recall: np.ndarray) -> dict[str, float]:
         "ap_small": _mean(most[:, :, :, SMALL]),
         "ap_medium": _mean(most[:, :, :, MEDIUM]),
         "ap_large": _mean(most[:, :, :, LARGE]),
-        "ar1": _mean(recall[:, :, ALL_AREAS, MOST_1]),
-        "ar10": _mean(recall[:, :, ALL_AREAS, MOST_10]),
-        "ar100": _mean(recall[:, :, ALL_AREAS, MOST_100]),
-        "ar_small": _mean(recall[:, :, SMALL, MOST_100]),
-        "ar_medium": _mean(recall[:, :, MEDIUM, MOST_100]),
-        "ar_large": _mean(recall[:, :, LARGE, MOST_100]),
+        "ar1": _mean(recall[:, :, ALL_AREAS, MAX_1]),
+        "ar10": _mean(recall[:, :, ALL_AREAS, MAX_10]),
+        "ar100": _mean(recall[:, :, ALL_AREAS, MAX_100]),
+        "ar_small": _mean(recall[:, :, SMALL, MAX_100]),
+        "ar_medium": _mean(recall[:, :, MEDIUM, MAX_100]),
+        "ar_large": _mean(recall[:, :, LARGE, MAX_100]),
     }
 
 
@@ -249,11 +251,11 @@ def _mean(values: np.ndarray) -> float:
 CHUNK = 4096
 
 
-def score_masks(truth: GroundTruth, wanted: RunLengths, detections: Detections, found: RunLengths) -> BoxScores:
+def score_masks(truth: GroundTruth, wanted: RLE, detections: Detections, rles: RLE) -> BoxScores:
     """The twelve official numbers (mask_ap, ..., mask_ar_large), and per class AP, AP50, AR100, objects and the precision curve.
 
     wanted  M masks, those of the rows of `truth`; only `truth.areas` counts as their area
-    found   D masks, those of the rows of `detections`, whose boxes are not read
+    rles    D masks, those of the rows of `detections`, whose boxes are not read
     Any number of images, objects and detections may be 0. It may run in a thread beside training: matching releases the interpreter
     lock, and passing the masks holds it a few hundredths of a second at a time.
     Raises ValueError where masks and rows are not as many, or a detection names no image or class of `truth` or is not finite.
@@ -261,22 +263,22 @@ def score_masks(truth: GroundTruth, wanted: RunLengths, detections: Detections, 
     from hotcoco import StreamingEval, mask
 
     check_detections(truth, detections)
-    if len(wanted) != len(truth.classes) or len(found) != len(detections.scores):
+    if len(wanted) != len(truth.classes) or len(rles) != len(detections.scores):
         raise ValueError(
-            f"{len(wanted)} masks of {len(truth.classes)} objects, {len(found)} of {len(detections.scores)} detections"
+            f"{len(wanted)} masks of {len(truth.classes)} objects, {len(rles)} of {len(detections.scores)} detections"
         )
     scorer = StreamingEval([{"id": k, "name": str(k)} for k in range(1, truth.num_classes + 1)], "segm")
-    place = places_of_ids(truth)
-    by_place = np.argsort(place)
-    of_image = place[detections.images]
+    positions = rank_image_ids(truth)
+    by_place = np.argsort(positions)
+    of_image = positions[detections.images]
     order = np.argsort(of_image, kind="stable")
-    starts = np.searchsorted(of_image[order], np.arange(len(place) + 1))
+    starts = np.searchsorted(of_image[order], np.arange(len(positions) + 1))
     sizes = np.stack([truth.heights, truth.widths], axis=1).astype(np.int64)
     for first, last in _chunks((np.diff(truth.starts)[by_place] + np.diff(starts)).tolist()):
         images = range(first, last)
         rows = order[starts[first] : starts[last]]
         size_of = sizes[detections.images[rows]].tolist()
-        masks: list[Any] = [{"size": size, "counts": counts} for size, counts in zip(size_of, found.take(rows))]
+        masks: list[Any] = [{"size": size, "counts": counts} for size, counts in zip(size_of, rles.take(rows))]
         columns = np.zeros((len(rows), 7))
         columns[:, 0] = of_image[rows]
         # The scorer takes width times height for the area, and nothing else from the box.
@@ -289,7 +291,7 @@ def score_masks(truth: GroundTruth, wanted: RunLengths, detections: Detections, 
             columns,
             segmentation=masks,
         )  # fmt: skip
-    return scores_of(*_accumulated(scorer.finalize()), truth, "mask")
+    return to_official_metrics(*_accumulated(scorer.finalize()), truth, "mask")
 
 
 def _chunks(counts: list[int]) -> Iterator[tuple[int, int]]:
@@ -304,18 +306,16 @@ def _chunks(counts: list[int]) -> Iterator[tuple[int, int]]:
         yield first, len(counts)
 
 
-def _objects(
-    truth: GroundTruth, wanted: RunLengths, row: int, image: int, sizes: np.ndarray
-) -> Iterator[dict[str, object]]:
+def _objects(truth: GroundTruth, wanted: RLE, row: int, image: int, sizes: np.ndarray) -> Iterator[dict[str, object]]:
     """The objects of image `row` as annotations of image `image`, numbered from 1."""
     size = sizes[row].tolist()
-    for place in range(int(truth.starts[row]), int(truth.starts[row + 1])):
+    for index in range(int(truth.starts[row]), int(truth.starts[row + 1])):
         yield {
-            "id": place + 1,
+            "id": index + 1,
             "image_id": image,
-            "category_id": int(truth.classes[place]),
+            "category_id": int(truth.classes[index]),
             "bbox": [0.0, 0.0, 0.0, 0.0],
-            "area": float(truth.areas[place]),
-            "iscrowd": int(truth.crowd[place]),
-            "segmentation": {"size": size, "counts": wanted[place]},
+            "area": float(truth.areas[index]),
+            "iscrowd": int(truth.crowd[index]),
+            "segmentation": {"size": size, "counts": wanted[index]},
         }

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.data.rle import RunLengths
+from paceline.data.rle import RLE
 from paceline.models.metrics.coco import Detections, no_detections
 from paceline.models.metrics.top_k import check_every_image_once
 
@@ -24,20 +24,20 @@ SMALLER = {np.dtype(np.int64): np.int32, np.dtype(np.float64): np.float32}
 
 
 @dataclass(frozen=True)
-class Share:
+class CocoShard:
     """One rank's results. `detections.images` are numbers of the validation index here, not yet rows of a GroundTruth."""
 
     scored: np.ndarray  # int64, the images of this rank, also those without detections
     detections: Detections
-    masks: RunLengths | None = None  # of the detections, row by row; None where the task has none
+    masks: RLE | None = None  # of the detections, row by row; None where the task has none
     left_open: np.ndarray | None = None  # int64, sums of what an accelerator approximated; None where nothing was
 
 
-def pack(share: Share) -> bytes:
+def pack_shard(share: CocoShard) -> bytes:
     """Compact bytes, to be sent to rank 0; nothing is pickled. A rank without images packs empty arrays."""
-    found = share.detections
+    detections = share.detections
     buffer = io.BytesIO()
-    columns = {"scored": share.scored, **{name: getattr(found, name) for name in COLUMNS}}
+    columns = {"scored": share.scored, **{name: getattr(detections, name) for name in COLUMNS}}
     columns = {name: _smallest(column) for name, column in columns.items()}
     if share.masks is not None:
         columns.update(mask_text=share.masks.text, mask_lengths=_smallest(np.diff(share.masks.starts)))
@@ -47,19 +47,19 @@ def pack(share: Share) -> bytes:
     return buffer.getvalue()
 
 
-def unpack(packed: bytes) -> Share:
+def unpack_shard(packed: bytes) -> CocoShard:
     """The share that was packed, value for value; boxes and scores are float64, numbers int64."""
     with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-        found = Detections(**{name: arrays[name].astype(kind) for name, kind in COLUMNS.items()})
+        detections = Detections(**{name: arrays[name].astype(kind) for name, kind in COLUMNS.items()})
         masks = None
         if "mask_text" in arrays:
             lengths = arrays["mask_lengths"].astype(np.int64)
-            masks = RunLengths(arrays["mask_text"], np.concatenate([np.zeros(1, np.int64), lengths]).cumsum())
+            masks = RLE(arrays["mask_text"], np.concatenate([np.zeros(1, np.int64), lengths]).cumsum())
         left_open = arrays.get("left_open")
-        return Share(arrays["scored"].astype(np.int64), found, masks, left_open)
+        return CocoShard(arrays["scored"].astype(np.int64), detections, masks, left_open)
 
 
-def join(shares: Sequence[Share], numbers: np.ndarray) -> Detections:
+def join_detections(shares: Sequence[CocoShard], numbers: np.ndarray) -> Detections:
     """All ranks' detections, ordered by image, for the images that were to be scored.
 
     numbers  (n,) int64, the images of this evaluation as numbers of the validation index, each once
@@ -70,22 +70,23 @@ def join(shares: Sequence[Share], numbers: np.ndarray) -> Detections:
     return _joined_detections(shares, *_rows_in_order(shares, numbers))
 
 
-def join_masks(shares: Sequence[Share], numbers: np.ndarray) -> tuple[Detections, RunLengths]:
-    """As `join`, with the detections' masks, row by row.
+def join_detection_masks(shares: Sequence[CocoShard], numbers: np.ndarray) -> tuple[Detections, RLE]:
+    """As `join_detections`, with the detections' masks, row by row.
 
-    Raises RuntimeError as `join` does, and where a share does not have one mask a detection.
+    Raises RuntimeError as `join_detections` does, and where a share does not have one mask a detection.
     """
     for rank, share in enumerate(shares):
         if share.masks is None or len(share.masks) != len(share.detections.scores):
             has = 0 if share.masks is None else len(share.masks)
             raise RuntimeError(f"share {rank} has {has} masks of {len(share.detections.scores)} detections")
     rows, order = _rows_in_order(shares, numbers)
-    masks = RunLengths.join([share.masks for share in shares if share.masks is not None])
+    masks = RLE.join([share.masks for share in shares if share.masks is not None])
     return _joined_detections(shares, rows, order), masks.take(order)
 
 
-def _rows_in_order(shares: Sequence[Share], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """-> of all shares' detections, end to end, the place of their image in `numbers`, and their order by it. Raises as `join`."""
+def _rows_in_order(shares: Sequence[CocoShard], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """-> of all shares' detections, end to end, the place of their image in `numbers`, and their order by it. "
+    "Raises as `join_detections`."""
     numbers = np.asarray(numbers, np.int64)
     check_every_image_once(_joined([share.scored for share in shares], np.zeros(0, np.int64)), numbers)
     for rank, share in enumerate(shares):
@@ -98,7 +99,7 @@ def _rows_in_order(shares: Sequence[Share], numbers: np.ndarray) -> tuple[np.nda
     return rows, np.argsort(rows, kind="stable")
 
 
-def _joined_detections(shares: Sequence[Share], rows: np.ndarray, order: np.ndarray) -> Detections:
+def _joined_detections(shares: Sequence[CocoShard], rows: np.ndarray, order: np.ndarray) -> Detections:
     def joined(name: str) -> np.ndarray:
         return _joined([getattr(share.detections, name) for share in shares], getattr(no_detections(), name))[order]
 

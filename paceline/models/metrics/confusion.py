@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline.data.checks.suspicious_boxes import overlaps
-from paceline.data.rle import ranges
+from paceline.data.checks.suspicious_boxes import paired_overlaps
+from paceline.data.rle import concatenated_ranges
 from paceline.models.metrics.coco import Detections, GroundTruth, check_detections
 
 SHOWN_SCORE = 0.3
@@ -21,7 +21,7 @@ BACKGROUND = 0
 BLOCK = 20_000  # detections whose overlaps are computed at once: bounds the memory
 
 
-def confusion(
+def confusion_matrix(
     truth: GroundTruth, detections: Detections, *, score: float = SHOWN_SCORE, iou: float = MATCH_IOU
 ) -> np.ndarray:
     """-> (K+1, K+1) int64: entry [t, f] counts objects of class t detected as f.
@@ -34,19 +34,19 @@ def confusion(
     shown = np.flatnonzero(detections.scores >= score)
     shown = shown[np.argsort(-detections.scores[shown], kind="stable")]  # best first; ties keep their order
     named = detections.classes[shown]
-    place, row, overlap = close_pairs(truth, detections.images[shown], detections.boxes[shown], iou)
+    positions, row, overlap = find_overlapping_pairs(truth, detections.images[shown], detections.boxes[shown], iou)
     crowd = truth.crowd[row] != 0
     on_crowd = np.zeros(len(shown), bool)
-    on_crowd[place[crowd]] = True
+    on_crowd[positions[crowd]] = True
 
     # In this order the first pair whose detection and object are both free is the greedy choice.
     order = np.flatnonzero(~crowd)
-    order = order[np.lexsort((-overlap[order], place[order]))]
-    place, row = place[order], row[order]
+    order = order[np.lexsort((-overlap[order], positions[order]))]
+    positions, row = positions[order], row[order]
     match, free = np.full(len(shown), -1), truth.crowd == 0
-    same = named[place] == truth.classes[row]
-    take_first(place[same], row[same], match, free)
-    take_first(place, row, match, free)
+    same = named[positions] == truth.classes[row]
+    match_greedily(positions[same], row[same], match, free)
+    match_greedily(positions, row, match, free)
 
     counts = np.zeros((truth.num_classes + 1, truth.num_classes + 1), np.int64)
     hit = match >= 0
@@ -56,7 +56,7 @@ def confusion(
     return counts
 
 
-def close_pairs(
+def find_overlapping_pairs(
     truth: GroundTruth, images: np.ndarray, boxes: np.ndarray, iou: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """All pairs of a box and an object of its image, crowds included, that overlap by `iou` or more.
@@ -64,43 +64,43 @@ def close_pairs(
     images  (n,) row numbers in `truth`     boxes  (n, 4) x, y, width, height
     return  place of the box, row of the object, overlap: (pairs,) each, ordered by place, then row
     """
-    found = []
+    results = []
     for first in range(0, max(1, len(images)), BLOCK):
         block = slice(first, first + BLOCK)
-        row, place = ranges(truth.starts[images[block]], truth.starts[images[block] + 1])
-        place += first
-        overlap = overlaps(boxes[place], truth.boxes[row], truth.crowd[row] != 0)
+        row, positions = concatenated_ranges(truth.starts[images[block]], truth.starts[images[block] + 1])
+        positions += first
+        overlap = paired_overlaps(boxes[positions], truth.boxes[row], truth.crowd[row] != 0)
         close = overlap >= iou
-        found.append((place[close], row[close], overlap[close]))
-    place, row, overlap = (np.concatenate(column) for column in zip(*found))
-    return place, row, overlap
+        results.append((positions[close], row[close], overlap[close]))
+    positions, row, overlap = (np.concatenate(column) for column in zip(*results))
+    return positions, row, overlap
 
 
-def take_first(place: np.ndarray, row: np.ndarray, match: np.ndarray, free: np.ndarray) -> None:
+def match_greedily(positions: np.ndarray, row: np.ndarray, match: np.ndarray, free: np.ndarray) -> None:
     """Match pairs in their order where both sides are free; `match` and `free` are changed in place."""
-    possible = (match[place] < 0) & free[row]
-    for box, thing in zip(place[possible].tolist(), row[possible].tolist()):
+    possible = (match[positions] < 0) & free[row]
+    for box, thing in zip(positions[possible].tolist(), row[possible].tolist()):
         if match[box] < 0 and free[thing]:
             match[box], free[thing] = thing, False
 
 
-def matches(
-    truth: GroundTruth, found: Detections, place: np.ndarray, row: np.ndarray, overlap: np.ndarray
+def match_detections(
+    truth: GroundTruth, detections: Detections, positions: np.ndarray, row: np.ndarray, overlap: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """COCO's matching at MATCH_IOU: best first, each detection takes the free object of its class that it overlaps most.
 
     place, row, overlap  (P,) pairs of detections and objects of their images, each detection's objects in order
     return  (D,) row of the object, -1 for none, and (D,) bool: unmatched, and on a crowd of its class
     """
-    close = (overlap >= MATCH_IOU) & (found.classes[place] == truth.classes[row])
-    place, row, overlap = place[close], row[close], overlap[close]
+    close = (overlap >= MATCH_IOU) & (detections.classes[positions] == truth.classes[row])
+    positions, row, overlap = positions[close], row[close], overlap[close]
     crowd = truth.crowd[row] != 0
-    on_crowd = np.zeros(len(found.scores), bool)
-    on_crowd[place[crowd]] = True
+    on_crowd = np.zeros(len(detections.scores), bool)
+    on_crowd[positions[crowd]] = True
     pairs = np.flatnonzero(~crowd)
     rank = np.empty(len(on_crowd), np.int64)
-    rank[np.argsort(-found.scores, kind="stable")] = np.arange(len(rank))
-    pairs = pairs[np.lexsort((-overlap[pairs], rank[place[pairs]]))]
+    rank[np.argsort(-detections.scores, kind="stable")] = np.arange(len(rank))
+    pairs = pairs[np.lexsort((-overlap[pairs], rank[positions[pairs]]))]
     match = np.full(len(rank), -1)
-    take_first(place[pairs], row[pairs], match, truth.crowd == 0)
+    match_greedily(positions[pairs], row[pairs], match, truth.crowd == 0)
     return match, on_crowd & (match < 0)

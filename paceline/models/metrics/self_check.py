@@ -14,20 +14,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.data.rle import RunLengths, areas, rows_of
-from paceline.models.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, score_masks, subset
+from paceline.data.rle import RLE, gather_rows, mask_areas
+from paceline.models.metrics.coco import BoxScores, Detections, GroundTruth, score_boxes, score_masks, select_images
 from paceline.models.object_predictions import InstanceTruth
 
 # About half a second of scoring with COCO's 7 objects an image; a larger set is sampled evenly.
-MOST_IMAGES = 5_000
+MAX_IMAGES = 5_000
 # Detections of one class in one image that the benchmark counts.
-MOST_OF_A_CLASS = 100
+MAX_OF_A_CLASS = 100
 # Far above what rounding does to an AP of 1, far below what one missed object does to it.
 TOLERANCE = 1e-6
 
 
 def ground_truth_scores_one(truth: GroundTruth, names: Sequence[str] = ()) -> None:
-    """Score the objects of (at most MOST_IMAGES evenly chosen images of) `truth` as if a model had detected them.
+    """Score the objects of (at most MAX_IMAGES evenly chosen images of) `truth` as if a model had detected them.
 
     names  of the classes 1..K, for the message; (): their numbers
     Raises DataError where its arrays contradict each other, or a class scores less than 1: with the class, its score and the first
@@ -42,18 +42,18 @@ def ground_truth_scores_one(truth: GroundTruth, names: Sequence[str] = ()) -> No
 def masks_score_one(truth: InstanceTruth, names: Sequence[str] = ()) -> int:
     """The same for the objects' masks -> the number of masks that cover no pixel (polygons thinner than one) and are left out."""
     _check_arrays(truth.boxes)
-    solid = areas(truth.masks) > 0
+    solid = mask_areas(truth.masks) > 0
     wanted = truth.known & (truth.boxes.crowd == 0)
     _refuse_less_than_one(truth.boxes, solid & wanted, truth.masks, names)
     return int((wanted & ~solid).sum())
 
 
-def _refuse_less_than_one(truth: GroundTruth, keep: np.ndarray, masks: RunLengths | None, names: Sequence[str]) -> None:
+def _refuse_less_than_one(truth: GroundTruth, keep: np.ndarray, masks: RLE | None, names: Sequence[str]) -> None:
     """keep: (M,) bool, the objects that can be detected; masks: of the objects, or None to score boxes."""
     chosen, rows = _findable(truth, keep)
-    if len(chosen.image_ids) > MOST_IMAGES:
-        numbers = np.linspace(0, len(chosen.image_ids) - 1, MOST_IMAGES).astype(np.int64)
-        chosen, rows = subset(chosen, numbers), rows[rows_of(chosen.starts, numbers)]
+    if len(chosen.image_ids) > MAX_IMAGES:
+        numbers = np.linspace(0, len(chosen.image_ids) - 1, MAX_IMAGES).astype(np.int64)
+        chosen, rows = select_images(chosen, numbers), rows[gather_rows(chosen.starts, numbers)]
     masks = masks.take(rows) if masks is not None else None
     what = "boxes" if masks is None else "masks"
     for k in _wrong_classes(chosen, masks):
@@ -99,7 +99,7 @@ def _findable(truth: GroundTruth, keep: np.ndarray) -> tuple[GroundTruth, np.nda
     image_of = np.repeat(np.arange(len(truth.image_ids)), np.diff(truth.starts))
     # One number for each pair (image, class).
     pairs, counts = np.unique(image_of[keep] * (truth.num_classes + 1) + truth.classes[keep], return_counts=True)
-    crowded = np.unique(pairs[counts > MOST_OF_A_CLASS] // (truth.num_classes + 1))
+    crowded = np.unique(pairs[counts > MAX_OF_A_CLASS] // (truth.num_classes + 1))
     kept_before = np.concatenate([[0], np.cumsum(keep)])
     without = GroundTruth(
         image_ids=truth.image_ids,
@@ -113,7 +113,7 @@ def _findable(truth: GroundTruth, keep: np.ndarray) -> tuple[GroundTruth, np.nda
         num_classes=truth.num_classes,
     )
     numbers = np.setdiff1d(np.arange(len(truth.image_ids)), crowded)
-    return subset(without, numbers), np.flatnonzero(keep)[rows_of(without.starts, numbers)]
+    return select_images(without, numbers), np.flatnonzero(keep)[gather_rows(without.starts, numbers)]
 
 
 def _as_detections(truth: GroundTruth) -> Detections:
@@ -121,27 +121,27 @@ def _as_detections(truth: GroundTruth) -> Detections:
     return Detections(images, truth.boxes, truth.classes, np.ones(len(truth.classes), np.float32))
 
 
-def _scored(truth: GroundTruth, masks: RunLengths | None) -> BoxScores:
+def _scored(truth: GroundTruth, masks: RLE | None) -> BoxScores:
     """The objects as their own detections, scored by their boxes or, if given, by their masks."""
-    found = _as_detections(truth)
-    return score_boxes(truth, found) if masks is None else score_masks(truth, masks, found, masks)
+    detections = _as_detections(truth)
+    return score_boxes(truth, detections) if masks is None else score_masks(truth, masks, detections, masks)
 
 
-def _wrong_classes(truth: GroundTruth, masks: RunLengths | None) -> list[int]:
+def _wrong_classes(truth: GroundTruth, masks: RLE | None) -> list[int]:
     """Classes 1..K that have objects and score less than 1, the worst first."""
     scores = _scored(truth, masks).per_class
     wrong = [k for k, score in enumerate(scores, start=1) if score.objects and score.ap < 1 - TOLERANCE]
     return sorted(wrong, key=lambda k: scores[k - 1].ap)
 
 
-def _first_wrong_image(truth: GroundTruth, masks: RunLengths | None, k: int) -> int:
+def _first_wrong_image(truth: GroundTruth, masks: RLE | None, k: int) -> int:
     """Row of the first image whose objects of class k, scored alone, are not all detected."""
     having = np.flatnonzero(np.add.reduceat(np.append(truth.classes == k, False), truth.starts[:-1]))
     having = having[np.diff(truth.starts)[having] > 0]
     for image in having:
         only = np.array([image])
-        its_masks = masks.take(rows_of(truth.starts, only)) if masks is not None else None
-        if k in _wrong_classes(subset(truth, only), its_masks):
+        its_masks = masks.take(gather_rows(truth.starts, only)) if masks is not None else None
+        if k in _wrong_classes(select_images(truth, only), its_masks):
             return int(image)
     return int(having[0])
 

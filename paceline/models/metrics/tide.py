@@ -22,7 +22,7 @@ from typing import TypeAlias
 import numpy as np
 
 from paceline.models.metrics.coco import RECALL_POINTS, Detections, GroundTruth, check_detections
-from paceline.models.metrics.confusion import MATCH_IOU, close_pairs, matches
+from paceline.models.metrics.confusion import MATCH_IOU, find_overlapping_pairs, match_detections
 
 BACKGROUND_IOU = 0.1
 # Numbers of a detection's kind: in `ErrorKinds.kinds`, and place in KINDS.
@@ -49,19 +49,19 @@ class ErrorKinds:
         }
 
 
-def error_kinds(truth: GroundTruth, found: Detections, pairs: Pairs | None = None) -> ErrorKinds:
+def classify_errors(truth: GroundTruth, detections: Detections, pairs: Pairs | None = None) -> ErrorKinds:
     """The kind of each detection.
 
     pairs  with an overlap of BACKGROUND_IOU or more, each detection's objects in order; None: of the boxes
     Raises ValueError as `check_detections`.
     """
-    check_detections(truth, found)
-    place, row, overlap = pairs or close_pairs(truth, found.images, found.boxes, BACKGROUND_IOU)
-    match, on_crowd = matches(truth, found, place, row, overlap)
+    check_detections(truth, detections)
+    positions, row, overlap = pairs or find_overlapping_pairs(truth, detections.images, detections.boxes, BACKGROUND_IOU)
+    match, on_crowd = match_detections(truth, detections, positions, row, overlap)
     real = truth.crowd[row] == 0
-    same = found.classes[place] == truth.classes[row]
-    own_iou, own = _closest(len(match), place[real & same], row[real & same], overlap[real & same])
-    other_iou, other = _closest(len(match), place[real & ~same], row[real & ~same], overlap[real & ~same])
+    same = detections.classes[positions] == truth.classes[row]
+    own_iou, own = _closest(len(match), positions[real & same], row[real & same], overlap[real & same])
+    other_iou, other = _closest(len(match), positions[real & ~same], row[real & ~same], overlap[real & ~same])
     nearest = np.where(own_iou >= other_iou, own, other)
     tests = (
         (match >= 0, RIGHT, match),
@@ -81,23 +81,23 @@ def error_kinds(truth: GroundTruth, found: Detections, pairs: Pairs | None = Non
     return ErrorKinds(kinds, partners, missed, unfound)
 
 
-def _closest(count: int, place: np.ndarray, row: np.ndarray, overlap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _closest(count: int, positions: np.ndarray, row: np.ndarray, overlap: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """-> of each of `count` detections the largest overlap, 0 without any, and its object, the first of equal ones, or -1."""
-    order = np.lexsort((row, -overlap, place))
-    first = order[np.flatnonzero(np.diff(place[order], prepend=-1))]
+    order = np.lexsort((row, -overlap, positions))
+    first = order[np.flatnonzero(np.diff(positions[order], prepend=-1))]
     most, closest = np.zeros(count), np.full(count, -1)
-    most[place[first]], closest[place[first]] = overlap[first], row[first]
+    most[positions[first]], closest[positions[first]] = overlap[first], row[first]
     return most, closest
 
 
-def costs(truth: GroundTruth, found: Detections, errors: ErrorKinds) -> tuple[float, dict[str, float]]:
+def error_costs(truth: GroundTruth, detections: Detections, errors: ErrorKinds) -> tuple[float, dict[str, float]]:
     """-> AP50, and for each of KINDS what mending it adds; all 0 without objects.
 
     The AP is counted from these detections alone, and each class's points as COCO's scorer does.
     """
-    order = np.argsort(-found.scores, kind="stable")
+    order = np.argsort(-detections.scores, kind="stable")
     objects = np.bincount(truth.classes[truth.crowd == 0], minlength=truth.num_classes + 1)
-    kinds, classes = errors.kinds[order], found.classes[order]
+    kinds, classes = errors.kinds[order], detections.classes[order]
     there = np.flatnonzero(objects)
     if not len(there):
         return 0.0, dict.fromkeys(KINDS, 0.0)

@@ -45,7 +45,7 @@ class TopK:
         return buffer.getvalue()
 
 
-def best_classes(logits: Tensor) -> tuple[Tensor, Tensor]:
+def top_classes(logits: Tensor) -> tuple[Tensor, Tensor]:
     """(N, K) logits -> (N, <=5) int64 classes, best first, and their softmax probabilities, float32."""
     probabilities = torch.softmax(logits.float(), dim=1)
     probabilities = torch.where(torch.isfinite(probabilities), probabilities, torch.full_like(probabilities, -1.0))
@@ -63,7 +63,7 @@ class TopKScore:
 
     def add(self, batch: Batch, outputs: Tensor) -> None:
         """Images of one batch and their (N, K) logits."""
-        classes, scores = best_classes(outputs)
+        classes, scores = top_classes(outputs)
         # Clones: on a CPU the loader writes the next batch into the same memory.
         self._parts.append((batch.indices.clone(), batch.labels.clone(), classes, scores))
 
@@ -80,7 +80,7 @@ class TopKScore:
         return TopK(indices, labels.astype(np.int32), classes.astype(np.int32), scores.astype(np.float32))
 
 
-def unpack(packed: Sequence[bytes]) -> TopK:
+def unpack_top_k(packed: Sequence[bytes]) -> TopK:
     """Join the ranks' bytes, ordered by image number."""
     parts = []
     for data in packed:

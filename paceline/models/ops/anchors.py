@@ -35,7 +35,7 @@ def extra_ratios(level: int) -> tuple[int, ...]:
     return (2, 3) if 1 <= level <= 3 else (2,)
 
 
-def boxes_a_cell(levels: int) -> tuple[int, ...]:
+def count_boxes_per_cell(levels: int) -> tuple[int, ...]:
     """Default boxes of one cell of each level: 4, 6, 6, 6, 4, 4."""
     return tuple(2 + 2 * len(extra_ratios(level)) for level in range(levels))
 
@@ -72,8 +72,8 @@ def tie_order(rule: BoxOrder, grids: Sequence[int]) -> Tensor | None:
     """
     if rule == "cell":
         return None
-    places = anchor_to_cell(grids)
-    order = torch.arange(len(places)) if rule == "cell-last" else places.argsort()
+    indices = anchor_to_cell(grids)
+    order = torch.arange(len(indices)) if rule == "cell-last" else indices.argsort()
     return order if rule == "anchor" else order.flip(0)
 
 
@@ -83,12 +83,12 @@ def _in_float64(size: int, grids: Sequence[int], scales: Sequence[float], order:
     for level, grid in enumerate(grids):
         # The first four maps are taken at strides 8 to 64; later ones lose a border, so their cells share the input.
         step = 8 * 2**level if level < 4 else size / grid
-        centre = (torch.arange(grid, dtype=torch.float64) + 0.5) / (size / step)
+        center = (torch.arange(grid, dtype=torch.float64) + 0.5) / (size / step)
         shapes = shapes_of_cell(scales[level], scales[level + 1], extra_ratios(level))
         shapes = torch.tensor(shapes, dtype=torch.float64)
-        row, column = torch.meshgrid(centre, centre, indexing="ij")
-        centres = torch.stack((column, row), dim=-1).reshape(-1, 1, 2).expand(-1, len(shapes), -1)
-        boxes = torch.cat((centres, shapes.expand(len(centres), -1, -1)), dim=-1)
+        row, column = torch.meshgrid(center, center, indexing="ij")
+        centers = torch.stack((column, row), dim=-1).reshape(-1, 1, 2).expand(-1, len(shapes), -1)
+        boxes = torch.cat((centers, shapes.expand(len(centers), -1, -1)), dim=-1)
         levels.append((boxes if order == "cell" else boxes.transpose(0, 1)).reshape(-1, 4))
     return torch.cat(levels)
 
@@ -106,7 +106,7 @@ def shapes_of_cell(scale: float, next_scale: float, ratios: Sequence[int]) -> li
 def anchor_to_cell(grids: Sequence[int]) -> Tensor:
     """(A,) int64: the permutation p with x_cell = x_anchor[p], for anything that has one row a default box."""
     parts, start = [], 0
-    for grid, shapes in zip(grids, boxes_a_cell(len(grids))):
+    for grid, shapes in zip(grids, count_boxes_per_cell(len(grids))):
         cells = grid * grid
         parts.append(start + torch.arange(shapes * cells).reshape(shapes, cells).T.reshape(-1))
         start += shapes * cells
@@ -118,7 +118,7 @@ Rounding = Literal["half_even", "legacy", "legacy_edges", "none"]
 BEYOND_LAST: dict[Rounding, float] = {"half_even": 0.0, "legacy": 0.0, "legacy_edges": 1.0, "none": 0.0}
 
 
-def cell_anchors(size: float, ratios: Sequence[float], *, rounding: Rounding, stride: int) -> Tensor:
+def make_cell_anchors(size: float, ratios: Sequence[float], *, rounding: Rounding, stride: int) -> Tensor:
     """(n, 4) float32 ltrb: anchors of the cell whose left upper corner is the origin.
 
     size     side of the square anchor, pixels
@@ -145,7 +145,7 @@ def legacy_anchor(size: float, ratio: float, stride: int) -> tuple[float, float,
     return middle - right, middle - down, middle + right, middle + down
 
 
-def pyramid_anchors(
+def make_pyramid_anchors(
     grids: Sequence[tuple[int, int]],
     height: int,
     width: int,
@@ -170,5 +170,5 @@ def pyramid_anchors(
         down, right = (height // rows, width // columns) if rounding == "half_even" else (stride, stride)
         top, left = torch.meshgrid(torch.arange(rows) * down, torch.arange(columns) * right, indexing="ij")
         corners = torch.stack((left, top, left, top), dim=-1).reshape(-1, 1, 4)
-        levels.append((corners + cell_anchors(size, ratios, rounding=rounding, stride=stride)).reshape(-1, 4))
+        levels.append((corners + make_cell_anchors(size, ratios, rounding=rounding, stride=stride)).reshape(-1, 4))
     return levels

@@ -20,8 +20,8 @@ from torch import Tensor
 
 def to_ltrb(boxes: Tensor) -> Tensor:
     """(..., 4) cxcywh -> (..., 4) ltrb."""
-    centre, half = boxes[..., :2], 0.5 * boxes[..., 2:]
-    return torch.cat((centre - half, centre + half), dim=-1)
+    center, half = boxes[..., :2], 0.5 * boxes[..., 2:]
+    return torch.cat((center - half, center + half), dim=-1)
 
 
 def to_cxcywh(boxes: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ def to_cxcywh(boxes: Tensor) -> Tensor:
     return torch.cat((0.5 * (low + high), high - low), dim=-1)
 
 
-def area(boxes: Tensor) -> Tensor:
+def box_area(boxes: Tensor) -> Tensor:
     """(..., 4) ltrb -> (...). A box whose right is left of its left, or whose bottom is above its top, has area 0."""
     width, height = (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).unbind(-1)
     return width * height
@@ -47,7 +47,7 @@ def clip_to_photo(boxes: Tensor, sizes: Tensor) -> Tensor:
     return torch.minimum(boxes.clamp(min=0.0), high.view(-1, *[1] * (boxes.dim() - 2), 4))
 
 
-def large_enough(boxes: Tensor, least_side: float) -> Tensor:
+def is_large_enough(boxes: Tensor, least_side: float) -> Tensor:
     """(..., 4) ltrb -> (...) bool: both sides are at least `least_side`."""
     return ((boxes[..., 2:] - boxes[..., :2]) >= least_side).all(dim=-1)
 
@@ -63,13 +63,13 @@ def pairwise_iou(left: Tensor, right: Tensor) -> Tensor:
     width = (torch.minimum(r1, r2) - torch.maximum(l1, l2)).clamp_(min=0)
     height = (torch.minimum(b1, b2) - torch.maximum(t1, t2)).clamp_(min=0)
     shared = width.mul_(height)
-    union = (area(left).unsqueeze(-1) + area(right).unsqueeze(-2)).sub_(shared)
+    union = (box_area(left).unsqueeze(-1) + box_area(right).unsqueeze(-2)).sub_(shared)
     # Only two boxes without area have no union; their intersection is 0 too, and 0 / tiny is 0.
     return shared.div_(union.clamp_(min=torch.finfo(union.dtype).tiny))
 
 
 # The original's "variances": deltas of matched default boxes get a spread near 1.
-CENTRE_SCALE = 0.1
+CENTER_SCALE = 0.1
 SIZE_SCALE = 0.2
 
 
@@ -85,19 +85,19 @@ class BoxCoder:
 
     def encode(self, boxes: Tensor, references: Tensor) -> Tensor:
         """Deltas that turn references into boxes: (..., 4), (..., 4) -> (..., 4) float32, finite even where a side is 0."""
-        (centre, side), (from_centre, from_side) = self._parts(boxes), self._parts(references)
+        (center, side), (from_center, from_side) = self._parts(boxes), self._parts(references)
         from_side = from_side.clamp(min=self.least)
-        moved = (centre - from_centre) / from_side
+        moved = (center - from_center) / from_side
         grown = (side.clamp(min=self.least) / from_side).log()
         return self._scaled(torch.cat((moved, grown), dim=-1), divide=self.divides)
 
     def decode(self, deltas: Tensor, references: Tensor) -> Tensor:
         """Boxes that the deltas describe, encode's inverse: (..., 4), (..., 4) -> (..., 4) float32 ltrb, not clipped."""
-        from_centre, from_side = self._parts(references)
+        from_center, from_side = self._parts(references)
         deltas = self._scaled(deltas.float(), divide=not self.divides)
-        centre = deltas[..., :2] * from_side + from_centre
+        center = deltas[..., :2] * from_side + from_center
         half = 0.5 * (deltas[..., 2:].clamp(max=self.limit).exp() * from_side)
-        return torch.cat((centre - half, centre + half), dim=-1)
+        return torch.cat((center - half, center + half), dim=-1)
 
     def _parts(self, boxes: Tensor) -> tuple[Tensor, Tensor]:
         """(..., 2) centre x, y and (..., 2) width, height, float32."""
@@ -115,5 +115,5 @@ class BoxCoder:
 
 # `least` is a thousandth of a pixel of any input: rounding of annotations. `limit`: without a bound exp() reaches inf, and IoU NaN.
 SSD_CODER = BoxCoder(
-    (CENTRE_SCALE, CENTRE_SCALE, SIZE_SCALE, SIZE_SCALE), math.log(1e6), divides=True, cxcywh=True, least=1e-6
+    (CENTER_SCALE, CENTER_SCALE, SIZE_SCALE, SIZE_SCALE), math.log(1e6), divides=True, cxcywh=True, least=1e-6
 )

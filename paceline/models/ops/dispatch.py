@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-# (boxes, valid, iou, classes) -> which are kept: see `keep_fixed` in nms.py, whose answer it must be.
+# (boxes, valid, iou, classes) -> which are kept: see `nms_fixed` in nms.py, whose answer it must be.
 Suppression: TypeAlias = Callable[[Tensor, Tensor, float, Tensor | None], Tensor]
 
 _everywhere = False
@@ -20,23 +20,23 @@ _triton = False
 _suppression: Suppression | None = None
 
 
-def fixed_shapes(tensor: Tensor) -> bool:
-    """Whether a computation on `tensor` takes the form of fixed shapes: off a CPU, and inside `fixed`."""
+def uses_static_shapes(tensor: Tensor) -> bool:
+    """Whether a computation on `tensor` takes the form of fixed shapes: off a CPU, and inside `static_shapes`."""
     return _everywhere or tensor.device.type != "cpu"
 
 
-def use_triton(wanted: bool) -> None:
+def set_triton(wanted: bool) -> None:
     """Set for the rest of the process whether CUDA takes our kernels in Triton where there is one."""
     global _triton
     _triton = wanted
 
 
-def in_triton(tensor: Tensor) -> bool:
+def uses_triton(tensor: Tensor) -> bool:
     """Whether a computation on `tensor` takes our kernel in Triton: for boxes and pooled cells the fixed form's bits."""
     return _triton and tensor.device.type == "cuda"
 
 
-def images_cpu(labels: Tensor) -> Iterator[tuple[slice, int]]:
+def run_per_image_on_cpu(labels: Tensor) -> Iterator[tuple[slice, int]]:
     """Image by image, for a CPU's form: results stay in the cache, and slots behind the last object cost nothing.
 
     labels   (B, G), 0 marks an empty slot
@@ -47,13 +47,13 @@ def images_cpu(labels: Tensor) -> Iterator[tuple[slice, int]]:
         yield slice(image, image + 1), int(filled[-1]) + 1 if len(filled) else 0
 
 
-def own_suppression() -> Suppression | None:
-    """What `fixed` was given."""
+def uses_own_nms() -> Suppression | None:
+    """What `static_shapes` was given."""
     return _suppression
 
 
 @contextmanager
-def fixed(*, suppression: Suppression | None = None) -> Iterator[None]:
+def static_shapes(*, suppression: Suppression | None = None) -> Iterator[None]:
     """Inside, a CPU takes the accelerators' forms too, forward and backward: to test, record or export them.
 
     suppression  in place of our own, for an export to where it is one operator

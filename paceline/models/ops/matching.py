@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from paceline.models.ops.boxes import pairwise_iou
-from paceline.models.ops.dispatch import fixed_shapes, images_cpu, in_triton
+from paceline.models.ops.dispatch import run_per_image_on_cpu, uses_static_shapes, uses_triton
 
 BestAnchor = Literal["positive", "negative"]
 
@@ -54,12 +54,12 @@ def match_anchors(
                   kind (B, A) int8: 1 positive, 0 negative, -1 neither
     """
     boxes, anchors = boxes.float(), anchors.float()
-    form = overlaps_triton if in_triton(labels) else overlaps_fixed if fixed_shapes(labels) else overlaps_cpu
+    form = overlaps_triton if uses_triton(labels) else overlaps_fixed if uses_static_shapes(labels) else overlaps_cpu
     best, slots, forced = form(boxes, labels, anchors, eligible)
-    return slots, kinds(best, forced, positive_iou, negative_iou, best_anchor, eligible)
+    return slots, label_anchors(best, forced, positive_iou, negative_iou, best_anchor, eligible)
 
 
-def kinds(
+def label_anchors(
     best: Tensor, forced: Tensor, positive_iou: float, negative_iou: float, best_anchor: BestAnchor, eligible: Tensor | None
 ) -> Tensor:
     """best (B, A) IoU of each anchor, forced (B, A) whether it is an object's best -> (B, A) int8, as `match_anchors`."""
@@ -128,18 +128,18 @@ def overlaps_cpu(boxes: Tensor, labels: Tensor, anchors: Tensor, eligible: Tenso
         filled = row.nonzero().squeeze(1)
         box = boxes[image].index_select(0, filled).unsqueeze(1)
         touches = ((low < box[..., 2:]) & (high > box[..., :2])).all(dim=2)
-        for place, slot in enumerate(filled.tolist()):
-            touched = touches[place].nonzero().squeeze(1)
+        for index, slot in enumerate(filled.tolist()):
+            touched = touches[index].nonzero().squeeze(1)
             if len(touched):
                 near = edges.index_select(1, touched)
-                overlap = pairwise_iou(box[place], near.flatten(1).T).view(-1, BLOCK)
+                overlap = pairwise_iou(box[index], near.flatten(1).T).view(-1, BLOCK)
                 if allowed is not None:
                     overlap.mul_(allowed.index_select(0, touched))
-                take(best[image], slots[image], forced[image], touched, overlap, slot)
+                update_best_overlaps(best[image], slots[image], forced[image], touched, overlap, slot)
     return best.flatten(1)[:, :count], slots.flatten(1)[:, :count], forced.flatten(1)[:, :count]
 
 
-def take(best: Tensor, slots: Tensor, forced: Tensor, rows: Tensor, overlap: Tensor, slot: int) -> None:
+def update_best_overlaps(best: Tensor, slots: Tensor, forced: Tensor, rows: Tensor, overlap: Tensor, slot: int) -> None:
     """Enter one object's overlaps (E, BLOCK) with the blocks `rows` (E,) into an image's results, in place."""
     before = best.index_select(0, rows)
     slots.index_copy_(0, rows, slots.index_select(0, rows).masked_fill_(overlap > before, slot))
@@ -149,7 +149,7 @@ def take(best: Tensor, slots: Tensor, forced: Tensor, rows: Tensor, overlap: Ten
         forced.index_copy_(0, rows, forced.index_select(0, rows).logical_or_(overlap == most))
 
 
-def inside_photo(anchors: Tensor, sizes: Tensor, beyond: float = 0.0) -> Tensor:
+def is_inside_image(anchors: Tensor, sizes: Tensor, beyond: float = 0.0) -> Tensor:
     """(B, A) bool: anchors that do not cross the photo's border, by the rule of MLPerf's reference and GluonCV.
 
     anchors  (A, 4); right and bottom name the last pixel inside, so they must be below the photo's width and height
@@ -171,11 +171,11 @@ def match_regions(boxes: Tensor, labels: Tensor, regions: Tensor, valid: Tensor,
              positive (B, P) bool
     """
     boxes, regions = boxes.float(), regions.float()
-    if fixed_shapes(labels):
+    if uses_static_shapes(labels):
         return match_regions_fixed(boxes, labels, regions, valid, iou)
     slots = labels.new_zeros(valid.shape)
     positive = torch.zeros_like(valid)
-    for one, used in images_cpu(labels):
+    for one, used in run_per_image_on_cpu(labels):
         slots[one], positive[one] = match_regions_fixed(
             boxes[one, :used], labels[one, :used], regions[one], valid[one], iou
         )
@@ -222,15 +222,15 @@ def match(
     boxes, anchors = boxes.float(), anchors.float()
     if order is not None:
         # Match in that order and put back a few numbers a default box; reordering the overlaps would move G times as many.
-        found = match(boxes, labels, anchors[order], iou=iou, positive=positive, tie=tie, equal=equal)
-        slots, positives = (torch.empty_like(part).index_copy_(1, order, part) for part in found)
+        result = match(boxes, labels, anchors[order], iou=iou, positive=positive, tie=tie, equal=equal)
+        slots, positives = (torch.empty_like(part).index_copy_(1, order, part) for part in result)
         return slots, positives
-    if fixed_shapes(labels):
-        form = match_triton if in_triton(labels) else match_fixed
+    if uses_static_shapes(labels):
+        form = match_triton if uses_triton(labels) else match_fixed
         return form(boxes, labels, anchors, iou, positive, tie, equal)
     slots = labels.new_zeros(len(labels), len(anchors))
     positives = torch.zeros_like(slots, dtype=torch.bool)
-    for one, used in images_cpu(labels):
+    for one, used in run_per_image_on_cpu(labels):
         slots[one], positives[one] = match_fixed(boxes[one, :used], labels[one, :used], anchors, iou, positive, tie, equal)
     return slots, positives
 

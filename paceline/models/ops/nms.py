@@ -11,17 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from paceline.models.ops.boxes import pairwise_iou
-from paceline.models.ops.dispatch import in_triton, own_suppression
+from paceline.models.ops.dispatch import uses_own_nms, uses_triton
 from paceline.models.ops.torchvision_kernels import nms
 
-# Boxes that `keep_fixed` settles together: few enough for cheap rounds and short chains, many enough for few blocks.
+# Boxes that `nms_fixed` settles together: few enough for cheap rounds and short chains, many enough for few blocks.
 BLOCK = 256
 # Lists of 1,000 and 2,000 boxes around 1 to 200 objects, at IoU 0.5 and 0.7, never needed more than 10. Equal scores over a flat part
 # of a photo can need more: there an even number keeps some boxes too many and none too few.
 ROUNDS = 32
 
 
-def keep_cpu(boxes: Tensor, iou: float, classes: Tensor | None = None) -> Tensor:
+def nms_cpu(boxes: Tensor, iou: float, classes: Tensor | None = None) -> Tensor:
     """Places of the boxes that are kept, ascending: one list on a CPU, by torchvision's compiled suppression.
 
     boxes    (C, 4) ltrb, best first
@@ -42,7 +42,7 @@ def keep_cpu(boxes: Tensor, iou: float, classes: Tensor | None = None) -> Tensor
     return torch.cat([order[:0], *keep]).sort().values
 
 
-def keep_fixed(
+def nms_fixed(
     boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None = None, *, block: int = BLOCK, rounds: int = ROUNDS
 ) -> tuple[Tensor, Tensor]:
     """Many lists at once, with fixed shapes and no host synchronisation.
@@ -58,9 +58,9 @@ def keep_fixed(
     return   (..., C) bool, and (...) int64: a list's boxes whose answer still changed in the last round. 0 proves it right
     """
     unsettled = torch.zeros(valid.shape[:-1], dtype=torch.int64, device=boxes.device)
-    if (own := own_suppression()) is not None:
+    if (own := uses_own_nms()) is not None:
         return own(boxes, valid, iou, classes), unsettled
-    if in_triton(boxes):
+    if uses_triton(boxes):
         from paceline.models.ops.triton_nms import keep_best
 
         return keep_best(boxes, valid, iou, classes), unsettled
@@ -104,16 +104,16 @@ def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     number = scores.shape[-1]
     if traced := isinstance(number, torch.SymInt):
         scores = F.pad(scores, (0, count), value=-torch.inf)
-    values, places = scores.topk(count if traced else min(count, number), dim=-1)
-    places, order = places.sort(dim=-1)
+    values, indices = scores.topk(count if traced else min(count, number), dim=-1)
+    indices, order = indices.sort(dim=-1)
     values, by_value = values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-    places = places.gather(-1, by_value)
-    return values, places.clamp(max=number - 1) if traced else places
+    indices = indices.gather(-1, by_value)
+    return values, indices.clamp(max=number - 1) if traced else indices
 
 
-def gather_boxes(boxes: Tensor, places: Tensor) -> Tensor:
+def gather_boxes(boxes: Tensor, indices: Tensor) -> Tensor:
     """(B, N, 4) and (B, C) -> (B, C, 4)."""
-    return boxes.gather(1, places.unsqueeze(2).expand(-1, -1, boxes.shape[2]))
+    return boxes.gather(1, indices.unsqueeze(2).expand(-1, -1, boxes.shape[2]))
 
 
 def pad_end(rows: Tensor, count: int, value: float) -> Tensor:

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.data.rle import RunLengths, compress
+from paceline.data.rle import RLE, compress
 
 # Pixels that are resized at once on an accelerator, and the largest region that a CPU resizes in one piece: 32 MiB of float32.
 CHUNK = 1 << 23
 PasteLaw = Literal["torchvision", "gluoncv"]
 
 
-class Piece(NamedTuple):
+class MaskPatch(NamedTuple):
     """The part of a mask's region that lies in the photo, or a band of rows of it."""
 
     mask: int  # 0..n-1
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 def paste_to_rle(
     masks: Tensor, boxes: Tensor, height: int, width: int, *, threshold: float = 0.5, law: PasteLaw = "torchvision"
-) -> RunLengths:
+) -> RLE:
     """The masks in the photo as compressed run lengths, in their order; n may be 0.
 
     masks      (n, S, S) probabilities; computed in float32, on their device
@@ -51,24 +51,24 @@ def paste_to_rle(
     threshold  a pixel whose probability is above it belongs to the object
     law        which whole pixels a region has, and how a mask is made smaller
     """
-    pieces = visible_pieces(boxes, masks.shape[-1], height, width, law)
+    pieces = visible_patches(boxes, masks.shape[-1], height, width, law)
     padded = functional.pad(masks.detach().to(torch.float32), (1, 1, 1, 1))
     if masks.device.type == "cpu":
-        changes = changes_cpu(padded, pieces, threshold, law)
+        changes = rle_changes_cpu(padded, pieces, threshold, law)
     else:
-        changes = changes_batched(padded, pieces, threshold, law)
+        changes = rle_changes_batched(padded, pieces, threshold, law)
     # One number for each pair (mask, place): places count the photo's pixels column by column, 0..H W.
-    places = height * width + 1
+    indices = height * width + 1
     keys = [
-        np.array([piece.mask * places + piece.left * height + piece.top for piece in part], np.int64)[which]
+        np.array([piece.mask * indices + piece.left * height + piece.top for piece in part], np.int64)[which]
         + column * height
         + row
         for part, which, row, column in changes
     ]
-    return compress(*_runs(np.sort(np.concatenate([np.zeros(0, np.int64), *keys])), len(masks), places))
+    return compress(*_runs(np.sort(np.concatenate([np.zeros(0, np.int64), *keys])), len(masks), indices))
 
 
-def visible_pieces(boxes: Tensor, side: int, height: int, width: int, law: PasteLaw = "torchvision") -> list[Piece]:
+def visible_patches(boxes: Tensor, side: int, height: int, width: int, law: PasteLaw = "torchvision") -> list[MaskPatch]:
     """The region of each box, cut at the photo's borders; masks that lie outside have none. See `paste_to_rle`."""
     boxes = boxes.detach().to("cpu", torch.float32)
     grow = float(side + 2) / side
@@ -82,21 +82,23 @@ def visible_pieces(boxes: Tensor, side: int, height: int, width: int, law: Paste
         x, y = max(left, 0), max(top, 0)
         columns, rows = min(right + 1, width) - x, min(bottom + 1, height) - y
         if columns > 0 and rows > 0:
-            pieces.append(Piece(mask, region_height, region_width, y - top, x - left, y, x, rows, columns))
+            pieces.append(MaskPatch(mask, region_height, region_width, y - top, x - left, y, x, rows, columns))
     return pieces
 
 
 # Pieces, and of each change its piece (its place in that list), row and column; row `rows` is below the piece.
-Changes = tuple[list[Piece], np.ndarray, np.ndarray, np.ndarray]
+Changes = tuple[list[MaskPatch], np.ndarray, np.ndarray, np.ndarray]
 
 
-def changes_cpu(padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision") -> Iterator[Changes]:
+def rle_changes_cpu(
+    padded: Tensor, pieces: list[MaskPatch], threshold: float, law: PasteLaw = "torchvision"
+) -> Iterator[Changes]:
     """A CPU's form: every region of padded (n, S + 2, S + 2) float32 resized as torchvision does, to the same bits.
 
-    A region of more than CHUNK pixels is resized by `changes_batched`, in bands, with other last bits.
+    A region of more than CHUNK pixels is resized by `rle_changes_batched`, in bands, with other last bits.
     """
     large = [piece for piece in pieces if piece.height * piece.width > CHUNK]
-    yield from changes_batched(padded, large, threshold, law)
+    yield from rle_changes_batched(padded, large, threshold, law)
     for piece in pieces:
         if piece.height * piece.width > CHUNK:
             continue
@@ -110,13 +112,13 @@ def changes_cpu(padded: Tensor, pieces: list[Piece], threshold: float, law: Past
         below, right = piece.above + piece.rows, piece.before + piece.columns
         torch.gt(resized[piece.above : below, piece.before : right], threshold, out=inside[1:-1])
         bits = inside.numpy()
-        found = np.flatnonzero(bits[1:] != bits[:-1])
-        row, column = np.divmod(found, piece.columns)
-        yield [piece], np.zeros(len(found), np.int64), row, column
+        result = np.flatnonzero(bits[1:] != bits[:-1])
+        row, column = np.divmod(result, piece.columns)
+        yield [piece], np.zeros(len(result), np.int64), row, column
 
 
-def changes_batched(
-    padded: Tensor, pieces: list[Piece], threshold: float, law: PasteLaw = "torchvision"
+def rle_changes_batched(
+    padded: Tensor, pieces: list[MaskPatch], threshold: float, law: PasteLaw = "torchvision"
 ) -> Iterator[Changes]:
     """An accelerator's form: many regions resized at once, CHUNK pixels or fewer; only the changes are copied to the host."""
     for part in _chunks(pieces):
@@ -129,11 +131,11 @@ def changes_batched(
         inside &= (torch.arange(inside.shape[1], device=padded.device) < rows[:, None])[:, :, None]
         inside &= (torch.arange(inside.shape[2], device=padded.device) < columns[:, None])[:, None, :]
         inside = functional.pad(inside, (0, 0, 1, 1))
-        found = (inside[:, 1:] != inside[:, :-1]).nonzero().cpu().numpy()
-        yield part, found[:, 0], found[:, 1], found[:, 2]
+        result = (inside[:, 1:] != inside[:, :-1]).nonzero().cpu().numpy()
+        yield part, result[:, 0], result[:, 1], result[:, 2]
 
 
-def _chunks(pieces: list[Piece]) -> Iterator[list[Piece]]:
+def _chunks(pieces: list[MaskPatch]) -> Iterator[list[MaskPatch]]:
     """Lists of pieces that have CHUNK pixels or fewer when all are padded to the list's greatest height and width."""
     bands = []
     for piece in pieces:
@@ -142,7 +144,7 @@ def _chunks(pieces: list[Piece]) -> Iterator[list[Piece]]:
             piece._replace(above=piece.above + first, top=piece.top + first, rows=min(most, piece.rows - first))
             for first in range(0, piece.rows, most)
         ]
-    part: list[Piece] = []
+    part: list[MaskPatch] = []
     rows = columns = 0
     for piece in sorted(bands, key=lambda band: band.rows * band.columns):
         rows, columns = max(rows, piece.rows), max(columns, piece.columns)
@@ -195,12 +197,12 @@ def _samples(first: Tensor, size: Tensor, count: int, side: int) -> tuple[Tensor
     return value.long(), (value + 1).clamp(max=side - 1).long(), at - value
 
 
-def _runs(keys: np.ndarray, masks: int, places: int) -> tuple[np.ndarray, np.ndarray]:
+def _runs(keys: np.ndarray, masks: int, indices: int) -> tuple[np.ndarray, np.ndarray]:
     """Sorted changes mask * places + place -> runs of all masks and where each mask's begin, (masks + 1,)."""
     twice = np.flatnonzero(keys[1:] == keys[:-1])
     keys = np.delete(keys, np.concatenate([twice, twice + 1]))
-    keys = keys[keys % places != places - 1]  # the last run always ends with the photo
-    ends = np.arange(1, masks + 1) * places - 1
+    keys = keys[keys % indices != indices - 1]  # the last run always ends with the photo
+    ends = np.arange(1, masks + 1) * indices - 1
     before = np.searchsorted(keys, ends)
     starts = np.concatenate([np.zeros(1, np.int64), before + np.arange(1, masks + 1)])
     keys = np.insert(keys, before, ends)

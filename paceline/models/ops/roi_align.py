@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from paceline.models.ops.dispatch import fixed_shapes, in_triton
+from paceline.models.ops.dispatch import uses_static_shapes, uses_triton
 from paceline.models.ops.torchvision_kernels import roi_align, roi_pool
 
 PoolingMode = Literal["align", "pool"]
@@ -41,7 +41,7 @@ EPSILON = 1e-6
 FAR_AWAY = -1e6
 
 
-def levels_of(boxes: Tensor, *, levels: int, law: LevelLaw, first: Literal[2, 3]) -> Tensor:
+def assign_levels(boxes: Tensor, *, levels: int, law: LevelLaw, first: Literal[2, 3]) -> Tensor:
     """Each region's place in the list of pooled levels.
 
     boxes    (..., 4) ltrb px; levels: how many levels there are
@@ -73,7 +73,7 @@ def pool_regions(
 
     features        of each level (B, C, H, W); strides of each level, pixels of the input
     image           (n,) int64, 0..B - 1; -1 for a row without a region
-    boxes           (n, 4) ltrb px; levels (n,) int64, as from `levels_of`
+    boxes           (n, 4) ltrb px; levels (n,) int64, as from `assign_levels`
     side            S
     sampling_ratio  sample points along a cell's side, 1 or more
     aligned         shift by half a pixel (detectron2)
@@ -82,12 +82,12 @@ def pool_regions(
                     part in the graph, with or without regions. Fixed shapes and no host synchronisation, except on a CPU
     """
     table = features, strides, image, boxes, levels
-    if mode == "align" and in_triton(boxes):
+    if mode == "align" and uses_triton(boxes):
         from paceline.models.ops import triton_roi_align
 
         if triton_roi_align.has_form(features):
             return triton_roi_align.align_levels(*table, side, sampling_ratio, aligned)
-    if fixed_shapes(boxes):
+    if uses_static_shapes(boxes):
         align = partial(roi_align, side=side, sampling_ratio=sampling_ratio, aligned=aligned)
         return pool_fixed(*table, align if mode == "align" else partial(roi_pool, side=side))
     if mode == "align":
@@ -95,14 +95,14 @@ def pool_regions(
     return pool_cpu(*table, side=side)
 
 
-def pooling_maps(features: Sequence[Tensor]) -> list[Tensor]:
+def prepare_feature_maps(features: Sequence[Tensor]) -> list[Tensor]:
     """Convert maps to what `pool_regions` reads, once for all heads: torchvision's kernel takes contiguous float32.
 
     features  of each level (B, C, H, W)
     return    the features, except if torchvision's kernel pools them with a gradient. The gradients of all heads are then
               added in float32, and converted to the type and layout of the features once
     """
-    if not fixed_shapes(features[0]) or in_triton(features[0]) or not torch.is_grad_enabled():
+    if not uses_static_shapes(features[0]) or uses_triton(features[0]) or not torch.is_grad_enabled():
         return list(features)
     return [
         feature if feature.dtype == torch.float32 and feature.is_contiguous() else _ContiguousFloat32.apply(feature)
@@ -148,8 +148,8 @@ def align_cpu(
         members = ((levels == level) & (image >= 0)).nonzero().squeeze(1)
         edges = boxes[members].detach().float() * (1 / stride) - (0.5 if aligned else 0.0)
         height, width = feature.shape[2:]
-        column, of_column = samples(edges[:, 0], edges[:, 2], width, side, sampling_ratio, aligned)
-        row, of_row = samples(edges[:, 1], edges[:, 3], height, side, sampling_ratio, aligned)
+        column, of_column = sample_axis(edges[:, 0], edges[:, 2], width, side, sampling_ratio, aligned)
+        row, of_row = sample_axis(edges[:, 1], edges[:, 3], height, side, sampling_ratio, aligned)
         # (members, cells down, cells across, taps down, taps across)
         first = image[members].view(-1, 1, 1, 1, 1) * height
         pixel = (first + row[:, :, None, :, None]) * width + column[:, None, :, None, :]
@@ -167,7 +167,9 @@ def align_cpu(
     return result.permute(0, 3, 1, 2).to(features[0].dtype)
 
 
-def samples(low: Tensor, high: Tensor, extent: int, side: int, sampling_ratio: int, aligned: bool) -> tuple[Tensor, Tensor]:
+def sample_axis(
+    low: Tensor, high: Tensor, extent: int, side: int, sampling_ratio: int, aligned: bool
+) -> tuple[Tensor, Tensor]:
     """Along one axis, the pixels between which a cell's samples lie, and their weights.
 
     low, high  (n,) where regions begin and end, in the level's pixels
@@ -178,12 +180,12 @@ def samples(low: Tensor, high: Tensor, extent: int, side: int, sampling_ratio: i
     cell = (length / side).view(-1, 1, 1)
     number = torch.arange(side).view(1, -1, 1)
     inside = torch.arange(sampling_ratio).view(1, 1, -1) + 0.5
-    place = low.view(-1, 1, 1) + number * cell + inside * cell / sampling_ratio
+    positions = low.view(-1, 1, 1) + number * cell + inside * cell / sampling_ratio
     # Up to a pixel beyond the map a sample is its border's; further out it is 0.
-    counts = (place >= -1.0) & (place <= extent)
-    place = place.clamp(0, extent - 1)
-    before = place.floor().clamp(max=max(extent - 2, 0))
-    share = place - before
+    counts = (positions >= -1.0) & (positions <= extent)
+    positions = positions.clamp(0, extent - 1)
+    before = positions.floor().clamp(max=max(extent - 2, 0))
+    share = positions - before
     pixel = torch.stack((before, (before + 1).clamp(max=extent - 1)), dim=-1)
     weight = torch.stack((1.0 - share, share), dim=-1) * (counts.unsqueeze(-1) / sampling_ratio)
     return pixel.to(torch.int64).flatten(2), weight.flatten(2)
@@ -218,8 +220,8 @@ def pool_fixed(
     result = None
     for level, (feature, stride) in enumerate(zip(features, strides)):
         member = (levels == level) & (image >= 0)
-        place = torch.where(member.unsqueeze(1), boxes.detach().float(), FAR_AWAY)
-        regions = torch.cat((image.clamp(min=0).unsqueeze(1).float(), place), dim=1)
+        positions = torch.where(member.unsqueeze(1), boxes.detach().float(), FAR_AWAY)
+        regions = torch.cat((image.clamp(min=0).unsqueeze(1).float(), positions), dim=1)
         # In the layout that the kernel reads: of a channels_last map it would make a second copy.
         plain = feature.to(torch.float32, memory_format=torch.contiguous_format)
         part = kernel(plain, regions, scale=1 / stride)
@@ -244,15 +246,15 @@ def mask_targets(
     sampling_ratio  sample points along a cell's side; 0: as many as it has canvas pixels
     """
     count = len(canvases)
-    places = torch.arange(count, device=boxes.device, dtype=torch.float32).unsqueeze(1)
-    regions = torch.cat((places, on_canvas(boxes.float(), frames, aligned=target == "binary")), dim=1)
+    indices = torch.arange(count, device=boxes.device, dtype=torch.float32).unsqueeze(1)
+    regions = torch.cat((indices, to_canvas(boxes.float(), frames, aligned=target == "binary")), dim=1)
     shares = roi_align(
         canvases.float().unsqueeze(1), regions, side, scale=1.0, sampling_ratio=sampling_ratio or -1, aligned=False
     ).squeeze(1)
     return shares if target == "soft" else (shares >= 0.5).float()
 
 
-def on_canvas(boxes: Tensor, frames: Tensor, *, aligned: bool) -> Tensor:
+def to_canvas(boxes: Tensor, frames: Tensor, *, aligned: bool) -> Tensor:
     """Regions in canvas pixels, for a RoIAlign that is not aligned: (n, 4) ltrb, (n, 4) -> (n, 4).
 
     Such a RoIAlign takes a whole number for a pixel's middle. Canvas pixel 1 begins at the frame's corner, so its middle lies half a
@@ -263,37 +265,37 @@ def on_canvas(boxes: Tensor, frames: Tensor, *, aligned: bool) -> Tensor:
     return (boxes - corner) / pitch + (0.5 if aligned else 0.5 / pitch + 0.5)
 
 
-def cell_patches(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
+def gather_cells(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """Neighbourhoods as rows, zeros outside the map, with the gradient to the maps.
 
     levels  of each (B, C, H_l, W_l)
     image, level, row, column  (n,) int64, the place of each chosen cell
     return  (n, 9 * C) in the maps' type: row by row, column by column, channels last
     """
-    form = cell_patches_fixed if fixed_shapes(levels[0]) else cell_patches_cpu
+    form = gather_cells_fixed if uses_static_shapes(levels[0]) else gather_cells_cpu
     return form(levels, image, level, row, column)
 
 
-def cell_patches_cpu(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    parts, places = [], []
+def gather_cells_cpu(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    parts, locations = [], []
     for number, map in enumerate(levels):
         mine = (level == number).nonzero().squeeze(1)
         parts.append(_patches(map, image[mine], row[mine], column[mine]))
-        places.append(mine)
-    order = torch.cat(places).argsort()
+        locations.append(mine)
+    order = torch.cat(locations).argsort()
     return torch.cat(parts)[order]
 
 
-def cell_patches_fixed(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
+def gather_cells_fixed(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
     """The same with fixed shapes and no host synchronisation: every cell is cut out on every level."""
-    found = None
+    result = None
     for number, map in enumerate(levels):
         mine = level == number
         part = _patches(map, image, row.masked_fill(~mine, 0), column.masked_fill(~mine, 0))
         part = part.masked_fill(~mine.unsqueeze(1), 0.0)
-        found = part if found is None else found + part
-    assert found is not None
-    return found
+        result = part if result is None else result + part
+    assert result is not None
+    return result
 
 
 def _patches(map: Tensor, image: Tensor, row: Tensor, column: Tensor) -> Tensor:

@@ -71,14 +71,14 @@ class _RoIPool(torch.autograd.Function):
         ctx.facts = (features.shape, side, scale)
         if features.device.type == "meta":
             return features.new_empty((len(regions), features.shape[1], side, side))
-        pooled, places = _kernels().roi_pool(features, regions, scale, side, side)
-        ctx.save_for_backward(regions, places)
+        pooled, locations = _kernels().roi_pool(features, regions, scale, side, side)
+        ctx.save_for_backward(regions, locations)
         return pooled
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        (regions, places), (shape, side, scale) = ctx.saved_tensors, ctx.facts
-        to_features = _kernels()._roi_pool_backward(gradient.contiguous(), regions, places, scale, side, side, *shape)
+        (regions, locations), (shape, side, scale) = ctx.saved_tensors, ctx.facts
+        to_features = _kernels()._roi_pool_backward(gradient.contiguous(), regions, locations, scale, side, side, *shape)
         return to_features, None, None, None
 
 
@@ -96,8 +96,8 @@ def _kernels() -> Any:
 def _find() -> None:
     global _found
     failure: BaseException | None = None
-    found = importlib.util.find_spec("torchvision")
-    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+    result = importlib.util.find_spec("torchvision")
+    for folder in (result.submodule_search_locations or ()) if result is not None else ():
         for library in sorted(Path(folder).glob("_C*")):
             if not _there():
                 try:

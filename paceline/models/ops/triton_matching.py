@@ -85,22 +85,22 @@ def overlap_with(box, left, top, right, bottom, allowed):
 @triton.jit
 def anchors_of(anchors, eligible, image, count, BLOCK: tl.constexpr):
     """A program's anchors: their places, edges, and which of them exist and are eligible."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    exists = place < count
-    edge = anchors + 4 * place
+    location = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    exists = location < count
+    edge = anchors + 4 * location
     left, top = tl.load(edge, exists, 0.0), tl.load(edge + 1, exists, 0.0)
     right, bottom = tl.load(edge + 2, exists, 0.0), tl.load(edge + 3, exists, 0.0)
     allowed = exists
     if eligible is not None:
-        allowed = exists & (tl.load(eligible + image * count + place, exists, 0) != 0)
-    return place, left, top, right, bottom, allowed
+        allowed = exists & (tl.load(eligible + image * count + location, exists, 0) != 0)
+    return location, left, top, right, bottom, allowed
 
 
 @triton.jit
-def ranked(overlap, place):
+def ranked(overlap, location):
     """An int64 that orders by IoU, of equals the first place highest; 0 for no overlap. The bits of floats above 0 order like ints."""
     bits = overlap.to(tl.int32, bitcast=True).to(tl.int64)
-    return tl.where(overlap > 0, (bits << 32) | (LAST_PLACE - place), 0)
+    return tl.where(overlap > 0, (bits << 32) | (LAST_PLACE - location), 0)
 
 
 @triton.jit
@@ -108,12 +108,12 @@ def best_of_objects(boxes, labels, anchors, eligible, most, objects, count, BLOC
     """Raise each object's entry of `most` (B, G), zeros at first, to the highest `ranked` of its overlaps: the order of programs,
     and so of the atomics, does not matter to a maximum."""
     image = tl.program_id(1).to(tl.int64)
-    place, left, top, right, bottom, allowed = anchors_of(anchors, eligible, image, count, BLOCK)
+    location, left, top, right, bottom, allowed = anchors_of(anchors, eligible, image, count, BLOCK)
     for slot in range(objects):
         row = image * objects + slot
         if tl.load(labels + row) > 0:
             overlap = overlap_with(boxes + 4 * row, left, top, right, bottom, allowed)
-            highest = tl.max(ranked(overlap, place), axis=0)
+            highest = tl.max(ranked(overlap, location), axis=0)
             if highest > 0:
                 tl.atomic_max(most + row, highest)
 
@@ -125,8 +125,8 @@ def best_of_anchors(
 ):  # fmt: skip
     """Walk over the objects in the order of their slots, and keep what an anchor has found best so far."""
     image = tl.program_id(1).to(tl.int64)
-    place, left, top, right, bottom, allowed = anchors_of(anchors, eligible, image, count, BLOCK)
-    found = tl.zeros([BLOCK], tl.float32)
+    location, left, top, right, bottom, allowed = anchors_of(anchors, eligible, image, count, BLOCK)
+    result = tl.zeros([BLOCK], tl.float32)
     of = tl.zeros([BLOCK], tl.int32)
     if EQUAL_LAST:  # where nothing overlaps, all slots are equal
         of += tl.maximum(objects - 1, 0)
@@ -135,12 +135,12 @@ def best_of_anchors(
         row = image * objects + slot
         if tl.load(labels + row) > 0:
             overlap = overlap_with(boxes + 4 * row, left, top, right, bottom, allowed)
-            better = overlap > found
+            better = overlap > result
             if EQUAL_LAST:
-                better = (overlap >= found) & (overlap > 0)
+                better = (overlap >= result) & (overlap > 0)
             of = tl.where(better, slot, of)
-            found = tl.where(better, overlap, found)
-            rank, highest = ranked(overlap, place), tl.load(most + row)
+            result = tl.where(better, overlap, result)
+            rank, highest = ranked(overlap, location), tl.load(most + row)
             forces = rank == highest
             if EVERY:
                 forces = (rank >> 32) == (highest >> 32)
@@ -148,8 +148,8 @@ def best_of_anchors(
             if not TIE_LAST:
                 forces = forces & (by < 0)
             by = tl.where(forces, slot, by)
-    exists = place < count
-    to = image * count + place
-    tl.store(best + to, found, exists)
+    exists = location < count
+    to = image * count + location
+    tl.store(best + to, result, exists)
     tl.store(slots + to, of.to(tl.int64), exists)
     tl.store(forced + to, by, exists)

@@ -22,7 +22,7 @@ WIDE = 128  # words that a warp of the second kernel holds, four to a thread
 
 @torch.library.custom_op("paceline::keep_best", mutates_args=())
 def keep_best(boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None) -> Tensor:
-    """(..., C, 4) float32 ltrb, (..., C) bool, (..., C) int64 or None -> (..., C) bool, `keep_fixed`'s first answer."""
+    """(..., C, 4) float32 ltrb, (..., C) bool, (..., C) int64 or None -> (..., C) bool, `nms_fixed`'s first answer."""
     kept = torch.empty_like(valid, memory_format=torch.contiguous_format)
     if not kept.numel():
         return kept
@@ -72,9 +72,9 @@ def walk(valid, beats, kept, count, words, WIDTH: tl.constexpr):
     column, bit = tl.arange(0, WIDTH), tl.arange(0, 32)
     beaten = tl.zeros([WIDTH], tl.int32)
     for word in range(words):
-        place = 32 * word + bit
-        here = place < count
-        enters = (tl.load(valid + start + place, here, 0) != 0).to(tl.int32)
+        location = 32 * word + bit
+        here = location < count
+        enters = (tl.load(valid + start + location, here, 0) != 0).to(tl.int32)
         # Only kept boxes suppress: those that do not enter count as beaten from the start.
         out = ~tl.sum(enters << bit, axis=0) | tl.sum(tl.where(column == word, beaten, 0), axis=0)
         for one in tl.static_range(32):
@@ -85,4 +85,4 @@ def walk(valid, beats, kept, count, words, WIDTH: tl.constexpr):
             row = beats + (start + 32 * word + one) * words
             end = tl.where((out >> one) & 1 == 0, words, 0)  # a box that goes suppresses nothing
             beaten = beaten | tl.load(row + column, (column > word) & (column < end), 0)
-        tl.store(kept + start + place, (out >> bit) & 1 == 0, here)
+        tl.store(kept + start + location, (out >> bit) & 1 == 0, here)

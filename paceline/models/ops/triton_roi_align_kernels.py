@@ -40,12 +40,12 @@ def begin_and_cell(low, high, scale, SIDE: tl.constexpr, ALIGNED: tl.constexpr):
 @triton.jit
 def sample(begin, cell, number, one, extent, RATIO: tl.constexpr):
     """A cell's sample `one` along one axis: the two pixels it lies between, the weights of both, and whether it counts."""
-    place = begin + number * cell + over((one + 0.5) * cell, RATIO)
+    location = begin + number * cell + over((one + 0.5) * cell, RATIO)
     # Up to a pixel beyond the map a sample is its border's; further out it is 0.
-    counts = (place >= -1.0) & (place <= extent)
-    place = tl.where(counts, tl.maximum(place, 0.0), 0.0)
-    before = tl.minimum(place.to(tl.int32), extent - 1)
-    share = tl.where(before == extent - 1, 0.0, place - before)
+    counts = (location >= -1.0) & (location <= extent)
+    location = tl.where(counts, tl.maximum(location, 0.0), 0.0)
+    before = tl.minimum(location.to(tl.int32), extent - 1)
+    share = tl.where(before == extent - 1, 0.0, location - before)
     return before, tl.minimum(before + 1, extent - 1), 1.0 - share, share, counts
 
 
@@ -84,8 +84,8 @@ def pool(
                 value += (to_below * to_behind)[:, None] * fourth.to(tl.float32)
                 total += value
     total = over(total, RATIO * RATIO)
-    place = (region * SIDE * SIDE + number)[:, None] * channels + channel[None, :]
-    tl.store(output + place, total, (number < SIDE * SIDE)[:, None] & real)
+    location = (region * SIDE * SIDE + number)[:, None] * channels + channel[None, :]
+    tl.store(output + location, total, (number < SIDE * SIDE)[:, None] & real)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -94,15 +94,15 @@ def by_map(image, levels, order, spans, count, pooled, ROWS: tl.constexpr):
 
     A map is one level of one image; pooled: levels of an image
     """
-    own, place = tl.program_id(0), tl.arange(0, ROWS)
+    own, location = tl.program_id(0), tl.arange(0, ROWS)
     start = 0
     for begin in range(0, count, ROWS):
-        row = begin + place
+        row = begin + location
         of = tl.load(image + row, row < count, -1)
         start += tl.sum(((of >= 0) & (of * pooled + tl.load(levels + row, row < count, 0) < own)).to(tl.int32), axis=0)
     end = start
     for begin in range(0, count, ROWS):
-        row = begin + place
+        row = begin + location
         of = tl.load(image + row, row < count, -1)
         mine = ((of >= 0) & (of * pooled + tl.load(levels + row, row < count, 0) == own)).to(tl.int32)
         tl.store(order + end + tl.cumsum(mine, axis=0) - 1, row, mine > 0)
@@ -198,5 +198,5 @@ def gather(
                     total += weight[:, None] * value.to(tl.float32)
             next = tl.min(tl.where(touches & (member > next), member, MEMBERS), axis=0)
     total = over(total, RATIO * RATIO)
-    place = ((image * height + row) * width + column)[:, None] * channels + channel[None, :]
-    tl.store(map + place, total, ((row < height) & (column < width))[:, None] & real[None, :])
+    location = ((image * height + row) * width + column)[:, None] * channels + channel[None, :]
+    tl.store(map + location, total, ((row < height) & (column < width))[:, None] & real[None, :])

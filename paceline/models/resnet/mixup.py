@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 
-def partners_of(values: Tensor) -> Tensor:
+def swap_partners(values: Tensor) -> Tensor:
     """(B, ...) -> (B, ...): at each place what its partner has. B is even."""
     return values.unflatten(0, (-1, 2)).flip(1).flatten(0, 1)
 
 
-def mixed_images(images: Tensor, boxes: Tensor, shares: Tensor) -> Tensor:
+def mix_images(images: Tensor, boxes: Tensor, shares: Tensor) -> Tensor:
     """Each image with its share of the partner's pixels inside its box.
 
     images  (B, C, H, W), any floating type
@@ -29,10 +29,10 @@ def mixed_images(images: Tensor, boxes: Tensor, shares: Tensor) -> Tensor:
     columns, rows = (across >= left) & (across < right), (down >= top) & (down < bottom)
     inside = rows[:, None, :, None] & columns[:, None, None, :]
     # lerp gives the exact pixels of one of the two where the weight is 0 or 1.
-    return images.lerp(partners_of(images), inside * shares.to(images.dtype)[:, None, None, None])
+    return images.lerp(swap_partners(images), inside * shares.to(images.dtype)[:, None, None, None])
 
 
-def partners_share(boxes: Tensor, shares: Tensor, pixels: int) -> Tensor:
+def mixed_fraction(boxes: Tensor, shares: Tensor, pixels: int) -> Tensor:
     """(B,) float32: the part of each image that is its partner's, and so the weight of the partner's label. pixels: H times W."""
     left, top, right, bottom = boxes.unbind(1)
     return shares * ((right - left) * (bottom - top) / pixels)

@@ -12,13 +12,13 @@ from typing import Literal
 from torch import Tensor, nn
 
 from paceline.data.batch import Batch, MixedBatch
-from paceline.models.backbones.base import Trunk
-from paceline.models.layers.common import Normalise
+from paceline.models.backbones.base import Backbone
+from paceline.models.layers.common import Normalize
 from paceline.models.resnet.loss import Smoothing, smoothed_cross_entropy
-from paceline.models.resnet.mixup import mixed_images, partners_of, partners_share
+from paceline.models.resnet.mixup import mix_images, mixed_fraction, swap_partners
 
 
-class Classifier(nn.Module):
+class ClassifierWithLoss(nn.Module):
     """Normalisation, network and loss in one, so that data parallel and the compiler see a whole step's forward."""
 
     mixes = True  # the photos of a MixedBatch
@@ -26,7 +26,7 @@ class Classifier(nn.Module):
 
     def __init__(
         self,
-        network: Trunk,
+        network: Backbone,
         *,
         mean: Sequence[float],
         std: Sequence[float],
@@ -43,7 +43,7 @@ class Classifier(nn.Module):
         class_weights  (K,) float32, in whose place the task's are copied; None: there are none
         """
         super().__init__()
-        self.normalise = Normalise(mean, std, channels=channels)
+        self.normalize = Normalize(mean, std, channels=channels)
         self.network = network
         self.smoothing = smoothing
         self.convention: Smoothing = convention
@@ -59,15 +59,15 @@ class Classifier(nn.Module):
         logits = self.predict(batch)
         losses = self._losses(logits, batch.labels)
         if isinstance(batch, MixedBatch):
-            share = partners_share(batch.boxes, batch.shares, math.prod(batch.images.shape[2:]))
-            losses = losses.lerp(self._losses(logits, partners_of(batch.labels)), share)
+            share = mixed_fraction(batch.boxes, batch.shares, math.prod(batch.images.shape[2:]))
+            losses = losses.lerp(self._losses(logits, swap_partners(batch.labels)), share)
         return {"loss": losses.sum()}
 
     def predict(self, batch: Batch) -> Tensor:
         """-> (B, K) float32 logits, of a MixedBatch for its mixed photos."""
-        images = self.normalise(batch.images)
+        images = self.normalize(batch.images)
         if isinstance(batch, MixedBatch):
-            images = mixed_images(images, batch.boxes, batch.shares)
+            images = mix_images(images, batch.boxes, batch.shares)
         return self.network.classify(images)
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -16,21 +16,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.resnet import PhotoRecipe, mixes
-from paceline.data.batch import Batch, MixedBatch, MixedClass, labelled_batch, plain_images
+from paceline.config.resnet import PhotoRecipe, has_mixing
+from paceline.data.batch import Batch, MixedBatch, MixedClass, gray_images, labeled_batch
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import Shape
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import Draw, draw_evaluation_photo, draw_training_photo
-from paceline.models.batch_shapes import Fit, OneShape
-from paceline.models.datamodule import DataModule, spread
-from paceline.models.metrics.bootstrap import accuracy_draws
-from paceline.models.metrics.top_k import TopKScore, check_every_image_once, unpack
-from paceline.models.resnet.mixup import mixed_images, partners_share
-from paceline.models.resnet.module import Classifier
-from paceline.models.task import Evaluation, Evaluator
+from paceline.data.transforms.sample import SampleSpec, evaluation_spec, sample_training_spec
+from paceline.models.batch_shapes import ResizedShape, SquareShapes
+from paceline.models.datamodule import DataModule, select_evenly
+from paceline.models.metrics.bootstrap import resample_accuracy
+from paceline.models.metrics.top_k import TopKScore, check_every_image_once, unpack_top_k
+from paceline.models.resnet.mixup import mix_images, mixed_fraction
+from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.task import EvalResult, Evaluator
 
 
 class ClassificationEvaluator(Evaluator):
@@ -40,9 +40,9 @@ class ClassificationEvaluator(Evaluator):
         """An empty score."""
         return TopKScore()
 
-    def summarise(self, packed: Sequence[bytes]) -> Evaluation:
+    def summarize(self, packed: Sequence[bytes]) -> EvalResult:
         """top1 and top5 over all ranks' photos, and each photo's best five classes."""
-        result = unpack(packed)
+        result = unpack_top_k(packed)
         check_every_image_once(result.indices, self.data.val_numbers)
         images = [
             {
@@ -56,13 +56,13 @@ class ClassificationEvaluator(Evaluator):
         predictions = {"kind": "classification", "classes": list(self.data.classes), "images": images}
         right = {f"top{k}": result.right(k) for k in (1, 5)}
         metrics = {f"top{k}": result.accuracy(k) for k in (1, 5)}
-        return Evaluation(metrics, len(result.indices), predictions, draws=partial(accuracy_draws, right))
+        return EvalResult(metrics, len(result.indices), predictions, draws=partial(resample_accuracy, right))
 
 
 class ClassificationData(DataModule):
     """Photos with one class each; see `DataModule` for what each method promises."""
 
-    batch, evaluator = staticmethod(labelled_batch), ClassificationEvaluator
+    batch, evaluator = staticmethod(labeled_batch), ClassificationEvaluator
 
     def __init__(self, recipe: PhotoRecipe, manifest: Manifest, limits: tuple[int, int]) -> None:
         super().__init__(recipe, manifest, limits)
@@ -76,52 +76,52 @@ class ClassificationData(DataModule):
         photo = recipe.input
         self.weigh(np.bincount(self.train_index.labels[self.train_numbers], minlength=len(self.classes)))
         order = self.sampled(np.arange(self.train_images), self.train_index.labels[self.train_numbers])
-        self.shapes = OneShape(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed, order=order)
+        self.shapes = SquareShapes(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed, order=order)
 
     def set_up(self, model: nn.Module) -> None:
         """As `DataModule.set_up`. Raises RecipeError where photos are to be mixed and the network does not mix them."""
         super().set_up(model)
-        if mixes(self.recipe.input) and not getattr(model, "mixes", False):
+        if has_mixing(self.recipe.input) and not getattr(model, "mixes", False):
             raise RecipeError(
                 f"--input.mixup and --input.cutmix: {type(model).__name__} does not mix photos. Leave both at 0, or mix as "
-                "paceline.models.resnet.module.Classifier does, and set its `mixes`."
+                "paceline.models.resnet.module.ClassifierWithLoss does, and set its `has_mixing`."
             )
 
     @staticmethod
     def made_up(recipe: PhotoRecipe, images: int, shape: Shape, slots: int) -> Batch:
         """Black photos of class 0; mixed, half of each is its partner's."""
         half = MixedClass(0, (0, 0, shape[1], shape[0]), 0.5)
-        labels = [half] * images if mixes(recipe.input) else [0] * images
-        return labelled_batch(plain_images(images, shape), labels, torch.zeros(images, dtype=torch.int64))
+        labels = [half] * images if has_mixing(recipe.input) else [0] * images
+        return labeled_batch(gray_images(images, shape), labels, torch.zeros(images, dtype=torch.int64))
 
     @staticmethod
-    def draw_eval(recipe: PhotoRecipe, header: Header, name: str, shape: Shape) -> Draw:
+    def draw_eval(recipe: PhotoRecipe, header: Header, name: str, shape: Shape) -> SampleSpec:
         """The centre of a photo, of class 0."""
-        return draw_evaluation_photo(header, name, 0, recipe.input)
+        return evaluation_spec(header, name, 0, recipe.input)
 
-    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+    def draw_train(self, fit: ResizedShape, epoch: int, index: int, header: Header, name: str) -> SampleSpec:
         """RandomResizedCrop, flip, augmentation and mixing."""
-        random = SampleRandom(self.recipe.seed, epoch, index)
-        return draw_training_photo(header, name, int(self.train_index.labels[index]), random, self.recipe.input)
+        random = SampleRng(self.recipe.seed, epoch, index)
+        return sample_training_spec(header, name, int(self.train_index.labels[index]), random, self.recipe.input)
 
     def samples_of_step(self, step: int) -> Iterator[tuple[np.ndarray, Any]]:
         """As `DataModule.samples_of_step`; mixed with their partners, and the label says with what."""
         samples = super().samples_of_step(step)
-        if not mixes(self.recipe.input):
+        if not has_mixing(self.recipe.input):
             yield from samples
             return
         for pair in zip(samples, samples):
             images = torch.from_numpy(np.stack([pixels for pixels, _ in pair])).permute(0, 3, 1, 2)
             labels = [label for _, label in pair]
-            batch = labelled_batch(images, labels, torch.zeros(2, dtype=torch.int64))
+            batch = labeled_batch(images, labels, torch.zeros(2, dtype=torch.int64))
             assert isinstance(batch, MixedBatch)
-            mixed = mixed_images(images.float(), batch.boxes, batch.shares).round().byte().permute(0, 2, 3, 1).numpy()
-            shares = partners_share(batch.boxes, batch.shares, math.prod(images.shape[2:])).tolist()
+            mixed = mix_images(images.float(), batch.boxes, batch.shares).round().byte().permute(0, 2, 3, 1).numpy()
+            shares = mixed_fraction(batch.boxes, batch.shares, math.prod(images.shape[2:])).tolist()
             names = [self.classes[label.label] for label in labels]
             for pixels, own, other, share in zip(mixed, names, names[::-1], shares):
                 yield pixels, f"{own} {1 - share:.0%}, {other}"
 
-    def draw_val(self, fit: Fit, _: int, index: int, header: Header, name: str) -> Draw:
+    def draw_val(self, fit: ResizedShape, _: int, index: int, header: Header, name: str) -> SampleSpec:
         """As `DataModule.draw_val`, with its class."""
         return super().draw_val(fit, 0, index, header, name)._replace(label=int(self.val_index.labels[index]))
 
@@ -133,14 +133,14 @@ class ClassificationData(DataModule):
 # Letters: N views   C features   K classes
 
 # Views of a photo, as its first epochs draw them; views in all; photos of a forward.
-VIEWS, MOST_VIEWS, FORWARD = 2, 8192, 32
+VIEWS, MAX_VIEWS, FORWARD = 2, 8192, 32
 PENALTY, ITERATIONS = 0.01, 100
 
 
 @torch.no_grad()
-def fit_head(data: ClassificationData, model: Classifier) -> str:
+def fit_linear_probe(data: ClassificationData, model: ClassifierWithLoss) -> str:
     """Fit the model's `fc` in place; -> what was done, in words. It depends only on weights, recipe and data."""
-    photos = spread(data.train_images, min(data.train_images, MOST_VIEWS // VIEWS))
+    photos = select_evenly(data.train_images, min(data.train_images, MAX_VIEWS // VIEWS))
     device = model.network.fc.weight.device
     wanted = [(epoch, int(number)) for epoch in range(VIEWS) for number in photos]
     labels = torch.tensor([int(data.train_index.labels[data.train_numbers[number]]) for _, number in wanted])
@@ -150,7 +150,7 @@ def fit_head(data: ClassificationData, model: Classifier) -> str:
     for first in range(0, len(wanted), FORWARD):
         pixels = np.stack([data.sample(epoch, number)[0] for epoch, number in wanted[first : first + FORWARD]])
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).to(device)
-        parts.append(model.network.pooled(model.normalise(images)).double().cpu())
+        parts.append(model.network.pooled(model.normalize(images)).double().cpu())
     model.train(training)
     features = torch.cat(parts)
     weight, bias = linear_probe(features, labels, len(data.classes))

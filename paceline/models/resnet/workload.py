@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.errors import RecipeError
-from paceline.config.plan import Plan
-from paceline.config.resnet import PhotoInput, PhotoRecipe, ResNetModel, check_classification, mixes
-from paceline.models.workload import NetworkFactory, Reporting, Workload
+from paceline.config.plan import BatchPlan
+from paceline.config.resnet import ImageInput, PhotoRecipe, ResNetModel, check_classification, has_mixing
+from paceline.models.workload import NetworkFactory, Reporting, WorkloadSpec
 
 if TYPE_CHECKING:
     import torch
 
     from paceline.models.datamodule import DataModule
-    from paceline.models.resnet.module import Classifier
+    from paceline.models.resnet.module import ClassifierWithLoss
     from paceline.models.weights.classes import Labels
     from paceline.models.weights.load import WeightReport
 
@@ -27,9 +27,9 @@ class ResNetNetwork(NetworkFactory):
     def check(self, recipe: PhotoRecipe) -> None:
         check_classification(recipe)
 
-    def check_plan(self, recipe: PhotoRecipe, plan: Plan) -> None:
+    def check_plan(self, recipe: PhotoRecipe, plan: BatchPlan) -> None:
         """Raises RecipeError where photos that are mixed with each other would lie in two forwards."""
-        if mixes(recipe.input) and plan.images_per_forward % 2:
+        if has_mixing(recipe.input) and plan.images_per_forward % 2:
             raise RecipeError(
                 f"--input.mixup {recipe.input.mixup:g} --input.cutmix {recipe.input.cutmix:g}: pairs of photos of a forward are "
                 f"mixed, and a forward holds {plan.images_per_forward}. Use fewer ranks, or other images a forward: "
@@ -39,24 +39,24 @@ class ResNetNetwork(NetworkFactory):
     def eval_shape(self, recipe: PhotoRecipe, height: int, width: int) -> tuple[int, int]:
         return recipe.input.eval_size, recipe.input.eval_size
 
-    def build(self, recipe: PhotoRecipe, classes: int) -> Classifier:
+    def build(self, recipe: PhotoRecipe, classes: int) -> ClassifierWithLoss:
         import torch
 
-        from paceline.models.backbones.base import Form
-        from paceline.models.backbones.factory import make_trunk
-        from paceline.models.layers.batch_norm import batch_norms
-        from paceline.models.resnet.module import Classifier
+        from paceline.models.backbones.base import BackboneSpec
+        from paceline.models.backbones.factory import build_backbone
+        from paceline.models.layers.batch_norm import list_batch_norms
+        from paceline.models.resnet.module import ClassifierWithLoss
 
         net, photo = recipe.model, recipe.input
-        trunk = make_trunk(net, Form(norm=net.norm, stem=net.stem, stem_channels=net.stem_channels))
-        if net.first_head == "fitted" and any(norm.training for norm in batch_norms(trunk.train())):
+        backbone = build_backbone(net, BackboneSpec(norm=net.norm, stem=net.stem, stem_channels=net.stem_channels))
+        if net.first_head == "fitted" and any(norm.training for norm in list_batch_norms(backbone.train())):
             raise RecipeError(
                 "--model.first-head fitted: it is fitted behind the trunk's own statistics, and training would use its batches' "
                 "in their place, behind which it answers at random. Add --model.norm frozen."
             )
-        trunk.add_classes(classes)
-        return Classifier(
-            trunk,
+        backbone.add_classes(classes)
+        return ClassifierWithLoss(
+            backbone,
             mean=photo.mean,
             std=photo.std,
             channels=net.stem_channels,
@@ -66,7 +66,7 @@ class ResNetNetwork(NetworkFactory):
             class_weights=torch.ones(classes) if net.class_weights == "balanced" else None,
         )
 
-    def initialise(self, recipe: PhotoRecipe, model: Any, generator: torch.Generator) -> None:
+    def initialize(self, recipe: PhotoRecipe, model: Any, generator: torch.Generator) -> None:
         settings = recipe.model
         model.network.draw(settings.init, generator, zero_init_last_gamma=settings.zero_init_last_gamma)
 
@@ -84,7 +84,7 @@ def photo_data() -> type[DataModule]:
     return ClassificationData
 
 
-RESNET = Workload(
+RESNET = WorkloadSpec(
     about="ResNet: classes of photos",
     start="resnet50-tiny",
     layout="train/CLASS/*.jpg and val/CLASS/*.jpg",
@@ -93,7 +93,7 @@ RESNET = Workload(
     finds_objects=False,
     photos_at_once=32,
     model=ResNetModel(),
-    input=PhotoInput(),
+    input=ImageInput(),
     network=ResNetNetwork(),
     data=photo_data,
     reporting=Reporting("top1", ("top1", "top5"), "classification.html.jinja", benchmark="resnet", ruleset="4.0.0"),

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from paceline.config.ssd import SSDModel
 from paceline.data.batch import DIVIDE_BY, Batch, DetectionBatch
-from paceline.models.layers.common import Normalise
+from paceline.models.layers.common import Normalize
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh, to_ltrb
-from paceline.models.ops.dispatch import fixed_shapes
+from paceline.models.ops.dispatch import uses_static_shapes
 from paceline.models.ops.matching import Positive, Tie, match
 from paceline.models.ssd.model import SSD
-from paceline.models.ssd.postprocess import ssd_detections
+from paceline.models.ssd.postprocess import postprocess_ssd
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SSDLosses:
     positives: Tensor  # (B,) int64, P
 
 
-def per_image(losses: SSDLosses) -> tuple[Tensor, Tensor]:
+def normalize_per_image(losses: SSDLosses) -> tuple[Tensor, Tensor]:
     """Classification and localisation (B,) divided by each image's positives; 0 where an image has none.
 
     Their sum's mean over images is the reference's loss.
@@ -81,18 +81,18 @@ def ssd_loss(
     targets = labels.gather(1, slots).masked_fill_(~positives, 0)
     background = background_loss(logits.detach())
     if gamma is None:
-        chosen = positives | hardest(background, ~positives, (count * negatives).to(torch.int64))
+        chosen = positives | select_hardest(background, ~positives, (count * negatives).to(torch.int64))
     else:
         chosen = (count > 0).unsqueeze(1).expand_as(positives)
     logsumexp = background + logits[..., 0].detach()
     factors = None if weights is None else weights[targets]
-    classification = ChosenCrossEntropy.apply(logits, logsumexp, targets, chosen, factors, gamma or 0.0)
+    classification = HardNegativeCrossEntropy.apply(logits, logsumexp, targets, chosen, factors, gamma or 0.0)
     return SSDLosses(classification, box_loss(deltas.float(), boxes, slots, positives, anchors), count)
 
 
 def background_loss(logits: Tensor) -> Tensor:
     """Cross-entropy of each default box if it were background: (B, A, K + 1) -> (B, A) float32, without a graph."""
-    if fixed_shapes(logits):
+    if uses_static_shapes(logits):
         return -logits.log_softmax(dim=2, dtype=torch.float32)[..., 0]
     # One image's probabilities fit into the cache.
     losses = logits.new_empty(logits.shape[:2], dtype=torch.float32)
@@ -101,14 +101,14 @@ def background_loss(logits: Tensor) -> Tensor:
     return losses
 
 
-def hardest(losses: Tensor, candidates: Tensor, wanted: Tensor) -> Tensor:
+def select_hardest(losses: Tensor, candidates: Tensor, wanted: Tensor) -> Tensor:
     """(B, A) bool: the `wanted` (B,) candidates of highest loss, or all where there are fewer. Of equals the first are taken.
 
     losses      (B, A) float32, 0 or more; candidates (B, A) bool
     """
     losses = losses.masked_fill(~candidates, -1.0)
     wanted = wanted.minimum(candidates.sum(dim=1)).unsqueeze(1)
-    if fixed_shapes(losses):
+    if uses_static_shapes(losses):
         # Not as below: torch 2.11 cannot compile a cumulative sum whose rows are padded.
         order = losses.sort(dim=1, descending=True, stable=True).indices
         return torch.zeros_like(candidates).scatter(1, order, torch.arange(losses.shape[1], device=losses.device) < wanted)
@@ -127,7 +127,7 @@ def box_loss(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tensor, an
 
     deltas  (B, A, 4) float32, boxes (B, G, 4) ltrb, slots and positives (B, A) from `match`, anchors (A, 4) cxcywh
     """
-    form = box_loss_fixed if fixed_shapes(deltas) else box_loss_cpu
+    form = box_loss_fixed if uses_static_shapes(deltas) else box_loss_cpu
     return form(deltas, boxes, slots, positives, anchors)
 
 
@@ -145,7 +145,7 @@ def box_loss_fixed(deltas: Tensor, boxes: Tensor, slots: Tensor, positives: Tens
     return wrong.masked_fill(~positives, 0.0).sum(dim=1)
 
 
-class ChosenCrossEntropy(torch.autograd.Function):
+class HardNegativeCrossEntropy(torch.autograd.Function):
     """Sum of the chosen default boxes' cross-entropy or focal loss, whose gradient is computed straight from the logits.
 
     Another cross-entropy changes both methods; a further term beside it is plain autograd.
@@ -175,7 +175,7 @@ class ChosenCrossEntropy(torch.autograd.Function):
         logits, logsumexp, targets, chosen, slopes = ctx.saved_tensors
         weight = grads[0].unsqueeze(1) * chosen
         weight = weight if slopes is None else weight * slopes
-        if fixed_shapes(logits):
+        if uses_static_shapes(logits):
             return softmax_minus_one_hot(logits, logsumexp, targets, weight), None, None, None, None, None
         rows = chosen.nonzero(as_tuple=True)
         grad = torch.zeros_like(logits)
@@ -190,7 +190,7 @@ def softmax_minus_one_hot(logits: Tensor, logsumexp: Tensor, targets: Tensor, we
     return grad.scatter_(-1, index, grad.gather(-1, index) - weight).to(logits.dtype)
 
 
-class Detector(nn.Module):
+class SSDWithLoss(nn.Module):
     """Normalisation, network, matching and loss in one, so that data parallel and the compiler see a whole forward."""
 
     anchors: Tensor
@@ -217,7 +217,7 @@ class Detector(nn.Module):
         class_weights  (K + 1,) float32, in whose place the task's are copied; None: there are none
         """
         super().__init__()
-        self.normalise = Normalise(mean, std)
+        self.normalize = Normalize(mean, std)
         self.network = network
         self.settings = settings
         knobs = settings.detect
@@ -238,7 +238,7 @@ class Detector(nn.Module):
         """
         assert isinstance(batch, DetectionBatch)
         settings = self.settings
-        logits, deltas = self.network(self.normalise(batch.images))
+        logits, deltas = self.network(self.normalize(batch.images))
         losses = ssd_loss(
             logits,
             deltas,
@@ -258,7 +258,7 @@ class Detector(nn.Module):
         if settings.loss_over == "batch":
             classes, boxes = losses.classification.sum(), losses.localisation.sum()
             return {"loss": classes + boxes, "class": classes, "box": boxes, DIVIDE_BY: losses.positives.sum()}
-        classes, boxes = (part.sum() for part in per_image(losses))
+        classes, boxes = (part.sum() for part in normalize_per_image(losses))
         return {"loss": classes + boxes, "class": classes, "box": boxes}
 
     def predict(self, batch: Batch) -> Tensor:
@@ -267,8 +267,8 @@ class Detector(nn.Module):
         Empty places are zeros.
         """
         knobs = self.settings.detect
-        logits, deltas = self.network(self.normalise(batch.images))
-        return ssd_detections(
+        logits, deltas = self.network(self.normalize(batch.images))
+        return postprocess_ssd(
             logits.float(),
             deltas.float(),
             self.anchors,

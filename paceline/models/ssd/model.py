@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from paceline._utils.errors import RecipeError
 from paceline.config.resnet import Padding
 from paceline.config.ssd import Frozen, NewBias
-from paceline.models.backbones.base import Part, Trunk, initialise
+from paceline.models.backbones.base import Backbone, Part, init_weights
 from paceline.models.backbones.fpn import FPN
 from paceline.models.backbones.resnet import pad_for_stride
-from paceline.models.layers.batch_norm import BatchNorm, relu_of
+from paceline.models.layers.batch_norm import BatchNorm, norm_add_relu
 from paceline.models.layers.common import Conv2d
 
 STRIDE = 8
@@ -51,10 +51,10 @@ class ExtraBlock(nn.Module):
 
     def forward(self, map: Tensor) -> Tensor:
         """(B, channels, H, W) -> (B, outputs, about H / 2, W / 2), or H - 2, W - 2 without stride."""
-        map = relu_of(self.reduce_bn, self.reduce(map))
+        map = norm_add_relu(self.reduce_bn, self.reduce(map))
         if self.pads_end:
             map = pad_for_stride(map)
-        return relu_of(self.bn, self.conv(map))
+        return norm_add_relu(self.bn, self.conv(map))
 
 
 class SeparateHead(nn.Module):
@@ -93,11 +93,11 @@ def _by_box(channels: Tensor, values: int) -> Tensor:
 
 
 class SSD(nn.Module):
-    """Trunk, extras and heads. Weights come from `initialise_ssd`, or from a file."""
+    """Trunk, extras and heads. Weights come from `init_ssd`, or from a file."""
 
     def __init__(
         self,
-        trunk: Trunk,
+        backbone: Backbone,
         classes: int,
         *,
         cells: Sequence[int],
@@ -113,9 +113,9 @@ class SSD(nn.Module):
         bn_momentum: float = 0.1,
     ) -> None:
         """
-        trunk         its coarsest map has stride 8; with a pyramid 32
+        backbone      its coarsest map has stride 8; with a pyramid 32
         classes       K, without background
-        cells         of each level's side: paceline.config.ssd.grids(size)
+        cells         of each level's side: paceline.config.ssd.grid_sizes(size)
         boxes_a_cell  n_l of each level
         padding       of extra layers that halve a map; end: an even side is padded at its end alone, as TensorFlow's SAME is
         extras        channels of the first two extra maps; the further ones have half
@@ -124,15 +124,15 @@ class SSD(nn.Module):
         """
         super().__init__()
         wanted = PYRAMID_STRIDES if pyramid else (STRIDE,)
-        if not set(wanted) <= set(trunk.strides) or trunk.strides[-1] != wanted[-1]:
+        if not set(wanted) <= set(backbone.strides) or backbone.strides[-1] != wanted[-1]:
             needed = f"the pyramid needs {list(wanted)}" if pyramid else f"default boxes need one of {STRIDE}"
-            raise RecipeError(f"--model.trunk: this one has maps of stride {trunk.strides}, and {needed}.")
-        self.trunk, self.side = trunk, cells[0]
+            raise RecipeError(f"--model.trunk: this one has maps of stride {backbone.strides}, and {needed}.")
+        self.trunk, self.side = backbone, cells[0]
         # The last of a stride: a ResNet that keeps stride 8 has two maps of it.
-        self.places = [max(place for place, of_map in enumerate(trunk.strides) if of_map == stride) for stride in wanted]
-        channels = [trunk.channels[-1]]
+        self.places = [max(index for index, of_map in enumerate(backbone.strides) if of_map == stride) for stride in wanted]
+        channels = [backbone.channels[-1]]
         if pyramid:
-            inputs, norm = [trunk.channels[place] for place in self.places], "batch" if extras_norm else "none"
+            inputs, norm = [backbone.channels[index] for index in self.places], "batch" if extras_norm else "none"
             self.fpn = FPN(inputs, pyramid, norm=norm, top="pool", eps=bn_eps)
             channels = [pyramid] * len(wanted)
         blocks = []
@@ -151,12 +151,12 @@ class SSD(nn.Module):
             SeparateHead(count, boxes, outputs) if heads == "separate" else FusedHead(count, boxes, outputs, head_multiple)
             for count, boxes in zip(channels, boxes_a_cell)
         )
-        trunk.freeze(FROZEN[frozen])
+        backbone.freeze(FROZEN[frozen])
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) normalised -> class logits (B, A, K + 1) and deltas (B, A, 4), in the network's own type."""
         stages = self.trunk(images)
-        maps = [stages[place] for place in self.places]
+        maps = [stages[index] for index in self.places]
         if len(maps) > 1:
             maps = [F.relu(map, inplace=True) for map in self.fpn.merge(maps)[0]]
         if maps[0].shape[-1] != self.side:
@@ -166,12 +166,12 @@ class SSD(nn.Module):
             )
         for block in self.extras:
             maps.append(block(maps[-1]))
-        found = [head(map) for head, map in zip(self.heads, maps)]
-        return torch.cat([logits for logits, _ in found], 1), torch.cat([deltas for _, deltas in found], 1)
+        results = [head(map) for head, map in zip(self.heads, maps)]
+        return torch.cat([logits for logits, _ in results], 1), torch.cat([deltas for _, deltas in results], 1)
 
 
 @torch.no_grad()
-def initialise_ssd(
+def init_ssd(
     model: SSD, generator: torch.Generator, *, zero_init_last_gamma: bool = False, new_bias: NewBias = "uniform"
 ) -> None:
     """First weights: a ResNet trunk as torchvision's; pyramid, extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)) or zero.
@@ -179,7 +179,7 @@ def initialise_ssd(
     The class and box parts of a fused head are drawn separately, so both kinds of head start from one distribution.
     Source: MLPerf reference SSD (_init_weights), System A's initializer.
     """
-    initialise(model.trunk, "torchvision", generator, zero_init_last_gamma=zero_init_last_gamma)
+    init_weights(model.trunk, "torchvision", generator, zero_init_last_gamma=zero_init_last_gamma)
     added = [*model.extras.modules(), *(model.fpn.modules() if len(model.places) > 1 else ())]
     for module in added:
         if isinstance(module, Conv2d):

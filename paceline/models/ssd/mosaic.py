@@ -18,19 +18,19 @@ import numpy as np
 
 from paceline.config.ssd import BoxInput
 from paceline.data.batch import Objects
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.color_jitter import draw_colour
-from paceline.data.transforms.crop import Window
-from paceline.data.transforms.exif import turned_boxes
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.color_jitter import sample_color_jitter
+from paceline.data.transforms.crop import CropWindow
+from paceline.data.transforms.exif import rotate_boxes
 from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import Draw, Other, draw_turn
-from paceline.models.ssd.transforms import LEAST_SIDE, boxes_in, crop_law, inside
+from paceline.data.transforms.sample import PartnerSample, SampleSpec, sample_orientation
+from paceline.models.ssd.transforms import MIN_SIDE, choose_resize_method, clip_boxes_to_crop, clip_to_edges
 
 PHOTOS = 4
-CENTRE = (0.3, 0.7)  # where the picture is divided, as shares of its sides
+CENTER = (0.3, 0.7)  # where the picture is divided, as shares of its sides
 
 
-class Photo(NamedTuple):
+class MosaicImage(NamedTuple):
     """One photo and its boxes."""
 
     number: int  # in its index
@@ -40,37 +40,37 @@ class Photo(NamedTuple):
     classes: np.ndarray  # (n,) int, 1..K
 
 
-def draw_mosaic(photos: Sequence[Photo], random: SampleRandom, settings: BoxInput) -> Draw:
+def sample_mosaic(photos: Sequence[MosaicImage], random: SampleRng, settings: BoxInput) -> SampleSpec:
     """The sample of the first of PHOTOS photos, with the others and the Objects of all that stay, for an input of (S, S)."""
     size = settings.size
-    x, y = (round(size * random.uniform(*CENTRE)) for _ in range(2))
+    x, y = (round(size * random.uniform(*CENTER)) for _ in range(2))
     parts = ((0, 0, y, x), (0, x, y, size - x), (y, 0, size - y, x), (y, x, size - y, size - x))
     first, *others = (_draw_part(photo, part, random, settings) for photo, part in zip(photos, parts, strict=True))
     of_all = [first.label, *(draw.label for draw in others)]
     return first._replace(
         label=Objects(*(np.concatenate([getattr(each, name) for each in of_all]) for name in ("boxes", "classes"))),
-        others=tuple(Other(photo.number, draw) for photo, draw in zip(photos[1:], others)),
+        others=tuple(PartnerSample(photo.number, draw) for photo, draw in zip(photos[1:], others)),
     )
 
 
-def _draw_part(photo: Photo, part: tuple[int, int, int, int], random: SampleRandom, settings: BoxInput) -> Draw:
+def _draw_part(photo: MosaicImage, part: tuple[int, int, int, int], random: SampleRng, settings: BoxInput) -> SampleSpec:
     """part: top, left, height and width in the picture."""
     size, (top, left, h, w) = settings.size, part
-    turn = draw_turn(random, settings.vflip, settings.rot90)
+    turn = sample_orientation(random, settings.vflip, settings.rot90)
     upright, header = photo.header, photo.header.turned(turn)
-    ltrb = turned_boxes(inside(photo.boxes, upright.height, upright.width), turn, upright.height, upright.width)
+    ltrb = rotate_boxes(clip_to_edges(photo.boxes, upright.height, upright.width), turn, upright.height, upright.width)
     zoom = random.uniform(1.0, size / max(h, w))
     rows = min(header.height, max(1, round(header.height * zoom * h / size)))
     columns = min(header.width, max(1, round(header.width * zoom * w / size)))
     y, x = random.integer(0, header.height - rows + 1), random.integer(0, header.width - columns + 1)
-    window = Window(y, x, rows, columns, h, w)
+    window = CropWindow(y, x, rows, columns, h, w)
     flip = random.coin(settings.flip)
-    colour = draw_colour(random, settings)
-    centres = (ltrb[:, :2] + ltrb[:, 2:]) / 2 - (x, y)
-    held = np.logical_and(centres > 0, centres < (columns, rows)).all(axis=1)
-    fractions, keep = boxes_in(window, ltrb, np.asarray(held), flip)
+    color = sample_color_jitter(random, settings)
+    centers = (ltrb[:, :2] + ltrb[:, 2:]) / 2 - (x, y)
+    held = np.logical_and(centers > 0, centers < (columns, rows)).all(axis=1)
+    fractions, keep = clip_boxes_to_crop(window, ltrb, np.asarray(held), flip)
     boxes = (fractions * (w, h, w, h) + (left, top, left, top)) / size
-    keep &= (boxes[:, 2:] - boxes[:, :2] >= LEAST_SIDE).all(axis=1)
+    keep &= (boxes[:, 2:] - boxes[:, :2] >= MIN_SIDE).all(axis=1)
     objects = Objects(boxes=boxes[keep].astype(np.float32), classes=photo.classes[keep].astype(np.int64))
-    law = crop_law(settings)
-    return Draw(photo.name, header, window, objects, flip, colour, settings.decoder, law, place=(top, left))
+    law = choose_resize_method(settings)
+    return SampleSpec(photo.name, header, window, objects, flip, color, settings.decoder, law, place=(top, left))

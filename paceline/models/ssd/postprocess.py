@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from paceline.models.ops.boxes import SSD_CODER, clip_fractions
-from paceline.models.ops.dispatch import fixed_shapes
-from paceline.models.ops.nms import gather_boxes, keep_cpu, keep_fixed, top_k
+from paceline.models.ops.dispatch import uses_static_shapes
+from paceline.models.ops.nms import gather_boxes, nms_cpu, nms_fixed, top_k
 
 CandidatesOf = Literal["class", "image"]
 # Scores, their sorting and K * C * BLOCK overlaps of this many images take 0.65 GiB with COCO's classes and 200 candidates. As many
@@ -31,7 +31,7 @@ FIRST_LOOK = 2
 GROWTH = 4
 
 
-def ssd_detections(
+def postprocess_ssd(
     logits: Tensor,
     deltas: Tensor,
     anchors: Tensor,
@@ -55,8 +55,8 @@ def ssd_detections(
                    Empty places are zeros, class 0. Fixed shapes and no host synchronisation, except on a CPU
     """
     images, boxes, classes = logits.shape
-    found = logits.new_zeros((images, keep, 6), dtype=torch.float32)
-    fixed = fixed_shapes(logits)
+    result = logits.new_zeros((images, keep, 6), dtype=torch.float32)
+    fixed = uses_static_shapes(logits)
     step = IMAGES_AT_ONCE if fixed else 1
     rules = (score_above, iou, candidates, keep)
     for first in range(0, images if boxes and classes > 1 else 0, step):
@@ -65,39 +65,39 @@ def ssd_detections(
         if not fixed:
             rows = detections_cpu(probs[0], deltas[first], anchors, *rules, candidates_of).unsqueeze(0)
         else:
-            form = by_class_fixed if candidates_of == "class" else by_image_fixed
+            form = detect_by_class_fixed if candidates_of == "class" else detect_by_image_fixed
             rows = form(probs, deltas[part], anchors, *rules)
-        found[part, : rows.shape[1]] = rows
+        result[part, : rows.shape[1]] = rows
     if clip:
-        found[..., :4] = clip_fractions(found[..., :4])
-    return found
+        result[..., :4] = clip_fractions(result[..., :4])
+    return result
 
 
-def by_class_fixed(
+def detect_by_class_fixed(
     probs: Tensor, deltas: Tensor, anchors: Tensor, score_above: float, iou: float, candidates: int, keep: int
 ) -> Tensor:
-    """Each class has its own candidates. Any device, fixed shapes; arguments as in `by_image_fixed`."""
+    """Each class has its own candidates. Any device, fixed shapes; arguments as in `detect_by_image_fixed`."""
     classes = probs.shape[2]
     above = probs.masked_fill(~(probs > score_above), 0.0).transpose(1, 2)
     scores, anchor = top_k(above, candidates)
     boxes = gather_boxes(SSD_CODER.decode(deltas, anchors), anchor.flatten(1)).unflatten(1, scores.shape[1:])
-    kept, _ = keep_fixed(boxes, scores > 0, iou, block=BLOCK, rounds=BLOCK - 1)
+    kept, _ = nms_fixed(boxes, scores > 0, iou, block=BLOCK, rounds=BLOCK - 1)
     scores = scores.masked_fill(~kept, 0.0)
     # The lists of all classes become one, in the order that breaks ties, before the best are taken.
     number = torch.arange(classes, device=probs.device)
-    place = (anchor * classes + number.view(1, classes, 1)).flatten(1).argsort(dim=1)
-    score = scores.flatten(1).gather(1, place)
-    chosen = place.gather(1, score.argsort(dim=1, descending=True, stable=True)[:, :keep])
+    positions = (anchor * classes + number.view(1, classes, 1)).flatten(1).argsort(dim=1)
+    score = scores.flatten(1).gather(1, positions)
+    chosen = positions.gather(1, score.argsort(dim=1, descending=True, stable=True)[:, :keep])
     chosen_boxes = gather_boxes(boxes.flatten(1, 2), chosen)
-    return packed(chosen_boxes, scores.flatten(1).gather(1, chosen), chosen // scores.shape[2] + 1)
+    return pack_detections(chosen_boxes, scores.flatten(1).gather(1, chosen), chosen // scores.shape[2] + 1)
 
 
-def by_image_fixed(
+def detect_by_image_fixed(
     probs: Tensor, deltas: Tensor, anchors: Tensor, score_above: float, iou: float, candidates: int, keep: int
 ) -> Tensor:
     """The classes share the candidates. Any device, fixed shapes.
 
-    probs    (B, A, K) of classes 1..K, the rest as in `ssd_detections`
+    probs    (B, A, K) of classes 1..K, the rest as in `postprocess_ssd`
     return   (B, at most D, 6), empty places zero
     """
     anchor_count = probs.shape[1]
@@ -105,11 +105,11 @@ def by_image_fixed(
     scores, entry = top_k(above.transpose(1, 2).flatten(1), candidates)
     boxes = gather_boxes(SSD_CODER.decode(deltas, anchors), entry % anchor_count)
     number = entry // anchor_count
-    kept, _ = keep_fixed(boxes, scores > 0, iou, number, block=BLOCK, rounds=BLOCK - 1)
+    kept, _ = nms_fixed(boxes, scores > 0, iou, number, block=BLOCK, rounds=BLOCK - 1)
     # Sorting what is kept to the front keeps the order, best first.
     chosen = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, :keep]
     score = scores.masked_fill(~kept, 0.0).gather(1, chosen)
-    return packed(gather_boxes(boxes, chosen), score, number.gather(1, chosen) + 1)
+    return pack_detections(gather_boxes(boxes, chosen), score, number.gather(1, chosen) + 1)
 
 
 def detections_cpu(
@@ -132,14 +132,14 @@ def detections_cpu(
     while True:
         scores, anchor, number, complete = best_entries(probs, of_anchor, score_above, look, candidates_of)
         if candidates_of == "class":
-            enters = places_in_class(number) < candidates
+            enters = rank_in_class(number) < candidates
             scores, anchor, number = scores[enters], anchor[enters], number[enters]
         else:
             scores, anchor, number = scores[:candidates], anchor[:candidates], number[:candidates]
         boxes = SSD_CODER.decode(deltas[anchor], anchors[anchor])
-        kept = keep_cpu(boxes, iou, number)[:keep]
+        kept = nms_cpu(boxes, iou, number)[:keep]
         if complete or candidates_of == "image" or len(kept) == keep:
-            return packed(boxes[kept], scores[kept], number[kept] + 1)
+            return pack_detections(boxes[kept], scores[kept], number[kept] + 1)
         look *= GROWTH
 
 
@@ -162,21 +162,21 @@ def best_entries(
     part = probs[rows]
     wanted = (part > score_above) & (part >= cut)
     if candidates_of == "class":
-        place, number = wanted.nonzero(as_tuple=True)
+        positions, number = wanted.nonzero(as_tuple=True)
     else:
-        number, place = wanted.T.nonzero(as_tuple=True)
-    scores, order = part[place, number].sort(descending=True, stable=True)
-    return scores, rows[place[order]], number[order], complete
+        number, positions = wanted.T.nonzero(as_tuple=True)
+    scores, order = part[positions, number].sort(descending=True, stable=True)
+    return scores, rows[positions[order]], number[order], complete
 
 
-def places_in_class(number: Tensor) -> Tensor:
+def rank_in_class(number: Tensor) -> Tensor:
     """How many earlier entries have an entry's class: (n,) -> (n,)."""
     grouped, order = number.sort(stable=True)
     start = torch.searchsorted(grouped, grouped)
     return torch.empty_like(order).scatter_(0, order, torch.arange(len(order)) - start)
 
 
-def packed(boxes: Tensor, scores: Tensor, classes: Tensor) -> Tensor:
+def pack_detections(boxes: Tensor, scores: Tensor, classes: Tensor) -> Tensor:
     """(..., 4), (...), (...) -> (..., 6), zeros where the score is 0."""
     rows = torch.cat((boxes, scores.unsqueeze(-1), classes.unsqueeze(-1)), dim=-1)
     return torch.where(scores.unsqueeze(-1) > 0, rows, 0.0)

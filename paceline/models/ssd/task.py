@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from paceline.config.ssd import BoxRecipe
-from paceline.data.batch import Batch, DetectionBatch, detection_batch, plain_images, raster_boxes, slots_for
+from paceline.data.batch import Batch, DetectionBatch, count_slots, detection_batch, gray_images, raster_boxes
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import Shape
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import Draw
-from paceline.models.batch_shapes import Fit, OneShape
-from paceline.models.metrics.coco_pack import Share, pack
-from paceline.models.object_predictions import to_detections
+from paceline.data.transforms.sample import SampleSpec
+from paceline.models.batch_shapes import ResizedShape, SquareShapes
+from paceline.models.metrics.coco_pack import CocoShard, pack_shard
+from paceline.models.object_predictions import to_pixel_detections
 from paceline.models.object_task import ObjectData, ObjectEvaluator
 from paceline.models.ssd import mosaic, transforms
 
@@ -33,18 +33,18 @@ class BoxScore:
         self.rows: list[np.ndarray] = []
 
     def add(self, batch: Batch, outputs: Tensor) -> None:
-        """outputs: (B, D, 6), see `Detector.predict`."""
+        """outputs: (B, D, 6), see `SSDWithLoss.predict`."""
         numbers = batch.indices.cpu().numpy()
-        found = outputs.cpu().numpy()
-        image, place = np.nonzero(found[..., 5] > 0)
+        result = outputs.cpu().numpy()
+        image, positions = np.nonzero(result[..., 5] > 0)
         self.scored.append(numbers)
-        self.rows.append(np.column_stack((numbers[image], found[image, place].astype(np.float64))))
+        self.rows.append(np.column_stack((numbers[image], result[image, positions].astype(np.float64))))
 
     def pack(self) -> bytes:
         """For rank 0."""
         scored = np.concatenate(self.scored) if self.scored else np.zeros(0, np.int64)
         rows = np.concatenate(self.rows) if self.rows else np.zeros((0, 7))
-        return pack(Share(scored, to_detections(rows, self.heights, self.widths, self.plus_one)))
+        return pack_shard(CocoShard(scored, to_pixel_detections(rows, self.heights, self.widths, self.plus_one)))
 
 
 class BoxEvaluator(ObjectEvaluator):
@@ -67,34 +67,34 @@ class BoxData(ObjectData):
         if recipe.input.mosaic:
             self.most_objects *= mosaic.PHOTOS
         side, order = recipe.input.size, self.sampled(*self.photos_of_classes())
-        self.shapes = OneShape(side, side, images=self.train_images, seed=recipe.seed, order=order)
+        self.shapes = SquareShapes(side, side, images=self.train_images, seed=recipe.seed, order=order)
 
     @staticmethod
     def made_up(recipe: BoxRecipe, images: int, shape: Shape, slots: int) -> Batch:
         """A batch full of objects."""
-        boxes = raster_boxes(slots_for(slots)).expand(images, -1, -1).contiguous()
+        boxes = raster_boxes(count_slots(slots)).expand(images, -1, -1).contiguous()
         labels = torch.ones(boxes.shape[:2], dtype=torch.int64)
-        return DetectionBatch(images=plain_images(images, shape), labels=labels, indices=labels[:, 0], boxes=boxes)
+        return DetectionBatch(images=gray_images(images, shape), labels=labels, indices=labels[:, 0], boxes=boxes)
 
     @staticmethod
-    def draw_eval(recipe: BoxRecipe, header: Header, name: str, shape: Shape) -> Draw:
+    def draw_eval(recipe: BoxRecipe, header: Header, name: str, shape: Shape) -> SampleSpec:
         """The whole photo; its objects are not needed there."""
-        return transforms.draw_evaluation_sample(header, name, recipe.input)
+        return transforms.evaluation_box_spec(header, name, recipe.input)
 
-    def draw_train(self, fit: Fit, epoch: int, index: int, header: Header, name: str) -> Draw:
+    def draw_train(self, fit: ResizedShape, epoch: int, index: int, header: Header, name: str) -> SampleSpec:
         """A random crop, or a mosaic, labelled with the objects that stay in it."""
-        settings, random = self.recipe.input, SampleRandom(self.recipe.seed, epoch, index)
+        settings, random = self.recipe.input, SampleRng(self.recipe.seed, epoch, index)
         photo = self._photo(index, header, name)
         if not settings.mosaic or not random.coin(settings.mosaic):
-            return transforms.draw_training_sample(*photo[1:], random, settings)
-        places = [random.integer(0, self.train_images) for _ in range(mosaic.PHOTOS - 1)]
-        others = (self._photo(number) for number in self.train_numbers[places].tolist())
-        return mosaic.draw_mosaic((photo, *others), random, settings)
+            return transforms.sample_box_spec(*photo[1:], random, settings)
+        indices = [random.integer(0, self.train_images) for _ in range(mosaic.PHOTOS - 1)]
+        others = (self._photo(number) for number in self.train_numbers[indices].tolist())
+        return mosaic.sample_mosaic((photo, *others), random, settings)
 
-    def _photo(self, index: int, header: Header | None = None, name: str = "") -> mosaic.Photo:
+    def _photo(self, index: int, header: Header | None = None, name: str = "") -> mosaic.MosaicImage:
         """header: None for a photo whose bytes nobody has read yet."""
         rows = self.wanted_rows(index)
         if header is None:
             header = Header(int(self.train.heights[index]), int(self.train.widths[index]), 0, False, 0)
         name = name or self.train_index.name(index)
-        return mosaic.Photo(index, header, name, self.train.boxes[rows], self.train.classes[rows])
+        return mosaic.MosaicImage(index, header, name, self.train.boxes[rows], self.train.classes[rows])

@@ -11,35 +11,35 @@ import numpy as np
 
 from paceline.config.ssd import BoxInput
 from paceline.data.batch import Objects
-from paceline.data.loader.sample_rng import SampleRandom
-from paceline.data.transforms.augment import levels
-from paceline.data.transforms.color_jitter import draw_colour
-from paceline.data.transforms.crop import Window, part_of_photo, ssd_crop, zoomed_out
-from paceline.data.transforms.exif import turned_boxes
+from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.augment import mean_levels
+from paceline.data.transforms.color_jitter import sample_color_jitter
+from paceline.data.transforms.crop import CropWindow, clip_to_image, ssd_crop, ssd_expand
+from paceline.data.transforms.exif import rotate_boxes
 from paceline.data.transforms.image_header import Header
 from paceline.data.transforms.resample import ResizeLaw
-from paceline.data.transforms.sample import Draw, draw_turn
+from paceline.data.transforms.sample import SampleSpec, sample_orientation
 
 # A box narrower or lower than this share of the crop is no longer an object: under a third of a pixel at 300 pixels, and a side of 0
 # has no logarithm in the regression's targets. Clipping makes such boxes, and a few are annotated.
-LEAST_SIDE = 1e-3
+MIN_SIDE = 1e-3
 
 
-def draw_training_sample(
-    header: Header, name: str, boxes: np.ndarray, classes: np.ndarray, random: SampleRandom, settings: BoxInput
-) -> Draw:
+def sample_box_spec(
+    header: Header, name: str, boxes: np.ndarray, classes: np.ndarray, random: SampleRng, settings: BoxInput
+) -> SampleSpec:
     """A random crop, labelled with the Objects that stay in it, for an input of (S, S).
 
     boxes    (n, 4) float64 x, y, width, height in pixels of the photo; each with some area inside it
     classes  (n,) int, 1..K
     """
-    turn = draw_turn(random, settings.vflip, settings.rot90)
-    ltrb = turned_boxes(inside(boxes, header.height, header.width), turn, header.height, header.width)
+    turn = sample_orientation(random, settings.vflip, settings.rot90)
+    ltrb = rotate_boxes(clip_to_edges(boxes, header.height, header.width), turn, header.height, header.width)
     header = header.turned(turn)
-    canvas, place = (header.height, header.width), (0, 0)
+    canvas, location = (header.height, header.width), (0, 0)
     if settings.zoom_out > 1:
-        canvas, place = zoomed_out(*canvas, random, settings.zoom_out)
-        ltrb += (place[1], place[0]) * 2
+        canvas, location = ssd_expand(*canvas, random, settings.zoom_out)
+        ltrb += (location[1], location[0]) * 2
     if settings.crop == "ssd":
         window, keep = ssd_crop(
             *canvas,
@@ -52,46 +52,46 @@ def draw_training_sample(
             free=settings.crop_free,
         )
     else:
-        window = Window(0, 0, *canvas, settings.size, settings.size)
+        window = CropWindow(0, 0, *canvas, settings.size, settings.size)
         keep = np.ones(len(boxes), bool)
     flip = random.coin(settings.flip)
-    colour = draw_colour(random, settings)
-    fractions, keep = boxes_in(window, ltrb, keep, flip)
+    color = sample_color_jitter(random, settings)
+    fractions, keep = clip_boxes_to_crop(window, ltrb, keep, flip)
     objects = Objects(boxes=fractions[keep].astype(np.float32), classes=classes[keep].astype(np.int64))
-    window, shown = part_of_photo(window, place, header.height, header.width, flip)
-    more = {"place": shown, "around": levels(settings.mean)}
-    return Draw(name, header, window, objects, flip, colour, settings.decoder, crop_law(settings), **more)
+    window, shown = clip_to_image(window, location, header.height, header.width, flip)
+    more = {"place": shown, "around": mean_levels(settings.mean)}
+    return SampleSpec(name, header, window, objects, flip, color, settings.decoder, choose_resize_method(settings), **more)
 
 
-def crop_law(settings: BoxInput) -> ResizeLaw:
+def choose_resize_method(settings: BoxInput) -> ResizeLaw:
     """How a crop is resized."""
     return "tensorflow-crop" if settings.resize == "tensorflow" else settings.resize
 
 
-def draw_evaluation_sample(header: Header, name: str, settings: BoxInput) -> Draw:
+def evaluation_box_spec(header: Header, name: str, settings: BoxInput) -> SampleSpec:
     """The whole photo, resized to (S, S) without keeping its aspect ratio; no objects."""
     objects = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
     law = "tensorflow-photo" if settings.resize == "tensorflow" else settings.resize
-    window = Window(0, 0, header.height, header.width, settings.size, settings.size)
-    return Draw(name, header, window, objects, decoder=settings.decoder, law=law)
+    window = CropWindow(0, 0, header.height, header.width, settings.size, settings.size)
+    return SampleSpec(name, header, window, objects, decoder=settings.decoder, law=law)
 
 
-def inside(boxes: np.ndarray, height: int, width: int) -> np.ndarray:
+def clip_to_edges(boxes: np.ndarray, height: int, width: int) -> np.ndarray:
     """(n, 4) x, y, width, height -> (n, 4) float64 left, top, right, bottom, cut at the photo's border."""
     ltrb = np.array(boxes, np.float64).reshape(-1, 4)
     ltrb[:, 2:] += ltrb[:, :2]
     return np.clip(ltrb, 0.0, (width, height, width, height))
 
 
-def boxes_in(window: Window, ltrb: np.ndarray, keep: np.ndarray, flip: bool) -> tuple[np.ndarray, np.ndarray]:
+def clip_boxes_to_crop(window: CropWindow, ltrb: np.ndarray, keep: np.ndarray, flip: bool) -> tuple[np.ndarray, np.ndarray]:
     """Boxes cut at the window's region and measured in it, and which of them are still objects.
 
     ltrb    (n, 4) float64, pixels of the photo; keep (n,) bool, which stay by the crop's rule
-    return  (n, 4) float64 fractions of the region, mirrored with `flip`; (n,) bool, `keep` and both sides at least LEAST_SIDE
+    return  (n, 4) float64 fractions of the region, mirrored with `flip`; (n,) bool, `keep` and both sides at least MIN_SIDE
     """
     shift = (window.left, window.top, window.left, window.top)
     fractions = np.clip((ltrb - shift) / (window.width, window.height, window.width, window.height), 0.0, 1.0)
     if flip:
         fractions[:, [0, 2]] = 1.0 - fractions[:, [2, 0]]
     sides = fractions[:, 2:] - fractions[:, :2]
-    return fractions, keep & (sides >= LEAST_SIDE).all(axis=1)
+    return fractions, keep & (sides >= MIN_SIDE).all(axis=1)

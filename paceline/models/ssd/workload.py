@@ -10,16 +10,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.config.ssd import BoxInput, BoxRecipe, SSDModel, check_detection, grids
-from paceline.models.mllog_keys import base_facts, in_epochs, ssd_tensor_names, whole
-from paceline.models.workload import NetworkFactory, Reporting, Workload
+from paceline.config.ssd import BoxInput, BoxRecipe, SSDModel, check_detection, grid_sizes
+from paceline.models.mllog_keys import base_log_entries, round_to_int, ssd_tensor_names, steps_to_epochs
+from paceline.models.workload import NetworkFactory, Reporting, WorkloadSpec
 
 if TYPE_CHECKING:
     import torch
 
-    from paceline.config.run import Run
+    from paceline.config.run import RunSpec
     from paceline.models.datamodule import DataModule
-    from paceline.models.ssd.loss import Detector
+    from paceline.models.ssd.loss import SSDWithLoss
     from paceline.models.weights.classes import Labels
     from paceline.models.weights.load import WeightReport
 
@@ -30,22 +30,22 @@ class SSDNetwork(NetworkFactory):
     def check(self, recipe: BoxRecipe) -> None:
         check_detection(recipe)
 
-    def build(self, recipe: BoxRecipe, classes: int) -> Detector:
+    def build(self, recipe: BoxRecipe, classes: int) -> SSDWithLoss:
         import torch
 
-        from paceline.models.backbones.base import Form
-        from paceline.models.backbones.factory import make_trunk
-        from paceline.models.ops.anchors import boxes_a_cell, default_boxes, default_corners, tie_order
-        from paceline.models.ssd.loss import Detector
+        from paceline.models.backbones.base import BackboneSpec
+        from paceline.models.backbones.factory import build_backbone
+        from paceline.models.ops.anchors import count_boxes_per_cell, default_boxes, default_corners, tie_order
+        from paceline.models.ssd.loss import SSDWithLoss
         from paceline.models.ssd.model import SSD
 
         settings, photo = recipe.model, recipe.input
-        cells = grids(photo.size)
+        cells = grid_sizes(photo.size)
         network = SSD(
-            make_trunk(settings, Form(*((32, 8) if settings.pyramid else (8, 0)), norm=settings.norm)),
+            build_backbone(settings, BackboneSpec(*((32, 8) if settings.pyramid else (8, 0)), norm=settings.norm)),
             classes,
             cells=cells,
-            boxes_a_cell=boxes_a_cell(len(cells)),
+            boxes_a_cell=count_boxes_per_cell(len(cells)),
             extras=settings.extras,
             extras_norm=settings.extras_norm,
             pyramid=settings.pyramid,
@@ -61,7 +61,7 @@ class SSDNetwork(NetworkFactory):
             anchors, order = default_boxes(photo.size, cells, scales), tie_order(settings.box_order, cells)
             corners = default_corners(photo.size, cells, scales) if settings.box_corners == "float64" else None
         weights = torch.ones(classes + 1) if settings.class_weights == "balanced" else None
-        return Detector(
+        return SSDWithLoss(
             network,
             anchors,
             mean=photo.mean,
@@ -72,11 +72,11 @@ class SSDNetwork(NetworkFactory):
             class_weights=weights,
         )
 
-    def initialise(self, recipe: BoxRecipe, model: Any, generator: torch.Generator) -> None:
-        from paceline.models.ssd.model import initialise_ssd
+    def initialize(self, recipe: BoxRecipe, model: Any, generator: torch.Generator) -> None:
+        from paceline.models.ssd.model import init_ssd
 
         zeros, bias = recipe.model.zero_init_last_gamma, recipe.model.new_bias
-        initialise_ssd(model.network, generator, zero_init_last_gamma=zeros, new_bias=bias)
+        init_ssd(model.network, generator, zero_init_last_gamma=zeros, new_bias=bias)
 
     def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
         """A classifier for the trunk, or an SSD of any form; classes that the file has, by name, keep their rows."""
@@ -92,25 +92,25 @@ def box_data() -> type[DataModule]:
     return BoxData
 
 
-def log_facts(run: Run) -> dict[str, Any]:
+def log_facts(run: RunSpec) -> dict[str, Any]:
     """All keys between init_start and init_stop by SSD's rules. max_samples: proposals for one drawn crop."""
     recipe, plan = run.recipe, run.plan
     facts = {
-        **base_facts(run),
+        **base_log_entries(run),
         "model_bn_span": plan.bn_span,
         "max_samples": recipe.input.crop_attempts,
         "opt_name": recipe.optim.kind,
         "opt_base_learning_rate": recipe.optim.lr,
         "opt_weight_decay": recipe.optim.weight_decay,
         "opt_learning_rate_warmup_factor": recipe.schedule.warmup_from,
-        "opt_learning_rate_warmup_steps": whole(plan.warmup_steps),
+        "opt_learning_rate_warmup_steps": round_to_int(plan.warmup_steps),
     }
     if plan.boundaries:
-        facts["opt_learning_rate_decay_boundary_epochs"] = [in_epochs(boundary, run) for boundary in plan.boundaries]
+        facts["opt_learning_rate_decay_boundary_epochs"] = [steps_to_epochs(boundary, run) for boundary in plan.boundaries]
     return facts
 
 
-SSD = Workload(
+SSD = WorkloadSpec(
     about="SSD: objects by their boxes",
     start="ssd-tiny",
     layout=(

@@ -14,7 +14,7 @@ from functools import cache
 
 from torch import Tensor
 
-from paceline._utils.text import some
+from paceline._utils.text import join_names
 from paceline._utils.version import PACKAGE
 
 _NAMES = """
@@ -36,15 +36,15 @@ COCO_90 = tuple(COCO.get(number, "") for number in range(1, 91))
 
 
 @cache
-def imagenet() -> tuple[str, ...]:
+def imagenet_wnids() -> tuple[str, ...]:
     """The 1000 WordNet ids in sort order, which names ImageNet's class folders."""
     file = PACKAGE / "data" / "formats" / "imagenet_wnids.txt"
     return tuple(file.read_text(encoding="ascii").split())
 
 
-def readable(names: Sequence[str]) -> tuple[str, ...]:
+def readable_names(names: Sequence[str]) -> tuple[str, ...]:
     """Names for people: of ImageNet's WordNet ids torchvision's words, of a row for no category N/A."""
-    if tuple(names) == imagenet():
+    if tuple(names) == imagenet_wnids():
         from torchvision.models import ResNet50_Weights
 
         return tuple(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])
@@ -57,14 +57,14 @@ def category_ids(names: Sequence[str]) -> tuple[int, ...]:
     return tuple(ids[name] for name in names) if tuple(names) == COCO_80 else tuple(range(1, len(names) + 1))
 
 
-def published(classes: int) -> tuple[str, ...]:
+def published_class_names(classes: int) -> tuple[str, ...]:
     """Names of the rows of weights that somebody published for so many classes; () where that tells nothing."""
-    return {80: COCO_80, 90: COCO_90, 1000: imagenet()}.get(classes, ())
+    return {80: COCO_80, 90: COCO_90, 1000: imagenet_wnids()}.get(classes, ())
 
 
 # So many classes are said a line each; of more, the new ones are named.
-MOST_LINES = 20
-MOST_NAMED = 10
+MAX_LINES = 20
+MAX_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ClassRows:
     """For each class of the data set, its row among the file's classes, counted from 0; None: it starts anew."""
 
     places: tuple[int | None, ...]
@@ -87,7 +87,7 @@ class Rows:
     @property
     def any(self) -> bool:
         """Whether one of them is in the file."""
-        return any(place is not None for place in self.places)
+        return any(index is not None for index in self.places)
 
     @property
     def same(self) -> bool:
@@ -96,57 +96,59 @@ class Rows:
 
     def lines(self) -> list[str]:
         """Row by row for people; of many classes the counts, and the new ones."""
-        kept = sum(place is not None for place in self.places)
+        kept = sum(index is not None for index in self.places)
         lines = [f"class rows by name: {kept} of {len(self.places)} kept, of the file's {len(self.theirs)}"]
-        if len(self.places) <= MOST_LINES:
-            for number, (name, place) in enumerate(zip(self.ours, self.places), start=1):
-                was = "new" if place is None else f"row {place + 1} of the file, {self.theirs[place]}"
+        if len(self.places) <= MAX_LINES:
+            for number, (name, index) in enumerate(zip(self.ours, self.places), start=1):
+                was = "new" if index is None else f"row {index + 1} of the file, {self.theirs[index]}"
                 lines.append(f"  class {number} {name}: {was}")
-        elif new := [name for name, place in zip(self.ours, self.places) if place is None]:
-            lines.append(f"  new: {some(new, MOST_NAMED)}")
+        elif new := [name for name, index in zip(self.ours, self.places) if index is None]:
+            lines.append(f"  new: {join_names(new, MAX_NAMED)}")
         return lines
 
 
-def match_rows(theirs: Sequence[Sequence[str]], labels: Labels) -> Rows:
+def match_rows(theirs: Sequence[Sequence[str]], labels: Labels) -> ClassRows:
     """Rows of the same names; capitals, spaces, hyphens and underscores make no difference.
 
     theirs   of each class of the file its names
     A name that stands for several classes of one side tells nothing.
     """
-    places: dict[str, int] = {}
+    indices: dict[str, int] = {}
     count = Counter(name for names in theirs for name in {_plain(name) for name in names})
-    for place, names in enumerate(theirs):
-        places |= {plain: place for name in names if (plain := _plain(name)) and count[plain] == 1}
+    for index, names in enumerate(theirs):
+        indices |= {plain: index for name in names if (plain := _plain(name)) and count[plain] == 1}
     own = [
         {_plain(name) for name in row}
         for row in zip(*(column for column in (labels.names, labels.folders) if len(column) == len(labels.names)))
     ]
     ours = Counter(name for names in own for name in names)
-    found = [next((places[name] for name in sorted(names) if ours[name] == 1 and name in places), None) for names in own]
-    taken = Counter(place for place in found if place is not None)
-    return Rows(
-        tuple(place if place is not None and taken[place] == 1 else None for place in found),
+    results = [
+        next((indices[name] for name in sorted(names) if ours[name] == 1 and name in indices), None) for names in own
+    ]
+    taken = Counter(position for position in results if position is not None)
+    return ClassRows(
+        tuple(position if position is not None and taken[position] == 1 else None for position in results),
         labels.names,
         tuple(names[0] for names in theirs),
     )
 
 
-def take_rows(own: Tensor, saved: Tensor, places: Sequence[int | None], *, cells: int = 1, each: int = 1) -> Tensor:
+def select_rows(own: Tensor, saved: Tensor, indices: Sequence[int | None], *, cells: int = 1, each: int = 1) -> Tensor:
     """A class layer's weight or bias with the file's rows where it has them, the model's own elsewhere.
 
     own     (n * K * e, ...), the model's first weights
     saved   (n * J * e, ...)
-    places  for each of the model's K rows (the background's too, where there is one) its row in the file
+    indices  for each of the model's K rows (the background's too, where there is one) its row in the file
     """
     made = own.detach().clone().unflatten(0, (cells, -1, each))
     theirs = saved.unflatten(0, (cells, -1, each)).to(made.dtype)
-    for row, place in enumerate(places):
-        if place is not None:
-            made[:, row] = theirs[:, place]
+    for row, index in enumerate(indices):
+        if index is not None:
+            made[:, row] = theirs[:, index]
     return made.flatten(0, 2)
 
 
-def row_count(tensors: Mapping[str, Tensor]) -> int:
+def count_class_rows(tensors: Mapping[str, Tensor]) -> int:
     """Class rows of weights under our names, without a background; 0 where there are none, or a padded head does not tell."""
     boxes = len(tensors["heads.0.loc.bias"]) // 4 if "heads.0.loc.bias" in tensors else 0
     for name, each, background in (
@@ -159,9 +161,9 @@ def row_count(tensors: Mapping[str, Tensor]) -> int:
     return 0
 
 
-def with_background(rows: Rows) -> list[int | None]:
+def add_background_row(rows: ClassRows) -> list[int | None]:
     """Places of a layer whose first row is the background's, on both sides."""
-    return [0, *(None if place is None else place + 1 for place in rows.places)]
+    return [0, *(None if index is None else index + 1 for index in rows.places)]
 
 
 def _plain(name: str) -> str:

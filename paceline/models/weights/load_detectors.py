@@ -19,9 +19,9 @@ from torch import Tensor
 from paceline._utils.errors import CheckpointError
 from paceline.models.maskrcnn.model import MaskRCNN
 from paceline.models.ssd.model import SSD, FusedHead
-from paceline.models.weights.classes import COCO, Labels, Rows, take_rows, with_background
+from paceline.models.weights.classes import COCO, ClassRows, Labels, add_background_row, select_rows
 from paceline.models.weights.formats.torchvision import WITHOUT_MASKS, is_faster_rcnn
-from paceline.models.weights.load import STEM, WeightReport, class_rows_of, copy_named, fit_stem, opened
+from paceline.models.weights.load import STEM, WeightReport, copy_tensors, ensure_open, fit_stem, map_class_rows
 from paceline.models.weights.weight_file import WeightFile
 
 OWN_HEAD = re.compile(r"heads\.(\d+)\.(loc|conf|fused)\.(weight|bias)")
@@ -34,13 +34,13 @@ def load_ssd_weights(model: SSD, source: Path | WeightFile, labels: Labels | Non
     whose names both sides have are kept, and the others start anew.
     Raises CheckpointError where something else does not fit; the model is then unchanged.
     """
-    file = opened(source)
+    file = ensure_open(source)
     file.require(model.trunk)
     saved, converted, said = dict(file.ours.tensors), list(file.ours.converted), file.notes_for(model.trunk)
-    found, beyond = model.trunk.of_file(saved)
-    if found:
-        saved = {f"trunk.{name}": tensor for name, tensor in found.items()}
-        converted = [f"trunk.{name}" for name in converted if name in found]
+    result, beyond = model.trunk.of_file(saved)
+    if result:
+        saved = {f"trunk.{name}": tensor for name, tensor in result.items()}
+        converted = [f"trunk.{name}" for name in converted if name in result]
     own = model.state_dict()
     converted += fit_stem(saved, own, f"trunk.{STEM}")
     rows = _ssd_rows(model, file, labels) if _same_heads(model, saved) else None
@@ -61,48 +61,48 @@ def load_ssd_weights(model: SSD, source: Path | WeightFile, labels: Labels | Non
         ]
     beyond = tuple(f"trunk.{name}" for name in beyond)
     converted = [name for name in converted if name in own]
-    return copy_named(model, saved, file.path, fresh=fresh, converted=converted, said=said, allow_unexpected=beyond)
+    return copy_tensors(model, saved, file.path, fresh=fresh, converted=converted, said=said, allow_unexpected=beyond)
 
 
-def fuse_heads(conf: Tensor, loc: Tensor, channels: int) -> Tensor:
+def convert_heads(conf: Tensor, loc: Tensor, channels: int) -> Tensor:
     """A class and a box convolution's weight or bias as one, padded with zeros to `channels` output channels."""
     rest = channels - conf.shape[0] - loc.shape[0]
     return torch.cat((conf, loc, loc.new_zeros(rest, *loc.shape[1:])))
 
 
-def _ssd_rows(model: SSD, file: WeightFile, labels: Labels | None) -> Rows | None:
-    """How the file's classes become the data set's, see `class_rows_of`; None also for a file of the trunk alone."""
+def _ssd_rows(model: SSD, file: WeightFile, labels: Labels | None) -> ClassRows | None:
+    """How the file's classes become the data set's, see `map_class_rows`; None also for a file of the trunk alone."""
     boxes, state = _boxes(model)[0], file.ours.tensors
     if "heads.0.conf.bias" in state:
-        return class_rows_of(file, labels, len(state["heads.0.conf.bias"]) // boxes - 1)
+        return map_class_rows(file, labels, len(state["heads.0.conf.bias"]) // boxes - 1)
     fused = state.get("heads.0.fused.bias")
     # A padded head does not tell its classes; those that stand beside it must fit into it.
     if fused is None or (len(file.classes) + 5) * boxes > len(fused):
         return None
-    return class_rows_of(file, labels, len(file.classes))
+    return map_class_rows(file, labels, len(file.classes))
 
 
 def _same_heads(model: SSD, saved: Mapping[str, Tensor]) -> bool:
     """Whether each head of the file sees as many channels as the model's; else it is another model's, which is said elsewhere."""
     for level, head in enumerate(model.heads):
-        found = [saved.get(f"heads.{level}.{kind}.weight") for kind in ("fused", "conf", "loc")]
-        weights = [weight for weight in found if weight is not None]
+        results = [saved.get(f"heads.{level}.{kind}.weight") for kind in ("fused", "conf", "loc")]
+        weights = [weight for weight in results if weight is not None]
         biases = sum(f"heads.{level}.{kind}.bias" in saved for kind in ("fused", "conf", "loc"))
         inputs = (head.fused if isinstance(head, FusedHead) else head.conf).in_channels  # type: ignore[union-attr]
         if not weights or len(weights) != biases or any(weight.shape[1:] != (inputs, 3, 3) for weight in weights):
             return False
-        if (len(weights) == 1) != (found[0] is not None):  # a fused one alone, or one of either kind
+        if (len(weights) == 1) != (results[0] is not None):  # a fused one alone, or one of either kind
             return False
     return True
 
 
-def _heads_for(model: SSD, saved: Mapping[str, Tensor], rows: Rows | None) -> tuple[dict[str, Tensor], list[str]]:
+def _heads_for(model: SSD, saved: Mapping[str, Tensor], rows: ClassRows | None) -> tuple[dict[str, Tensor], list[str]]:
     """Heads of either kind in the model's kind, with the model's classes; -> the state and the names that were made.
 
     rows   None: the file's classes, of which nothing is known, and of heads of the other kind alone
     """
     state, own, made = dict(saved), model.state_dict(), []
-    places = with_background(rows) if rows and rows.any else [None] * (len(rows.places) + 1 if rows else 0)
+    indices = add_background_row(rows) if rows and rows.any else [None] * (len(rows.places) + 1 if rows else 0)
     for level, (head, boxes) in enumerate(zip(model.heads, _boxes(model))):
         fused = isinstance(head, FusedHead)
         for part in ("weight", "bias"):
@@ -113,10 +113,10 @@ def _heads_for(model: SSD, saved: Mapping[str, Tensor], rows: Rows | None) -> tu
             count = boxes * (len(rows.theirs) + 1) if rows else 0 if fused else head.conf.out_channels  # type: ignore[union-attr, operator]
             conf, loc = _apart(state, names, count, boxes * 4)  # type: ignore[arg-type]
             if rows:
-                mine, _ = _apart(dict(own), names, boxes * len(places), boxes * 4)
-                conf = take_rows(mine, conf, places, cells=boxes)
+                mine, _ = _apart(dict(own), names, boxes * len(indices), boxes * 4)
+                conf = select_rows(mine, conf, indices, cells=boxes)
             if fused:
-                state[names["fused"]] = fuse_heads(conf, loc, head.fused.out_channels)
+                state[names["fused"]] = convert_heads(conf, loc, head.fused.out_channels)
                 made.append(names["fused"])
                 continue
             state[names["loc"]] = loc
@@ -160,18 +160,18 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
     labels   the data set's classes: rows of the class-wise layers are picked for them
     Raises CheckpointError where something else does not fit; the model is then unchanged.
     """
-    file = opened(source)
+    file = ensure_open(source)
     finds_masks = hasattr(model.roi_heads, "mask_head")
     without_masks = finds_masks and is_faster_rcnn(file.ours.tensors)
     if file.ours.lacks:
         raise CheckpointError(f"{file.path}: {file.ours.lacks}.")
     file.require(model.backbone.body)
     saved = dict(file.ours.tensors)
-    found, beyond = model.backbone.body.of_file(saved)
-    if found:
-        saved = {f"{BODY}{name}": tensor for name, tensor in found.items()}
+    result, beyond = model.backbone.body.of_file(saved)
+    if result:
+        saved = {f"{BODY}{name}": tensor for name, tensor in result.items()}
     own = model.state_dict()
-    converted = [name for name in own if name.removeprefix(BODY if found else "") in file.ours.converted]
+    converted = [name for name in own if name.removeprefix(BODY if result else "") in file.ours.converted]
     converted += fit_stem(saved, own, f"{BODY}{STEM}")
     said = file.notes_for(model.backbone.body) + ([WITHOUT_MASKS] if without_masks else [])
     trunk_only = not any(name.startswith("roi_heads.") for name in saved)
@@ -189,30 +189,32 @@ def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: L
         if without_masks:
             fresh += [name for name in own if name.startswith(MASK_HEAD) and name not in fresh]
         converted = [name for name in dict.fromkeys(converted) if name not in fresh]
-    return copy_named(
+    return copy_tensors(
         model, saved, file.path, fresh=fresh, converted=converted, said=said,
         allow_unexpected=(*(BODY + name for name in beyond), *(() if finds_masks else MASK_HEAD)),
     )  # fmt: skip
 
 
-def _rows(saved: Mapping[str, Tensor], own: Mapping[str, Tensor], file: WeightFile, labels: Labels | None) -> Rows | None:
-    """How the file's classes become the data set's, see `class_rows_of`; None where a layer is missing, or of other widths."""
+def _rows(
+    saved: Mapping[str, Tensor], own: Mapping[str, Tensor], file: WeightFile, labels: Labels | None
+) -> ClassRows | None:
+    """How the file's classes become the data set's, see `map_class_rows`; None where a layer is missing, or of other widths."""
     layers = _class_layers(own)
     for name in (f"{layer}.{part}" for layer in layers for part in ("weight", "bias")):
         if name not in saved or name not in own or saved[name].shape[1:] != own[name].shape[1:]:
             return None
     counts = {len(saved[f"{layer}.bias"]) / each for layer, each in layers.items()}
-    return class_rows_of(file, labels, int(counts.pop()) - 1) if len(counts) == 1 else None
+    return map_class_rows(file, labels, int(counts.pop()) - 1) if len(counts) == 1 else None
 
 
-def _with_rows(saved: dict[str, Tensor], own: Mapping[str, Tensor], rows: Rows) -> list[str]:
+def _with_rows(saved: dict[str, Tensor], own: Mapping[str, Tensor], rows: ClassRows) -> list[str]:
     """Put rows where the data set's classes want them, in place; where none is wanted, all start anew. -> names changed."""
     changed = []
     for layer, each in _class_layers(own).items():
         for part in ("weight", "bias"):
             name = f"{layer}.{part}"
             if rows.any:
-                saved[name] = take_rows(own[name], saved[name], with_background(rows), each=each)
+                saved[name] = select_rows(own[name], saved[name], add_background_row(rows), each=each)
                 changed.append(name)
             else:
                 del saved[name]
@@ -241,8 +243,8 @@ def _coco_rows(saved: dict[str, Tensor], own: Mapping[str, Tensor], category_ids
         return []
     changed = []
     for layer, each in _class_layers(own).items():
-        places = torch.tensor([each * row + part for row in rows for part in range(each)])
+        indices = torch.tensor([each * row + part for row in rows for part in range(each)])
         for part in ("weight", "bias"):
-            saved[f"{layer}.{part}"] = saved[f"{layer}.{part}"][places]
+            saved[f"{layer}.{part}"] = saved[f"{layer}.{part}"][indices]
             changed.append(f"{layer}.{part}")
     return changed

@@ -8,15 +8,22 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from paceline._utils.errors import CheckpointError, UserError
-from paceline._utils.text import short
+from paceline._utils.errors import CheckpointError, PacelineError
+from paceline._utils.text import abbreviate
 from paceline.config.model_card import has_card
 from paceline.config.resnet import RESNET
 from paceline.config.run import RunRecord, read_run
-from paceline.models.backbones.base import Trunk
-from paceline.models.weights.formats.detect import NOT_READ, conversion, read_contents
-from paceline.models.weights.formats.ours import COLOURS, KNOWN_COLOURS, NEEDS, FormError, Ours, UnknownColours
-from paceline.models.weights.formats.table import Form, form_of
+from paceline.models.backbones.base import Backbone
+from paceline.models.weights.formats.detect import NOT_READ, conversion_command, read_contents
+from paceline.models.weights.formats.ours import (
+    COLOURS,
+    KNOWN_COLOURS,
+    NEEDS,
+    PacelineWeights,
+    UnknownColorOrder,
+    WeightFormatError,
+)
+from paceline.models.weights.formats.table import WeightFormat, find_weight_format
 from paceline.models.weights.formats.torchvision import resnet_fields
 
 # First weights of a ResNet-D, as timm names them.
@@ -37,33 +44,33 @@ class WeightFile:
 
     path: Path
     kind: str  # of file, in words
-    form: Form
-    ours: Ours
+    form: WeightFormat
+    ours: PacelineWeights
     # Of each class row its names (readable, folder's); () = unknown
     classes: tuple[tuple[str, ...], ...]
     certain: bool  # whether the names are in the file or beside it; else those published with so many rows
     eps: float | None = None  # of the BatchNorms that it was trained with; None = unknown
     others: tuple[str, ...] = ()  # notes on other weights in the file
 
-    def require(self, trunk: Trunk) -> None:
+    def require(self, backbone: Backbone) -> None:
         """Raises CheckpointError where the numbers are for a trunk of another build than this one."""
-        if isinstance(getattr(trunk, "conv1", None), nn.Conv2d) and DEEP_STEMS & self.ours.tensors.keys():
+        if isinstance(getattr(backbone, "conv1", None), nn.Conv2d) and DEEP_STEMS & self.ours.tensors.keys():
             depth = resnet_fields(self.ours.tensors).get("depth", 50)
             raise CheckpointError(
                 f"{self.path}: a ResNet with a stem of three convolutions, and this network's has one. "
                 f"timm's have it: choose --model.trunk timm/resnet{depth}d, or the timm/NAME that the file is of."
             )
         for field, value in self.ours.needs.items():
-            if trunk.built.get(field) != value:
+            if backbone.built.get(field) != value:
                 raise CheckpointError(
                     f"{self.path}: made for a network where {NEEDS[field][value]}; this one would give other outputs. "
                     f"Choose it with --model.{field.replace('_', '-')} {value}."
                 )
 
-    def notes_for(self, trunk: Trunk) -> list[str]:
+    def notes_for(self, backbone: Backbone) -> list[str]:
         """What a user of these weights in this trunk should know, a line each."""
         notes = [*self.ours.notes, *self.others]
-        eps = next((module.eps for module in trunk.modules() if isinstance(getattr(module, "eps", None), float)), None)
+        eps = next((module.eps for module in backbone.modules() if isinstance(getattr(module, "eps", None), float)), None)
         if self.eps is not None and eps is not None and self.eps != eps:
             notes.append(f"trained with --model.bn-eps {self.eps:g}, and this network has {eps:g}: its outputs are others")
         return notes
@@ -80,13 +87,13 @@ def open_weights(path: Path, *, pickles: bool = False, colours: str = "", key: s
     """
     kind, (tensors, facts) = read_contents(path, pickles=pickles, key=key)
     other = facts.pop(NOT_READ, "")
-    form = form_of(tensors, facts)
+    form = find_weight_format(tensors, facts)
     try:
         try:
             ours = form.read(tensors, facts)
-        except UnknownColours as problem:
+        except UnknownColorOrder as problem:
             if not colours:
-                ways = "\n  ".join(conversion(path, order) for order in KNOWN_COLOURS)
+                ways = "\n  ".join(conversion_command(path, order) for order in KNOWN_COLOURS)
                 raise CheckpointError(
                     f"{path}: {problem}. Write it anew with the one that it was trained with:\n  {ways}"
                 ) from None
@@ -96,12 +103,12 @@ def open_weights(path: Path, *, pickles: bool = False, colours: str = "", key: s
                 raise CheckpointError(
                     f"{path}: it says itself what its pixels are, or no order matters; leave --colours out."
                 )
-    except FormError as problem:
+    except WeightFormatError as problem:
         raise CheckpointError(f"{path}: {problem}.") from None
     except (KeyError, ValueError, IndexError, RuntimeError, TypeError) as problem:  # shapes that no such network has
-        reason = short(str(problem), 200)
+        reason = abbreviate(str(problem), 200)
         raise CheckpointError(f"{path}: weights of {form.about}, with an array of no use there ({reason}).") from None
-    run = run_facts(path)
+    run = read_run_facts(path)
     needs, eps = _of_network(run)
     ours = replace(ours, needs={**ours.needs, **needs})
     written = _names(run)
@@ -110,17 +117,19 @@ def open_weights(path: Path, *, pickles: bool = False, colours: str = "", key: s
         ours = replace(ours, notes=(*ours.notes, ALONE))
     classes = written or tuple((name,) for name in ours.classes)
     others = (
-        (f"the file also has {other}, which was not read; to read it:  {conversion(path, key=other)}",) if other else ()
+        (f"the file also has {other}, which was not read; to read it:  {conversion_command(path, key=other)}",)
+        if other
+        else ()
     )
     return WeightFile(path, kind, form, ours, classes, certain, eps, others)
 
 
-def broken(tensors: dict[str, Tensor]) -> list[str]:
+def find_non_finite(tensors: dict[str, Tensor]) -> list[str]:
     """Names of tensors that hold values which are no finite numbers."""
     return [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
 
 
-def run_beside(path: Path) -> Path | None:
+def find_run_folder(path: Path) -> Path | None:
     """The folder of the run whose checkpoint this file is; None where it is no run's."""
     folders = path.absolute().parents
     if path.name not in OF_A_RUN or len(folders) < 3:
@@ -128,22 +137,22 @@ def run_beside(path: Path) -> Path | None:
     return folders[2] if folders[1].name == "checkpoints" and (folders[2] / "run.json").is_file() else None
 
 
-def names_of_run(path: Path) -> tuple[tuple[str, ...], ...]:
+def read_run_class_names(path: Path) -> tuple[tuple[str, ...], ...]:
     """Names of each class of the run that a file of weights is of; () where it is none's, or its run says nothing."""
-    return _names(run_facts(path))
+    return _names(read_run_facts(path))
 
 
-def run_facts(path: Path) -> RunRecord:
+def read_run_facts(path: Path) -> RunRecord:
     """The facts of the run that a file of weights is of: on its card, else in the run.json next to it; empty without both.
 
     Raises CheckpointError for a card that is none of ours.
     """
     if has_card(path):
         return read_run(path)
-    run = run_beside(path)
+    run = find_run_folder(path)
     try:
         return read_run(run) if run is not None else RunRecord()
-    except UserError:  # the weights are whole all the same: only what they are for is unknown
+    except PacelineError:  # the weights are whole all the same: only what they are for is unknown
         return RunRecord()
 
 
@@ -154,7 +163,7 @@ def _names(facts: RunRecord) -> tuple[tuple[str, ...], ...]:
 
 
 def _of_network(facts: RunRecord) -> tuple[dict[str, str], float | None]:
-    """What else a run's weights are for than the usual network, as `Ours.needs`; and the epsilon of a ResNet's BatchNorms."""
+    """What a run's weights need besides the usual network (`PacelineWeights.needs`), and the epsilon of a ResNet's BatchNorms."""
     model = facts.recipe.get("model")
     if not isinstance(model, dict):
         return {}, None

@@ -22,47 +22,47 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline.config.recipe import Recipe
-from paceline.distributed.comm.collectives import smallest
-from paceline.distributed.comm.gloo import without_gloo_lines
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.accelerators import device_name, synchronise
+from paceline.distributed.comm.collectives import all_min
+from paceline.distributed.comm.gloo import suppress_gloo_output
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.accelerators import get_device_name, synchronize
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.timing import seconds_of_block
+from paceline.tools.bench.timing import measure_block
 
 OURS, PEER = "paceline", "torch"
-LEAST_REPETITIONS, MOST_REPETITIONS, WARM_UP = 5, 10_000, 3
+MIN_REPETITIONS, MAX_REPETITIONS, WARM_UP = 5, 10_000, 3
 CALLS_OF_A_BLOCK = 20
 Call = Callable[[], object]
 
 
 def measure(
-    world: World, messages: Sequence[Message], seconds: float, say: Callable[[str], None] = lambda _: None
+    world: DistContext, messages: Sequence[CommMessage], seconds: float, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """Time every message on every rank; all ranks call it.
 
-    seconds  a contender's share of a message's time; at least LEAST_REPETITIONS repetitions are made
+    seconds  a contender's share of a message's time; at least MIN_REPETITIONS repetitions are made
     return   facts for the table and JSON: times in seconds, bandwidths in bytes a second
     """
     assert world.control is not None
-    with without_gloo_lines(dist.get_backend()):
+    with suppress_gloo_output(dist.get_backend()):
         peer = dist.new_group(backend=dist.get_backend(), group_desc="bench-peer")
     assert isinstance(peer, dist.ProcessGroup)
-    found = []
+    results = []
     for message in messages:
         say(f"{message.kind} {message.about}")
-        found.append(_row(world, peer, message, seconds))
+        results.append(_row(world, peer, message, seconds))
     return {
         "world": world.world,
         "backend": dist.get_backend(),
-        "device": device_name(world.device),
+        "device": get_device_name(world.device),
         "torch": torch.__version__,
-        "rows": found,
-        "fit": {name: _fitted(found, name, world.world) for name in (OURS, PEER)},
-        "sums_are_right": all(row["right"][name] for row in found for name in (OURS, PEER)),
+        "rows": results,
+        "fit": {name: _fitted(results, name, world.world) for name in (OURS, PEER)},
+        "sums_are_right": all(row["right"][name] for row in results for name in (OURS, PEER)),
     }
 
 
-def _row(world: World, peer: dist.ProcessGroup, message: Message, seconds: float) -> dict[str, Any]:
+def _row(world: DistContext, peer: dist.ProcessGroup, message: CommMessage, seconds: float) -> dict[str, Any]:
     parts = [torch.zeros(size, dtype=TYPES[message.number], device=world.device) for size in message.sizes]
     calls = _contenders(world, peer, message, parts)
     right = {name: _is_right(world, message, parts, call) for name, call in calls.items()}
@@ -81,7 +81,7 @@ def _row(world: World, peer: dist.ProcessGroup, message: Message, seconds: float
     }
 
 
-def _contenders(world: World, peer: dist.ProcessGroup, message: Message, parts: list[Tensor]) -> dict[str, Call]:
+def _contenders(world: DistContext, peer: dist.ProcessGroup, message: CommMessage, parts: list[Tensor]) -> dict[str, Call]:
     """The same work by the run's World and by plain torch.distributed."""
 
     def exchange(group: dist.ProcessGroup | None) -> None:
@@ -99,7 +99,7 @@ def _contenders(world: World, peer: dist.ProcessGroup, message: Message, parts: 
     return {OURS: lambda: world.sum_(parts[0]), PEER: lambda: dist.all_reduce(parts[0], group=peer)}
 
 
-def _is_right(world: World, message: Message, parts: list[Tensor], call: Call) -> bool:
+def _is_right(world: DistContext, message: CommMessage, parts: list[Tensor], call: Call) -> bool:
     """Whether one call leaves on every rank what it has to: sums of (place + rank) mod 3, or rank 0's values.
 
     Exact in float16 up to a thousand ranks: sums stay below 2048.
@@ -107,14 +107,14 @@ def _is_right(world: World, message: Message, parts: list[Tensor], call: Call) -
     sent = message.kind == "broadcast"
     right = True
     for part in parts:
-        _filled(part, [(place + world.rank) % 3 for place in range(3)])
+        _filled(part, [(index + world.rank) % 3 for index in range(3)])
     call()
     triples, rest = divmod(world.world, 3)  # of three neighbouring ranks each adds another of 0, 1, 2
-    added = [3 * triples + sum((place + rank) % 3 for rank in range(rest)) for place in range(3)]
+    added = [3 * triples + sum((index + rank) % 3 for rank in range(rest)) for index in range(3)]
     for part in parts:
         right = right and torch.equal(part, _filled(torch.empty_like(part), [0, 1, 2] if sent else added))
         part.zero_()
-    return bool(smallest(world, int(right)))
+    return bool(all_min(world, int(right)))
 
 
 def _filled(part: Tensor, values: Sequence[int]) -> Tensor:
@@ -126,23 +126,23 @@ def _filled(part: Tensor, values: Sequence[int]) -> Tensor:
     return part
 
 
-def _times(world: World, calls: Mapping[str, Call], seconds: float, message: Message) -> dict[str, list[float]]:
+def _times(world: DistContext, calls: Mapping[str, Call], seconds: float, message: CommMessage) -> dict[str, list[float]]:
     """Seconds of each repetition on its slowest rank, the contenders taking turns."""
     block = CALLS_OF_A_BLOCK if world.device.type == "cuda" and message.kind != "barrier" else 1
 
     def timed(call: Call) -> float:
         if block > 1:
-            return seconds_of_block(call, block, world.device)[0]
+            return measure_block(call, block, world.device)[0]
         began = time.perf_counter()
         call()
-        synchronise(world.device)
+        synchronize(world.device)
         return time.perf_counter() - began
 
     first = 0.0
     for _ in range(WARM_UP):
         first = max(timed(call) for call in calls.values())
     wanted = int(seconds / max(first * block, 1e-7))
-    count = smallest(world, max(LEAST_REPETITIONS, min(MOST_REPETITIONS, wanted)))
+    count = all_min(world, max(MIN_REPETITIONS, min(MAX_REPETITIONS, wanted)))
     for _ in range(min(count // 10, 1000)):
         for call in calls.values():
             call()
@@ -151,14 +151,14 @@ def _times(world: World, calls: Mapping[str, Call], seconds: float, message: Mes
     return {name: own[:, column].tolist() for column, name in enumerate(calls)}
 
 
-def _summary(message: Message, times: list[float], world: int) -> dict[str, float]:
+def _summary(message: CommMessage, times: list[float], world: int) -> dict[str, float]:
     median = statistics.median(times)
-    found = {"min": min(times), "median": median, "max": max(times), "repetitions": len(times)}
+    result = {"min": min(times), "median": median, "max": max(times), "repetitions": len(times)}
     if message.sizes:
-        found["algorithm_bandwidth"] = message.bytes / median
-        share = bus_share(world) if message.kind in ("all-reduce", "buckets") else 1.0
-        found["bus_bandwidth"] = found["algorithm_bandwidth"] * share
-    return found
+        result["algorithm_bandwidth"] = message.bytes / median
+        share = bus_factor(world) if message.kind in ("all-reduce", "buckets") else 1.0
+        result["bus_bandwidth"] = result["algorithm_bandwidth"] * share
+    return result
 
 
 def _fitted(rows: list[dict[str, Any]], name: str, world: int) -> dict[str, float] | None:
@@ -168,15 +168,15 @@ def _fitted(rows: list[dict[str, Any]], name: str, world: int) -> dict[str, floa
     """
     fitted = [row for row in rows if row["kind"] == "all-reduce" and row["number"] != "fp16"]
     points = [(row["bytes"], row["seconds"][name]["median"]) for row in fitted]
-    found = fit(points)
-    if found is None:
+    result = fit_latency(points)
+    if result is None:
         return None
-    bus = bus_share(world) / found.beta if found.beta else None
+    bus = bus_factor(world) / result.beta if result.beta else None
     return {
-        "alpha_seconds": found.alpha,
-        "beta_seconds_per_byte": found.beta,
+        "alpha_seconds": result.alpha,
+        "beta_seconds_per_byte": result.beta,
         "bus_bandwidth": bus,  # type: ignore[dict-item]
-        "worst_relative_error": found.worst,
+        "worst_relative_error": result.worst,
     }
 
 
@@ -188,7 +188,7 @@ def _fitted(rows: list[dict[str, Any]], name: str, world: int) -> dict[str, floa
 # Sources: Hockney 1994 for the model; NVIDIA's nccl-tests, doc/PERFORMANCE.md, for the two bandwidths.
 
 
-class Fit(NamedTuple):
+class LatencyFit(NamedTuple):
     """A fitted model."""
 
     alpha: float  # seconds of the smallest message
@@ -202,7 +202,7 @@ class Fit(NamedTuple):
         return self.alpha + count * self.beta
 
 
-def fit(points: Sequence[tuple[float, float]]) -> Fit | None:
+def fit_latency(points: Sequence[tuple[float, float]]) -> LatencyFit | None:
     """Least squares of the relative errors over (bytes, seconds); None for fewer than two sizes.
 
     Relative, because times span five orders of magnitude: absolute errors would leave alpha to chance.
@@ -222,11 +222,11 @@ def fit(points: Sequence[tuple[float, float]]) -> Fit | None:
         alpha, beta = u / uu, 0.0
     elif alpha < 0:
         alpha, beta = 0.0, v / vv
-    found = Fit(alpha, beta, 0.0)
-    return found._replace(worst=max(abs(t / max(found.seconds(x), 1e-12) - 1) for x, t in points))
+    result = LatencyFit(alpha, beta, 0.0)
+    return result._replace(worst=max(abs(t / max(result.seconds(x), 1e-12) - 1) for x, t in points))
 
 
-def bus_share(world: int) -> float:
+def bus_factor(world: int) -> float:
     """Bus bandwidth over algorithm bandwidth of an all-reduce: 2 (W - 1) / W."""
     return 2 * (world - 1) / world
 
@@ -238,7 +238,7 @@ TYPES = {"int64": torch.int64, "fp32": torch.float32, "fp16": torch.float16}
 Kind = Literal["barrier", "broadcast", "all-reduce", "buckets"]
 
 
-class Message(NamedTuple):
+class CommMessage(NamedTuple):
     """One thing to time."""
 
     kind: Kind
@@ -252,33 +252,33 @@ class Message(NamedTuple):
         return sum(self.sizes) * TYPES[self.number].itemsize
 
 
-def messages(bucket_mib: float) -> list[Message]:
+def make_messages(bucket_mib: float) -> list[CommMessage]:
     """Everything to time, the small first.
 
     bucket_mib  size of data parallel's buckets
     """
     networks = {name: gradient_sizes(name) for name in WORKLOADS}
     largest = max(networks.values(), key=sum)
-    found = [
-        Message("barrier", "barrier", ()),
-        Message("broadcast", "one number", (1,), "int64"),
-        Message("broadcast", "largest network's weights", (sum(largest),)),
-        Message("all-reduce", "one number", (1,), "int64"),
-        Message("all-reduce", "two numbers", (2,), "int64"),
-        Message("all-reduce", "1,024 numbers", (1024,)),
-        Message("all-reduce", "30,000 numbers", (30_000,)),
-        Message("all-reduce", "1 MiB", (MIB // 4,)),
+    results = [
+        CommMessage("barrier", "barrier", ()),
+        CommMessage("broadcast", "one number", (1,), "int64"),
+        CommMessage("broadcast", "largest network's weights", (sum(largest),)),
+        CommMessage("all-reduce", "one number", (1,), "int64"),
+        CommMessage("all-reduce", "two numbers", (2,), "int64"),
+        CommMessage("all-reduce", "1,024 numbers", (1024,)),
+        CommMessage("all-reduce", "30,000 numbers", (30_000,)),
+        CommMessage("all-reduce", "1 MiB", (MIB // 4,)),
     ]
     for name, sizes in networks.items():
         # A size that is asked for is the first bucket's too (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
         first = FIRST_BUCKET_BYTES if bucket_mib == USUAL_BUCKET_MIB else round(bucket_mib * MIB)
-        parts = buckets(sizes, round(bucket_mib * MIB), first=first)
-        found += [
-            Message("all-reduce", f"{name} gradient", (sum(sizes),), "fp16"),
-            Message("all-reduce", f"{name} gradient", (sum(sizes),)),
-            Message("buckets", f"{name} in {len(parts)} bucket{'s'[: len(parts) > 1]}", tuple(parts)),
+        parts = gradient_buckets(sizes, round(bucket_mib * MIB), first=first)
+        results += [
+            CommMessage("all-reduce", f"{name} gradient", (sum(sizes),), "fp16"),
+            CommMessage("all-reduce", f"{name} gradient", (sum(sizes),)),
+            CommMessage("buckets", f"{name} in {len(parts)} bucket{'s'[: len(parts) > 1]}", tuple(parts)),
         ]
-    return found
+    return results
 
 
 def gradient_sizes(workload: str) -> list[int]:
@@ -290,16 +290,16 @@ def gradient_sizes(workload: str) -> list[int]:
     return [parameter.numel() for parameter in network.parameters() if parameter.requires_grad]
 
 
-def buckets(sizes: Sequence[int], limit: int, *, first: int = FIRST_BUCKET_BYTES, itemsize: int = 4) -> list[int]:
+def gradient_buckets(sizes: Sequence[int], limit: int, *, first: int = FIRST_BUCKET_BYTES, itemsize: int = 4) -> list[int]:
     """Numbers in each bucket that data parallel sends, in the order in which it sends them.
 
     sizes  of the parameters, in the network's order; gradients are ready in about the reverse of it
     limit  bytes; a bucket is closed by the parameter that reaches it. The first bucket's is `first`, where that is less
     """
-    found, filled, most = [], 0, min(first, limit)
+    results, filled, most = [], 0, min(first, limit)
     for size in reversed(sizes):
         filled += size
         if filled * itemsize >= most:
-            found.append(filled)
+            results.append(filled)
             filled, most = 0, limit
-    return [*found, filled] if filled else found
+    return [*results, filled] if filled else results

@@ -22,15 +22,15 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.config.system import Precision
-from paceline.distributed.device.accelerators import device_name
-from paceline.distributed.device.detect import cpu_cores
-from paceline.distributed.device.provenance import cpu_name, versions
+from paceline.distributed.device.accelerators import get_device_name
+from paceline.distributed.device.detect import count_cpus
+from paceline.distributed.device.provenance import collect_versions, get_cpu_name
 from paceline.distributed.device.setup import TYPES
-from paceline.tools.bench.profile import Part, where_time_goes
-from paceline.tools.bench.roofline import Ceiling, Work, above
-from paceline.tools.bench.timing import STEPS, Seconds, first_wait, seconds_of
+from paceline.tools.bench.profile import ProfiledPart, profile_step
+from paceline.tools.bench.roofline import ConvFlops, MachinePeak, describe_above_peak
+from paceline.tools.bench.timing import STEPS, CallSeconds, find_host_wait, measure_seconds
 
 OURS = "paceline"
 WARM_UP_STEPS = 3  # on a GPU
@@ -39,25 +39,25 @@ T = TypeVar("T")
 Step = Callable[[], Tensor]  # takes a training step, -> its loss, on the device
 
 
-class Made(NamedTuple):
+class ReadyCase(NamedTuple):
     """A contender that is ready."""
 
     step: Step
-    parts: Sequence[Part] = ()  # of its network, for a profile
+    parts: Sequence[ProfiledPart] = ()  # of its network, for a profile
     extra_facts: Callable[[], Mapping[str, float]] = dict  # known once it has taken a step: a fact's name -> its value
 
 
-class Contender(NamedTuple):
+class Case(NamedTuple):
     """One that takes training steps."""
 
-    make: Callable[[], Made]
+    make: Callable[[], ReadyCase]
     compiled: bool = False  # by torch.compile
     graph: bool = False  # replayed as one CUDA graph
     profiled: bool = False
     triton: bool = False  # with paceline's Triton kernels
 
 
-Menu = dict[str, Contender]
+Menu = dict[str, Case]
 
 
 @dataclass(frozen=True)
@@ -71,26 +71,28 @@ class Operation:
     limit: float = 0.0  # of a difference that still is agreement
 
 
-def variants(name: str, make: Callable[..., Made], detail: str = "", *, ours: bool = False, profiled: bool = False) -> Menu:
+def list_variants(
+    name: str, make: Callable[..., ReadyCase], detail: str = "", *, ours: bool = False, profiled: bool = False
+) -> Menu:
     """A contender as it is, compiled, and as a CUDA graph; if it is ours, also compiled as a graph, and with Triton kernels.
 
     make    takes compile and graph; ours also takes kernels
     detail  said behind its form
     """
-    found = {
-        f"{name}{detail}": Contender(make, profiled=profiled),
-        f"{name} compiled{detail}": Contender(partial(make, compile=True), compiled=True),
-        f"{name} CUDA graph{detail}": Contender(partial(make, graph=True), graph=True),
+    result = {
+        f"{name}{detail}": Case(make, profiled=profiled),
+        f"{name} compiled{detail}": Case(partial(make, compile=True), compiled=True),
+        f"{name} CUDA graph{detail}": Case(partial(make, graph=True), graph=True),
     }
     if ours:
         both, triton = partial(make, compile=True, graph=True), partial(make, kernels="triton")
-        found[f"{name} compiled CUDA graph{detail}"] = Contender(both, compiled=True, graph=True)
-        found[f"{name} Triton{detail}"] = Contender(triton, triton=True)
-        found[f"{name} Triton CUDA graph{detail}"] = Contender(partial(triton, graph=True), graph=True, triton=True)
-    return found
+        result[f"{name} compiled CUDA graph{detail}"] = Case(both, compiled=True, graph=True)
+        result[f"{name} Triton{detail}"] = Case(triton, triton=True)
+        result[f"{name} Triton CUDA graph{detail}"] = Case(partial(triton, graph=True), graph=True, triton=True)
+    return result
 
 
-def possible(menu: Mapping[str, Contender], device: torch.device, *, compile: bool, only: Collection[str] = ()) -> Menu:
+def select_possible(menu: Mapping[str, Case], device: torch.device, *, compile: bool, only: Collection[str] = ()) -> Menu:
     """Those that are asked for and that the device can have.
 
     only  names of contenders; empty: all
@@ -109,48 +111,48 @@ def possible(menu: Mapping[str, Contender], device: torch.device, *, compile: bo
 def machine_facts(device: torch.device) -> dict[str, Any]:
     """What every report says of the machine."""
     return {
-        "device": cpu_name() if device.type == "cpu" else device_name(device),
+        "device": get_cpu_name() if device.type == "cpu" else get_device_name(device),
         "threads": torch.get_num_threads(),
-        "cores": cpu_cores(),
+        "cores": count_cpus(),
         "system": platform.platform(),
-        "versions": versions(),
+        "versions": collect_versions(),
         "command": shlex.join(["paceline", *sys.argv[1:]]),
     }
 
 
-def in_turn(
+def run_interleaved(
     works: Mapping[str, Callable[[], T]], rounds: int, absent: dict[str, str] | None = None
 ) -> Iterator[dict[str, list[T]]]:
     """Each contender once a round: yields, after each round, what every one has given in each.
 
     absent  gets the reason of one that fails, which then is left out of all rounds; None: it is raised
     """
-    found: dict[str, list[T]] = {name: [] for name in works}
+    result: dict[str, list[T]] = {name: [] for name in works}
     for turn in range(rounds):
-        order = list(found)
+        order = list(result)
         for name in order[turn % len(order) :] + order[: turn % len(order)]:
             try:
-                found[name].append(works[name]())
+                result[name].append(works[name]())
             except (RuntimeError, OSError) as problem:
                 if absent is None:
                     raise
                 absent[name] = str(problem)
-                del found[name]
-        yield found
+                del result[name]
+        yield result
 
 
-def all_rounds(
+def run_all_rounds(
     works: Mapping[str, Callable[[], T]], rounds: int, say: Callable[[str], Any], absent: dict[str, str] | None = None
 ) -> dict[str, list[T]]:
     """The same, said as it goes on."""
-    found: dict[str, list[T]] = {}
-    for turn, taken in enumerate(in_turn(works, rounds, absent)):
-        found = taken
+    result: dict[str, list[T]] = {}
+    for turn, taken in enumerate(run_interleaved(works, rounds, absent)):
+        result = taken
         say(f"round {turn + 1} of {rounds} done")
-    return found
+    return result
 
 
-def compared(
+def compare_operation(
     operation: Operation, rounds: int, seconds: float, device: torch.device, *, warm: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Time an operation's contenders -> JSON facts (seconds of each round, ratios, whether the results are the same), and results.
@@ -160,43 +162,43 @@ def compared(
     """
     results: dict[str, Any] = {}
 
-    def timed(name: str) -> Seconds:
+    def timed(name: str) -> CallSeconds:
         def work() -> None:
             results[name] = operation.works[name]()
 
-        return seconds_of(work, seconds, device)
+        return measure_seconds(work, seconds, device)
 
     if warm:
         for work in operation.works.values():
             work()
-    *_, taken = in_turn({name: partial(timed, name) for name in operation.works}, rounds)
+    *_, taken = run_interleaved({name: partial(timed, name) for name in operation.works}, rounds)
     ours = next(iter(operation.works))
     apart = {name: far(results[ours], results[name]) for name, far in operation.differences.items()}
     facts = {
         "operation": operation.name,
-        **summary(taken),
+        **summarize_times(taken),
         "difference": apart,
         "agrees": {name: value <= operation.limit for name, value in apart.items()},
     }
     return facts, results
 
 
-def summary(taken: Mapping[str, Sequence[Seconds]]) -> dict[str, Any]:
+def summarize_times(taken: Mapping[str, Sequence[CallSeconds]]) -> dict[str, Any]:
     """Times of every round, their medians, and ours beside each peer's by the clock and by CPU time."""
     ours, *peers = taken
-    seconds, cpu = ({name: [one[which] for one in found] for name, found in taken.items()} for which in (0, 1))
+    seconds, cpu = ({name: [one[which] for one in result] for name, result in taken.items()} for which in (0, 1))
     return {
         "seconds": seconds,
         "cpu_seconds": cpu,
         "median_seconds": {name: statistics.median(values) for name, values in seconds.items()},
         "median_cpu_seconds": {name: statistics.median(values) for name, values in cpu.items()},
-        "times_faster": {name: ratio(seconds[name], seconds[ours]) for name in peers},
-        "times_faster_cpu": {name: ratio(cpu[name], cpu[ours]) for name in peers},
+        "times_faster": {name: ratio_interval(seconds[name], seconds[ours]) for name in peers},
+        "times_faster_cpu": {name: ratio_interval(cpu[name], cpu[ours]) for name in peers},
     }
 
 
 def run_steps(
-    menu: Mapping[str, Contender],
+    menu: Mapping[str, Case],
     images: int,
     *,
     rounds: int,
@@ -218,20 +220,20 @@ def run_steps(
     facts: dict[str, Any] = {
         "absent": {}, "first_losses": {}, "before_the_rounds": {}, "gflop": {}, "waits_for_the_device": None,
     }  # fmt: skip
-    made: dict[str, Made] = {}
-    works: dict[str, Work] = {}
+    made: dict[str, ReadyCase] = {}
+    works: dict[str, ConvFlops] = {}
     for name, contender in menu.items():
         if contender.graph and facts["waits_for_the_device"]:
             facts["absent"][name] = f"a step waits for the device: {facts['waits_for_the_device']}"
             continue
         try:
             ready = contender.make()
-            with nullcontext() if contender.compiled or contender.graph else Work() as work:
+            with nullcontext() if contender.compiled or contender.graph else ConvFlops() as work:
                 facts["first_losses"][name] = float(ready.step())
-        except (RuntimeError, ImportError, UserError) as problem:
+        except (RuntimeError, ImportError, PacelineError) as problem:
             if name == OURS:
                 raise
-            said = "" if isinstance(problem, UserError) else f"{type(problem).__name__}: "
+            said = "" if isinstance(problem, PacelineError) else f"{type(problem).__name__}: "
             facts["absent"][name] = f"{said}{problem}".splitlines()[0]
             continue
         made[name] = ready
@@ -243,19 +245,19 @@ def run_steps(
             for _ in range(WARM_UP_STEPS - 1):
                 ready.step()
             if name == OURS:
-                facts["waits_for_the_device"] = first_wait(ready.step, device)
+                facts["waits_for_the_device"] = find_host_wait(ready.step, device)
         # Told at once: a contender that takes the device down later leaves what others have shown.
         rates = facts["before_the_rounds"]
-        rates[name] = round(images / seconds_of(ready.step, 0.0, device, block).wall, 3)
+        rates[name] = round(images / measure_seconds(ready.step, 0.0, device, block).wall, 3)
         if rates[OURS] > slowest * rates[name]:
             del made[name]
             facts["absent"][name] = f"{rates[OURS] / rates[name]:.1f} times slower than {OURS}: it is not in the rounds"
         yield facts
-    ceiling = Ceiling(works[OURS], side, NUMBERS[precision], device)
-    timed = {name: lambda step=ready.step: seconds_of(step, seconds, device, block) for name, ready in made.items()}
-    for taken in in_turn(timed, rounds):
+    ceiling = MachinePeak(works[OURS], side, NUMBERS[precision], device)
+    timed = {name: lambda step=ready.step: measure_seconds(step, seconds, device, block) for name, ready in made.items()}
+    for taken in run_interleaved(timed, rounds):
         ceiling.measure(seconds / 5)
-        facts |= summary(taken)
+        facts |= summarize_times(taken)
         facts["images_per_second"] = {name: images / wall for name, wall in facts["median_seconds"].items()}
         facts["ceiling"] = limit = ceiling.facts()
         # A compiled or replayed step does the work of ours.
@@ -263,10 +265,10 @@ def run_steps(
             name: facts["gflop"].get(name, facts["gflop"][OURS]) / wall / limit["gflops"]
             for name, wall in facts["median_seconds"].items()
         }
-        facts["above_the_ceiling"] = above(share, limit)
+        facts["above_the_ceiling"] = describe_above_peak(share, limit)
         yield facts
     facts["where_milliseconds"] = {
-        name: where_time_goes(ready.step, device, ready.parts) for name, ready in made.items() if menu[name].profiled
+        name: profile_step(ready.step, device, ready.parts) for name, ready in made.items() if menu[name].profiled
     }
     yield facts
 
@@ -274,14 +276,14 @@ def run_steps(
 CONFIDENCE = 0.95
 
 
-def ratio(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
+def ratio_interval(theirs: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
     """theirs / ours of each round: -> their "median", and "low", "high" and "coverage" of its interval."""
     each = [other / max(own, 1e-9) for other, own in zip(theirs, ours)]
-    low, high, coverage = interval(each)
+    low, high, coverage = median_interval(each)
     return {"median": statistics.median(each), "low": low, "high": high, "coverage": coverage}
 
 
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
+def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """-> two of the values between which the median of what they are drawn from lies, and the probability that it does.
 
     The innermost pair of order statistics x[k], x[n-1-k] that reaches CONFIDENCE, else the least and the largest (of five
@@ -290,13 +292,13 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """
     ordered, count = sorted(values), len(values)
     outside = [sum(comb(count, i) for i in range(k + 1)) / 2**count for k in range((count + 1) // 2)]
-    place = max((k for k, share in enumerate(outside) if 1 - 2 * share >= CONFIDENCE), default=0)
-    return ordered[place], ordered[-1 - place], max(0.0, 1 - 2 * outside[place])
+    index = max((k for k, share in enumerate(outside) if 1 - 2 * share >= CONFIDENCE), default=0)
+    return ordered[index], ordered[-1 - index], max(0.0, 1 - 2 * outside[index])
 
 
-def format_ratio(found: Mapping[str, float] | None) -> str:
+def format_ratio(result: Mapping[str, float] | None) -> str:
     """A ratio in a table: "1.25 x (1.21 to 1.30)", of one round "1.25 x (one round)", "" where there is none."""
-    if not found:
+    if not result:
         return ""
-    spread = f"{found['low']:.2f} to {found['high']:.2f}" if found["coverage"] else "one round"
-    return f"{found['median']:.2f} x ({spread})"
+    spread = f"{result['low']:.2f} to {result['high']:.2f}" if result["coverage"] else "one round"
+    return f"{result['median']:.2f} x ({spread})"

@@ -24,22 +24,22 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from paceline._utils.errors import DataError, RecipeError, UserError
-from paceline._utils.listing import listed, walk
+from paceline._utils.errors import DataError, PacelineError, RecipeError
+from paceline._utils.listing import list_matching, walk_visible
 from paceline._utils.reporter import Lines
 from paceline.config.recipe import Quality, Recipe
-from paceline.config.resnet import Decoder, PhotoInput
+from paceline.config.resnet import Decoder, ImageInput
 from paceline.data.index.manifest import Manifest
-from paceline.data.prepare.auto_prepare import ensure_prepared
+from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.transforms.decode import require_decoder
 from paceline.data.transforms.image_header import read_header
-from paceline.distributed.device.detect import cpu_cores
+from paceline.distributed.device.detect import count_cpus
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.harness import all_rounds, format_ratio, machine_facts, ratio
-from paceline.tools.bench.input_contenders import bare_decode, of_task, ours, records_of
-from paceline.tools.bench.peers import WHERE, peers
+from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
+from paceline.tools.bench.input_contenders import bare_decode, open_file_records, paceline_loader, task_batches
+from paceline.tools.bench.peers import WHERE, find_peers
 from paceline.tools.bench.process_tree import cpu_seconds
-from paceline.tools.report.prepare_notes import findings
+from paceline.tools.report.prepare_notes import prepare_lines
 
 WARM_UP_BATCHES = 3
 STEPS = 1_000_000  # more than are ever taken
@@ -49,7 +49,7 @@ Menu = Mapping[str, Callable[[], Any]]  # name -> what makes the contender: a co
 
 
 @dataclass(frozen=True)
-class Contest:
+class InputBenchmark:
     """The same photos for every contender."""
 
     task: str
@@ -65,19 +65,19 @@ class Contest:
     annotations: Path | None = None  # COCO's file, from which others read masks
 
 
-def classification(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
+def classification(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmark:
     """The photos of a folder, at any depth. Raises DataError where there are none."""
     paths, size = photos_in(data), size or 224
-    cores, records = cpu_cores(), records_of(paths)
-    menu = {f"paceline {one}, {cores} workers": partial(ours, records, size, cores, one) for one in decoders}
+    cores, records = count_cpus(), open_file_records(paths)
+    menu = {f"paceline {one}, {cores} workers": partial(paceline_loader, records, size, cores, one) for one in decoders}
     menu[f"unchecked paceline {decoders[0]}, {cores} workers"] = partial(
-        ours, records.unchecked(), size, cores, decoders[0]
+        paceline_loader, records.unchecked(), size, cores, decoders[0]
     )
-    title, first = "decode + RandomResizedCrop + flip", partial(ours, records, size, decoder=decoders[0])
-    return Contest("classification", title, PhotoInput(size=size), size, paths, menu, first)
+    title, first = "decode + RandomResizedCrop + flip", partial(paceline_loader, records, size, decoder=decoders[0])
+    return InputBenchmark("classification", title, ImageInput(size=size), size, paths, menu, first)
 
 
-def ssd(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
+def ssd(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmark:
     """A data set with boxes: its training photos that have objects.
 
     "matrix" is less work than others do, a linear jitter; every ratio that is told should be that of "hsv".
@@ -89,23 +89,23 @@ def ssd(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
     )
 
 
-def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> Contest:
+def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmark:
     """A data set with masks in COCO's layout; the longer side has 5/3 of the shorter one's `size` at most.
 
     Batches of 8: one takes 25 MB, and torchvision's masks of its objects twice that.
     """
     short = size or 800
     settings = replace(WORKLOADS["maskrcnn"].input, short=(short,), long=int(short * 1333 / 800))
-    found = _with_objects("maskrcnn", "decode + resize + flip with boxes and masks", data, settings, short, {
+    result = _with_objects("maskrcnn", "decode + resize + flip with boxes and masks", data, settings, short, {
         one: {"decoder": one} for one in decoders
     }, 8)  # fmt: skip
-    annotations = listed(data / "annotations", "instances_train*.json")
+    annotations = list_matching(data / "annotations", "instances_train*.json")
     if not annotations:
         raise DataError(
             f"{data}: no annotations/instances_train*.json, from which torchvision's data set reads.\n"
             "Give a data set in COCO's layout:  --data DIR"
         )
-    return replace(found, annotations=annotations[0])
+    return replace(result, annotations=annotations[0])
 
 
 CONTESTS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
@@ -122,27 +122,27 @@ def task_of(name: str, manifest: Manifest, settings: Any, batch: int, images: in
 
 def _with_objects(
     name: str, title: str, data: Path, settings: Any, size: int, forms: Mapping[str, Mapping[str, Any]], batch: int
-) -> Contest:
+) -> InputBenchmark:
     """forms: of our input, name -> the settings that it changes."""
-    reporter = Lines(Console().print, findings)
-    manifest, cores = Manifest.load(ensure_prepared(data, kind="boxes", reporter=reporter)), cpu_cores()
+    reporter = Lines(Console().print, prepare_lines)
+    manifest, cores = Manifest.load(prepare_if_needed(data, kind="boxes", reporter=reporter)), count_cpus()
     task = task_of(name, manifest, settings, batch)
     if not task.data.train_images:
         raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")
     tasks = {form: task_of(name, manifest, replace(settings, **changed), batch) for form, changed in forms.items()}
-    menu = {f"paceline {form}, {cores} workers": partial(of_task, one, cores) for form, one in tasks.items()}
+    menu = {f"paceline {form}, {cores} workers": partial(task_batches, one, cores) for form, one in tasks.items()}
     first = next(iter(tasks))
-    menu[f"unchecked paceline {first}, {cores} workers"] = partial(of_task, tasks[first], cores, False)
+    menu[f"unchecked paceline {first}, {cores} workers"] = partial(task_batches, tasks[first], cores, False)
     numbers = task.data.train_numbers.tolist()
     rows = [task.data.wanted_rows(number) for number in numbers]
-    return Contest(
+    return InputBenchmark(
         name,
         title,
         settings,
         size,
         [Path(task.data.train.index.name(number)) for number in numbers],
         menu,
-        partial(of_task, tasks[first]),
+        partial(task_batches, tasks[first]),
         int(task.data.wanted.sum()),
         [task.data.train.boxes[some] for some in rows],
         [task.data.train.classes[some] for some in rows],
@@ -150,7 +150,7 @@ def _with_objects(
 
 
 def run_input_bench(
-    find: Callable[..., Contest],
+    find: Callable[..., InputBenchmark],
     data: Path,
     *,
     seconds: float,
@@ -163,28 +163,28 @@ def run_input_bench(
     find      the task's contest: of CONTESTS
     seconds   measured per contender and round
     decoders  ours to run; None: the default and every extra that is installed
-    Raises DataError for data that cannot be used, RecipeError when a decoder is missing, UserError off Linux.
+    Raises DataError for data that cannot be used, RecipeError when a decoder is missing, PacelineError off Linux.
     """
     require_linux()
     chosen = installed_decoders() if decoders is None else decoders
     for decoder in chosen:
         require_decoder(decoder)
-    contest, cores, console = find(data, size=size, decoders=chosen), cpu_cores(), Console()
-    menu, theirs = dict(contest.ours), peers("input_torchvision")
+    contest, cores, console = find(data, size=size, decoders=chosen), count_cpus(), Console()
+    menu, theirs = dict(contest.ours), find_peers("input_torchvision")
     if theirs is None:
         console.print(f"{WHERE}: ours is measured alone", markup=False)
     else:
         menu |= theirs.contenders(contest, cores)
     menu[f"bare decode, {cores} threads"] = partial(bare_decode, contest.paths, cores)
     console.print(f"{len(contest.paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
-    measured = all_rounds({name: partial(rates, make, seconds) for name, make in menu.items()}, rounds, console.print)
+    measured = run_all_rounds({name: partial(rates, make, seconds) for name, make in menu.items()}, rounds, console.print)
     report = {
-        "photos": facts_of(contest.paths),
+        "photos": describe_images(contest.paths),
         "objects": contest.objects,
         "output_size": contest.size,
         "seconds_per_round": seconds,
-        **rates_of(measured),
-        **beside(measured),
+        **measure_rates(measured),
+        **compare_rates(measured),
         "machine": machine_facts(torch.device("cpu")),
     }
     console.print(_table(report, f"{contest.title} into a batch (medians over rounds)"))
@@ -193,7 +193,7 @@ def run_input_bench(
 
 def photos_in(data: Path) -> list[Path]:
     """The JPEG files in a folder, at any depth, sorted. Raises DataError where there are none."""
-    files = (Path(place, name) for place, _, names in walk(data) for name in names)
+    files = (Path(location, name) for location, _, names in walk_visible(data) for name in names)
     paths = sorted(path for path in files if path.suffix.lower() in _SUFFIXES)
     if not paths:
         raise DataError(f"{data}: no JPEG photos in this folder or below it.\nGive a folder with photos:  --data DIR")
@@ -214,9 +214,9 @@ def _installed(decoder: Decoder) -> bool:
 
 
 def require_linux() -> None:
-    """Raises UserError elsewhere."""
+    """Raises PacelineError elsewhere."""
     if not Path("/proc/self/stat").exists():
-        raise UserError("bench input counts the CPU time of worker processes through /proc: it runs on Linux only.")
+        raise PacelineError("bench input counts the CPU time of worker processes through /proc: it runs on Linux only.")
 
 
 def rates(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
@@ -231,7 +231,7 @@ def rates(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
         return images / wall, images / (cpu_seconds() - cpu)
 
 
-def rates_of(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+def measure_rates(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
     """Rates of every contender in each round."""
     return {
         "images_per_second": {name: [wall for wall, _ in rounds] for name, rounds in measured.items()},
@@ -239,9 +239,9 @@ def rates_of(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str,
     }
 
 
-def beside(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
+def compare_rates(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, Any]:
     """Ratios of ours to the best and the tuned peer, to bare decoding, and to ours without comparing bytes, by CPU time."""
-    cpu = rates_of(measured)["images_per_cpu_second"]
+    cpu = measure_rates(measured)["images_per_cpu_second"]
     others = {"tuned peer": "tuned", "bare decode": "bare", "unchecked": "unchecked"}
     against = {what: name for what, begin in others.items() for name in cpu if name.startswith(begin)}
     torchvision = [name for name in cpu if name.startswith("torchvision")]
@@ -251,12 +251,12 @@ def beside(measured: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str, A
     return {
         "best_peer": against.get("best peer", ""),
         "ratio_of_images_per_cpu_second": {
-            name: {what: ratio(cpu[name], cpu[other]) for what, other in against.items()} for name in mine
+            name: {what: ratio_interval(cpu[name], cpu[other]) for what, other in against.items()} for name in mine
         },
     }
 
 
-def facts_of(paths: Sequence[Path]) -> dict[str, Any]:
+def describe_images(paths: Sequence[Path]) -> dict[str, Any]:
     """How many photos, and how large they are."""
     photos = [path.read_bytes() for path in paths]
     headers = [read_header(photo, str(path)) for photo, path in zip(photos, paths)]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from paceline._utils.commands import to_install
+from paceline._utils.commands import install_command
 from paceline._utils.errors import RecipeError
 from paceline.config.reference_rates import usual_rates
 
@@ -35,7 +35,7 @@ Report = Mapping[str, Any]
 def microseconds(report: Report) -> dict[str, float]:
     """CPU time of an image by stage, all threads being at it; what is not done here is left out."""
     cpu = {name: cost["cpu_microseconds"] for name, cost in report["alone"].items()}
-    found = {
+    result = {
         "read": cpu["read"],
         "draw": cpu["draw"],
         "decode": cpu["decode"],
@@ -43,17 +43,17 @@ def microseconds(report: Report) -> dict[str, float]:
         "batch": cpu["batch"],
     }
     if report["transfer_microseconds"] is not None:
-        found["transfer"] = report["transfer_microseconds"]
-    return found
+        result["transfer"] = report["transfer_microseconds"]
+    return result
 
 
-def waits(report: Report) -> float:
+def read_wait_microseconds(report: Report) -> float:
     """Microseconds that a read of a photo waits, on one thread."""
     read = report["alone"]["read"]
     return max(0.0, read["alone_microseconds"] - read["alone_cpu_microseconds"])
 
 
-def table(report: Report) -> Table:
+def format_stages(report: Report) -> Table:
     """A row a stage: CPU time for an image where all loader threads are at it, its share, and the rate that they reach."""
     shown = Table(title=f"one training image, from the store to a batch, by {report['loader_threads']} threads")
     for column in ("stage", "CPU us an image", "share", "images/s"):
@@ -78,7 +78,7 @@ def table(report: Report) -> Table:
     return shown
 
 
-def gap(report: Report) -> str:
+def describe_gap(report: Report) -> str:
     """What lies between decoding whole photos and the loader, in a line; "" where nothing was decoded bare."""
     bare = report["limits"]["decoder"]
     if bare is None:
@@ -100,20 +100,20 @@ def gap(report: Report) -> str:
     )
 
 
-def emulated(report: Report) -> str:
+def describe_emulation(report: Report) -> str:
     """The emulated accelerators' utilisation, in a line; "" without them."""
-    found = report["emulated"]
-    if found is None:
+    result = report["emulated"]
+    if result is None:
         return ""
-    cores = math.ceil(found["cores_needed"])
+    cores = math.ceil(result["cores_needed"])
     return (
-        f"{found['accelerators']} ask for {found['images_per_second']:,.0f} images/s: {found['utilisation']:.1%} busy, "
-        f"{found['delivered_images_per_second']:,.0f} images/s delivered by {report['cores']} core{'s'[: report['cores'] > 1]}; "
+        f"{result['accelerators']} ask for {result['images_per_second']:,.0f} images/s: {result['utilisation']:.1%} busy, "
+        f"{result['delivered_images_per_second']:,.0f} images/s delivered by {report['cores']} core{'s'[: report['cores'] > 1]}; "
         f"about {cores:,} core{'s'[: cores > 1]} of this kind would feed them"
     )
 
 
-def advice(report: Report) -> str:
+def give_advice(report: Report) -> str:
     """What limits this input, and the flag that changes it, in a line."""
     costs, together = microseconds(report), report["together"]
     wanted, cores, threads = report["emulated"], report["cores"], report["loader_threads"]
@@ -127,7 +127,7 @@ def advice(report: Report) -> str:
             )
         return f"the input keeps up ({wanted['utilisation']:.0%} busy): change nothing"
     computing = rate * together["cpu_microseconds"] / 1e6 / cores
-    waiting = waits(report)
+    waiting = read_wait_microseconds(report)
     if computing < COMPUTING and waiting > 0.2 * sum(costs.values()):
         more = max(8, 2 * report["fetch_threads"])
         return (
@@ -142,7 +142,7 @@ def advice(report: Report) -> str:
     if most == "decode":
         more = "more cores, or smaller photos (paceline pack DIR --to recordio --short 352 --out SMALLER)"
         if report["decoder"] == "simplejpeg":
-            more = f"--input.decoder nvimgcodec decodes only what a crop needs ({to_install('fast')}); else {more}"
+            more = f"--input.decoder nvimgcodec decodes only what a crop needs ({install_command('fast')}); else {more}"
         return f"decoding is the limit ({costs['decode'] / sum(costs.values()):.0%} of the work): {more}"
     if most == "augment":
         return "resizing and colours are the limit: more cores, or weaker augmentation (--input.* flags: paceline show)"
@@ -153,7 +153,7 @@ def advice(report: Report) -> str:
 
 # workload -> accelerator -> images a second of one, its usual row of config/published_rates.json.
 RATES = {workload: usual_rates(workload) for workload in ("classification", "maskrcnn", "ssd")}
-MOST_ACCELERATORS, MOST_RATE = 1024, 1e7
+MAX_ACCELERATORS, MAX_RATE = 1024, 1e7
 
 
 class Demand(NamedTuple):
@@ -163,7 +163,7 @@ class Demand(NamedTuple):
     rate: float  # images a second, of all together
 
 
-def demand(text: str, task: str) -> Demand:
+def parse_demand(text: str, task: str) -> Demand:
     """What `--emulate` means: "h200", "h200:8" or images a second such as "2500".
 
     Raises RecipeError for anything else, naming the accelerators whose rate in this workload is known.
@@ -173,9 +173,9 @@ def demand(text: str, task: str) -> Demand:
     try:
         if name in known:
             number = int(count) if colon else 1
-            if 1 <= number <= MOST_ACCELERATORS:
+            if 1 <= number <= MAX_ACCELERATORS:
                 return Demand(f"{number} x {name}", known[name] * number)
-        elif not colon and 0 < float(name) <= MOST_RATE:
+        elif not colon and 0 < float(name) <= MAX_RATE:
             return Demand(f"{float(name):g} images/s", float(name))
     except ValueError:  # it is neither
         pass

@@ -20,50 +20,55 @@ import numpy as np
 import torch
 
 from paceline.config.plan import make_plan
-from paceline.config.resnet import PhotoInput
+from paceline.config.resnet import ImageInput
 from paceline.config.system import System
-from paceline.data.index.index import index_over, whole_files
-from paceline.data.index.records import Records, digest_of
+from paceline.data.index.index import file_per_record_arrays, make_index
+from paceline.data.index.records import RecordReader, record_digest
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sample_rng import SampleRandom
+from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
 from paceline.data.transforms.decode import Decoder
 from paceline.data.transforms.image_header import Header, read_header
-from paceline.data.transforms.sample import Draw, draw_training_photo
+from paceline.data.transforms.sample import SampleSpec, sample_training_spec
 from paceline.models.task import InputRank, Task
 
 BATCH = 64
 Take = Callable[[], int]
 
 
-def records_of(paths: list[Path]) -> Records:
+def open_file_records(paths: list[Path]) -> RecordReader:
     """These files, read as those of a prepared data set: their bytes are compared."""
     zeros, lengths = np.zeros(len(paths)), np.array([path.stat().st_size for path in paths])
     names = [os.fsencode(path.absolute()) for path in paths]
-    digests = {"digests": np.array([digest_of(path.read_bytes()) for path in paths], np.uint64)}
-    arrays = whole_files(names, lengths=lengths, labels=zeros, heights=zeros, widths=zeros, extra=digests)
-    return index_over(arrays, Path("/"), "train").records
+    digests = {"digests": np.array([record_digest(path.read_bytes()) for path in paths], np.uint64)}
+    arrays = file_per_record_arrays(names, lengths=lengths, labels=zeros, heights=zeros, widths=zeros, extra=digests)
+    return make_index(arrays, Path("/"), "train").records
 
 
-def draw_unlabelled(settings: PhotoInput, epoch: int, index: int, header: Header, name: str) -> Draw:
+def draw_unlabeled(settings: ImageInput, epoch: int, index: int, header: Header, name: str) -> SampleSpec:
     """A training image of class 0."""
-    return draw_training_photo(header, name, 0, SampleRandom(0, epoch, index), settings)
+    return sample_training_spec(header, name, 0, SampleRng(0, epoch, index), settings)
 
 
 @contextmanager
-def ours(
-    records: Records, size: int, threads: int, decoder: Decoder, fetch_threads: int = 0, numbers: np.ndarray | None = None
+def paceline_loader(
+    records: RecordReader,
+    size: int,
+    threads: int,
+    decoder: Decoder,
+    fetch_threads: int = 0,
+    numbers: np.ndarray | None = None,
 ) -> Iterator[Take]:
     """paceline's loader on the CPU, with this many workers; on the records of these numbers, None: on all."""
     chosen = np.arange(len(records)) if numbers is None else numbers
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        epochs, places = batch_indices(len(chosen), seed=0, step=step, global_batch=BATCH)
-        return [(epochs, chosen[places])]
+        epochs, indices = batch_indices(len(chosen), seed=0, step=step, global_batch=BATCH)
+        return [(epochs, chosen[indices])]
 
     with Loader(
         records=records,
-        draw=partial(draw_unlabelled, PhotoInput(size=size, decoder=decoder)),
+        draw=partial(draw_unlabeled, ImageInput(size=size, decoder=decoder)),
         schedule=schedule,
         threads=threads,
         processes=True,
@@ -75,7 +80,7 @@ def ours(
 
 
 @contextmanager
-def of_task(task: Task, threads: int, check: bool = True) -> Iterator[Take]:
+def task_batches(task: Task, threads: int, check: bool = True) -> Iterator[Take]:
     """The batches of a training run on the CPU, with so many threads; check: `--system.check-photos`."""
     with task_loader(task, System("cpu", check_photos=check), threads, torch.device("cpu")) as loader:
         yield lambda: len(next(loader)[1][0])

@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from paceline._utils.errors import RecipeError
-from paceline.distributed.device.detect import cpu_cores
-from paceline.tools.bench.harness import all_rounds, machine_facts
-from paceline.tools.bench.input import Contest, facts_of, require_linux
-from paceline.tools.bench.peers import WHERE, peers
+from paceline.distributed.device.detect import count_cpus
+from paceline.tools.bench.harness import machine_facts, run_all_rounds
+from paceline.tools.bench.input import InputBenchmark, describe_images, require_linux
+from paceline.tools.bench.peers import WHERE, find_peers
 from paceline.tools.bench.process_tree import cpu_seconds, memory_mib, voluntary_switches
 
-WARM_UP_SECONDS, MOST_WORKERS = 2.0, 1024
+WARM_UP_SECONDS, MAX_WORKERS = 2.0, 1024
 # Name of a measured value -> its column, and how it is printed.
 COLUMNS = {
     "images_per_second": ("images/s", ",.0f"),
@@ -37,24 +37,26 @@ COLUMNS = {
 Measured = dict[str, float]
 
 
-def workers_of(asked: Sequence[int]) -> list[int]:
+def parse_worker_counts(requested: Sequence[int]) -> list[int]:
     """What --scaling names; 0: 1, 2, 4, ... up to twice the usable cores. Raises RecipeError for a number that cannot be."""
-    if any(not 0 <= count <= MOST_WORKERS for count in asked):
-        raise RecipeError(f"--scaling {' '.join(map(str, asked))}: numbers from 1 to {MOST_WORKERS}, or 0 for 1, 2, 4, ...")
-    powers = [2**power for power in range((2 * cpu_cores()).bit_length())] if 0 in asked else []
-    return sorted({*asked, *powers} - {0})
+    if any(not 0 <= count <= MAX_WORKERS for count in requested):
+        raise RecipeError(
+            f"--scaling {' '.join(map(str, requested))}: numbers from 1 to {MAX_WORKERS}, or 0 for 1, 2, 4, ..."
+        )
+    powers = [2**power for power in range((2 * count_cpus()).bit_length())] if 0 in requested else []
+    return sorted({*requested, *powers} - {0})
 
 
 def run_scaling(
-    find: Callable[..., Contest], data: Path, *, workers: Sequence[int], seconds: float, rounds: int, size: int = 0
+    find: Callable[..., InputBenchmark], data: Path, *, workers: Sequence[int], seconds: float, rounds: int, size: int = 0
 ) -> dict[str, Any]:
-    """Measure, print a table, -> JSON facts. Raises DataError for data that cannot be used, UserError off Linux.
+    """Measure, print a table, -> JSON facts. Raises DataError for data that cannot be used, PacelineError off Linux.
 
     find     the task's contest: of tools/bench/input.py's CONTESTS
     seconds  measured for each contender and round
     """
     require_linux()
-    contest, console, theirs = find(data, size=size, decoders=["simplejpeg"]), Console(), peers("input_torchvision")
+    contest, console, theirs = (find(data, size=size, decoders=["simplejpeg"]), Console(), find_peers("input_torchvision"))
     if theirs is None:
         console.print(f"{WHERE}: only ours is measured", markup=False)
     menu: dict[str, Callable[[], Any]] = {}
@@ -63,20 +65,22 @@ def run_scaling(
         if theirs is not None:
             menu[f"torchvision {count}"] = partial(theirs.loader_of(contest), count, "tensor")
     console.print(f"{len(contest.paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
-    found = all_rounds({name: partial(measured, make, seconds) for name, make in menu.items()}, rounds, console.print)
-    median = {name: {key: statistics.median(row[key] for row in rows) for key in COLUMNS} for name, rows in found.items()}
+    result = run_all_rounds(
+        {name: partial(measure_contender, make, seconds) for name, make in menu.items()}, rounds, console.print
+    )
+    median = {name: {key: statistics.median(row[key] for row in rows) for key in COLUMNS} for name, rows in result.items()}
     report = {
-        "photos": facts_of(contest.paths),
+        "photos": describe_images(contest.paths),
         "seconds_per_round": seconds,
-        "rounds": found,
+        "rounds": result,
         "median": median,
         "machine": machine_facts(torch.device("cpu")),
     }
-    console.print(_table(median, f"{contest.title} into a batch, {cpu_cores()} cores (medians over rounds)"))
+    console.print(_table(median, f"{contest.title} into a batch, {count_cpus()} cores (medians over rounds)"))
     return report
 
 
-def measured(make: Callable[[], Any], seconds: float) -> Measured:
+def measure_contender(make: Callable[[], Any], seconds: float) -> Measured:
     """One contender in steady state."""
     began = time.perf_counter()
     with make() as take:

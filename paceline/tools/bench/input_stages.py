@@ -27,80 +27,80 @@ import torch
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System
 from paceline.data.batch import Batch
-from paceline.data.index.records import Records
-from paceline.data.loader.device_buffers import Landing
+from paceline.data.index.records import RecordReader
+from paceline.data.loader.device_buffers import DeviceBuffer
 from paceline.data.loader.sampler import permutation
-from paceline.data.storage.store import scheme_of
+from paceline.data.storage.store import get_scheme
 from paceline.data.transforms.decode import decode_alone
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import Draw, render, with_others
-from paceline.data.workers.crew import Crew
-from paceline.distributed.device.accelerators import streams_of, synchronise
-from paceline.distributed.device.detect import cpu_cores
-from paceline.models.datamodule import records_for
+from paceline.data.transforms.sample import SampleSpec, decode_and_transform, with_partners
+from paceline.data.workers.crew import WorkerCrew
+from paceline.distributed.device.accelerators import get_stream_module, synchronize
+from paceline.distributed.device.detect import count_cpus
+from paceline.models.datamodule import open_configured_records
 from paceline.models.task import Task
 from paceline.tools.bench.input_advice import Demand
 from paceline.tools.bench.input_contenders import task_loader
 from paceline.tools.bench.process_tree import cpu_seconds
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
-FORWARD_PIXELS, MOST_IMAGES = 2**23, 64
+FORWARD_PIXELS, MAX_IMAGES = 2**23, 64
 SAMPLES = 256  # photos that the stages are measured on, again and again
 STEPS = 20_000  # of the recipe's order that the loader could bring; no measurement lasts so long
-LEAST_STEPS = 6  # of the loader that are measured
+MIN_STEPS = 6  # of the loader that are measured
 READY_SECONDS = 2e-4  # a batch that comes so soon was ready
 Work = Callable[[int, np.ndarray], Any]  # (number of a sample, memory (H, W, 3) of the worker's own)
 
 
-class Samples:
+class StageSamples:
     """The first samples of a run, at each stage of their way, in memory."""
 
     def __init__(self, task: Task, system: System) -> None:
-        epochs, places = task.data.samples(0)
-        numbers = task.data.train_numbers[places]
+        epochs, indices = task.data.samples(0)
+        numbers = task.data.train_numbers[indices]
         self.fit = task.data.shapes.of_step(0, numbers)
         # Read as training reads: through the caches that the system has.
-        self.records = records_for(task.data.train_index, system)
+        self.records = open_configured_records(task.data.train_index, system)
         self.exif = task.recipe.input.exif
         self.draw_with = partial(task.data.draw_train, self.fit)
-        self.epochs, self.indices = (found.tolist()[:SAMPLES] for found in (epochs, numbers))
+        self.epochs, self.indices = (result.tolist()[:SAMPLES] for result in (epochs, numbers))
         self.data = [self.records.read(index) for index in self.indices]
-        self.draws = [self._drawn(place) for place in range(len(self))]
+        self.draws = [self._drawn(position) for position in range(len(self))]
         self.mean_bytes = statistics.fmean(map(len, self.data))
         self.mean_megapixels = statistics.fmean(draw.header.height * draw.header.width / 1e6 for draw in self.draws)
 
     def __len__(self) -> int:
         return len(self.indices)
 
-    def _drawn(self, place: int, _: Any = None) -> Draw:
-        index, data = self.indices[place], self.data[place]
+    def _drawn(self, position: int, _: Any = None) -> SampleSpec:
+        index, data = self.indices[position], self.data[position]
         name = self.records.name(index)
-        draw = self.draw_with(self.epochs[place], index, read_header(data, name, self.exif), name)
-        return with_others(draw, self.records.read_many, self.exif)
+        draw = self.draw_with(self.epochs[position], index, read_header(data, name, self.exif), name)
+        return with_partners(draw, self.records.read_many, self.exif)
 
     def stages(self) -> dict[str, Work]:
         """What is done to one sample at each stage, given what the stage before it left."""
         return {"read": self._read, "draw": self._drawn, "decode": self._decode, "decode and augment": self._render}
 
-    def _read(self, place: int, _: Any = None) -> bytes:
-        return self.records.read(self.indices[place])
+    def _read(self, index: int, _: Any = None) -> bytes:
+        return self.records.read(self.indices[index])
 
-    def _render(self, place: int, out: np.ndarray) -> None:
-        render(self.data[place], self.draws[place], out)
+    def _render(self, index: int, out: np.ndarray) -> None:
+        decode_and_transform(self.data[index], self.draws[index], out)
 
-    def _decode(self, place: int, _: Any = None) -> None:
-        draw = self.draws[place]
-        for data, each in ((self.data[place], draw), *((other.data, other.draw) for other in draw.others)):
+    def _decode(self, index: int, _: Any = None) -> None:
+        draw = self.draws[index]
+        for data, each in ((self.data[index], draw), *((other.data, other.draw) for other in draw.others)):
             decode_alone(data, each.header, each.window, decoder=each.decoder, law=each.law)
 
 
 def bench_task_recipe(recipe: Recipe) -> Recipe:
     """The recipe's data treatment, with a batch and a length of the benchmark's own."""
-    from paceline.models.registry import workload_of
+    from paceline.models.registry import get_workload
 
-    pixels = prod(workload_of(recipe.task).network.largest(recipe))
+    pixels = prod(get_workload(recipe.task).network.largest(recipe))
     batch = 1
-    while batch * 2 <= MOST_IMAGES and batch * 2 * pixels <= FORWARD_PIXELS:
+    while batch * 2 <= MAX_IMAGES and batch * 2 * pixels <= FORWARD_PIXELS:
         batch *= 2
     model = replace(recipe.model, loss_group=0) if hasattr(recipe.model, "loss_group") else recipe.model
     return Recipe(
@@ -110,7 +110,14 @@ def bench_task_recipe(recipe: Recipe) -> Recipe:
 
 
 def measure_stages(
-    task: Task, system: System, *, bare: Records, threads: int, device: torch.device, seconds: float, wanted: Demand | None
+    task: Task,
+    system: System,
+    *,
+    bare: RecordReader,
+    threads: int,
+    device: torch.device,
+    seconds: float,
+    wanted: Demand | None,
 ) -> dict[str, Any]:
     """All of it, for a task that was opened with `bench_task_recipe`.
 
@@ -119,8 +126,8 @@ def measure_stages(
     seconds  for each measurement
     -> what `paceline bench input RECIPE --json` writes, but for the machine's and the command's name
     """
-    samples = Samples(task, system)
-    alone = {name: cost_of(work, samples, threads, seconds) for name, work in samples.stages().items()}
+    samples = StageSamples(task, system)
+    alone = {name: measure_stage(work, samples, threads, seconds) for name, work in samples.stages().items()}
     batch, device_seconds = _batch_costs(task, samples, device, seconds)
     with task_loader(task, system, threads, device) as loader:
         together = run_loader(loader, seconds, 0.0, system.prefetch + 2)
@@ -139,7 +146,7 @@ def measure_stages(
         "batch": task.recipe.global_batch,
         "loader_threads": threads,
         "fetch_threads": system.fetch_threads,
-        "cores": cpu_cores(),
+        "cores": count_cpus(),
         "alone": alone | {"batch": {"cpu_microseconds": batch}},
         "transfer_microseconds": device_seconds,
         "together": together,
@@ -156,7 +163,7 @@ def measure_stages(
     }
 
 
-def cost_of(work: Work, samples: Samples, threads: int, seconds: float) -> dict[str, float]:
+def measure_stage(work: Work, samples: StageSamples, threads: int, seconds: float) -> dict[str, float]:
     """A stage by one worker, then by all.
 
     -> microseconds of an image: alone_microseconds of one worker by the clock, alone_cpu_microseconds of them computing (the rest it
@@ -164,7 +171,7 @@ def cost_of(work: Work, samples: Samples, threads: int, seconds: float) -> dict[
     """
     walk = partial(_walk, work, samples.fit.shape, len(samples), seconds / 2)
     wall, cpu, images = walk(1, 0)
-    with Crew(partial(walk, threads), threads, processes=samples.records.portable) as crew:
+    with WorkerCrew(partial(walk, threads), threads, processes=samples.records.portable) as crew:
         parts = list(crew.in_order(((part,) for part in range(threads)), ahead=threads))
     busy = sum(cpu for _, cpu, _ in parts) / sum(count for _, _, count in parts)
     rate = sum(count / took for took, _, count in parts)
@@ -182,15 +189,15 @@ def _walk(
     """Go round the samples that long; -> seconds, CPU-seconds of this thread, images."""
     out = np.empty((*shape, 3), np.uint8)
     work(first % samples, out)  # what a worker makes once
-    place, images = first, 0
+    index, images = first, 0
     began, cpu = time.perf_counter(), time.thread_time()
     while time.perf_counter() - began < seconds or not images:
-        work(place % samples, out)
-        place, images = place + step, images + 1
+        work(index % samples, out)
+        index, images = index + step, images + 1
     return time.perf_counter() - began, time.thread_time() - cpu, images
 
 
-def _batch_costs(task: Task, samples: Samples, device: torch.device, seconds: float) -> tuple[float, float | None]:
+def _batch_costs(task: Task, samples: StageSamples, device: torch.device, seconds: float) -> tuple[float, float | None]:
     """Microseconds an image of putting a batch together once its pixels are there, of this thread's CPU, and of its way to the
     device by the clock (None: it stays here).
     """
@@ -204,12 +211,12 @@ def _batch_costs(task: Task, samples: Samples, device: torch.device, seconds: fl
     if device.type == "cpu":
         return assembling, None
 
-    streams = streams_of(device)
-    landing = None if streams is None else Landing(device, streams)  # as a slot of the loader's ring has
+    streams = get_stream_module(device)
+    landing = None if streams is None else DeviceBuffer(device, streams)  # as a slot of the loader's ring has
 
     def copy() -> None:
         batch.to(device) if landing is None else landing.bring([batch])
-        synchronise(device)
+        synchronize(device)
 
     copy()
     return assembling, _repeated(copy, seconds / 4, time.perf_counter) / count * 1e6
@@ -233,17 +240,17 @@ def run_loader(loader: Any, seconds: float, step_seconds: float, warm_up: int) -
     for _ in range(warm_up):
         next(loader)
     began, cpu, steps, images = time.perf_counter(), cpu_seconds(), 0, 0
-    computes_until = asked = began
-    while asked - began < seconds or steps < LEAST_STEPS:
+    computes_until = requested = began
+    while requested - began < seconds or steps < MIN_STEPS:
         images += sum(map(len, next(loader)[1]))
         steps += 1
         came = time.perf_counter()
         # A sleep ends late, which an accelerator does not: where the batch was there, the step began when the last one ended.
-        computes_until = step_seconds + (computes_until if came - asked < READY_SECONDS else max(came, computes_until))
+        computes_until = step_seconds + (computes_until if came - requested < READY_SECONDS else max(came, computes_until))
         if step_seconds:
             time.sleep(max(0.0, computes_until - came))
-        asked = time.perf_counter()
-    wall = max(asked, computes_until) - began
+        requested = time.perf_counter()
+    wall = max(requested, computes_until) - began
     return {
         "images_per_second": images / wall,
         "cpu_microseconds": (cpu_seconds() - cpu) / images * 1e6,
@@ -251,27 +258,27 @@ def run_loader(loader: Any, seconds: float, step_seconds: float, warm_up: int) -
     }
 
 
-def bare_decoder(samples: Samples, threads: int, seconds: float) -> dict[str, float] | None:
+def bare_decoder(samples: StageSamples, threads: int, seconds: float) -> dict[str, float] | None:
     """libjpeg-turbo on whole photos, from memory, nothing else; None where no photo is a plain JPEG."""
     plain = [data for data, draw in zip(samples.data, samples.draws) if draw.header.plain_jpeg]
     if not plain:
         return None
-    return cost_of(partial(_decode_whole, plain), samples, threads, seconds)
+    return measure_stage(partial(_decode_whole, plain), samples, threads, seconds)
 
 
-def _decode_whole(photos: list[bytes], place: int, _: Any) -> None:
+def _decode_whole(photos: list[bytes], index: int, _: Any) -> None:
     import simplejpeg
 
-    simplejpeg.decode_jpeg(photos[place % len(photos)])
+    simplejpeg.decode_jpeg(photos[index % len(photos)])
 
 
-def bare_disk(samples: Samples, records: Records, threads: int) -> dict[str, float] | None:
+def bare_disk(samples: StageSamples, records: RecordReader, threads: int) -> dict[str, float] | None:
     """Reading each sample once in an order of no meaning, its pages dropped from the kernel's cache before; None for a far store.
 
     A disk with a cache of its own, as that of a virtual machine, may still not be asked.
     """
     files = {records.path(index) for index in samples.indices}
-    if not hasattr(os, "posix_fadvise") or any(scheme_of(name) for name in files):
+    if not hasattr(os, "posix_fadvise") or any(get_scheme(name) for name in files):
         return None
     for name in files:
         descriptor = os.open(name, os.O_RDONLY)
@@ -279,7 +286,7 @@ def bare_disk(samples: Samples, records: Records, threads: int) -> dict[str, flo
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
-    order = [samples.indices[place] for place in permutation(len(samples), seed=1, epoch=0)]
+    order = [samples.indices[location] for location in permutation(len(samples), seed=1, epoch=0)]
     began = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
         read = sum(map(len, pool.map(records.read, order)))

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 WHERE = "peers and some measurements are in benchmarks/ of paceline's checkout, and this paceline is installed without one"
 
 
-def peers(name: str) -> Any:
+def find_peers(name: str) -> Any:
     """benchmarks.NAME of the checkout that this is; None where it is none."""
     if not all((CHECKOUT / file).is_file() for file in ("pyproject.toml", f"benchmarks/{name.replace('.', '/')}.py")):
         return None
@@ -22,9 +22,9 @@ def peers(name: str) -> Any:
     return importlib.import_module(f"benchmarks.{name}")
 
 
-def needed_peers(name: str, flag: str) -> Any:
-    """The same where nothing is left to measure without them. Raises UserError naming the flag."""
-    found = peers(name)
-    if found is None:
-        raise UserError(f"{flag}: {WHERE}. Run it from a clone of the repository.")
-    return found
+def require_peers(name: str, flag: str) -> Any:
+    """The same where nothing is left to measure without them. Raises PacelineError naming the flag."""
+    result = find_peers(name)
+    if result is None:
+        raise PacelineError(f"{flag}: {WHERE}. Run it from a clone of the repository.")
+    return result

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from paceline.distributed.device.accelerators import synchronise
+from paceline.distributed.device.accelerators import synchronize
 
 MARK, NODE, REST = "part: ", "autograd::engine::evaluate_function: ", "rest"
 # The first match counts.
@@ -39,7 +39,7 @@ KINDS = tuple(
 )
 
 
-class Part(NamedTuple):
+class ProfiledPart(NamedTuple):
     """Where a part is called, `owner.attribute`, and what it is called in the profile; an inner part counts for itself."""
 
     owner: Any
@@ -47,30 +47,30 @@ class Part(NamedTuple):
     name: str
 
 
-def part(name: str, *pieces: Any, called_in: ModuleType | None = None) -> list[Part]:
+def resolve_part(name: str, *pieces: Any, called_in: ModuleType | None = None) -> list[ProfiledPart]:
     """What is called so: modules, bound methods, or functions by their names in `called_in`."""
-    found = []
+    results = []
     for piece in pieces:
         if isinstance(piece, nn.Module):
-            found.append(Part(piece, "forward", name))
+            results.append(ProfiledPart(piece, "forward", name))
         elif ismethod(piece):
-            found.append(Part(piece.__self__, piece.__name__, name))
+            results.append(ProfiledPart(piece.__self__, piece.__name__, name))
         else:
             assert vars(called_in)[piece.__name__] is piece
-            found.append(Part(called_in, piece.__name__, name))
-    return found
+            results.append(ProfiledPart(called_in, piece.__name__, name))
+    return results
 
 
-def where_time_goes(step: Callable[[], Any], device: torch.device, parts: Sequence[Part] = ()) -> dict[str, float]:
+def profile_step(step: Callable[[], Any], device: torch.device, parts: Sequence[ProfiledPart] = ()) -> dict[str, float]:
     """One profiled step: -> milliseconds of each part or kind of work, largest first; of the device where it is a GPU."""
     on_gpu = device.type == "cuda"
     activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * on_gpu
     with ExitStack() as stack:
         for owner, attribute, name in parts:
-            stack.enter_context(replaced(owner, attribute, _marked(name)))
+            stack.enter_context(replace_attribute(owner, attribute, _marked(name)))
         profile = stack.enter_context(torch.profiler.profile(activities=activities, acc_events=True))
         step()
-        synchronise(device)
+        synchronize(device)
     events = [
         (event, *_around(event))
         for event in profile.events() or []
@@ -104,7 +104,9 @@ def _around(event: Any) -> tuple[str, str, Any]:
 
 
 @contextmanager
-def replaced(owner: Any, attribute: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+def replace_attribute(
+    owner: Any, attribute: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[None]:
     """Inside, `owner.attribute` is wrap(owner.attribute)."""
     before = getattr(owner, attribute)
     own = attribute in vars(owner)

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from paceline.models.metrics.coco import Detections, GroundTruth, score_boxes
-from paceline.tools.bench.harness import OURS, Operation, compared, machine_facts
-from paceline.tools.bench.peers import peers
+from paceline.tools.bench.harness import OURS, Operation, compare_operation, machine_facts
+from paceline.tools.bench.peers import find_peers
 
 OBJECTS = 7  # of an image, on average
 CROWDS = 0.012  # share of objects that are crowds, as in COCO
@@ -25,31 +25,31 @@ SIDE = 500  # pixels
 Numbers = tuple[float, ...]  # the twelve, in the official order
 
 
-def run(images: int, detections_per_image: int, classes: int, rounds: int) -> dict[str, Any]:
+def run_scoring(images: int, detections_per_image: int, classes: int, rounds: int) -> dict[str, Any]:
     """Time every installed contender after a small warm-up, -> JSON facts.
 
     images  N   detections_per_image  P   classes  K
     """
     device = torch.device("cpu")
-    for work in contenders(*synthetic(20, 10, classes)).values():
+    for work in list_scorers(*make_synthetic_detections(20, 10, classes)).values():
         work()
-    works = contenders(*synthetic(images, detections_per_image, classes))
+    works = list_scorers(*make_synthetic_detections(images, detections_per_image, classes))
     equal = {name: lambda mine, theirs: float(mine != theirs) for name in works if name != OURS}
-    row, numbers = compared(Operation("scoring", works, equal), rounds, 0.0, device, warm=False)
+    row, numbers = compare_operation(Operation("scoring", works, equal), rounds, 0.0, device, warm=False)
     about = {"images": images, "detections": detections_per_image, "classes": classes}
     return {**about, **machine_facts(device), **row, "numbers": numbers}
 
 
-def contenders(truth: GroundTruth, detections: Detections) -> dict[str, Callable[[], Numbers]]:
+def list_scorers(truth: GroundTruth, detections: Detections) -> dict[str, Callable[[], Numbers]]:
     """Ours, and the peers that are installed."""
-    theirs = peers("scoring")
+    theirs = find_peers("scoring")
     return {
         OURS: lambda: tuple(map(float, score_boxes(truth, detections).metrics.values())),
         **(theirs.contenders(truth, detections, SIDE) if theirs else {}),
     }
 
 
-def synthetic(images: int, detections_per_image: int, classes: int) -> tuple[GroundTruth, Detections]:
+def make_synthetic_detections(images: int, detections_per_image: int, classes: int) -> tuple[GroundTruth, Detections]:
     """A data set like COCO in its counts, the same on every call: objects of all sizes, crowds, empty images."""
     draw = np.random.default_rng(0)
     counts = draw.poisson(OBJECTS, images) * (draw.random(images) >= EMPTY)

@@ -17,16 +17,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from paceline.config.plan import Rates, make_plan
+from paceline.config.plan import StepRates, make_plan
 from paceline.config.recipe import Recipe
 from paceline.config.system import Kernels, Precision, System
 from paceline.data.batch import Batch
-from paceline.distributed.device.host_memory import keep_freed_memory
+from paceline.distributed.device.host_memory import set_malloc_trim_threshold
 from paceline.distributed.device.setup import autocast_for, make_exact
-from paceline.models.ops.dispatch import use_triton
+from paceline.models.ops.dispatch import set_triton
 from paceline.tools.bench import harness
-from paceline.tools.bench.peers import WHERE, needed_peers, peers
-from paceline.tools.bench.profile import Part
+from paceline.tools.bench.peers import WHERE, find_peers, require_peers
+from paceline.tools.bench.profile import ProfiledPart
 from paceline.tools.bench.timing import STEPS
 from paceline.training.loss_normalization import configure_loss_groups
 from paceline.training.meters import Meters
@@ -83,17 +83,19 @@ class StepBench(ABC):
         """Further facts of our step on a batch, of the model as it is: a fact's name -> its value."""
         return {}
 
-    def parts(self, model: Any) -> Sequence[Part]:
+    def parts(self, model: Any) -> Sequence[ProfiledPart]:
         """Of our model, for a profile."""
         return ()
 
     def ours(self, precision: Precision, scene: Any, device: torch.device) -> harness.Menu:
         """Our contenders; on a CPU also in the memory layout that a run would not choose."""
-        found = harness.variants(harness.OURS, partial(our_step, self, precision, scene, device), ours=True, profiled=True)
+        result = harness.list_variants(
+            harness.OURS, partial(make_step, self, precision, scene, device), ours=True, profiled=True
+        )
         if device.type == "cpu":
             name, other = self.other_layout()
-            found[f"{harness.OURS} {name}"] = harness.Contender(partial(our_step, other, precision, scene, device))
-        return found
+            result[f"{harness.OURS} {name}"] = harness.Case(partial(make_step, other, precision, scene, device))
+        return result
 
     def other_layout(self) -> tuple[str, Any]:
         """The memory layout that a run would not choose: its name, and this benchmark in it."""
@@ -108,7 +110,7 @@ class StepBench(ABC):
 def run_step_bench(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
     """-> JSON facts. `tell` gets them whenever more is known: a machine that is taken away leaves what it has measured.
 
-    Raises UserError where peers alone are asked for and there are none.
+    Raises PacelineError where peers alone are asked for and there are none.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(bench.threads or before)
@@ -120,8 +122,8 @@ def run_step_bench(bench: StepBench, device: torch.device, tell: Tell) -> dict[s
 
 def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
     make_exact(False, varied=bench.task == "maskrcnn")  # convolutions are chosen as in training
-    keep_freed_memory(device)  # as in training; peers in this process have it too
-    theirs = needed_peers(bench.task, "--part ops") if bench.part == "ops" else peers(bench.task)
+    set_malloc_trim_threshold(device)  # as in training; peers in this process have it too
+    theirs = require_peers(bench.task, "--part ops") if bench.part == "ops" else find_peers(bench.task)
     facts = {
         "task": bench.task,
         **harness.machine_facts(device),
@@ -134,7 +136,7 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
     if theirs is not None and bench.part in ("all", "ops") and hasattr(theirs, "operations"):
         facts["operations"] = []
         for operation in theirs.operations(bench, device):
-            facts["operations"].append(harness.compared(operation, bench.rounds, bench.seconds / 10, device)[0])
+            facts["operations"].append(harness.compare_operation(operation, bench.rounds, bench.seconds / 10, device)[0])
             tell(facts)
     if bench.part in ("all", "step"):
         facts["step"] = {}
@@ -144,7 +146,7 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
                 if theirs is not None:
                     menu |= theirs.contenders(bench, precision, scene, device)
                 for known in harness.run_steps(
-                    harness.possible(menu, device, compile=bench.compile, only=bench.only),
+                    harness.select_possible(menu, device, compile=bench.compile, only=bench.only),
                     bench.batch,
                     rounds=bench.rounds,
                     seconds=bench.seconds,
@@ -163,14 +165,14 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
             if ours is not None:
                 operation = theirs and theirs.prediction(bench, precision, scene, device, ours)
                 operation = operation or harness.Operation("prediction", {harness.OURS: ours})
-                facts.setdefault("predict", {})[precision] = harness.compared(
+                facts.setdefault("predict", {})[precision] = harness.compare_operation(
                     operation, bench.rounds, bench.seconds / 4, device
                 )[0]
                 tell(facts)
     return facts
 
 
-def our_step(
+def make_step(
     bench: StepBench,
     precision: Precision,
     scene: Any,
@@ -179,24 +181,24 @@ def our_step(
     compile: bool = False,
     graph: bool = False,
     kernels: Kernels = "torch",
-) -> harness.Made:
+) -> harness.ReadyCase:
     """One optimiser step of paceline on the scene's batch, as a run takes it; with graph, replayed as `--system.graph` does."""
     choose_kernels(replace(bench.system, precision=precision, kernels=kernels))
     model = bench.trained(scene, device)
-    step = steps_of(bench, precision, model, device, compile=compile, graph=graph)
-    batch = laid_out(scene.batch, bench.system)
+    step = make_step_function(bench, precision, model, device, compile=compile, graph=graph)
+    batch = to_memory_format(scene.batch, bench.system)
 
     def take() -> Tensor:
-        use_triton(kernels == "triton")  # of the whole process, which other contenders share
+        set_triton(kernels == "triton")  # of the whole process, which other contenders share
         try:
             return step(batch)
         finally:
-            use_triton(False)
+            set_triton(False)
 
-    return harness.Made(take, bench.parts(model), partial(bench.extra_facts, model, batch))
+    return harness.ReadyCase(take, bench.parts(model), partial(bench.extra_facts, model, batch))
 
 
-def steps_of(
+def make_step_function(
     bench: StepBench, precision: Precision, model: Any, device: torch.device, *, compile: bool = False, graph: bool = False
 ) -> Callable[[Any], Tensor]:
     """What takes an optimiser step of paceline on a batch that lies on the device -> its loss, on the device."""
@@ -206,29 +208,34 @@ def steps_of(
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=TRAIN_IMAGES, val_images=VAL_IMAGES)
     if plan.loss_group:
         configure_loss_groups(model, plan)
-    optimiser = SGD(named_parameters(model, recipe.optim.decay_on), recipe.optim)
+    optimizer = SGD(named_parameters(model, recipe.optim.decay_on), recipe.optim)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
-    step = TrainStep(State(model, optimiser, None, scaler, Meters(device)), plan, system, device)
+    step = TrainStep(State(model, optimizer, None, scaler, Meters(device)), plan, system, device)
     lr = recipe.optim.lr
-    return lambda batch: step([batch], Rates(lr, lr))["loss"]
+    return lambda batch: step([batch], StepRates(lr, lr))["loss"]
 
 
-def laid_out(batch: Any, system: System) -> Any:
+def to_memory_format(batch: Any, system: System) -> Any:
     """The batch in the memory layout that the system's models work in."""
     if system.channels_last == "off":
         return batch
     return replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
 
 
-def placed(model: nn.Module, system: System, device: torch.device) -> Any:
+def to_device(model: nn.Module, system: System, device: torch.device) -> Any:
     """The model on the device, in the memory layout that the system asks for."""
     model = model.to(device)
     return model.to(memory_format=torch.channels_last) if system.channels_last != "off" else model  # type: ignore[call-overload]
 
 
-def predicting(bench: StepBench, precision: Precision, model: Any, batch: Batch, device: torch.device) -> Callable[[], Any]:
+def make_predict_function(
+    bench: StepBench, precision: Precision, model: Any, batch: Batch, device: torch.device
+) -> Callable[[], Any]:
     """The model's `predict` on the batch, in this number format."""
-    autocast, batch = autocast_for(replace(bench.system, precision=precision), device), laid_out(batch, bench.system)
+    autocast, batch = (
+        autocast_for(replace(bench.system, precision=precision), device),
+        to_memory_format(batch, bench.system),
+    )
 
     def predict() -> Any:
         with torch.no_grad(), autocast():

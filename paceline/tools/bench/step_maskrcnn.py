@@ -30,16 +30,16 @@ from paceline.models.maskrcnn.loss import (
     per_image,
     region_box_loss,
 )
-from paceline.models.maskrcnn.model import MaskRCNN, initialise_mask_rcnn
-from paceline.models.maskrcnn.module import Segmenter
-from paceline.models.maskrcnn.proposals import proposals
+from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
+from paceline.models.maskrcnn.module import MaskRCNNWithLoss
+from paceline.models.maskrcnn.proposals import make_proposals
 from paceline.models.ops.boxes import pairwise_iou
 from paceline.models.ops.matching import match_anchors, match_regions
 from paceline.models.ops.paste_masks import paste_to_rle
-from paceline.models.ops.roi_align import levels_of, mask_targets, pool_regions
-from paceline.models.ops.sampling import random_bits, sample
-from paceline.tools.bench.profile import Part, part
-from paceline.tools.bench.step import StepBench, placed, predicting
+from paceline.models.ops.roi_align import assign_levels, mask_targets, pool_regions
+from paceline.models.ops.sampling import random_bits, sample_candidates
+from paceline.tools.bench.profile import ProfiledPart, resolve_part
+from paceline.tools.bench.step import StepBench, make_predict_function, to_device
 
 # Steps without a step's effect on the next: weights that are not trained must not run away while they are timed.
 LR = 1e-5
@@ -78,21 +78,21 @@ class MaskRCNNBench(StepBench):
             optim=Optim(lr=LR, momentum=0.9, weight_decay=1e-4),
         )
 
-    def model(self, device: torch.device) -> Segmenter:
+    def model(self, device: torch.device) -> MaskRCNNWithLoss:
         photo = InstanceInput()
         network = MaskRCNN(self.net, self.classes)
-        initialise_mask_rcnn(network, torch.Generator().manual_seed(0))
+        init_mask_rcnn(network, torch.Generator().manual_seed(0))
         scale_residuals(network.backbone.body, ("bn3", "bn2"), self.net.depth)
-        return placed(Segmenter(network, mean=photo.mean, std=photo.std, settings=self.net), self.system, device)
+        return to_device(MaskRCNNWithLoss(network, mean=photo.mean, std=photo.std, settings=self.net), self.system, device)
 
-    def scenes(self, device: torch.device) -> Iterator[tuple[str, Scene]]:
+    def scenes(self, device: torch.device) -> Iterator[tuple[str, MaskRCNNInputs]]:
         """One for each count of positives."""
         for count in self.positives:
             yield f"{count} positive regions an image", self.scene(count).to(device)
 
-    def scene(self, positives: int) -> Scene:
+    def scene(self, positives: int) -> MaskRCNNInputs:
         """The batch, on the CPU."""
-        return synthetic_scene(
+        return make_maskrcnn_inputs(
             self.batch,
             self.height,
             self.width,
@@ -103,44 +103,46 @@ class MaskRCNNBench(StepBench):
             canvas=self.net.mask.canvas,
         )
 
-    def parts(self, model: Segmenter) -> Sequence[Part]:
+    def parts(self, model: MaskRCNNWithLoss) -> Sequence[ProfiledPart]:
         """As torchvision's network has them too (benchmarks/maskrcnn.py)."""
         backbone, rpn, heads = model.network.backbone, model.network.rpn, model.network.roi_heads
         return (
-            *part("input", model.normalise),
-            *part("trunk", backbone.body),
-            *part("pyramid", backbone.fpn),
-            *part("proposal head", rpn.head, rpn.head.at),  # pyright: ignore[reportAttributeAccessIssue]
-            *part("box head", heads.boxes),
-            *part("mask head", heads.masks),
-            *part("proposals", proposals, called_in=module),
-            *part("matching and sampling", match_anchors, match_regions, sample, random_bits, called_in=module),
-            *part("pooling", levels_of, pool_regions, called_in=module),
-            *part("mask targets", mask_targets, called_in=module),
-            *part("losses", objectness_loss, anchor_box_loss, class_loss, region_box_loss, called_in=module),
-            *part("losses", mask_loss, per_image, called_in=module),
+            *resolve_part("input", model.normalize),
+            *resolve_part("trunk", backbone.body),
+            *resolve_part("pyramid", backbone.fpn),
+            *resolve_part("proposal head", rpn.head, rpn.head.at),  # pyright: ignore[reportAttributeAccessIssue]
+            *resolve_part("box head", heads.boxes),
+            *resolve_part("mask head", heads.masks),
+            *resolve_part("proposals", make_proposals, called_in=module),
+            *resolve_part(
+                "matching and sampling", match_anchors, match_regions, sample_candidates, random_bits, called_in=module
+            ),
+            *resolve_part("pooling", assign_levels, pool_regions, called_in=module),
+            *resolve_part("mask targets", mask_targets, called_in=module),
+            *resolve_part("losses", objectness_loss, anchor_box_loss, class_loss, region_box_loss, called_in=module),
+            *resolve_part("losses", mask_loss, per_image, called_in=module),
         )
 
-    def trained(self, scene: Scene, device: torch.device) -> Segmenter:
+    def trained(self, scene: MaskRCNNInputs, device: torch.device) -> MaskRCNNWithLoss:
         """It goes on with the scene's proposals."""
         model = self.model(device).train()
         give_proposals(model, scene.proposals)
         return model
 
-    def extra_facts(self, model: Segmenter, batch: Any) -> dict[str, float]:
+    def extra_facts(self, model: MaskRCNNWithLoss, batch: Any) -> dict[str, float]:
         """How many regions of an image are positive."""
         return {"positives_an_image": float(model.count(batch)[:, model.terms.index("mask")].sum()) / len(batch)}
 
-    def predictor(self, precision: Precision, scene: Scene, device: torch.device) -> Callable[[], list[list[Any]]]:
+    def predictor(self, precision: Precision, scene: MaskRCNNInputs, device: torch.device) -> Callable[[], list[list[Any]]]:
         """From photos to boxes and compressed masks, pasted on the device straight to run lengths: of each image a list of them."""
         ours = self.model(device).eval()
         scale_logits(ours, scene.batch, ours.network)
-        predict = predicting(self, precision, ours, scene.batch, device)
+        predict = make_predict_function(self, precision, ours, scene.batch, device)
         extent = torch.tensor([self.width, self.height, self.width, self.height], device=device)
 
         def compressed() -> list[list[Any]]:
-            found, pasted = predict(), []
-            for rows, masks in zip(found.detections, found.masks):
+            result, pasted = predict(), []
+            for rows, masks in zip(result.detections, result.masks):
                 rows, masks = rows[rows[:, 5] > 0], masks[rows[:, 5] > 0]
                 pasted.append(list(paste_to_rle(masks, rows[:, :4] * extent, self.height, self.width)))
             return pasted
@@ -148,15 +150,15 @@ class MaskRCNNBench(StepBench):
         return compressed
 
 
-def scale_residuals(trunk: nn.Module, names: tuple[str, str], depth: int) -> None:
+def scale_residuals(backbone: nn.Module, names: tuple[str, str], depth: int) -> None:
     """Let each residual block add LAST_NORM of what it would; names: its last norm's with three convolutions, with two."""
     name = names[0] if depth >= 50 else names[1]
-    for path, part_of_trunk in trunk.named_modules():
+    for path, part_of_trunk in backbone.named_modules():
         if path.endswith(name):
             cast(Tensor, part_of_trunk.weight).detach().fill_(LAST_NORM)
 
 
-def give_proposals(model: Segmenter, regions: Tensor) -> None:
+def give_proposals(model: MaskRCNNWithLoss, regions: Tensor) -> None:
     """From now on the model goes on with these regions (B, P, 4) when it has made its own."""
     propose = model.propose
 
@@ -167,7 +169,7 @@ def give_proposals(model: Segmenter, regions: Tensor) -> None:
 
 
 @torch.no_grad()
-def scale_logits(ours: Segmenter, batch: Any, *networks: Any) -> None:
+def scale_logits(ours: MaskRCNNWithLoss, batch: Any, *networks: Any) -> None:
     """Scale the class weights of networks with our weights so that scores of this batch lie far apart."""
     seen: list[Tensor] = []
     hook = ours.network.roi_heads.box_predictor.cls_score.register_forward_hook(lambda *call: seen.append(call[2]))
@@ -178,7 +180,7 @@ def scale_logits(ours: Segmenter, batch: Any, *networks: Any) -> None:
 
 
 SMALLEST, LARGEST = 0.04, 0.6  # an object's side, of the input's shorter side
-FEWEST_PIXELS = 6.0  # the same in pixels: tiny inputs
+MIN_PIXELS = 6.0  # the same in pixels: tiny inputs
 # A box jittered by this share of its side keeps an IoU of over one half with the object; both limits leave room for rounding.
 JITTER = 0.12
 POSITIVE_IOU, NEGATIVE_IOU = 0.55, 0.45
@@ -186,7 +188,7 @@ DRAWN_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
-class Scene:
+class MaskRCNNInputs:
     """One batch in the two forms that contenders want."""
 
     batch: InstanceBatch
@@ -195,17 +197,17 @@ class Scene:
     bitmaps: list[Tensor]  # of each image (n, H, W) uint8: what torchvision and detectron2 take masks from
     proposals: Tensor  # (B, P, 4) float32 ltrb pixels
 
-    def to(self, device: torch.device) -> Scene:
+    def to(self, device: torch.device) -> MaskRCNNInputs:
         """The same on another device."""
         boxes, labels, bitmaps = ([part.to(device) for part in parts] for parts in (self.boxes, self.labels, self.bitmaps))
         batch = self.batch.to(device)
         assert isinstance(batch, InstanceBatch)
-        return Scene(batch, boxes, labels, bitmaps, self.proposals.to(device))
+        return MaskRCNNInputs(batch, boxes, labels, bitmaps, self.proposals.to(device))
 
 
-def synthetic_scene(
+def make_maskrcnn_inputs(
     images: int, height: int, width: int, *, classes: int, objects: int, positives: int, proposals: int, canvas: int
-) -> Scene:
+) -> MaskRCNNInputs:
     """On the CPU.
 
     objects    n, of each image
@@ -231,13 +233,13 @@ def synthetic_scene(
     )
     whole = torch.tensor([0.0, 0.0, 1.0, 1.0])
     bitmaps = [torch.stack([ellipse(box, whole, height, width) for box in rows]) for rows in boxes]
-    found = [proposed(rows, positives - objects, proposals, height, width, draw) for rows in boxes]
-    return Scene(batch, boxes, labels, bitmaps, torch.stack(found))
+    results = [synthetic_proposals(rows, positives - objects, proposals, height, width, draw) for rows in boxes]
+    return MaskRCNNInputs(batch, boxes, labels, bitmaps, torch.stack(results))
 
 
 def object_boxes(count: int, height: int, width: int, draw: torch.Generator) -> Tensor:
     """(count, 4) ltrb pixels, a pixel or more away from the border."""
-    least = max(FEWEST_PIXELS, SMALLEST * min(height, width))
+    least = max(MIN_PIXELS, SMALLEST * min(height, width))
     most = max(least, LARGEST * min(height, width))
     side = least * (most / least) ** torch.rand(count, 1, generator=draw)
     stretch = 2 ** (torch.rand(count, 1, generator=draw) - 0.5)
@@ -267,7 +269,7 @@ def canvas_of_ellipse(box: Tensor, side: int) -> tuple[Tensor, Tensor]:
     return ellipse(box, torch.cat((corner - pitch, pitch)), side + 2, side + 2), frame
 
 
-def proposed(objects: Tensor, near: int, count: int, height: int, width: int, draw: torch.Generator) -> Tensor:
+def synthetic_proposals(objects: Tensor, near: int, count: int, height: int, width: int, draw: torch.Generator) -> Tensor:
     """`count` proposals, `near` of them on an object and the others on none, in a random order."""
     limits = torch.tensor([width, height, width, height], dtype=torch.float32)
     close, away = [objects[:0]], [objects[:0]]
@@ -280,5 +282,5 @@ def proposed(objects: Tensor, near: int, count: int, height: int, width: int, dr
     while sum(map(len, away)) < count - near:
         some = object_boxes(DRAWN_AT_ONCE, height, width, draw)
         away.append(some[pairwise_iou(some, objects).amax(dim=1) < NEGATIVE_IOU])
-    found = torch.cat((torch.cat(close)[:near], torch.cat(away)[: count - near]))
-    return found[torch.randperm(count, generator=draw)]
+    result = torch.cat((torch.cat(close)[:near], torch.cat(away)[: count - near]))
+    return result[torch.randperm(count, generator=draw)]

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import torch
 
 from paceline.config.recipe import Optim, Recipe
-from paceline.config.resnet import PhotoInput, ResNetModel
+from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.data.batch import Batch
-from paceline.models.backbones.base import initialise
-from paceline.models.resnet.module import Classifier
+from paceline.models.backbones.base import init_weights
+from paceline.models.resnet.module import ClassifierWithLoss
 from paceline.models.resnet.workload import RESNET
-from paceline.tools.bench.step import StepBench, placed
+from paceline.tools.bench.step import StepBench, to_device
 
 CLASSES = 1000
 
 
-class Photos(NamedTuple):
+class ResNetInputs(NamedTuple):
     """The batch alone."""
 
     batch: Batch
@@ -36,26 +36,26 @@ class ResNetBench(StepBench):
     def about(self) -> dict[str, Any]:
         return {"depth": self.depth, "size": self.size, "channels_last": self.system.channels_last}
 
-    def recipe(self) -> Recipe[ResNetModel, PhotoInput]:
+    def recipe(self) -> Recipe[ResNetModel, ImageInput]:
         """A careful user's settings."""
         return Recipe(
             task=self.task,
             model=ResNetModel(depth=self.depth, label_smoothing=0.1),  # type: ignore[arg-type]
-            input=PhotoInput(size=self.size),
+            input=ImageInput(size=self.size),
             global_batch=self.batch,
             epochs=1,
             bn_span=self.batch,
             optim=Optim(lr=0.1, momentum=0.9, weight_decay=1e-4, decay_on="all"),
         )
 
-    def model(self, device: torch.device) -> Classifier:
+    def model(self, device: torch.device) -> ClassifierWithLoss:
         model = RESNET.network.build(self.recipe(), CLASSES)
-        initialise(model.network, "torchvision", torch.Generator().manual_seed(0))
-        return placed(model, self.system, device)
+        init_weights(model.network, "torchvision", torch.Generator().manual_seed(0))
+        return to_device(model, self.system, device)
 
-    def scenes(self, device: torch.device) -> Iterator[tuple[str, Photos]]:
+    def scenes(self, device: torch.device) -> Iterator[tuple[str, ResNetInputs]]:
         """Noise (B, 3, S, S) uint8 and classes (B,), the same on every call."""
         draw = torch.Generator().manual_seed(0)
         images = torch.randint(0, 256, (self.batch, 3, self.size, self.size), dtype=torch.uint8, generator=draw)
         labels = torch.randint(0, CLASSES, (self.batch,), generator=draw)
-        yield "", Photos(Batch(images.to(device), labels.to(device), torch.arange(self.batch, device=device)))
+        yield "", ResNetInputs(Batch(images.to(device), labels.to(device), torch.arange(self.batch, device=device)))

@@ -14,19 +14,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from paceline.distributed.device.accelerators import synchronise
+from paceline.distributed.device.accelerators import synchronize
 
 STEPS = 20  # of a block on a GPU, at least: enough that the first ones' launches do not show
 
 
-class Seconds(NamedTuple):
+class CallSeconds(NamedTuple):
     """Of one call: by the clock, and of all threads' computing, which a busy machine changes less."""
 
     wall: float
     cpu: float
 
 
-def seconds_of(work: Callable[[], Any], seconds: float, device: torch.device, least: int = 1) -> Seconds:
+def measure_seconds(work: Callable[[], Any], seconds: float, device: torch.device, least: int = 1) -> CallSeconds:
     """Seconds of one call, on average.
 
     seconds  at least one call, and as many as fill this time
@@ -34,21 +34,21 @@ def seconds_of(work: Callable[[], Any], seconds: float, device: torch.device, le
              beforehand to know how many fill the time
     """
     if device.type == "cuda":
-        alone, _ = seconds_of_block(work, 1, device)
-        return seconds_of_block(work, max(least, math.ceil(seconds / max(alone, 1e-6))), device)
-    synchronise(device)
+        alone, _ = measure_block(work, 1, device)
+        return measure_block(work, max(least, math.ceil(seconds / max(alone, 1e-6))), device)
+    synchronize(device)
     began, cpu, count = time.perf_counter(), time.process_time(), 0
     while count == 0 or time.perf_counter() - began < seconds:
         work()
-        synchronise(device)  # of an accelerator without CUDA's events; a CPU has nothing to wait for
+        synchronize(device)  # of an accelerator without CUDA's events; a CPU has nothing to wait for
         count += 1
-    return Seconds((time.perf_counter() - began) / count, (time.process_time() - cpu) / count)
+    return CallSeconds((time.perf_counter() - began) / count, (time.process_time() - cpu) / count)
 
 
-def seconds_of_block(work: Callable[[], Any], count: int, device: torch.device) -> Seconds:
+def measure_block(work: Callable[[], Any], count: int, device: torch.device) -> CallSeconds:
     """Seconds by the device's own clock and CPU-seconds of one of `count` calls that are sent one after another."""
     first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    synchronise(device)
+    synchronize(device)
     cpu = time.process_time()
     first.record()
     for _ in range(count):
@@ -56,15 +56,15 @@ def seconds_of_block(work: Callable[[], Any], count: int, device: torch.device) 
     last.record()
     sent = time.process_time() - cpu
     last.synchronize()
-    return Seconds(first.elapsed_time(last) / 1000 / count, sent / count)
+    return CallSeconds(first.elapsed_time(last) / 1000 / count, sent / count)
 
 
-def first_wait(step: Callable[[], Any], device: torch.device) -> str:
+def find_host_wait(step: Callable[[], Any], device: torch.device) -> str:
     """Where a step makes the host wait for a GPU, "" where it never does. A CPU has nothing to wait for."""
     if device.type != "cuda":
         step()
         return ""
-    synchronise(device)
+    synchronize(device)
     try:
         with warnings.catch_warnings():
             # torch calls the mode a prototype, which is no reason to leave it, nor to take it for a wait.

@@ -8,25 +8,25 @@ from typing import Any
 
 WIDTH, HEAD = 80, 13
 RUNS, PLACES = ("A", "B"), ("there", "here")
-MOST_PHOTOS, MOST_FIELDS = 4, 8
+MAX_PHOTOS, MAX_FIELDS = 4, 8
 ENDS = ("events", "checkpoints")
 
 
-def recorded_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def format_recorded(result: Mapping[str, Any]) -> Iterator[str]:
     """What run.json, events and checkpoints of both have."""
-    for letter, name in zip(RUNS, found["runs"]):
+    for letter, name in zip(RUNS, result["runs"]):
         yield from _row(letter, name)
-    fields = list(found["differences"].items())
-    texts = [f"{name}: {_both(values)}" for name, values in fields[:MOST_FIELDS]]
-    if len(fields) > MOST_FIELDS:
-        texts.append(f"and {len(fields) - MOST_FIELDS} more, which compare without --bisect lists")
+    fields = list(result["differences"].items())
+    texts = [f"{name}: {_both(values)}" for name, values in fields[:MAX_FIELDS]]
+    if len(fields) > MAX_FIELDS:
+        texts.append(f"and {len(fields) - MAX_FIELDS} more, which compare without --bisect lists")
     yield from _row("differs", *(texts or ["nothing in recipe, system, threads, versions and data"]))
     for name in ENDS:
-        yield from _row(name, *_recorded(name, found[name]))
-    if "replay" not in found:
+        yield from _row(name, *_recorded(name, result[name]))
+    if "replay" not in result:
         yield from _row("so", "No difference: all that both wrote down of the same steps is equal.")
         return
-    begin, last = found["replay"]["from"], found["replay"]["at_most"]
+    begin, last = result["replay"]["from"], result["replay"]["at_most"]
     start = "first weights" if begin is None else f"checkpoint of step {begin:,}"
     yield from _row("repeated", f"Both are trained again here from their {start}, to step {last:,} at most.")
 
@@ -45,11 +45,11 @@ def _recorded(name: str, record: Mapping[str, Any]) -> Iterator[str]:
         yield from _foremost(first["differing"], RUNS)
 
 
-def replayed_lines(found: Mapping[str, Any]) -> Iterator[str]:
+def format_replayed(result: Mapping[str, Any]) -> Iterator[str]:
     """What the repeated steps have shown."""
-    replay, parted = found["replay"], found["parted"]
+    replay, parted = result["replay"], result["parted"]
     for letter, record in zip(RUNS, replay["records"]):
-        yield from _row(f"  {letter}", *_own(record, found["checkpoints"]["first"] or {}))
+        yield from _row(f"  {letter}", *_own(record, result["checkpoints"]["first"] or {}))
     yield from _row("so", *_verdict(parted, replay))
     if parted is not None:
         yield from _parted(parted)
@@ -73,15 +73,15 @@ def _own(record: Mapping[str, Any], shown: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _verdict(parted: Mapping[str, Any] | None, replay: Mapping[str, Any]) -> Iterator[str]:
-    odd = [place for place, record in enumerate(replay["records"]) if {"event", "checkpoint"} & record.keys()]
+    odd = [index for index, record in enumerate(replay["records"]) if {"event", "checkpoint"} & record.keys()]
     if parted is not None:
         yield f"They part {_where(parted)}."
     elif not odd:
         yield "No difference: repeated, every tensor of every step is equal in both."
     else:
         yield f"Repeated, A and B are equal in every tensor up to step {replay['to']:,}: recipe and data do not part them."
-    for place in odd:
-        record, letter = replay["records"][place], RUNS[place]
+    for index in odd:
+        record, letter = replay["records"][index], RUNS[index]
         since, until = record["left"]
         if since == until and record.get("checkpoint", {}).get("step") == until:
             first = _farthest(record["checkpoint"]["differing"])
@@ -95,7 +95,7 @@ def _verdict(parted: Mapping[str, Any] | None, replay: Mapping[str, Any]) -> Ite
                 f"A flipped bit explains it, as of faulty memory: with bit {flip['bit']} of weights {flip['name']} at {flip['at']} "
                 f"flipped before step {flip['step']:,}, {letter} is as it was, to the bit."
             )
-        if elsewhere := [f"{key} {then} (here {now})" for key, (then, now) in replay["elsewhere"][place].items()]:
+        if elsewhere := [f"{key} {then} (here {now})" for key, (then, now) in replay["elsewhere"][index].items()]:
             yield f"{letter} was trained with {', '.join(elsewhere)}."
     if len(odd) == 2:
         yield "Neither comes out here as it was: other code, or another machine than theirs. Repeat it where they were trained."
@@ -113,8 +113,8 @@ def _where(parted: Mapping[str, Any]) -> str:
         return f"in step {step:,}, which computes {_both(names)}"
     name = ("" if parted["name"] == kind else parted["name"]) + (f" (call {parted['call']})" if parted["call"] > 1 else "")
     joined = " of" if kind in ("output", "gradient", "average of weights") else ":" if kind in ("input", "rate") else ""
-    place = f"{kind}{joined} {name}".rstrip()
-    return f"in step {step:,} at the {place}; all before it is equal to the bit"
+    location = f"{kind}{joined} {name}".rstrip()
+    return f"in step {step:,} at the {location}; all before it is equal to the bit"
 
 
 def _parted(parted: Mapping[str, Any]) -> Iterator[str]:
@@ -171,8 +171,8 @@ def _difference(one: Mapping[str, Any], whose: Sequence[str]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_PHOTOS:,} more" if len(names) > MOST_PHOTOS else ""
-    return ", ".join(names[:MOST_PHOTOS]) + more
+    more = f" and {len(names) - MAX_PHOTOS:,} more" if len(names) > MAX_PHOTOS else ""
+    return ", ".join(names[:MAX_PHOTOS]) + more
 
 
 def _both(values: Sequence[Any], whose: Sequence[str] = RUNS) -> str:

@@ -16,26 +16,26 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from paceline._utils.errors import DataError, RecipeError, UserError
+from paceline._utils.errors import DataError, PacelineError, RecipeError
 from paceline._utils.reporter import SILENT
-from paceline.config.plan import make_plan, rates_at, shorten
+from paceline.config.plan import limit_steps, make_plan, step_rates
 from paceline.config.recipe import Recipe
-from paceline.config.run import Controls, Run, RunRecord, data_from_here, fill, named_weights, saved_system
+from paceline.config.run import RunOptions, RunRecord, RunSpec, from_json, get_initial_weights, relative_data, saved_system
 from paceline.data.batch import Batch
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.comm.world import World, open_world
+from paceline.distributed.comm.world import DistContext, open_distributed
 from paceline.distributed.device.setup import TYPES, choose_device, set_threads
 from paceline.models.task import InputRank
-from paceline.tools.compare.step_trace import StepTrace, difference, states_apart
+from paceline.tools.compare.step_trace import StepTrace, compare_states, compare_tensors
 from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot
-from paceline.training.eval_history import Standing
+from paceline.training.eval_history import EvalHistory
 from paceline.training.factory import build_model, build_state, first_weights, load_first_weights
 from paceline.training.logging.events import facts_of, numbers_back, plain, read_events
 from paceline.training.open_data import open_task
 from paceline.training.previous_run import SavedRun
-from paceline.training.resume import Start
+from paceline.training.resume import ResumePoint
 from paceline.training.run_arguments import saved_count
 from paceline.training.state import State, check_snapshot
 from paceline.training.step import TrainStep
@@ -47,10 +47,10 @@ Moment = tuple[int, list[tuple[Tensor, Tensor]]]
 NUMBERS = ("loss", "lr", "gradient_norm", "update_ratio")
 
 
-class Records:
+class RunPair:
     """What a run wrote down: run.json, its train events, and the steps of its checkpoints.
 
-    Raises UserError for a folder that is no run, and for a run that is still going on or left nothing to compare.
+    Raises PacelineError for a folder that is no run, and for a run that is still going on or left nothing to compare.
     """
 
     def __init__(self, folder: Path, facts: RunRecord) -> None:
@@ -58,11 +58,11 @@ class Records:
         events = read_events(folder / "events.jsonl")
         self.steps = list_steps(folder / "checkpoints")
         if not events or events[-1]["event"] != "end":
-            raise UserError(
+            raise PacelineError(
                 f"{folder}: this run has no end: it is still training, or was killed. Let it end, or resume it with the same --out."
             )
         if not self.steps:
-            raise UserError(f"{folder}: this run has no checkpoint, and without one no state of it can be compared.")
+            raise PacelineError(f"{folder}: this run has no checkpoint, and without one no state of it can be compared.")
         self.last = int(events[-1]["step"])
         self.events = {int(event["step"]): event for event in events if event["event"] == "train"}
 
@@ -71,37 +71,39 @@ class Records:
         return load_checkpoint(self.folder / "checkpoints" / step_name(step), check_snapshot)
 
 
-def numbers_apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+def find_differing_number(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """The first number of two train events that is not the same, with both values; what only one of them has is passed over."""
     mine, its = _numbers(one), _numbers(other)
     both = ((name, value, its[name]) for name, value in mine.items() if name in its)
-    return next((found for found in both if str(found[1]) != str(found[2])), None)  # a NaN equals itself
+    return next((result for result in both if str(result[1]) != str(result[2])), None)  # a NaN equals itself
 
 
 def _numbers(event: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in event.items():
         if name.startswith(NUMBERS):
-            found |= {f"{name}.{part}": item for part, item in value.items()} if isinstance(value, dict) else {name: value}
-    return found
+            result |= {f"{name}.{part}": item for part, item in value.items()} if isinstance(value, dict) else {name: value}
+    return result
 
 
-class Rerun:
+class Replay:
     """A run at its first weights, or at a checkpoint of it; `take` trains on.
 
     data   where the data lie now; "" = where run.json has them
     start  the checkpoint; None: the first weights
-    Raises UserError where it cannot be computed here: data or weights are gone or have changed, a device is missing.
+    Raises PacelineError where it cannot be computed here: data or weights are gone or have changed, a device is missing.
     """
 
-    def __init__(self, records: Records, recipe: Recipe, data: str, start: Snapshot | None, world: World) -> None:
+    def __init__(self, records: RunPair, recipe: Recipe, data: str, start: Snapshot | None, world: DistContext) -> None:
         folder, facts = records.folder, records.facts
         self.records, self.recipe, self.world = records, recipe, world
         self.system = replace(saved_system(facts, folder), compile=False, graph=False)
-        named = {"data": data or data_from_here(facts)}
-        self.controls = controls = fill(Controls(), {**facts.controls, **named}, f"{folder}: controls")
+        named = {"data": data or relative_data(facts)}
+        self.controls = controls = from_json(RunOptions(), {**facts.controls, **named}, f"{folder}: controls")
         if controls.data and not Path(controls.data).expanduser().is_dir():
-            raise UserError(f"{folder}: its data are not at {controls.data}. Name the folder that holds them: --data DIR")
+            raise PacelineError(
+                f"{folder}: its data are not at {controls.data}. Name the folder that holds them: --data DIR"
+            )
         self.task = open_task(recipe, controls, world)
         if self.task.facts["hash"] != facts.data.get("hash"):
             raise DataError(f"{folder}: it was trained on other photos or labels than {controls.data} holds now.")
@@ -110,8 +112,8 @@ class Rerun:
         self.threads |= {"intra_op": saved} if saved else {}
         images = {"train_images": self.task.data.train_images, "val_images": self.task.data.val_images}
         most = saved_count(facts, "images_per_forward")
-        plan = shorten(make_plan(recipe, self.system, world=1, most=most, **images), steps=controls.steps)
-        self.run = Run(facts.name, recipe, "", self.system, plan, controls)
+        plan = limit_steps(make_plan(recipe, self.system, world=1, most=most, **images), steps=controls.steps)
+        self.run = RunSpec(facts.name, recipe, "", self.system, plan, controls)
         self.state = self._state(start)
         self._step = TrainStep(self.state, plan, self.system, world.device, world.group)
         self._losses: dict[str, Tensor] = {}
@@ -122,8 +124,8 @@ class Rerun:
     def _state(self, start: Snapshot | None) -> State:
         task = self.task
         model = build_model(task, self.run, self.world)
-        weights = first_weights(named_weights(self.controls), self.world, SILENT) if start is None else None
-        load_first_weights(model, task, self.run, self.world, Start(Standing(""), snapshot=start), weights, SILENT)
+        weights = first_weights(get_initial_weights(self.controls), self.world, SILENT) if start is None else None
+        load_first_weights(model, task, self.run, self.world, ResumePoint(EvalHistory(""), snapshot=start), weights, SILENT)
         state = build_state(model, self.run, self.world)
         if start is not None:
             state.restore(start, self.world)
@@ -131,9 +133,9 @@ class Rerun:
 
     def loader(self) -> Any:
         """Batches from the next step on, as a context manager."""
-        place = InputRank(0, 1, self.world.device, self.threads["loader"])
+        rank_info = InputRank(0, 1, self.world.device, self.threads["loader"])
         one, first = self.controls.overfit_one_batch, self.state.step
-        return self.task.data.train_loader(self.run.plan, self.system, place, first=first, one_batch=one)
+        return self.task.data.train_loader(self.run.plan, self.system, rank_info, first=first, one_batch=one)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """As a checkpoint would have them now, on the CPU."""
@@ -146,7 +148,7 @@ class Rerun:
         torch.set_num_threads(self.threads["intra_op"])
         torch.use_deterministic_algorithms(self.controls.exact)
         choose_kernels(self.system)
-        rates = rates_at(self.recipe, self.run.plan, step)
+        rates = step_rates(self.recipe, self.run.plan, step)
         if follow != "nothing":
             trace.begin(rates, batches if follow == "all" else ())
         with trace.following(self.state.model) if follow == "all" else nullcontext():
@@ -162,13 +164,13 @@ class Rerun:
         state.meters.add(self._losses, step - 1)
         if (event := self.records.events.get(step)) is not None:
             means, _, _ = state.meters.read(self.world)
-            rates = rates_at(self.recipe, self.run.plan, step - 1)
+            rates = step_rates(self.recipe, self.run.plan, step - 1)
             here = numbers_back(plain({**facts_of(means), "lr": rates.lr, **self._step.sizes.read()}))
             state.meters.clear()
-            apart = numbers_apart(event, here)
+            apart = find_differing_number(event, here)
             self._note("event", apart and dict(zip(("number", "recorded", "here"), apart)))
         if step in self.records.steps:
-            count, apart = states_apart(self.records.checkpoint(step).tensors, self.tensors())
+            count, apart = compare_states(self.records.checkpoint(step).tensors, self.tensors())
             self._note("checkpoint", {"tensors": count, "differing": apart} if apart else None)
 
     def _note(self, kind: str, misfit: dict[str, Any] | None) -> None:
@@ -180,7 +182,7 @@ class Rerun:
     def moment(self) -> Moment:
         """The step, and every tensor that a step changes with a copy of it."""
         state = self.state
-        parts = [part.state().values() for part in (state.optimiser, state.average, state.scaler) if part is not None]
+        parts = [part.state().values() for part in (state.optimizer, state.average, state.scaler) if part is not None]
         changed = [*state.model.parameters(), *state.model.buffers(), *(tensor for part in parts for tensor in part)]
         return state.step, [(tensor, tensor.detach().clone()) for tensor in changed]
 
@@ -196,8 +198,8 @@ class Rerun:
         """Inside, a step finds its gradients with every weight moved by a unit in its last place, in the number format of matrix
         products, up or down at random; it then updates the weights as they were.
         """
-        optimiser, weights = self.state.optimiser, [weight.detach() for weight in self.state.model.parameters()]
-        own, before = optimiser.step, [weight.clone() for weight in weights]
+        optimizer, weights = self.state.optimizer, [weight.detach() for weight in self.state.model.parameters()]
+        own, before = optimizer.step, [weight.clone() for weight in weights]
         unit, random = (
             torch.finfo(TYPES.get(self.system.precision, torch.float32)).eps,
             torch.Generator().manual_seed(draw),
@@ -210,11 +212,11 @@ class Rerun:
                 weight.copy_(was)
             own(*numbers, **more)
 
-        optimiser.step = step  # type: ignore[method-assign]
+        optimizer.step = step  # type: ignore[method-assign]
         try:
             yield
         finally:
-            del optimiser.step
+            del optimizer.step
 
     @contextmanager
     def other_threads(self) -> Iterator[None]:
@@ -228,7 +230,7 @@ class Rerun:
 
 
 @contextmanager
-def one_rank(records: Sequence[Records]) -> Iterator[World]:
+def open_single_rank(records: Sequence[RunPair]) -> Iterator[DistContext]:
     """The world of one process on the device of these runs; the process's own settings come back after it.
 
     Raises RecipeError for runs of several ranks, and where this machine lacks their device.
@@ -243,7 +245,7 @@ def one_rank(records: Sequence[Records]) -> Iterator[World]:
             raise RecipeError(f"{one.folder}: it computed on {system.accelerator}, the other on {systems[0].accelerator}.")
     threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     try:
-        with open_world(SINGLE, device=choose_device(systems[0], 0)) as world:
+        with open_distributed(SINGLE, device=choose_device(systems[0], 0)) as world:
             yield world
     finally:
         torch.set_num_threads(threads)
@@ -252,10 +254,10 @@ def one_rank(records: Sequence[Records]) -> Iterator[World]:
 
 
 # Tried are the weights that differ most, in the bits whose flip is nearest to their difference; at most so many steps in all.
-WEIGHTS, BITS, MOST_STEPS = 4, 3, 500
+WEIGHTS, BITS, MAX_STEPS = 4, 3, 500
 
 
-def find_flip(side: Rerun, steps: range, recorded: Snapshot) -> dict[str, Any] | None:
+def find_flip(side: Replay, steps: range, recorded: Snapshot) -> dict[str, Any] | None:
     """-> {step, name, at, bit}: the 1-based step before which that bit of a weight flipped; None where no single one explains it.
 
     side      the run at a state it had, at the first of `steps` or before; of no use afterwards
@@ -263,7 +265,7 @@ def find_flip(side: Rerun, steps: range, recorded: Snapshot) -> dict[str, Any] |
     recorded  the run's checkpoint after them
     """
     last = int(recorded.facts["step"])
-    if len(steps) * WEIGHTS * BITS * (last - steps.start) > MOST_STEPS:
+    if len(steps) * WEIGHTS * BITS * (last - steps.start) > MAX_STEPS:
         return None
     batches, moments = {}, {}
     with side.loader() as loader:
@@ -277,31 +279,31 @@ def find_flip(side: Rerun, steps: range, recorded: Snapshot) -> dict[str, Any] |
                 break
     weights = {name: weight.detach() for name, weight in side.state.model.named_parameters()}
     tries = _tries(recorded.tensors["model"], weights)
-    for step, (name, place, bit) in product(steps, tries):
+    for step, (name, location, bit) in product(steps, tries):
         side.go_back(moments[step])
-        flip(weights[name], place, bit)
+        flip_bit(weights[name], location, bit)
         for number in range(step, last):
             side.take(batches[number], follow="nothing")
-        if not states_apart(recorded.tensors, side.tensors())[1]:
-            return {"step": step + 1, "name": name, "at": list(place), "bit": bit}
+        if not compare_states(recorded.tensors, side.tensors())[1]:
+            return {"step": step + 1, "name": name, "at": list(location), "bit": bit}
     return None
 
 
-def flip(weight: Tensor, place: tuple[int, ...], bit: int) -> None:
-    """Flip a bit, 0 the last of the mantissa, of the float32 at `place`, in memory."""
-    weight.view(torch.int32)[place] ^= -(2**31) if bit == 31 else 1 << bit
+def flip_bit(weight: Tensor, location: tuple[int, ...], bit: int) -> None:
+    """Flip a bit, 0 the last of the mantissa, of the float32 at `location`, in memory."""
+    weight.view(torch.int32)[location] ^= -(2**31) if bit == 31 else 1 << bit
 
 
 def _tries(recorded: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[tuple[str, tuple[int, ...], int]]:
     """Weight, place and bit, the likeliest first: steps move weights by little, so a flip is most of the difference at its place."""
-    found = [(name, difference(weight.cpu(), recorded[name])) for name, weight in weights.items()]
-    apart = sorted((one for one in found if one[1].get("largest")), key=lambda one: -one[1]["largest"])[:WEIGHTS]
+    results = [(name, compare_tensors(weight.cpu(), recorded[name])) for name, weight in weights.items()]
+    apart = sorted((one for one in results if one[1].get("largest")), key=lambda one: -one[1]["largest"])[:WEIGHTS]
     tries = []
     for name, one in apart:
         here, there = (torch.tensor(value, dtype=torch.float32) for value in one["values"])
         flipped = here.repeat(32)
         for bit in range(32):
-            flip(flipped, (bit,), bit)
+            flip_bit(flipped, (bit,), bit)
         nearest = (flipped.double() - there.double()).abs().nan_to_num(nan=torch.inf).argsort()
         tries += [(name, tuple(one["at"]), int(bit)) for bit in nearest[:BITS]]
     return tries

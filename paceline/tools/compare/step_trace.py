@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from paceline.config.plan import Rates
+from paceline.config.plan import StepRates
 from paceline.data.batch import Batch
 
 # Groups of a checkpoint in the order in which a step writes them, and what a tensor of each is called.
@@ -24,7 +24,7 @@ GROUPS = {"optimiser": "optimizer state", "scaler": "loss scale", "model": "weig
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Entry(NamedTuple):
+class TracedTensor(NamedTuple):
     """One tensor of a step."""
 
     kind: str  # rate, input, output, loss, gradient, or a value of GROUPS
@@ -39,7 +39,7 @@ class StepTrace:
     """
 
     def __init__(self, keep: int | None = None) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[TracedTensor] = []
         self.kept: Tensor | None = None
         self._keep = keep
 
@@ -53,9 +53,9 @@ class StepTrace:
             content = plain.reshape(-1).view(torch.uint8).numpy().data if plain.numel() else b""
             digest = hashlib.blake2b(head, digest_size=16)
             digest.update(content)
-            self.entries.append(Entry(kind, name, digest.hexdigest()))
+            self.entries.append(TracedTensor(kind, name, digest.hexdigest()))
 
-    def begin(self, rates: Rates, batches: Sequence[Batch]) -> None:
+    def begin(self, rates: StepRates, batches: Sequence[Batch]) -> None:
         """Note what a step starts from."""
         for name, value in rates._asdict().items():
             self.add("rate", name, torch.tensor(value, dtype=torch.float64))
@@ -65,7 +65,7 @@ class StepTrace:
 
     def end(self, state: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Note what a step left behind: the tensors of a checkpoint, by its groups."""
-        for kind, name, tensor in named(state):
+        for kind, name, tensor in list_common_tensors(state):
             self.add(kind, name, tensor)
 
     def _returned(self, name: str, output: Any) -> None:
@@ -94,30 +94,30 @@ class StepTrace:
                 hook.remove()
 
 
-def first_apart(one: Sequence[Entry], other: Sequence[Entry]) -> int | None:
+def find_first_difference(one: Sequence[TracedTensor], other: Sequence[TracedTensor]) -> int | None:
     """The place of the first entry in which two steps differ; None where all are equal to the bit."""
-    apart = (place for place, pair in enumerate(zip(one, other)) if pair[0] != pair[1])
+    apart = (index for index, pair in enumerate(zip(one, other)) if pair[0] != pair[1])
     return next(apart, None if len(one) == len(other) else min(len(one), len(other)))
 
 
-def named(state: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, str, Tensor]]:
+def list_common_tensors(state: Mapping[str, Mapping[str, Tensor]]) -> Iterator[tuple[str, str, Tensor]]:
     """(kind, name, tensor) of all that two checkpoints of one step must have in common."""
     for group, kind in GROUPS.items():
         for name, tensor in state.get(group, {}).items():
             yield kind, name, tensor
 
 
-def states_apart(
+def compare_states(
     one: Mapping[str, Mapping[str, Tensor]], other: Mapping[str, Mapping[str, Tensor]]
 ) -> tuple[int, list[dict[str, Any]]]:
-    """-> (how many tensors either state has, `difference` of each that is not the same to the bit, with its kind and name)."""
-    mine, its = ({(kind, name): tensor for kind, name, tensor in named(state)} for state in (one, other))
+    """-> (how many tensors either state has, `compare_tensors` of each that is not the same to the bit, with its kind and name)."""
+    mine, its = ({(kind, name): tensor for kind, name, tensor in list_common_tensors(state)} for state in (one, other))
     keys = list(dict.fromkeys([*mine, *its]))
-    found = [(key, difference(mine.get(key), its.get(key))) for key in keys]
-    return len(keys), [{"kind": kind, "name": name, **apart} for (kind, name), apart in found if apart]
+    results = [(key, compare_tensors(mine.get(key), its.get(key))) for key in keys]
+    return len(keys), [{"kind": kind, "name": name, **apart} for (kind, name), apart in results if apart]
 
 
-def difference(one: Tensor | None, other: Tensor | None) -> dict[str, Any]:
+def compare_tensors(one: Tensor | None, other: Tensor | None) -> dict[str, Any]:
     """How two tensors on the CPU differ; {} where they are equal to the bit.
 
     shapes        of both, null for one that is not there, where they cannot be compared; else:
@@ -134,7 +134,7 @@ def difference(one: Tensor | None, other: Tensor | None) -> dict[str, Any]:
         return {}
     values = [tensor.double() for tensor in flat]
     size = torch.where(apart, (values[0] - values[1]).abs(), torch.zeros(()).double()).nan_to_num(nan=torch.inf)
-    place = int(size.argmax()) if size.any() else int(apart.int().argmax())
+    position = int(size.argmax()) if size.any() else int(apart.int().argmax())
     largest, whole = float(size.max()), float(values[0].abs().nan_to_num().max())
     finite = largest < float("inf")
     units = (_steps(flat[0]) - _steps(flat[1])).abs() if one.is_floating_point() and finite else None
@@ -143,10 +143,10 @@ def difference(one: Tensor | None, other: Tensor | None) -> dict[str, Any]:
         "differing": int(apart.sum()),
         "largest": largest if finite else None,
         "relative": largest / whole if finite and whole else None,
-        "units": None if units is None else int(units[place]),
+        "units": None if units is None else int(units[position]),
         "most_units": None if units is None else int(units.max()),
-        "at": [int(index) for index in torch.unravel_index(torch.tensor(place), one.shape)],
-        "values": [float(value[place]) if finite else str(float(value[place])) for value in values],
+        "at": [int(index) for index in torch.unravel_index(torch.tensor(position), one.shape)],
+        "values": [float(value[position]) if finite else str(float(value[position])) for value in values],
     }
 
 

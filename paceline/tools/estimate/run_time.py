@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from paceline.config.plan import Plan
-from paceline.config.published import Result
+from paceline.config.plan import BatchPlan
+from paceline.config.published import PublishedResult
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.config.tables import read_menu
@@ -28,7 +28,7 @@ from paceline.config.tables import read_menu
 # Processes, interpreters, networks compiled, the index read, the step that is thrown away: minutes reserved for every start.
 START_MINUTES = 5.0
 # Least part of the computed time that is added to it: what jobs are commonly given, and more than most errors seen.
-LEAST_MARGIN = 0.25
+MIN_MARGIN = 0.25
 # Seconds of one hop of the tree, software included. Rows of 8 and 64 devices cannot tell it from a step's fixed cost; an order
 # of magnitude of today's fabrics, which results/estimate varies: at 448 nodes it is 0.2 ms of a step.
 HOP_SECONDS = 10e-6
@@ -42,7 +42,7 @@ LINK_GBIT = {"dgx-h100": 3200.0, "dgx-a100": 1600.0, "dgx2": 800.0, "dgx1": 400.
 
 
 @dataclass(frozen=True)
-class Speed:
+class RankSpeed:
     """b images on one rank take b / rate + fixed seconds, the exchange inside its node included."""
 
     rate: float  # R, images per second
@@ -86,9 +86,9 @@ class Walltime:
 
 
 # (workload, how the chip's name begins) -> fit.
-PUBLISHED: dict[tuple[str, str], Speed] = {
+PUBLISHED: dict[tuple[str, str], RankSpeed] = {
     (workload, chip): speed
-    for name, speed in read_menu(Path(__file__).with_name("published_speeds.json"), Speed).items()
+    for name, speed in read_menu(Path(__file__).with_name("published_speeds.json"), RankSpeed).items()
     for workload, chip in [name.split("/")]
 }
 # What makes these networks' cost: of (part of the recipe, field), the value. Others have a speed of their own.
@@ -102,12 +102,12 @@ NETWORKS: dict[str, tuple[tuple[str, str, object], ...]] = {
 }  # fmt: skip
 
 
-def published_speed(recipe: Recipe, chip: str) -> Speed | None:
+def published_speed(recipe: Recipe, chip: str) -> RankSpeed | None:
     """The fit for a recipe's workload on a chip; None where too little was published, or for another network or input."""
     if not has_published_network(recipe):
         return None
-    found = (speed for (task, name), speed in PUBLISHED.items() if task == recipe.task and chip.startswith(name))
-    speed = next(found, None)
+    result = (speed for (task, name), speed in PUBLISHED.items() if task == recipe.task and chip.startswith(name))
+    speed = next(result, None)
     return replace(speed, others=True) if speed else None
 
 
@@ -118,21 +118,23 @@ def has_published_network(recipe: Recipe) -> bool:
     )
 
 
-def row_speed(result: Result, *, exactly: bool = False) -> Speed:
+def published_row_speed(result: PublishedResult, *, exactly: bool = False) -> RankSpeed:
     """A published row alone: its rate, whatever the size of a step.
 
     exactly  the row is of the very plan: recipe, system, nodes and cut
     """
     what = "published for exactly this" if exactly else "one published row"
-    return Speed(result.rate, 0.0, f"{what}, {result.source}", nodes=result.nodes, others=True)
+    return RankSpeed(result.rate, 0.0, f"{what}, {result.source}", nodes=result.nodes, others=True)
 
 
-def given_speed(rate: float) -> Speed:
+def given_speed(rate: float) -> RankSpeed:
     """--rate: images per second of one rank, at this plan's images a step."""
-    return Speed(rate, 0.0, f"--rate {rate:g} images/s a rank")
+    return RankSpeed(rate, 0.0, f"--rate {rate:g} images/s a rank")
 
 
-def measured_speed(images_per_second: float, images: float, published: Speed | None, what: str, nodes: int = 1) -> Speed:
+def measured_speed(
+    images_per_second: float, images: float, published: RankSpeed | None, what: str, nodes: int = 1
+) -> RankSpeed:
     """A run's own speed.
 
     images_per_second  of one rank
@@ -142,11 +144,11 @@ def measured_speed(images_per_second: float, images: float, published: Speed | N
     share = published.fixed / published.seconds(images) if published else 0.0
     seconds = images / images_per_second
     fixed = share * seconds
-    return Speed(images / (seconds - fixed), fixed, what, nodes=nodes)
+    return RankSpeed(images / (seconds - fixed), fixed, what, nodes=nodes)
 
 
 def estimate(
-    plan: Plan, system: System, speed: Speed, *, parameters: int, system_name: str = "", link_gbit: float = 0.0
+    plan: BatchPlan, system: System, speed: RankSpeed, *, parameters: int, system_name: str = "", link_gbit: float = 0.0
 ) -> Estimate:
     """The times of `plan` at a known speed.
 
@@ -187,7 +189,7 @@ def estimate(
     )
 
 
-def run_minutes(plan: Plan, steps: float, step_seconds: float, evaluation_seconds: float) -> float:
+def run_minutes(plan: BatchPlan, steps: float, step_seconds: float, evaluation_seconds: float) -> float:
     """Minutes that so many steps take, with the evaluations that fall among them.
 
     Training waits for each evaluation; where ranks do nothing else, only for what of it the steps to the next one do not cover.
@@ -203,12 +205,12 @@ def run_minutes(plan: Plan, steps: float, step_seconds: float, evaluation_second
 
 def predicted_minutes(
     recipe: Recipe,
-    plan: Plan,
+    plan: BatchPlan,
     system: System,
     *,
     parameters: int,
     system_name: str = "",
-    speed: Speed | None = None,
+    speed: RankSpeed | None = None,
     link_gbit: float = 0.0,
 ) -> Walltime | None:
     """What `--walltime auto` asks for: the whole length of the plan, its target not counted on, a start and a margin.
@@ -223,7 +225,7 @@ def predicted_minutes(
     if not expected.links_known:
         return None
     # A predicted rate that is too high by a share means a time too short by it.
-    margin = max(LEAST_MARGIN, expected.fast)
+    margin = max(MIN_MARGIN, expected.fast)
     minutes = math.ceil(expected.minutes * (1 + margin) + START_MINUTES)
     return Walltime(
         minutes,

@@ -9,44 +9,51 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.commands import command
+from paceline._utils.commands import format_command
 from paceline._utils.errors import RecipeError
 from paceline._utils.text import Row
-from paceline.config.plan import Plan
-from paceline.config.published import RESULTS, Result, published_for, results_of
+from paceline.config.plan import BatchPlan
+from paceline.config.published import RESULTS, PublishedResult, published_for, published_results
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord, run_folder
 from paceline.config.system import FORMS, HALF, Precision, System
-from paceline.distributed.device.step_rates import IMAGES, fastest
+from paceline.distributed.device.step_rates import IMAGES, find_fastest
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.models.registry import WORKLOADS
 from paceline.tools.estimate.run_time import (
     Estimate,
-    Speed,
+    RankSpeed,
     estimate,
     given_speed,
     has_published_network,
     measured_speed,
+    published_row_speed,
     published_speed,
-    row_speed,
     run_minutes,
 )
 from paceline.training.logging.events import read_events
 
 # Bounds of --rate and --link-gbit, beyond any machine and network.
-LEAST, MOST = 1e-3, 1e9
+MIN, MAX = 1e-3, 1e9
 
 
 def check_rates(rate: float, link_gbit: float) -> None:
     """Raises RecipeError for an impossible --rate or --link-gbit."""
     for flag, value in (("--rate", rate), ("--link-gbit", link_gbit)):
-        if value != 0 and not LEAST <= value <= MOST:
-            raise RecipeError(f"{flag} {value:g}: must lie in {LEAST:g} to {MOST:g}, or be 0 for what is known.")
+        if value != 0 and not MIN <= value <= MAX:
+            raise RecipeError(f"{flag} {value:g}: must lie in {MIN:g} to {MAX:g}, or be 0 for what is known.")
 
 
-def speed_for(
-    recipe: Recipe, recipe_name: str, system_name: str, system: System, plan: Plan, *, rate: float, run: Speed | None
-) -> Speed | None:
+def choose_speed(
+    recipe: Recipe,
+    recipe_name: str,
+    system_name: str,
+    system: System,
+    plan: BatchPlan,
+    *,
+    rate: float,
+    run: RankSpeed | None,
+) -> RankSpeed | None:
     """Return the first speed that is known. Published speeds are those of half precision, so fp32 and tf32 have none.
 
     The order: --rate, the run's own, the row published for exactly this, the rate that paceline reached on this chip, the fit for
@@ -59,22 +66,22 @@ def speed_for(
     if system.precision not in HALF:
         return None
     if (row := published_row(recipe, recipe_name, system_name, system, plan)) is not None:
-        return row_speed(row, exactly=True)
-    if (own := own_speed(recipe, system, plan)) is not None:
+        return published_row_speed(row, exactly=True)
+    if (own := h200_speed(recipe, system, plan)) is not None:
         return own
     if (fitted := published_speed(recipe, system.chip)) is not None:
         return fitted
-    rows = [row for row in results_of(recipe.task, system_name) if row.rate]
+    rows = [row for row in published_results(recipe.task, system_name) if row.rate]
     # Another chip under a system's name (--system.chip L40) has another speed.
     if not rows or not has_published_network(recipe) or system.chip != SYSTEMS[system_name]().chip:
         return None
     share = plan.images_per_rank
-    return row_speed(
+    return published_row_speed(
         min(rows, key=lambda row: (row.recipe != recipe_name, abs(row.global_batch / row.accelerators - share)))
     )
 
 
-def own_speed(recipe: Recipe, system: System, plan: Plan) -> Speed | None:
+def h200_speed(recipe: Recipe, system: System, plan: BatchPlan) -> RankSpeed | None:
     """Return the rate that was measured on one H200, of the form of the step that a run takes; None if this step was not measured.
 
     A forward has at least half as many images as it had there. Mask R-CNN's images are assumed to have several shapes.
@@ -82,17 +89,19 @@ def own_speed(recipe: Recipe, system: System, plan: Plan) -> Speed | None:
     fits = has_published_network(recipe) and system.precision == "bf16" and "H200" in system.chip.replace("-", " ").split()
     if not fits or system.channels_last == "off" or 2 * plan.images_per_forward < IMAGES[recipe.task]:
         return None
-    asked = {name: getattr(system, name) for name in FORMS}
+    requested = {name: getattr(system, name) for name in FORMS}
     compiles = not WORKLOADS[recipe.task].network.no_compile
-    row = fastest(recipe.task, asked, plan, compiles=compiles, varied=recipe.task == "maskrcnn")
+    row = find_fastest(recipe.task, requested, plan, compiles=compiles, varied=recipe.task == "maskrcnn")
     if row is None:
         return None
     form = f"compile {row.compile}, graph {row.graph}, kernels {row.kernels}"
     basis = f"{row.rate:g} images/s measured on one H200 ({row.measured}: {form}; input is not in it)"
-    return Speed(row.rate, 0.0, basis)
+    return RankSpeed(row.rate, 0.0, basis)
 
 
-def published_row(recipe: Recipe, recipe_name: str, system_name: str, system: System, plan: Plan) -> Result | None:
+def published_row(
+    recipe: Recipe, recipe_name: str, system_name: str, system: System, plan: BatchPlan
+) -> PublishedResult | None:
     """The result of this very plan: recipe, system, nodes, number format, and the batch cut over the same ranks; else None."""
     pairing = published_for(recipe_name, system_name, plan.nodes)
     if pairing is None or not has_published_network(recipe) or system.precision != pairing.precision:
@@ -100,14 +109,14 @@ def published_row(recipe: Recipe, recipe_name: str, system_name: str, system: Sy
     cut = (plan.world, plan.global_batch, plan.images_per_forward, plan.forwards)
     if cut != (pairing.accelerators, pairing.global_batch, pairing.images_per_forward, 1):
         return None
-    rows = results_of(recipe.task, system_name, recipe_name)
+    rows = published_results(recipe.task, system_name, recipe_name)
     return next((row for row in rows if row.rate and (row.nodes, row.accelerators) == (plan.nodes, plan.world)), None)
 
 
-def speed_of_run(path: Path, facts: RunRecord, recipe: Recipe, chip: str) -> Speed | None:
+def measure_run_speed(path: Path, facts: RunRecord, recipe: Recipe, chip: str) -> RankSpeed | None:
     """A run's own speed: the median over its train events without the first, which includes start-up; None without events.
 
-    Raises UserError for events that cannot be read, RecipeError for a plan that is none.
+    Raises PacelineError for events that cannot be read, RecipeError for a plan that is none.
     """
     events = [event for event in read_events(run_folder(path) / "events.jsonl") if event["event"] == "train"]
     rates = [event["images_per_second"] for event in events[1:] or events]
@@ -125,13 +134,13 @@ def speed_of_run(path: Path, facts: RunRecord, recipe: Recipe, chip: str) -> Spe
     return measured_speed(statistics.median(rates) / world, images, fitted, what, nodes)
 
 
-def published_end(workload: str, recipe_name: str, system_name: str) -> Result | None:
+def published_end(workload: str, recipe_name: str, system_name: str) -> PublishedResult | None:
     """The published row that has the recipe's own settings: of this system, else of any; None where there is none."""
-    own = results_of(workload, system_name, recipe_name)
+    own = published_results(workload, system_name, recipe_name)
     return next(iter(own or [row for row in RESULTS if row.recipe == recipe_name]), None)
 
 
-def not_known(recipe: str | Path, precision: Precision) -> list[Row]:
+def unknown_rows(recipe: str | Path, precision: Precision) -> list[Row]:
     """Return rows that replace an estimate, with the commands that measure one. recipe: a name, or the Path of a run.json."""
     without = ("--data", "", "--stage", "") if isinstance(recipe, Path) else ()  # a run.json names its own
     return [
@@ -141,19 +150,19 @@ def not_known(recipe: str | Path, precision: Precision) -> list[Row]:
                 f"none: this machine's speed in {precision} is not known; set it with --rate IMG/S (of one rank), or measure it:"
             ],
         ),
-        f"{'':11}{command('train', recipe, '--synthetic', *without, '--steps', 100, '--out', 'probe')}",
-        f"{'':11}{command('show', 'probe')}",
+        f"{'':11}{format_command('train', recipe, '--synthetic', *without, '--steps', 100, '--out', 'probe')}",
+        f"{'':11}{format_command('show', 'probe')}",
     ]
 
 
-def estimate_of(
+def estimate_rows(
     name: str,
     workload: str,
     system_name: str,
     system: System,
-    plan: Plan,
+    plan: BatchPlan,
     parameters: int,
-    speed: Speed | None,
+    speed: RankSpeed | None,
     gbit: float,
 ) -> tuple[list[Row], dict[str, Any] | None]:
     """-> the rows of `show`, and the same as JSON (none and None where nothing is known)."""
@@ -169,7 +178,7 @@ def estimate_of(
     return _lines(told, plan, speed, facts), facts
 
 
-def _lines(told: Estimate, plan: Plan, speed: Speed, facts: Mapping[str, Any]) -> list[Row]:
+def _lines(told: Estimate, plan: BatchPlan, speed: RankSpeed, facts: Mapping[str, Any]) -> list[Row]:
     computing = f"computing {_ms(told.compute_seconds)}"
     if plan.nodes > 1 and told.links_known and told.exchange_seconds:
         between = f", waiting for gradients {_ms(told.exposed_seconds)} (of {_ms(told.exchange_seconds)} between {plan.nodes} nodes)"

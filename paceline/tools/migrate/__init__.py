@@ -17,8 +17,8 @@ Of two systems whose programs know all flags of a line the first one below is ta
 from __future__ import annotations
 
 from paceline.tools.migrate import gaudi_ssd, gluoncv_maskrcnn, mxnet_resnet, mxnet_ssd
-from paceline.tools.migrate.table import Original, Page
+from paceline.tools.migrate.table import MigrationPage, ReferenceSystem
 
 _SYSTEMS = (mxnet_ssd.SYSTEM, gaudi_ssd.SYSTEM, mxnet_resnet.SYSTEM, gluoncv_maskrcnn.SYSTEM)
-ORIGINALS: tuple[Original, ...] = tuple(original for system in _SYSTEMS for original in system.originals)
-PAGES: tuple[Page, ...] = tuple(page for system in _SYSTEMS for page in system.pages)
+ORIGINALS: tuple[ReferenceSystem, ...] = tuple(original for system in _SYSTEMS for original in system.originals)
+PAGES: tuple[MigrationPage, ...] = tuple(page for system in _SYSTEMS for page in system.pages)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from paceline._utils.errors import UserError
-from paceline._utils.text import did_you_mean
+from paceline._utils.errors import PacelineError
+from paceline._utils.text import suggest_name
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.tools.migrate import ORIGINALS
 from paceline.tools.migrate.flags import FlagError, read_flags
-from paceline.tools.migrate.shell import Command, Shell, commands_of, substitute
-from paceline.tools.migrate.table import Call, Original, Script
+from paceline.tools.migrate.shell import ShellCommand, ShellState, parse_commands, substitute_variables
+from paceline.tools.migrate.table import ReferenceScript, ReferenceSystem, TrainingCall
 
 STARTERS = {"mpirun": "mpirun", "mpiexec": "mpirun", "horovodrun": "mpirun", "srun": "srun", "torchrun": "torchrun"}
 CONTAINERS = {"docker": "docker", "nvidia-docker": "docker", "singularity": "apptainer", "apptainer": "apptainer"}
@@ -35,47 +35,47 @@ BARE_CONFIG = re.compile(r"(\S*/)?config_[\w.-]+\.sh")
 FAR = 9
 
 
-class NoProgramError(UserError):
+class NoProgramError(PacelineError):
     """Text that calls no program of a known system."""
 
 
 Reader = Callable[[str], "str | None"]
 
 
-def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") -> tuple[Call, Original]:
+def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") -> tuple[TrainingCall, ReferenceSystem]:
     """The training that `text` asks for, and whose it is.
 
     read       the text of a file that is named there; None where it does not lie there
     system_of  an Original's name where the text cannot tell
-    Raises UserError for text without a known program, for one that may be of several systems, and for an unknown flag.
+    Raises PacelineError for text without a known program, for one that may be of several systems, and for an unknown flag.
     """
     names = list(dict.fromkeys(one.name for one in ORIGINALS))
     if system_of and system_of not in names:
-        raise UserError(f"--system-of {system_of}: there is no such system. Known: {', '.join(names)}.")
+        raise PacelineError(f"--system-of {system_of}: there is no such system. Known: {', '.join(names)}.")
     if BARE_CONFIG.fullmatch(text.strip()):
         text = f"source {text.strip()}"
-    found: list[tuple[Call, Original]] = []
-    refused: list[tuple[Original, UserError]] = []
+    results: list[tuple[TrainingCall, ReferenceSystem]] = []
+    refused: list[tuple[ReferenceSystem, PacelineError]] = []
     for original in ORIGINALS:
         if system_of not in ("", original.name):
             continue
         try:
             if (call := _attempt(original, text, read, named=bool(system_of))) is not None:
-                found.append((call, original))
-        except UserError as problem:
+                results.append((call, original))
+        except PacelineError as problem:
             refused.append((original, problem))
     # A configuration that is one of an original's own tells whose the line is.
-    found = [(call, one) for call, one in found if one.configs.keys() & set(call.sourced)] or found
-    several = list(dict.fromkeys(original.name for _, original in found))
+    results = [(call, one) for call, one in results if one.configs.keys() & set(call.sourced)] or results
+    several = list(dict.fromkeys(original.name for _, original in results))
     if len(several) > 1:
-        raise UserError(f"that may be of {' or '.join(several)}: add --system-of NAME.")
-    if found:
-        return found[0]
+        raise PacelineError(f"that may be of {' or '.join(several)}: add --system-of NAME.")
+    if results:
+        return results[0]
     if refused:
         raise min((problem for _, problem in refused), key=lambda problem: getattr(problem, "unknown", 0))
     files = [file for one in ORIGINALS for program in (*one.programs, *one.scripts) for file in program.files]
     words = [PurePosixPath(word).name for word in text.split()]
-    hint = next((did_you_mean(word, files) for word in words if did_you_mean(word, files)), "")
+    hint = next((suggest_name(word, files) for word in words if suggest_name(word, files)), "")
     programs = dict.fromkeys(file for one in ORIGINALS for program in one.programs for file in program.files)
     raise NoProgramError(
         f"no program of a known system is called there. {hint or 'Known: ' + ', '.join(programs) + ', and their scripts.'} "
@@ -83,13 +83,13 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     )
 
 
-def _attempt(original: Original, text: str, read: Reader, *, named: bool) -> Call | None:
+def _attempt(original: ReferenceSystem, text: str, read: Reader, *, named: bool) -> TrainingCall | None:
     """The training of this original that the text asks for; None where it names none of its files.
 
     named  whether --system-of names it: a script whose name others have too needs no variable of its own then
     """
-    shell = Shell()
-    commands = commands_of(text, shell, lambda name: _sourced(name, read, original))
+    shell = ShellState()
+    commands = parse_commands(text, shell, lambda name: _sourced(name, read, original))
     for command in reversed(commands):
         for position, word in enumerate(command.words):
             name = PurePosixPath(word).name
@@ -102,19 +102,19 @@ def _attempt(original: Original, text: str, read: Reader, *, named: bool) -> Cal
                         return call
                     raise FlagError(f"{name} is a script of several systems: add --system-of {original.name}.", FAR)
     if set(original.marks) & shell.variables.keys():  # a configuration alone
-        start = Command(("run",), dict(shell.variables))
-        call = _of_script(original, Script(("run",)), start, 0, shell, read)
+        start = ShellCommand(("run",), dict(shell.variables))
+        call = _of_script(original, ReferenceScript(("run",)), start, 0, shell, read)
         return replace(call, through="slurm") if call.nodes > 1 else call
     return None
 
 
-def _file(name: str, read: Reader, original: Original) -> str | None:
+def _file(name: str, read: Reader, original: ReferenceSystem) -> str | None:
     """A sourced file's text: the one that lies there, else the known configuration of that name."""
     text = read(name)
     return original.configs.get(PurePosixPath(name).name) if text is None else text
 
 
-def _sourced(name: str, read: Reader, original: Original) -> str | None:
+def _sourced(name: str, read: Reader, original: ReferenceSystem) -> str | None:
     """The same of a `source` line; a configuration that is not there is refused, another file (a venv's) decides nothing."""
     text = _file(name, read, original)
     if text is None and PurePosixPath(name).name.startswith("config"):
@@ -126,21 +126,28 @@ def _sourced(name: str, read: Reader, original: Original) -> str | None:
 
 def _unknown_config(name: str) -> str:
     """The problem with a configuration that is neither a file nor published, with the nearest published names."""
-    near = did_you_mean(PurePosixPath(name).name, (config for one in ORIGINALS for config in one.configs))
+    near = suggest_name(PurePosixPath(name).name, (config for one in ORIGINALS for config in one.configs))
     return f"not found, and not a published configuration. {near}".rstrip()
 
 
-def _of_script(original: Original, script: Script, command: Command, position: int, shell: Shell, read: Reader) -> Call:
+def _of_script(
+    original: ReferenceSystem,
+    script: ReferenceScript,
+    command: ShellCommand,
+    position: int,
+    shell: ShellState,
+    read: Reader,
+) -> TrainingCall:
     """The training that one of its scripts starts."""
     counts = _counts(command.words[:position])
-    inner = Shell({**command.variables, **counts["x"]}, sourced=list(shell.sourced))
+    inner = ShellState({**command.variables, **counts["x"]}, sourced=list(shell.sourced))
     if script.defaults:
-        commands_of(script.defaults, inner)
-    config = substitute(original.config, inner.variables)
+        parse_commands(script.defaults, inner)
+    config = substitute_variables(original.config, inner.variables)
     if config and "$" not in config and (text := _file(config, read, original)) is not None:
         inner.sourced.append(config)
-        commands_of(text, inner, lambda file: _sourced(file, read, original))
-    called = commands_of(script.text or original.call, inner)[-1]
+        parse_commands(text, inner, lambda file: _sourced(file, read, original))
+    called = parse_commands(script.text or original.call, inner)[-1]
     unset = [match[1] for word in called.words if (match := UNSET.search(word))]
     if unset:
         raise FlagError(
@@ -149,9 +156,9 @@ def _of_script(original: Original, script: Script, command: Command, position: i
             "`source config_NAME.sh;` before the command, or the variable that selects the configuration.",
             FAR,
         )
-    place = next(at for at, word in enumerate(called.words) if any(word in program.files for program in original.programs))
+    index = next(at for at, word in enumerate(called.words) if any(word in program.files for program in original.programs))
     call = replace(
-        _of_program(original, called, place, inner.sourced), before=(*command.words[:position], *called.words[:place])
+        _of_program(original, called, index, inner.sourced), before=(*command.words[:position], *called.words[:index])
     )
     bases = [PurePosixPath(word).name for word in command.words[:position]]
     container = next((CONTAINERS[word] for word in bases if word in CONTAINERS), "")
@@ -168,7 +175,7 @@ def _of_script(original: Original, script: Script, command: Command, position: i
     )
 
 
-def _of_program(original: Original, command: Command, position: int, sourced: Sequence[str]) -> Call:
+def _of_program(original: ReferenceSystem, command: ShellCommand, position: int, sourced: Sequence[str]) -> TrainingCall:
     """The training of a command whose word at `position` is a program of this original."""
     name = PurePosixPath(command.words[position]).name
     program = next(one for one in original.programs if name in one.files)
@@ -194,7 +201,7 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
         nodes = -(-ranks // per_node)
     through = "hostfile" if "hostfile" in counts else "slurm" if "sbatch" in bases or "srun" in bases else ""
     elsewhere = through == "" and starter == "mpirun" and nodes > 1
-    call = Call(
+    call = TrainingCall(
         program=program,
         given=given,
         line=given,
@@ -216,21 +223,21 @@ def _of_program(original: Original, command: Command, position: int, sourced: Se
 def _counts(words: Sequence[str]) -> dict[str, Any]:
     """What a launcher's words say: numbers by COUNTS, `x`: variables that -x, -e and --export set, `mounts`: a container's folders,
     `pyxis`: whether srun has a container."""
-    found: dict[str, Any] = {"x": {}, "mounts": {}, "pyxis": any(word.startswith("--container-") for word in words)}
+    result: dict[str, Any] = {"x": {}, "mounts": {}, "pyxis": any(word.startswith("--container-") for word in words)}
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
         following = words[position + 1] if position + 1 < len(words) else ""
         if name in COUNTS:
-            found[COUNTS[name]] = value if equals else following
+            result[COUNTS[name]] = value if equals else following
         elif word in ("-x", "-e", "--env") and following:
             variable, given, text = following.partition("=")
-            found["x"][variable] = text if given else f"${variable}"
+            result["x"][variable] = text if given else f"${variable}"
         elif name in ("--export", "--env"):
-            found["x"] |= dict(pair.split("=", 1) for pair in value.split(",") if "=" in pair)
+            result["x"] |= dict(pair.split("=", 1) for pair in value.split(",") if "=" in pair)
         elif name in ("-v", "--volume", "-B", "--bind") and (value or following):
             host, _, inside = (value or following).partition(":")
-            found["mounts"][inside.partition(":")[0] or host] = host
-    return found
+            result["mounts"][inside.partition(":")[0] or host] = host
+    return result
 
 
 def _whole(value: object, default: int) -> int:
@@ -248,7 +255,7 @@ def _first(variables: Mapping[str, str], names: Sequence[str]) -> str:
     return next((variables[name] for name in names if variables.get(name)), "")
 
 
-def _machine(original: Original, names: Sequence[str]) -> str:
+def _machine(original: ReferenceSystem, names: Sequence[str]) -> str:
     """The longest of `machines` that a configuration's name begins with; else the one for lines that name none."""
     for name in names:
         bare = PurePosixPath(name).name.removeprefix("config_")

@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from paceline._utils.errors import UserError
-from paceline.tools.migrate.table import Entry, Program
+from paceline._utils.errors import PacelineError
+from paceline.tools.migrate.table import FlagTranslation, ReferenceProgram
 
 
-class FlagError(UserError):
+class FlagError(PacelineError):
     """A line of an original that its own program would refuse."""
 
     def __init__(self, text: str, unknown: int = 1) -> None:
@@ -45,10 +45,10 @@ KINDS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def read_flags(program: Program, words: Sequence[str]) -> dict[str, Any]:
+def read_flags(program: ReferenceProgram, words: Sequence[str]) -> dict[str, Any]:
     """-> first name of each flag on the line -> its value. Words that belong to no flag are left out, as the programs do.
 
-    Raises UserError for an unknown flag, one that may be several, or a value of another type.
+    Raises PacelineError for an unknown flag, one that may be several, or a value of another type.
     """
     given: dict[str, Any] = {}
     waiting = list(words)
@@ -83,20 +83,20 @@ def read_flags(program: Program, words: Sequence[str]) -> dict[str, Any]:
     return given
 
 
-def _find(program: Program, name: str, words: Sequence[str]) -> Entry:
+def _find(program: ReferenceProgram, name: str, words: Sequence[str]) -> FlagTranslation:
     """The flag of that name or unique prefix. Raises FlagError for an unknown one, naming its neighbours."""
     names = {one: entry for entry in program.flags for one in entry.names}
     if name in names:
         return names[name]
-    found = {one: entry for one, entry in names.items() if one.startswith(name)}
-    if len({entry.names for entry in found.values()}) == 1:
-        return next(iter(found.values()))
-    if found:
-        raise FlagError(f"{name}: may be {' or '.join(sorted(found))} of {program.files[0]}. Write one of them out.")
+    result = {one: entry for one, entry in names.items() if one.startswith(name)}
+    if len({entry.names for entry in result.values()}) == 1:
+        return next(iter(result.values()))
+    if result:
+        raise FlagError(f"{name}: may be {' or '.join(sorted(result))} of {program.files[0]}. Write one of them out.")
     raise _unknown(program, name, words)
 
 
-def _unknown(program: Program, name: str, words: Sequence[str]) -> FlagError:
+def _unknown(program: ReferenceProgram, name: str, words: Sequence[str]) -> FlagError:
     names = [one for entry in program.flags for one in entry.names]
     near = difflib.get_close_matches(name, names, n=3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from paceline.config.recipe import Recipe, with_fields
 from paceline.config.recipes.ssd import GAUDI_BACKBONE, gaudi
-from paceline.tools.migrate.table import Call, Facts, Formulas, read_system
+from paceline.tools.migrate.table import Formulas, TrainingCall, TrainingSize, read_system
 
 
-def settle(call: Call) -> Call:
+def settle(call: TrainingCall) -> TrainingCall:
     """Without --use_horovod every process trains alone; demo_ssd.py starts as many as --hvd_workers says."""
     if "--hvd_workers" in call.given and not call.start:
         whole = min(call["--hvd_workers"], call["--num_workers_per_hls"])
@@ -33,15 +33,15 @@ def settle(call: Call) -> Call:
     return replace(call, more=tuple(more), machine="" if "--no_hpu" in call.given else call.machine)
 
 
-def _steps(call: Call) -> int:
+def _steps(call: TrainingCall) -> int:
     return math.ceil(call["--num_examples_per_epoch"] / (call["--batch_size"] * call.devices))
 
 
-def facts(call: Call) -> Facts:
+def facts(call: TrainingCall) -> TrainingSize:
     """By ssd.py and model.py."""
     batch, steps = call["--batch_size"] * call.devices, _steps(call)
     whole = call["--steps"] or int(call["--epochs"] * steps)
-    return Facts(
+    return TrainingSize(
         global_batch=batch,
         batch_per_device=call["--batch_size"],
         devices=call.devices,
@@ -58,7 +58,7 @@ def facts(call: Call) -> Facts:
     )
 
 
-def recipe(call: Call) -> Recipe:
+def recipe(call: TrainingCall) -> Recipe:
     """The family's constructor with the line's numbers."""
     batch = call["--batch_size"] * call.devices
     # A part of a step is not made; --steps may be more than --epochs.
@@ -73,14 +73,14 @@ def recipe(call: Call) -> Recipe:
     return with_fields(made, changes)
 
 
-def weights(call: Call) -> str:
+def weights(call: TrainingCall) -> str:
     """The one checkpoint of its README by our name of it, whatever its folder; another as it is."""
     path = call["--resnet_checkpoint"]
     published = ("ssd_r34-mlperf", "mlperf_artifact", "model.ckpt-28152")
     return GAUDI_BACKBONE if any(word in path for word in published) else path or "none"
 
 
-def instead(call: Call) -> tuple[str, ...]:
+def instead(call: TrainingCall) -> tuple[str, ...]:
     """Its other modes are commands of ours."""
     run = call.given.get("--model_dir", "RUN")
     if call["--inference"]:

@@ -12,13 +12,13 @@ from typing import Any
 
 from paceline.config.recipe import Recipe, with_fields
 from paceline.config.recipes.maskrcnn import TRAIN_IMAGES, gluoncv
-from paceline.tools.migrate.table import Call, Facts, Formulas, read_system
+from paceline.tools.migrate.table import Formulas, TrainingCall, TrainingSize, read_system
 
 # Networks whose ImageNet weights theirs downloads unasked: their depth here.
 DEPTHS = {"resnet18_v1b": 18, "resnet34_v1b": 34, "resnet50_v1b": 50, "resnet101_v1d": 101, "resnet101_v1b": 101}
 
 
-def settle(call: Call) -> Call:
+def settle(call: TrainingCall) -> TrainingCall:
     """Without Horovod --gpus counts the devices; EFA over ens5 is a p3dn, whose benchmark this is.
 
     A flag of custom-model selects that network.
@@ -38,28 +38,28 @@ def _listed(text: str) -> tuple[float, ...]:
     return tuple(sorted(float(part) for part in text.split(",") if part.strip()))
 
 
-def _epochs_of(call: Call) -> int:
+def _epochs_of(call: TrainingCall) -> int:
     return 26 if call["--epochs"] is None else int(call["--epochs"])
 
 
-def _decay(call: Call) -> float:
+def _decay(call: TrainingCall) -> float:
     return 1e-4 if call["--wd"] is None else call["--wd"]
 
 
-def _rate(call: Call) -> float:
+def _rate(call: TrainingCall) -> float:
     return 0.00125 * call["--batch-size"] if call["--lr"] is None else call["--lr"]
 
 
-def _warmup(call: Call) -> float:
+def _warmup(call: TrainingCall) -> float:
     return max(8000 / call["--batch-size"], 1000.0) if call["--lr-warmup"] is None else call["--lr-warmup"]
 
 
-def facts(call: Call) -> Facts:
+def facts(call: TrainingCall) -> TrainingSize:
     """By train_mask_rcnn.py and SplitSortedBucketSampler: each rank has a part rounded up, its last batch is filled."""
     batch, ranks = call["--batch-size"], call.devices
     local = max(1, batch // ranks)
     steps = math.ceil(math.ceil(TRAIN_IMAGES / ranks) / local)
-    return Facts(
+    return TrainingSize(
         global_batch=batch,
         batch_per_device=local,
         devices=ranks,
@@ -76,7 +76,7 @@ def facts(call: Call) -> Facts:
     )
 
 
-def recipe(call: Call) -> Recipe:
+def recipe(call: TrainingCall) -> Recipe:
     """The family's constructor with the line's numbers."""
     every, epochs, batch = call["--val-interval"], _epochs_of(call), call["--batch-size"]
     points = tuple(float(epoch) for epoch in range(every, epochs + 1, every)) if every > 1 else ()
@@ -112,7 +112,7 @@ def recipe(call: Call) -> Recipe:
     return with_fields(made, changes)
 
 
-def _custom(call: Call, *, normed: bool) -> dict[str, Any]:
+def _custom(call: TrainingCall, *, normed: bool) -> dict[str, Any]:
     """Fields of the subcommand custom-model, its own defaults included.
 
     normed  whether trunk and heads have a norm that learns; without one the box head has no convolutions
@@ -147,12 +147,12 @@ def _custom(call: Call, *, normed: bool) -> dict[str, Any]:
     return fields | {name: value for name, value in most.items() if value > 0}
 
 
-def system(call: Call) -> dict[str, Any]:
+def system(call: TrainingCall) -> dict[str, Any]:
     """Number format: AMP is float16 under a dynamic scale."""
     return {"precision": "fp16" if call["--amp"] else "fp32", "loss_scale": 0.0}
 
 
-def weights(call: Call) -> str:
+def weights(call: TrainingCall) -> str:
     """A file to resume from, or the ImageNet weights that its model zoo brings: ours by name where there is one."""
     if call["--resume"]:
         return call["--resume"]
@@ -161,21 +161,21 @@ def weights(call: Call) -> str:
     return "resnet50-v1b" if call["--network"] == "resnet50_v1b" else f"{call['--network']}.params"
 
 
-def also(call: Call) -> tuple[tuple[str, str], ...]:
+def also(call: TrainingCall) -> tuple[tuple[str, str], ...]:
     """What the absence of a flag makes different."""
     if call["--use-fpn"] or call["custom-model"]:
         return ()
     return (("without --use-fpn theirs is a C4 network, ours has the pyramid", "networks without a pyramid"),)
 
 
-def _file(call: Call, name: str) -> str:
+def _file(call: TrainingCall, name: str) -> str:
     """The file of weights that --pretrained names; True was that network of the model zoo, which has a pyramid here."""
     named = call["--pretrained"]
     name = name.removeprefix("mask_rcnn_").removeprefix("fpn_")
     return f"mask_rcnn_fpn_{name}.params" if named.lower() in ("true", "1", "yes", "t", "") else named
 
 
-def _evaluated(call: Call) -> tuple[str, ...]:
+def _evaluated(call: TrainingCall) -> tuple[str, ...]:
     prefix, network = call["--save-prefix"], call["--network"].removeprefix("fpn_")
     if call["--eval-all"]:
         return "eval", prefix or "RUN", "--checkpoint", "all"
@@ -184,7 +184,7 @@ def _evaluated(call: Call) -> tuple[str, ...]:
     return (*words, "--out", f"{prefix}predictions.json") if call["--save-json"] else words
 
 
-def _predicted(call: Call) -> tuple[str, ...]:
+def _predicted(call: TrainingCall) -> tuple[str, ...]:
     photos = [name.strip() for name in (call["--images"] or "photo.jpg").split(",") if name.strip()]
     return "predict", _file(call, call["--network"]), *photos
 

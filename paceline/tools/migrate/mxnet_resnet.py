@@ -12,16 +12,16 @@ import math
 from dataclasses import replace
 from typing import Any, get_args
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.config.recipe import Recipe, with_fields
 from paceline.config.recipes.resnet50 import lars
 from paceline.config.resnet import Depth
-from paceline.tools.migrate.table import Call, Facts, Formulas, read_system
+from paceline.tools.migrate.table import Formulas, TrainingCall, TrainingSize, read_system
 
 LARS = ("sgdwlars", "sgdwfastlars", "sgdwfastlarsv2")
 
 
-def settle(call: Call) -> Call:
+def settle(call: TrainingCall) -> TrainingCall:
     """What run_and_time.sh decides by variables: timing and profiling end after 4 epochs; data are read only with --use-dali."""
     given, more = dict(call.given), call.more
     if any(_above_zero(call, name) for name in ("NVTX_FLAG", "TIME_TAGS")):
@@ -39,17 +39,17 @@ def settle(call: Call) -> Call:
     return replace(call, given=given, more=more)
 
 
-def _above_zero(call: Call, name: str) -> bool:
+def _above_zero(call: TrainingCall, name: str) -> bool:
     return call.variables.get(name, "0").strip().lstrip("0") not in ("",)
 
 
-def facts(call: Call) -> Facts:
+def facts(call: TrainingCall) -> TrainingSize:
     """By common/fit.py: get_epoch_size, _get_lr_scheduler and PolySchedule."""
     local, ranks = call["--batch-size"], call.devices
     steps = math.ceil(call["--num-examples"] // ranks / local)
     kind = _kind(call)
     falls = (call["--num-epochs"],) if kind == "poly2" else _boundaries(call) if kind == "steps" else ()
-    return Facts(
+    return TrainingSize(
         global_batch=local * ranks,
         batch_per_device=local,
         devices=ranks,
@@ -66,18 +66,18 @@ def facts(call: Call) -> Facts:
     )
 
 
-def _kind(call: Call) -> str:
+def _kind(call: TrainingCall) -> str:
     if call["--lr-factor"] >= 1 or not ("pow" in call["--lr-step-epochs"] or _boundaries(call)):
         return "constant"
     return "poly2" if "pow" in call["--lr-step-epochs"] else "steps"
 
 
-def _boundaries(call: Call) -> tuple[float, ...]:
+def _boundaries(call: TrainingCall) -> tuple[float, ...]:
     text = call["--lr-step-epochs"]
     return () if "pow" in text else tuple(float(epoch) for epoch in text.split(",") if float(epoch) > 0)
 
 
-def recipe(call: Call) -> Recipe:
+def recipe(call: TrainingCall) -> Recipe:
     """The family's constructor with the line's numbers."""
     made = lars(
         call["--batch-size"] * call.devices,
@@ -91,7 +91,7 @@ def recipe(call: Call) -> Recipe:
         decay_on="all" if call["--optimizer"] == "sgdwfastlarsv2" else "no_norm",
     )
     if call["--num-layers"] not in get_args(Depth):
-        raise UserError(f"--num-layers {call['--num-layers']}: is none of {', '.join(map(str, get_args(Depth)))}.")
+        raise PacelineError(f"--num-layers {call['--num-layers']}: is none of {', '.join(map(str, get_args(Depth)))}.")
     channels, side, *_ = (int(part) for part in call["--image-shape"].split(","))
     changes = {
         "seed": call["--seed"] or 1,
@@ -112,7 +112,7 @@ def recipe(call: Call) -> Recipe:
     elif call["--optimizer"] in LARS:
         changes |= {"optim.lars_eta": call["--lars-eta"], "optim.lars_eps": call["--lars-eps"]}
     else:
-        raise UserError(f"--optimizer {call['--optimizer']}: is none of sgd, {', '.join(LARS)}, which have one here.")
+        raise PacelineError(f"--optimizer {call['--optimizer']}: is none of sgd, {', '.join(LARS)}, which have one here.")
     kind = _kind(call)
     if kind != "poly2":
         changes |= {"schedule.kind": kind, "schedule.boundaries": _boundaries(call), "schedule.factor": call["--lr-factor"]}
@@ -120,7 +120,7 @@ def recipe(call: Call) -> Recipe:
     return with_fields(made, changes)
 
 
-def system(call: Call) -> dict[str, Any]:
+def system(call: TrainingCall) -> dict[str, Any]:
     """Number format and layout."""
     half = call["--dtype"] == "float16"
     mixed = [name for name in ("--input-layout", "--conv-layout", "--batchnorm-layout") if call[name] != "NHWC"]
@@ -131,7 +131,7 @@ def system(call: Call) -> dict[str, Any]:
     }
 
 
-def data(call: Call) -> str:
+def data(call: TrainingCall) -> str:
     """The folder outside the container where the line names it."""
     return call.variables.get("DATADIR") or call["--data-root"]
 

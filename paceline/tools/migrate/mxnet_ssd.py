@@ -16,10 +16,10 @@ from typing import Any
 from paceline.config.plan import steps_in_epoch
 from paceline.config.recipe import Recipe, with_fields
 from paceline.config.recipes.ssd import BACKBONE, TRAIN_IMAGES, mlperf, mxnet, nvidia_pytorch
-from paceline.tools.migrate.table import Call, Facts, Formulas, read_system
+from paceline.tools.migrate.table import Formulas, TrainingCall, TrainingSize, read_system
 
 
-def settle(call: Call) -> Call:
+def settle(call: TrainingCall) -> TrainingCall:
     """Two of their flags as one of ours; epochs as steps."""
     more = []
     if call["--dataset-size"] not in (None, TRAIN_IMAGES):
@@ -34,21 +34,21 @@ def settle(call: Call) -> Call:
     return replace(call, more=tuple(more))
 
 
-def _images(call: Call) -> int:
+def _images(call: TrainingCall) -> int:
     return call["--dataset-size"] or TRAIN_IMAGES
 
 
-def _batch(call: Call) -> int:
+def _batch(call: TrainingCall) -> int:
     return call["--batch-size"] * call.devices
 
 
-def _shard_steps(call: Call, images: int) -> int:
+def _shard_steps(call: TrainingCall, images: int) -> int:
     """Steps of an epoch: a rank's shard is the whole part of its share, its last batch is kept."""
     return math.ceil(images // call.devices / call["--batch-size"])
 
 
 def _facts(
-    call: Call,
+    call: TrainingCall,
     *,
     steps: int,
     epochs: float,
@@ -58,13 +58,13 @@ def _facts(
     decay: str,
     target: float,
     weights: str,
-) -> Facts:
+) -> TrainingSize:
     """What the three programs have in common.
 
     falls  epochs after which the rate falls
     decay  flag of the weight decay
     """
-    return Facts(
+    return TrainingSize(
         global_batch=_batch(call),
         batch_per_device=call["--batch-size"],
         devices=call.devices,
@@ -94,7 +94,7 @@ def _epochs(numbers: Any) -> tuple[float, ...]:
     return tuple(map(float, sorted(numbers)))
 
 
-def facts(call: Call) -> Facts:
+def facts(call: TrainingCall) -> TrainingSize:
     """By ssd_main.py, input_pipeline.py and lr_scheduler.py."""
     images, batch = _images(call), _batch(call)
     steps = _shard_steps(call, images)
@@ -111,7 +111,7 @@ def facts(call: Call) -> Facts:
     )
 
 
-def recipe(call: Call) -> Recipe:
+def recipe(call: TrainingCall) -> Recipe:
     """The family's constructor with the line's numbers."""
     warmup = call["--lr-warmup-epochs"]
     made = mxnet(
@@ -135,7 +135,7 @@ def recipe(call: Call) -> Recipe:
     return with_fields(made, changes)
 
 
-def system(call: Call) -> dict[str, Any]:
+def system(call: TrainingCall) -> dict[str, Any]:
     """Number format and layout."""
     form = call["--precision"].lower()
     scale = call["--fp16-loss-scale"] if form == "fp16" else 0.0
@@ -143,19 +143,19 @@ def system(call: Call) -> dict[str, Any]:
     return {"precision": "fp32" if form == "fp32" else "fp16", "loss_scale": scale, **layout}
 
 
-def _data(call: Call, flag: str) -> str:
+def _data(call: TrainingCall, flag: str) -> str:
     """The folder of the data: outside the container, which has it as /data, where the line names it."""
     outside = call.variables.get("DATADIR", "")
     return f"{outside.rstrip('/')}/coco2017" if outside else call.given.get(flag, "")
 
 
-def weights(call: Call) -> str:
+def weights(call: TrainingCall) -> str:
     """Their one pickle by our name of it; another file as it is."""
     path = call["--resume-from"] or call["--pretrained-backbone"] or ""
     return BACKBONE if "resnet34-333f7ec4" in path else path
 
 
-def reference_facts(call: Call) -> Facts:
+def reference_facts(call: TrainingCall) -> TrainingSize:
     """By train.py: a sampler that fills the last rank's share, a loader that keeps the last, shorter batch."""
     return _facts(
         call,
@@ -170,7 +170,7 @@ def reference_facts(call: Call) -> Facts:
     )
 
 
-def reference_recipe(call: Call) -> Recipe:
+def reference_recipe(call: TrainingCall) -> Recipe:
     """The family's constructor with the line's numbers."""
     every, named = call["--val-interval"], call["--val-epochs"]
     changes = {
@@ -187,14 +187,14 @@ def reference_recipe(call: Call) -> Recipe:
     return with_fields(mlperf(_batch(call), warmup=call["--warmup"] or 0.0, bn_span=call["--batch-size"]), changes)
 
 
-def reference_system(call: Call) -> dict[str, Any]:
+def reference_system(call: TrainingCall) -> dict[str, Any]:
     """Number format, and images of a forward if a batch is split."""
     splits = call["--batch-splits"]
     split = {"images_per_forward": max(1, call["--batch-size"] // splits)} if splits > 1 else {}
     return {"precision": "fp32", "loss_scale": 0.0, **split}
 
 
-def nvidia_facts(call: Call) -> Facts:
+def nvidia_facts(call: TrainingCall) -> TrainingSize:
     """By train.py and data/dali_pipeline.py."""
     return _facts(
         call,
@@ -209,7 +209,7 @@ def nvidia_facts(call: Call) -> Facts:
     )
 
 
-def nvidia_recipe(call: Call) -> Recipe:
+def nvidia_recipe(call: TrainingCall) -> Recipe:
     """The family's constructor with the line's numbers."""
     span = call["--bn-group"] * call["--batch-size"]
     warmup = call["--warmup"]
@@ -226,7 +226,7 @@ def nvidia_recipe(call: Call) -> Recipe:
     return with_fields(made, changes)
 
 
-def pytorch_weights(call: Call) -> str:
+def pytorch_weights(call: TrainingCall) -> str:
     """What is named, else torchvision's of 2017, which both load unasked."""
     named = call.given.get("--checkpoint") or call.given.get("--pretrained-backbone") or BACKBONE
     return BACKBONE if "resnet34-333f7ec4" in named else named

@@ -42,7 +42,7 @@ BRACED = re.compile(r"\{([A-Za-z_]\w*)(\[[@*0-9]+\])?(?:(:?[-=])(.*))?\}", re.DO
 
 
 @dataclass
-class Shell:
+class ShellState:
     """What is known at a point of the text."""
 
     variables: dict[str, str] = field(default_factory=dict)  # name -> value; an array's words are joined by blanks
@@ -51,19 +51,21 @@ class Shell:
 
 
 @dataclass(frozen=True)
-class Command:
+class ShellCommand:
     """One simple command."""
 
     words: tuple[str, ...]
     variables: dict[str, str]  # all that are set when it starts, its own `NAME=value` words included
 
 
-def commands_of(text: str, shell: Shell, source: Callable[[str], str | None] = lambda _: None) -> list[Command]:
+def parse_commands(
+    text: str, shell: ShellState, source: Callable[[str], str | None] = lambda _: None
+) -> list[ShellCommand]:
     """The simple commands of `text`, in order; `shell` is changed as they change it.
 
     source  the text of a file that is sourced, by its name as written; None where it cannot be read
     """
-    found = []
+    results = []
     for raw in _simple(text):
         words = [word for piece in raw for word in _expand(piece, shell.variables)]
         while words and words[0] in KEYWORDS:
@@ -72,7 +74,7 @@ def commands_of(text: str, shell: Shell, source: Callable[[str], str | None] = l
             for piece in raw[1:]:
                 for match in DEFAULT.finditer(piece):
                     if not shell.variables.get(match[1]):
-                        shell.variables[match[1]] = substitute(match[2], shell.variables)
+                        shell.variables[match[1]] = substitute_variables(match[2], shell.variables)
         if not words or words[0] in ("for", "case", "function", "[", "[[", "test", ":"):
             continue
         own: dict[str, str] = {}
@@ -97,23 +99,23 @@ def commands_of(text: str, shell: Shell, source: Callable[[str], str | None] = l
         if words[0] in ("source", ".") and len(words) > 1:
             shell.sourced.append(words[1])
             if (inner := source(words[1])) is not None:
-                found += commands_of(inner, shell, source)
+                results += parse_commands(inner, shell, source)
             continue
         inner = _inner(words)
         if inner:  # bash -c "..."
-            found += commands_of(inner, Shell({**shell.variables, **own}, shell.exported, shell.sourced), source)
+            results += parse_commands(inner, ShellState({**shell.variables, **own}, shell.exported, shell.sourced), source)
         else:
-            found.append(Command(tuple(words), {**shell.variables, **own}))
-    return found
+            results.append(ShellCommand(tuple(words), {**shell.variables, **own}))
+    return results
 
 
 def _inner(words: list[str]) -> str:
     """The text that a shell among the words is given with -c; what stands before it (mpirun, docker) starts it."""
-    for place in range(len(words) - 2):
-        if words[place].rpartition("/")[2] in ("bash", "sh") and re.fullmatch("-[a-z]*c", words[place + 1]):
-            text = words[place + 2]
+    for index in range(len(words) - 2):
+        if words[index].rpartition("/")[2] in ("bash", "sh") and re.fullmatch("-[a-z]*c", words[index + 1]):
+            text = words[index + 2]
             return (
-                f"{' '.join(map(shlex.quote, words[:place]))} {text}" if place and not re.search("[;&|\n]", text) else text
+                f"{' '.join(map(shlex.quote, words[:index]))} {text}" if index and not re.search("[;&|\n]", text) else text
             )
     return ""
 
@@ -218,18 +220,18 @@ def _expand(word: str, variables: dict[str, str]) -> list[str]:
             inside = word[position + 1 : end - 1]
             quoted = True
             if re.fullmatch(r"\$\{\w+\[@\]\}", inside):  # an array: its words stay apart
-                values = substitute(inside, variables).split()
+                values = substitute_variables(inside, variables).split()
                 parts[-1] += values[0] if values else ""
                 parts += values[1:]
                 quoted = bool(values)
             else:
-                parts[-1] += substitute(re.sub(r'\\(["\\$`])', r"\1", inside), variables)
+                parts[-1] += substitute_variables(re.sub(r'\\(["\\$`])', r"\1", inside), variables)
         elif letter == "\\":
             end = position + 2
             parts[-1] += word[position + 1 : end]
         elif letter == "$":
             end = _end(word, position) if word[position + 1 : position + 2] in ("(", "{") else _name_end(word, position)
-            values = substitute(word[position:end], variables)
+            values = substitute_variables(word[position:end], variables)
             pieces = values.split() if not values.startswith("$(") else [values]
             if pieces:
                 parts[-1] += pieces[0]
@@ -245,7 +247,7 @@ def _name_end(word: str, position: int) -> int:
     return match.end() if match else position + 1
 
 
-def substitute(text: str, variables: dict[str, str]) -> str:
+def substitute_variables(text: str, variables: dict[str, str]) -> str:
     """`text` with each variable's value in its place; one that is set nowhere and has no default stays as it is written."""
     out, position = "", 0
     while position < len(text):
@@ -263,7 +265,7 @@ def substitute(text: str, variables: dict[str, str]) -> str:
                 out += value if index in "@*" else (value.split() + [""] * 99)[int(index)]
             else:
                 out += (
-                    substitute(match[4], variables).strip("\"'")
+                    substitute_variables(match[4], variables).strip("\"'")
                     if match[3]
                     else variables.get(match[1], text[position:end])
                 )
@@ -279,7 +281,7 @@ def substitute(text: str, variables: dict[str, str]) -> str:
 
 def _arithmetic(text: str, variables: dict[str, str]) -> str:
     """$((A * B)) of whole numbers as a number; anything else as it is written."""
-    inner = substitute(text[3:-2], variables) if text.startswith("$((") else ""
+    inner = substitute_variables(text[3:-2], variables) if text.startswith("$((") else ""
     inner = NAME.sub(lambda match: variables.get(match[0], match[0]), inner)
     parts = re.fullmatch(r"\s*(\d+)\s*([*+-])\s*(\d+)\s*", inner)
     if parts is None:

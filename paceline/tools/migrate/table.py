@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.config.recipe import Recipe
-from paceline.config.tables import read_one
+from paceline.config.tables import read_single
 
 # A cell that begins with one of these has no command of ours; what follows the colon is the reason.
 WORDS = ("fixed", "automatic", "dead", "none")
@@ -23,7 +23,7 @@ PASSED_ON = re.compile(r"(--[\w-]+) \$\{(\w+):-")
 
 
 @dataclass(frozen=True)
-class Entry:
+class FlagTranslation:
     """A flag or a variable of an original."""
 
     names: tuple[str, ...]  # all its spellings, the one that tables use first
@@ -62,7 +62,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Facts:
+class TrainingSize:
     """What a training comes to, in numbers; the same of theirs and of ours."""
 
     global_batch: int  # images of an optimiser step
@@ -81,10 +81,10 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Call:
+class TrainingCall:
     """One training of an original, as its command line asks for it."""
 
-    program: Program
+    program: ReferenceProgram
     given: Mapping[str, Any]  # first name of a flag -> its value, where the line has it
     line: Mapping[str, Any]  # the same, before variables changed any
     variables: Mapping[str, str]  # of the line, its configuration and its script
@@ -114,26 +114,28 @@ class Call:
 class Formulas:
     """What a program computes from its flags, and so no table can say."""
 
-    facts: Callable[[Call], Facts]  # by its own formulas
-    recipe: Callable[[Call], Recipe]  # the same as a recipe of ours
-    system: Callable[[Call], dict[str, Any]] = lambda call: {}  # fields of our System that it asks for
-    data: Callable[[Call], str] = lambda call: ""  # path of the data set; empty = none is named
-    weights: Callable[[Call], str] = lambda call: ""  # for --weights; empty = none
+    facts: Callable[[TrainingCall], TrainingSize]  # by its own formulas
+    recipe: Callable[[TrainingCall], Recipe]  # the same as a recipe of ours
+    system: Callable[[TrainingCall], dict[str, Any]] = lambda call: {}  # fields of our System that it asks for
+    data: Callable[[TrainingCall], str] = lambda call: ""  # path of the data set; empty = none is named
+    weights: Callable[[TrainingCall], str] = lambda call: ""  # for --weights; empty = none
     # Words of another command of ours, if a flag asks for other work than training; its first word names a program whose
     # flags count for it.
-    instead: Callable[[Call], Sequence[str]] = lambda call: ()
-    settle: Callable[[Call], Call] = lambda call: call  # what flags of its own decide of nodes, machine and launcher
-    also: Callable[[Call], tuple[tuple[str, str], ...]] = lambda call: ()  # what differs in this line, as `differs`
+    instead: Callable[[TrainingCall], Sequence[str]] = lambda call: ()
+    settle: Callable[[TrainingCall], TrainingCall] = lambda call: (
+        call
+    )  # what flags of its own decide of nodes, machine and launcher
+    also: Callable[[TrainingCall], tuple[tuple[str, str], ...]] = lambda call: ()  # what differs in this line, as `differs`
 
 
 @dataclass(frozen=True)
-class Program:
+class ReferenceProgram:
     """A program that trains, and all its flags. Sequences of entries or lines are, in the file, names of its tables."""
 
     code: str  # name of its formulas
     of: str  # the Original's name
     files: tuple[str, ...]  # what the file that is run is called
-    flags: Sequence[Entry]
+    flags: Sequence[FlagTranslation]
     candidates: tuple[str, ...]  # recipes and rows that may be named, the likeliest first; resnet50@ = all rows so named
     differs: tuple[tuple[str, str], ...] = ()  # (what differs in every training, row of docs/deviations.md)
     # Fact -> row that says why ours may have another number.
@@ -141,7 +143,7 @@ class Program:
     source: str = ""  # file of the original that defines the flags
     formulas: Formulas = None  # type: ignore[assignment]  # set when the file is read
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> FlagTranslation:
         """The flag of that name. Raises KeyError for one that the program does not have."""
         for entry in self.flags:
             if name in entry.names:
@@ -150,7 +152,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Script:
+class ReferenceScript:
     """A script of an original, as far as it decides what runs: read from here where the file itself does not lie beside."""
 
     files: tuple[str, ...]
@@ -162,7 +164,7 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Line:
+class CommandPair:
     """A line of a page: an original's command beside ours."""
 
     theirs: str  # cell, as Markdown
@@ -174,36 +176,36 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Section:
+class MigrationTable:
     """A table of a page."""
 
     title: str
-    rows: Sequence[Entry | Line]  # the table `call`: variables that become flags
+    rows: Sequence[FlagTranslation | CommandPair]  # the table `call`: variables that become flags
     follows: str = ""  # the command of ours that flags in the second column follow
     text: str = ""  # above the table
 
 
 @dataclass(frozen=True)
-class Page:
+class MigrationPage:
     """A page of docs/migration."""
 
     name: str  # of the file
     title: str
     text: str  # below the title
-    sections: tuple[Section, ...]
+    sections: tuple[MigrationTable, ...]
 
 
 @dataclass(frozen=True)
-class Original:
+class ReferenceSystem:
     """One of the systems."""
 
     name: str  # for --system-of; several programs of one system may stand apart
-    programs: tuple[Program, ...]
-    scripts: tuple[Script, ...] = ()
+    programs: tuple[ReferenceProgram, ...]
+    scripts: tuple[ReferenceScript, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)  # file -> its assignments, as shell text
-    variables: Sequence[Entry] = ()
-    launcher: Sequence[Entry] = ()  # words before the program that mean something, as mpirun's and bind.sh's
-    tools: Sequence[Line] = ()  # its programs and scripts that do not train
+    variables: Sequence[FlagTranslation] = ()
+    launcher: Sequence[FlagTranslation] = ()  # words before the program that mean something, as mpirun's and bind.sh's
+    tools: Sequence[CommandPair] = ()  # its programs and scripts that do not train
     call: str = ""  # shell text: how its usual script calls the program
     config: str = ""  # shell text: the name of the configuration that its scripts read
     # Prefix of a configuration's or system's name -> system of ours.
@@ -218,16 +220,16 @@ class Original:
 class SystemTables:
     """A whole file."""
 
-    entries: Mapping[str, tuple[Entry, ...]]  # tables of flags and variables, by name
-    lines: Mapping[str, tuple[Line, ...]]  # tables of commands, by name
-    originals: tuple[Original, ...]
-    pages: tuple[Page, ...]
+    entries: Mapping[str, tuple[FlagTranslation, ...]]  # tables of flags and variables, by name
+    lines: Mapping[str, tuple[CommandPair, ...]]  # tables of commands, by name
+    originals: tuple[ReferenceSystem, ...]
+    pages: tuple[MigrationPage, ...]
 
 
 def read_system(module: str, formulas: Mapping[str, Formulas]) -> SystemTables:
     """The JSON file beside a module, with the module's formulas. Raises RecipeError for a damaged file."""
-    found = read_one(Path(module).with_suffix(".json"), SystemTables)
-    tables: dict[str, Sequence[Any]] = {**found.entries, **found.lines}
+    result = read_single(Path(module).with_suffix(".json"), SystemTables)
+    tables: dict[str, Sequence[Any]] = {**result.entries, **result.lines}
 
     def filled(part: Any, *names: str, **more: Any) -> Any:
         """`part` with its names of tables replaced by their rows."""
@@ -235,10 +237,10 @@ def read_system(module: str, formulas: Mapping[str, Formulas]) -> SystemTables:
         return replace(part, **rows, **more)
 
     originals = []
-    for original in found.originals:
+    for original in result.originals:
         programs = tuple(filled(one, "flags", formulas=formulas.get(one.code)) for one in original.programs)
         originals.append(filled(original, "variables", "launcher", "tools", programs=programs))
         passed_on = PASSED_ON.findall(original.call)
         tables["call"] = tuple(replace(programs[0].entry(flag), names=(name,)) for flag, name in passed_on)
-    pages = (replace(page, sections=tuple(filled(one, "rows") for one in page.sections)) for page in found.pages)
-    return replace(found, originals=tuple(originals), pages=tuple(pages))
+    pages = (replace(page, sections=tuple(filled(one, "rows") for one in page.sections)) for page in result.pages)
+    return replace(result, originals=tuple(originals), pages=tuple(pages))

@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.names import flatten
-from paceline._utils.text import counted
+from paceline._utils.text import format_count
 from paceline.config.published import published_for, system_for
-from paceline.config.recipe import differing
+from paceline.config.recipe import differing_fields
 from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import LIKE, ROWS
 from paceline.config.system import System
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.tools.migrate import ORIGINALS
 from paceline.tools.migrate.calls import HOSTS, NoProgramError, Reader, read_call
-from paceline.tools.migrate.table import Call, Entry, Facts, Original
+from paceline.tools.migrate.table import FlagTranslation, ReferenceSystem, TrainingCall, TrainingSize
 
 DEFAULT = "ours by default"
 UNREAD = "the batches are synthetic: no data are read"
 Rows = list[dict[str, str]]
-Met = tuple[Entry, str, Any]  # what a table has of a flag or variable, its text in the line, its value
+Met = tuple[FlagTranslation, str, Any]  # what a table has of a flag or variable, its text in the line, its value
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Translation:
     carries: tuple[dict[str, str], ...]  # theirs, ours, remark
     dead: tuple[dict[str, str], ...]  # theirs, kind (dead, fixed, automatic, none, left out), why
     differs: tuple[dict[str, str], ...]  # what, row of docs/deviations.md
-    facts: Facts | None  # of theirs; None where the line asks for other work than training
+    facts: TrainingSize | None  # of theirs; None where the line asks for other work than training
     explains: Mapping[str, str]  # fact -> row of docs/deviations.md that says why ours may have another number
     devices: int  # accelerators that train
 
@@ -47,7 +47,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     """Our command for a line, a script's text or a configuration's.
 
     read       the text of a file that is named there; None where it does not lie there
-    Raises UserError as read_call does.
+    Raises PacelineError as read_call does.
     """
     try:
         call, original = read_call(text, read=read, system_of=system_of)
@@ -62,9 +62,9 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         command = " ".join(map(_quoted, ("paceline", *words)))
         return Translation(command, words, original.name, (*carries,), (*dead,), (), None, {}, call.devices)
     try:
-        facts, (name, changes) = call.program.formulas.facts(call), nearest(call)
+        facts, (name, changes) = call.program.formulas.facts(call), find_nearest(call)
     except ArithmeticError:
-        raise UserError(
+        raise PacelineError(
             f"{call.program.files[0]}: with these numbers it makes no step. Check batch, epochs and ranks."
         ) from None
     there = system_for(name, call.machine, SYSTEMS[call.machine](), set(changes)) if call.machine else None
@@ -73,13 +73,13 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     if there is None and wanted.get("system.precision") == "fp32":
         wanted.pop("system.loss_scale", None)
     same = {field for field, value in wanted.items() if there and getattr(there, field.removeprefix("system.")) == value}
-    asked = [word for field, value in wanted.items() if field not in same for word in flag_of(field, value).split()]
+    requested = [word for field, value in wanted.items() if field not in same for word in format_flag(field, value).split()]
     known = dict(_spelt(there)) if there else {}
     words = (
         *_opening(call, name),
-        *(word for field, value in changes.items() for word in shlex.split(flag_of(field, value))),
+        *(word for field, value in changes.items() for word in shlex.split(format_flag(field, value))),
         *_merged(_straight(call, met), known),
-        *asked,
+        *requested,
     )
     carries, dead, differs = _rows(call, met, words, name, known)
     differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.formulas.also(call))]
@@ -96,7 +96,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     )
 
 
-def _straight(call: Call, met: Sequence[Met]) -> list[str]:
+def _straight(call: TrainingCall, met: Sequence[Met]) -> list[str]:
     """Our flags for what needs no formula."""
     counts = [(entry, value) for entry, _, value in met if not entry.slurm or call.through == "slurm"]
     cells = [entry.flags(value) for entry, value in counts if value != entry.default]
@@ -104,7 +104,7 @@ def _straight(call: Call, met: Sequence[Met]) -> list[str]:
 
 
 def _rows(
-    call: Call, met: Sequence[Met], words: Sequence[str], name: str, known: Mapping[str, str]
+    call: TrainingCall, met: Sequence[Met], words: Sequence[str], name: str, known: Mapping[str, str]
 ) -> tuple[Rows, Rows, Rows]:
     """One row per flag and variable of the line, in one of the first two: (carries over, does not carry over, differs).
 
@@ -120,7 +120,7 @@ def _rows(
         if ours := _ours(call, entry, value, words, name, known):
             carries.append({"theirs": shown, "ours": ours, "remark": entry.remark})
         else:
-            unread = entry.by == "data" and not data_of(call)
+            unread = entry.by == "data" and not translate_data(call)
             why = (UNREAD,) if unread else (f"nearest: {entry.cell(value)}", *filter(None, (entry.remark,)))
             dead.append({"theirs": shown, "kind": "left out", "why": "; ".join(why)})
         differs += [{"what": shown, "row": entry.row}] if entry.row else []
@@ -130,7 +130,9 @@ def _rows(
     return carries, dead, differs
 
 
-def _ours(call: Call, entry: Entry, value: Any, words: Sequence[str], name: str, known: Mapping[str, str]) -> str:
+def _ours(
+    call: TrainingCall, entry: FlagTranslation, value: Any, words: Sequence[str], name: str, known: Mapping[str, str]
+) -> str:
     """The part of our command that an entry of the line decides, or what has the same effect; empty: neither exists."""
     known_value = entry.values is None or str(value) in entry.values
     cell, parts = entry.cell(value), _parts(words) if known_value else {}
@@ -148,27 +150,27 @@ def _ours(call: Call, entry: Entry, value: Any, words: Sequence[str], name: str,
     if entry.by and {*str(value).split(",")} <= {*words}:
         return "in the command"
     if separate:
-        return "" if entry.by == "data" and not data_of(call) else cell
+        return "" if entry.by == "data" and not translate_data(call) else cell
     system = _parts(word for flag, text in known.items() for word in (flag, *text.split()))
     if any(system.get(flag) == text for flag, text in shown.items()):
         return f"as {call.machine} has it"
-    return counted(call.devices, "rank") if entry.by == "ranks" else ""
+    return format_count(call.devices, "rank") if entry.by == "ranks" else ""
 
 
 def _parts(words: Iterable[str]) -> dict[str, str]:
     """Each flag of a command, or variable of --system.env, as text with its values; keys have no "no-"."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     flag = ""
     for word in words:
         if word.startswith("--"):
             flag = _positive(word)
-            found[flag] = word
+            result[flag] = word
         elif flag == "--system.env":
-            found[word] = f"{flag} {_quoted(word)}"
+            result[word] = f"{flag} {_quoted(word)}"
         elif flag:
-            found[flag] += f" {_quoted(word)}"
-    found.pop("--system.env", None)
-    return found
+            result[flag] += f" {_quoted(word)}"
+    result.pop("--system.env", None)
+    return result
 
 
 def _positive(flag: str) -> str:
@@ -180,18 +182,18 @@ def _tool(text: str, system_of: str) -> Translation | None:
     words = [PurePosixPath(word).name for word in text.split()]
     for original in ORIGINALS:
         for line in original.tools if system_of in ("", original.name) else ():
-            if place := next((at for at, word in enumerate(words, 1) if word in line.files), 0):
+            if index := next((at for at, word in enumerate(words, 1) if word in line.files), 0):
                 command = line.ours.split("`")[1]
                 theirs = line.theirs.replace("`", "")
                 carries = {"theirs": theirs, "ours": line.ours.replace("`", ""), "remark": line.remark}
                 why = f"flags of this program are not translated; see `{' '.join(command.split()[:2])} --help`"
-                flags = [word for word in text.split()[place:] if word.startswith("-") and word not in theirs.split()]
+                flags = [word for word in text.split()[index:] if word.startswith("-") and word not in theirs.split()]
                 dead = [{"theirs": flag, "kind": "left out", "why": why} for flag in flags]
                 return Translation(command, (), original.name, (carries,), (*dead,), (), None, {}, 0)
     return None
 
 
-def nearest(call: Call) -> tuple[str, dict[str, Any]]:
+def find_nearest(call: TrainingCall) -> tuple[str, dict[str, Any]]:
     """The recipe or row that takes the fewest changes to become what the line asks for, and these: dotted field -> value.
 
     Of several the one that was published on the line's machine, else the first.
@@ -202,7 +204,8 @@ def nearest(call: Call) -> tuple[str, dict[str, Any]]:
         names += [row for row in ROWS if row.startswith(name)] if name.endswith("@") else [name]
     makers = {name: RECIPES[name] if name in RECIPES else ROWS[name].make for name in names}
     changes = {
-        name: {field: theirs for field, (theirs, _) in differing(wanted, make()).items()} for name, make in makers.items()
+        name: {field: theirs for field, (theirs, _) in differing_fields(wanted, make()).items()}
+        for name, make in makers.items()
     }
     name = min(changes, key=lambda one: (len(changes[one]), not _published_there(one, call)))
     if "global_batch" in changes[name] and "optim.lr" not in changes[name]:
@@ -210,24 +213,24 @@ def nearest(call: Call) -> tuple[str, dict[str, Any]]:
     return name, changes[name]
 
 
-def _published_there(name: str, call: Call) -> bool:
+def _published_there(name: str, call: TrainingCall) -> bool:
     if name in ROWS:
         row = ROWS[name]
         return (LIKE.get(row.chip, ("",))[0], row.nodes, row.per_node) == (call.machine, call.nodes, call.per_node)
     return bool(call.machine and published_for(name, call.machine, call.nodes))
 
 
-def flag_of(dotted: str, value: Any) -> str:
+def format_flag(dotted: str, value: Any) -> str:
     """A field of ours as its flag and value: `--schedule.boundaries 44 55`."""
     group, dot, name = f"--{dotted}".replace("_", "-").rpartition(".")
     if isinstance(value, bool):
         return f"{group}{dot}{name}" if value else f"{group}{dot}no-{name}" if dot else f"--no-{name[2:]}"
     parts = value if isinstance(value, tuple) else (value,)
     flat = [part for one in parts for part in (one if isinstance(one, tuple) else (one,))]
-    return " ".join([f"{group}{dot}{name}", *map(number, flat)])
+    return " ".join([f"{group}{dot}{name}", *map(format_number, flat)])
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """A number as people write it, without losing a step: twelve digits where they say the same."""
     if not isinstance(value, float):
         return str(value)
@@ -235,13 +238,13 @@ def number(value: Any) -> str:
     return short if abs(float(short) - value) <= 1e-15 * abs(value) else repr(value)
 
 
-def _met(call: Call, original: Original, verb: str) -> Iterator[Met]:
+def _met(call: TrainingCall, original: ReferenceSystem, verb: str) -> Iterator[Met]:
     """Flags and variables of the line, as `verb` of ours knows them: a program of that name has what counts for it."""
     work = next((one for one in original.programs if one.code == verb), call.program)
     entries = {name: entry for entry in (*call.program.flags, *work.flags) for name in entry.names}
     for name in {**call.line, **call.given}:
         entry, typed = entries[name], call.line.get(name, True)
-        text = " ".join(map(number, typed if isinstance(typed, tuple) else (typed,)))
+        text = " ".join(map(format_number, typed if isinstance(typed, tuple) else (typed,)))
         if entry not in work.flags and entry.status == "carries":
             entry = replace(entry, ours=f"dead: `{verb}` does not use it")
         yield entry, name if typed is True else f"{name} {text}", call[name]
@@ -250,7 +253,7 @@ def _met(call: Call, original: Original, verb: str) -> Iterator[Met]:
         yield entry if trains else replace(entry, ours=f"none: `paceline {verb}` has no flag for it"), shown, value
 
 
-def _around(call: Call, original: Original) -> Iterator[Met]:
+def _around(call: TrainingCall, original: ReferenceSystem) -> Iterator[Met]:
     """Variables, and words before the program."""
     for entry in original.variables:
         for name in entry.names:
@@ -258,13 +261,13 @@ def _around(call: Call, original: Original) -> Iterator[Met]:
             if bare in call.variables:
                 yield entry, f"{bare}={call.variables[bare]}", call.variables[bare]
     for entry in original.launcher:
-        for place, word in enumerate(call.before):
+        for index, word in enumerate(call.before):
             if word in entry.names:
-                following = call.before[place + 1] if place + 1 < len(call.before) else ""
+                following = call.before[index + 1] if index + 1 < len(call.before) else ""
                 yield entry, word if entry.kind == "bool" else f"{word} {following}", entry.kind == "bool" or following
 
 
-def _opening(call: Call, name: str) -> list[str]:
+def _opening(call: TrainingCall, name: str) -> list[str]:
     """Verb, recipe, machine, nodes, launcher, data, weights."""
     launched = bool(call.through or call.container or (call.machine and call.devices > 1))
     words = ["launch" if launched else "train", name]
@@ -274,14 +277,14 @@ def _opening(call: Call, name: str) -> list[str]:
     if launched:
         nodes = str(call.nodes) if call.nodes > 1 else ""
         image = call.container == "pyxis" and "IMAGE"
-        asked = {"--nodes": nodes, "--through": call.through, "--hostfile": call.hostfile, "--start": call.start}
-        asked |= {"--container": call.container, "--image": image}
-        words += [word for flag, value in asked.items() if value for word in (flag, str(value))]
-    data = ["--data", data_of(call)] if data_of(call) else []
-    return [*words, *data, "--weights", weights_of(call), *call.more]
+        requested = {"--nodes": nodes, "--through": call.through, "--hostfile": call.hostfile, "--start": call.start}
+        requested |= {"--container": call.container, "--image": image}
+        words += [word for flag, value in requested.items() if value for word in (flag, str(value))]
+    data = ["--data", translate_data(call)] if translate_data(call) else []
+    return [*words, *data, "--weights", translate_weights(call), *call.more]
 
 
-def data_of(call: Call) -> str:
+def translate_data(call: TrainingCall) -> str:
     """For --data: the original's path, a word to fill in, or "" where batches are made up."""
     made_up = "--synthetic" in call.more or any("--synthetic" in call.program.entry(name).ours for name in call.given)
     path = call.program.formulas.data(call)
@@ -289,12 +292,12 @@ def data_of(call: Call) -> str:
     return "" if made_up else (path.replace(inside, call.mounts[inside], 1) if inside else path) or "DIR"
 
 
-def weights_of(call: Call) -> str:
+def translate_weights(call: TrainingCall) -> str:
     """For --weights: a name or a file; none is said too."""
     return call.program.formulas.weights(call) or "none"
 
 
-def _prefix(call: Call) -> list[str]:
+def _prefix(call: TrainingCall) -> list[str]:
     """What starts our ranks: `launch` does; where no machine is named their own launcher, under which we run as we are."""
     if call.machine or call.through or call.container or call.devices == 1:
         return ["paceline"]
@@ -306,18 +309,18 @@ def _prefix(call: Call) -> list[str]:
 
 def _merged(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
     """Flags with their values, each flag once: the last counts, but --system.env gathers; what the system has already is left out."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     flag = ""
     for word in words:
         if word.startswith("--"):
             flag = word
-            found[flag] = found.get(flag, []) if flag == "--system.env" else []
+            result[flag] = result.get(flag, []) if flag == "--system.env" else []
         else:
-            found[flag].append(word)
-    if variables := found.pop("--system.env", []):
+            result[flag].append(word)
+    if variables := result.pop("--system.env", []):
         there = known.get("--system.env", "").split()
-        found |= {"--system.env": more} if (more := [one for one in variables if one not in there]) else {}
-    return [word for flag, values in found.items() if known.get(flag) != " ".join(values) for word in (flag, *values)]
+        result |= {"--system.env": more} if (more := [one for one in variables if one not in there]) else {}
+    return [word for flag, values in result.items() if known.get(flag) != " ".join(values) for word in (flag, *values)]
 
 
 def _quoted(word: str) -> str:
@@ -329,11 +332,11 @@ def _quoted(word: str) -> str:
 def _spelt(system: System) -> Iterator[tuple[str, str]]:
     """A system's fields as flags and values."""
     for name, one in flatten(system, "system.").items():
-        flag, *value = flag_of(name, one).split()
+        flag, *value = format_flag(name, one).split()
         yield flag, " ".join(value)
 
 
-def facts_of(recipe: Any, plan: Any, weights: str, *, cut: bool) -> Facts:
+def paceline_facts(recipe: Any, plan: Any, weights: str, *, cut: bool) -> TrainingSize:
     """The numbers of ours, from a recipe and its plan.
 
     cut  whether --steps ends the run: its epochs are those of these steps
@@ -341,7 +344,7 @@ def facts_of(recipe: Any, plan: Any, weights: str, *, cut: bool) -> Facts:
     schedule = recipe.schedule
     ends = plan.boundaries if schedule.kind == "steps" else () if schedule.kind == "constant" else (plan.schedule_steps,)
     target = " ".join(f"{name} {value:g}" for name, value in recipe.quality.targets)
-    return Facts(
+    return TrainingSize(
         global_batch=plan.global_batch,
         batch_per_device=plan.images_per_rank,
         devices=plan.world,

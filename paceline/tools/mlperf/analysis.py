@@ -15,22 +15,22 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from paceline._utils.errors import UserError
-from paceline._utils.safe_read import parse, read_plain
-from paceline.tools.mlperf.log_parsers import read_foreign
+from paceline._utils.errors import PacelineError
+from paceline._utils.safe_read import parse_json, read_plain
+from paceline.tools.mlperf.log_parsers import read_upstream_log
 from paceline.tools.mlperf.logs import (
-    LEAST_FOR_MEAN,
-    MOST_BYTES,
+    MAX_BYTES,
+    MIN_FOR_MEAN,
     OURS,
     TOKEN,
-    Line,
-    Row,
-    benchmark_of,
+    LogSummary,
+    MLLogLine,
+    get_benchmark,
+    get_value,
     is_number,
     mllog_lines,
     olympic_mean,
     read_text,
-    value_of,
 )
 from paceline.training.logging.events import read_events
 
@@ -38,7 +38,7 @@ from paceline.training.logging.events import read_events
 ITERATIONS_AS_SAMPLES, COCO_IMAGES = "maskrcnn", 117_266
 
 
-def analyse(path: Path, accelerators: int = 0) -> Row:
+def analyze_log(path: Path, accelerators: int = 0) -> LogSummary:
     """One log's row.
 
     accelerators  how many there were; 0 = as the log, or the system description of its submission, says
@@ -46,16 +46,16 @@ def analyse(path: Path, accelerators: int = 0) -> Row:
     """
     text = read_text(path)
     if TOKEN.rstrip() not in text:
-        return read_foreign(path, text, accelerators)
+        return read_upstream_log(path, text, accelerators)
     return _mllog_row(path, mllog_lines(path, text), accelerators)
 
 
-def summaries(rows: Sequence[Row]) -> list[Row]:
+def summarize_groups(rows: Sequence[LogSummary]) -> list[LogSummary]:
     """For several runs of one system on one benchmark in one folder: MLPerf's mean of their times, the medians of the rest.
 
     A run that missed its target counts as the slowest; with fewer than three there is no such mean.
     """
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    groups: dict[tuple[str, str, str], list[LogSummary]] = {}
     for row in rows:
         groups.setdefault((_group(row.file), row.system, row.benchmark), []).append(row)
     return [_summary(folder, group) for (folder, _, _), group in groups.items() if len(group) > 1]
@@ -67,12 +67,12 @@ def _group(file: str) -> str:
     return str(folder.parent if re.fullmatch(r"trial-\d+", folder.name) else folder)
 
 
-def _summary(folder: str, rows: Sequence[Row]) -> Row:
+def _summary(folder: str, rows: Sequence[LogSummary]) -> LogSummary:
     reached = [row.minutes if row.status == "success" and row.minutes is not None else math.inf for row in rows]
-    mean = olympic_mean(reached) if len(rows) >= LEAST_FOR_MEAN else None
+    mean = olympic_mean(reached) if len(rows) >= MIN_FOR_MEAN else None
     names = {name for row in rows for name in row.quality}
     first = rows[0]
-    return Row(
+    return LogSummary(
         file=f"{folder} ({len(rows)} runs)",
         written_by=first.written_by,
         system=first.system,
@@ -92,32 +92,33 @@ def _summary(folder: str, rows: Sequence[Row]) -> Row:
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return median(found) if found else None
+    results = [value for value in values if value is not None]
+    return median(results) if results else None
 
 
-def _mllog_row(path: Path, lines: Sequence[Line], accelerators: int) -> Row:
+def _mllog_row(path: Path, lines: Sequence[MLLogLine], accelerators: int) -> LogSummary:
     ours = any(_text(line.metadata.get("file")).startswith(OURS) for line in lines)
-    benchmark = benchmark_of(path, lines)
+    benchmark = get_benchmark(path, lines)
     start = next((line.ms for line in lines if line.key == "run_start"), None)
     stop = next((line for line in reversed(lines) if line.key == "run_stop"), None)
     evaluations = [line for line in lines if line.key == "eval_accuracy"]
     times = list(_pairs(lines, "eval_start", "eval_stop", "epoch_num"))
-    batch = value_of(lines, "global_batch_size")
-    images = value_of(lines, "train_samples")
+    batch = get_value(lines, "global_batch_size")
+    images = get_value(lines, "train_samples")
     if benchmark == ITERATIONS_AS_SAMPLES and not ours:
         images = COCO_IMAGES
     description = _description(path)
-    platform = _text(value_of(lines, "submission_platform"))
+    platform = _text(get_value(lines, "submission_platform"))
     done = batch / images if ours and is_number(batch) and is_number(images) and images > 0 else None
     seconds = _epoch_seconds(lines, done)
     rate = _events_rate(path) if ours else None
     if rate is None:
         rate = images / seconds if is_number(images) and seconds else None
-    return Row(
+    return LogSummary(
         file=str(path),
         written_by="paceline" if ours else "MLPerf submission",
-        system=(not ours and description.get("system")) or f"{_text(value_of(lines, 'submission_org'))} {platform}".strip(),
+        system=(not ours and description.get("system"))
+        or f"{_text(get_value(lines, 'submission_org'))} {platform}".strip(),
         benchmark=benchmark,
         status=_text(stop.metadata.get("status")) if stop is not None else "no run_stop",
         accelerators=accelerators or description.get("accelerators") or _told_accelerators(lines, batch),
@@ -152,23 +153,23 @@ def _events_rate(log: Path) -> float | None:
     events = log.with_name("events.jsonl")
     if not events.is_file():
         return None
-    with suppress(UserError):  # damaged: the log itself says something
+    with suppress(PacelineError):  # damaged: the log itself says something
         told = [event.get("images_per_second") for event in read_events(events) if event["event"] == "train"]
-        found = [rate for rate in told if is_number(rate) and 0 < rate < math.inf]
-        return median(found[1:] or found) if found else None
+        results = [rate for rate in told if is_number(rate) and 0 < rate < math.inf]
+        return median(results[1:] or results) if results else None
     return None
 
 
-def _epoch_seconds(lines: Sequence[Line], step_epochs: float | None = None) -> float | None:
+def _epoch_seconds(lines: Sequence[MLLogLine], step_epochs: float | None = None) -> float | None:
     """Seconds of the median epoch, evaluation left out.
 
     step_epochs   epochs of a step, where blocks are counted by the steps that were taken: a block only plans its epochs
     """
-    found = [seconds for seconds in _pairs(lines, "epoch_start", "epoch_stop", "epoch_num") if seconds > 0]
-    if found:
-        return median(found[1:] or found)
+    results = [seconds for seconds in _pairs(lines, "epoch_start", "epoch_stop", "epoch_num") if seconds > 0]
+    if results:
+        return median(results[1:] or results)
     blocks: list[float] = []
-    begun: Line | None = None
+    begun: MLLogLine | None = None
     for line in lines:
         if line.key == "block_start":
             begun = line
@@ -183,7 +184,7 @@ def _epoch_seconds(lines: Sequence[Line], step_epochs: float | None = None) -> f
     return median(blocks[1:] or blocks) if blocks else None
 
 
-def _pairs(lines: Sequence[Line], start: str, stop: str, by: str) -> Iterator[float]:
+def _pairs(lines: Sequence[MLLogLine], start: str, stop: str, by: str) -> Iterator[float]:
     """Seconds from each first `start` to the first `stop` of the same number; every rank may have written its own."""
     begun: dict[Any, float] = {}
     over: set[Any] = set()
@@ -198,7 +199,7 @@ def _pairs(lines: Sequence[Line], start: str, stop: str, by: str) -> Iterator[fl
             yield (line.ms - begun[number]) / 1000
 
 
-def _told_accelerators(lines: Sequence[Line], batch: Any) -> int | None:
+def _told_accelerators(lines: Sequence[MLLogLine], batch: Any) -> int | None:
     """As our log has it beside the platform, or from the batch of one device, or the ranks that each wrote init_start.
 
     A platform's name tells nothing: "1xDGX H100" counts nodes. Nor does a single init_start: rank 0 may have written for all.
@@ -206,7 +207,7 @@ def _told_accelerators(lines: Sequence[Line], batch: Any) -> int | None:
     counted = next((line.metadata.get("accelerators") for line in lines if line.key == "submission_platform"), None)
     if type(counted) is int and counted > 0:
         return counted
-    each = value_of(lines, "d_batch_size")
+    each = get_value(lines, "d_batch_size")
     if is_number(each) and is_number(batch) and each >= 1 and batch % each == 0:
         return int(batch // each)
     begun = sum(line.key == "init_start" for line in lines)
@@ -222,13 +223,13 @@ def _description(path: Path) -> dict[str, Any]:
     if len(parts) < 4 or parts[2].name != "results":
         return {}
     submitter, system = parts[3], parts[1].name
-    found: dict[str, Any] = {"system": f"{submitter.name} {system}"}
+    result: dict[str, Any] = {"system": f"{submitter.name} {system}"}
     try:
-        content = read_plain(submitter / "systems" / f"{system}.json", MOST_BYTES)
-        facts = parse(content.decode("utf-8", "replace"))
+        content = read_plain(submitter / "systems" / f"{system}.json", MAX_BYTES)
+        facts = parse_json(content.decode("utf-8", "replace"))
         count = int(facts["number_of_nodes"]) * int(facts["accelerators_per_node"])
         if is_number(count) and count > 0:
-            found["accelerators"] = count
+            result["accelerators"] = count
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return found  # without it the log itself is asked
-    return found
+        return result  # without it the log itself is asked
+    return result

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline._utils.commands import to_install
-from paceline._utils.errors import UserError
+from paceline._utils.commands import install_command
+from paceline._utils.errors import PacelineError
 
 TIMEOUT = 600  # seconds; the longest published logs take a few
 # Neither has an exit code of its own.
@@ -33,7 +33,7 @@ sys.exit(not check_system_desc(sys.argv[2], "training", sys.argv[1])[0])"""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ComplianceResult:
     """What one tool said."""
 
     judge: str  # compliance, seeds, rcp, system
@@ -48,63 +48,65 @@ class Verdict:
 
 
 def package_folder() -> Path:
-    """Where mlperf_logging lies. Raises UserError where it is not installed."""
-    found = importlib.util.find_spec("mlperf_logging")
-    if found is None or not found.submodule_search_locations:
-        raise UserError(f"MLPerf's checkers are not installed. Run:  {to_install('mlperf')}")
-    return Path(next(iter(found.submodule_search_locations)))
+    """Where mlperf_logging lies. Raises PacelineError where it is not installed."""
+    result = importlib.util.find_spec("mlperf_logging")
+    if result is None or not result.submodule_search_locations:
+        raise PacelineError(f"MLPerf's checkers are not installed. Run:  {install_command('mlperf')}")
+    return Path(next(iter(result.submodule_search_locations)))
 
 
 def known_rulesets() -> list[str]:
     """Every ruleset of training that the checker has, oldest first."""
     names = [path.name for path in (package_folder() / "compliance_checker").glob("training_*")]
-    found = [name.removeprefix("training_") for name in names if re.fullmatch(r"training_\d+\.\d+\.\d+", name)]
-    return sorted(found, key=lambda name: [int(part) for part in name.split(".")])
+    results = [name.removeprefix("training_") for name in names if re.fullmatch(r"training_\d+\.\d+\.\d+", name)]
+    return sorted(results, key=lambda name: [int(part) for part in name.split(".")])
 
 
-def compliance(file: Path, ruleset: str) -> Verdict:
+def check_compliance(file: Path, ruleset: str) -> ComplianceResult:
     """The compliance checker on one log."""
     with tempfile.TemporaryDirectory() as folder:
         options = ["--usage", "training", "--ruleset", ruleset, "--log_output", f"{folder}/checker.log"]
         code, text = _run(["-m", "mlperf_logging.compliance_checker", *options, str(file.absolute())], folder)
-    return Verdict("compliance", str(file), code == 0, text, () if code == 0 else _objections(text))
+    return ComplianceResult("compliance", str(file), code == 0, text, () if code == 0 else _objections(text))
 
 
-def seeds(files: Sequence[Path], ruleset: str) -> Verdict:
+def check_seeds(files: Sequence[Path], ruleset: str) -> ComplianceResult:
     """The seed checker: each run logs a seed, and no two the same."""
     code, text = _run(["-c", SEEDS, ruleset, *(str(file.absolute()) for file in files)])
-    return Verdict("seeds", _count(files), code == 0, text, () if code == 0 else _last(text))
+    return ComplianceResult("seeds", _count(files), code == 0, text, () if code == 0 else _last(text))
 
 
-def convergence(files: Sequence[Path], benchmark: str, ruleset: str) -> Verdict:
+def check_convergence(files: Sequence[Path], benchmark: str, ruleset: str) -> ComplianceResult:
     """The RCP checker: the runs together converged no faster than the reference does at this batch."""
     about = _count(files)
     points = package_folder() / "rcp_checker" / f"training_{ruleset}" / f"rcps_{benchmark}.json"
     if not points.exists():
-        return Verdict("rcp", about, None, f"not asked: rules {ruleset} have no reference points of {benchmark}")
-    needed = runs_needed(benchmark)
+        return ComplianceResult("rcp", about, None, f"not asked: rules {ruleset} have no reference points of {benchmark}")
+    needed = count_required_runs(benchmark)
     if len(files) != needed:
-        return Verdict("rcp", about, None, f"not asked: it judges {needed} runs together, and {len(files)} are named")
+        return ComplianceResult(
+            "rcp", about, None, f"not asked: it judges {needed} runs together, and {len(files)} are named"
+        )
     with tempfile.TemporaryDirectory() as folder:
         for number, file in enumerate(files):
             shutil.copyfile(file, Path(folder) / f"result_{number}.txt")
         options = ["--rcp_version", ruleset, "--log_output", f"{folder}/checker.log"]
         code, text = _run(["-m", "mlperf_logging.rcp_checker", folder, *options], folder)
-    return Verdict("rcp", about, code == 0, text, () if code == 0 else _last(text))
+    return ComplianceResult("rcp", about, code == 0, text, () if code == 0 else _last(text))
 
 
-def not_of_open(judge: str, files: Sequence[Path]) -> Verdict:
+def skip_open_division(judge: str, files: Sequence[Path]) -> ComplianceResult:
     """Seeds and convergence are the closed division's alone: MLPerf's package checker asks neither of open submissions."""
-    return Verdict(judge, _count(files), None, "not asked: open division")
+    return ComplianceResult(judge, _count(files), None, "not asked: open division")
 
 
-def system_description(file: Path, ruleset: str) -> Verdict:
+def check_system_description(file: Path, ruleset: str) -> ComplianceResult:
     """The checker of system descriptions on a submission's systems/NAME.json."""
     code, text = _run(["-c", SYSTEM, ruleset, str(file.absolute())])
-    return Verdict("system", str(file), code == 0, text, () if code == 0 else _last(text))
+    return ComplianceResult("system", str(file), code == 0, text, () if code == 0 else _last(text))
 
 
-def runs_needed(benchmark: str) -> int:
+def count_required_runs(benchmark: str) -> int:
     """How many runs make a submission."""
     from mlperf_logging.benchmark_meta import get_result_file_counts  # pyright: ignore[reportMissingImports]
 
@@ -133,15 +135,15 @@ def _objections(text: str) -> tuple[str, ...]:
     if crash := _crash(text):
         return crash
     body = text.partition("WARNING -")[2].rpartition("ERROR - FAILED")[0]
-    found = []
+    results = []
     for message in re.split(r"\n-{30}\n|WARNING -", body):
         lines = [line for line in message.strip().splitlines() if line.strip()]
         if not lines:
             continue
         test = next((line.removeprefix("failed test:").strip() for line in lines if line.startswith("failed test:")), "")
         first = "" if lines[0].startswith("failed test:") else lines[0].strip().rstrip(":")
-        found.append(": ".join(part for part in (first, " ".join(test.split())) if part)[:400])
-    return tuple(found) or _last(text)
+        results.append(": ".join(part for part in (first, " ".join(test.split())) if part)[:400])
+    return tuple(results) or _last(text)
 
 
 def _last(text: str) -> tuple[str, ...]:

@@ -16,26 +16,26 @@ from statistics import median
 from typing import Any
 
 from paceline._utils.errors import DataError
-from paceline._utils.safe_read import parse
-from paceline.tools.mlperf.logs import FOREIGN, Row, foreign_name, is_number
+from paceline._utils.safe_read import parse_json
+from paceline.tools.mlperf.logs import FOREIGN, LogSummary, identify_log, is_number
 
 WHOLE = r"(?<!\d)(\d{1,15})(?!\d)"  # more digits are no count of anything here
 NUMBER = r"([0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)"
 
 
-def read_foreign(path: Path, text: str, accelerators: int) -> Row:
+def read_upstream_log(path: Path, text: str, accelerators: int) -> LogSummary:
     """The row of a log without :::MLLOG lines. accelerators: as told; 0 = what the log says.
 
     Raises DataError for a log that is none of these.
     """
-    name = foreign_name(text)
+    name = identify_log(text)
     if not name:
         known = ", ".join(name for name, _ in FOREIGN)
         raise DataError(f"{path}: no log that is known here: neither MLPerf's (:::MLLOG) nor one of {known}.")
     facts: dict[str, Any] = {"file": str(path), "written_by": name, **READERS[name](text)}
     if accelerators:
         facts["accelerators"] = accelerators
-    return Row(**facts)
+    return LogSummary(**facts)
 
 
 def _gluoncv(text: str) -> dict[str, Any]:
@@ -48,8 +48,8 @@ def _gluoncv(text: str) -> dict[str, Any]:
     for kind in ("bbox", "segm"):
         # Of the last summary of that kind: the first line is AP over all IoUs, areas and 100 detections.
         summary = text.rpartition(f"~~~~ Summary {kind} metrics ~~~~")[2] if f"Summary {kind} metrics" in text else ""
-        if found := re.search(rf"IoU=0\.50:0\.95 \| area=\s*all \| maxDets=\s*100 \] = {NUMBER}", summary):
-            quality[f"{kind}_ap"] = float(found[1])
+        if result := re.search(rf"IoU=0\.50:0\.95 \| area=\s*all \| maxDets=\s*100 \] = {NUMBER}", summary):
+            quality[f"{kind}_ap"] = float(result[1])
     speeds = [float(speed) for _, speed in epochs if speed]
     return {
         "benchmark": "maskrcnn" if "segm" in text or "RCNN_Mask" in text else "faster_rcnn",
@@ -125,8 +125,8 @@ def _dll_batch(told: dict[str, Any], gpus: int | None) -> int | None:
 
 
 def _horovod(text: str) -> dict[str, Any]:
-    found = re.findall(rf"Total img/sec on {WHOLE} \w+(?:\(s\))?: {NUMBER}", text)
-    count, speed = found[-1] if found else (None, None)
+    results = re.findall(rf"Total img/sec on {WHOLE} \w+(?:\(s\))?: {NUMBER}", text)
+    count, speed = results[-1] if results else (None, None)
     batch = _whole(rf"Batch size: {WHOLE}", text)
     model = re.search(r"^Model: (\S+)", text, re.MULTILINE)
     return {
@@ -161,12 +161,12 @@ READERS: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 def _floats(pattern: str, text: str) -> list[float]:
-    return [float(found) for found in re.findall(pattern, text)]
+    return [float(result) for result in re.findall(pattern, text)]
 
 
 def _whole(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text)
-    return int(found[1]) if found else None
+    result = re.search(pattern, text)
+    return int(result[1]) if result else None
 
 
 def _first(data: dict[str, Any], *names: str) -> float | None:
@@ -183,7 +183,7 @@ def _dll_records(text: str) -> Iterator[dict[str, Any]]:
         if not line.startswith("DLLL {"):
             continue
         try:
-            record = parse(line.removeprefix("DLLL "))
+            record = parse_json(line.removeprefix("DLLL "))
         except ValueError:
             continue  # the line that a killed run tore
         if isinstance(record, dict) and isinstance(record.get("data"), dict):
@@ -192,8 +192,8 @@ def _dll_records(text: str) -> Iterator[dict[str, Any]]:
 
 def _clock_seconds(text: str) -> float | None:
     """Seconds of Python's timedelta: 1 day, 2:03:04. None for what is no such time."""
-    found = re.match(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d{1,2}):(\d{1,2})", text.strip())
-    if found is None:
+    result = re.match(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d{1,2}):(\d{1,2})", text.strip())
+    if result is None:
         return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (int(part or 0) for part in result.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from paceline._utils.errors import DataError, UserError
-from paceline._utils.safe_read import parse, read_plain
+from paceline._utils.errors import DataError, PacelineError
+from paceline._utils.safe_read import parse_json, read_plain
 
-MOST_BYTES = 2**28  # published logs have up to 4 MB
+MAX_BYTES = 2**28  # published logs have up to 4 MB
 TOKEN = ":::MLLOG "
 OURS = "paceline/"  # what the file names in our own lines start with
 # What `paceline mlperf analyse` reads and `check` cannot: how each is told.
@@ -29,7 +29,7 @@ FOREIGN = (
 
 
 @dataclass(frozen=True)
-class Line:
+class MLLogLine:
     """One :::MLLOG line."""
 
     ms: float  # since 1970
@@ -42,10 +42,10 @@ def find_logs(words: Sequence[str], kind: str) -> list[Path]:
     """The log files that the words mean: files, run folders, folders of trials (trial-N/) or of a submission (result_N.txt).
 
     kind  what asks for them: check or analyse
-    Raises UserError for a word that means none, and for no words.
+    Raises PacelineError for a word that means none, and for no words.
     """
     if not words:
-        raise UserError(f"name a run's folder, or a log: paceline mlperf {kind} RUN|FILE")
+        raise PacelineError(f"name a run's folder, or a log: paceline mlperf {kind} RUN|FILE")
     return [file for word in words for file in _logs_of(Path(word).expanduser())]
 
 
@@ -55,15 +55,15 @@ def _logs_of(path: Path) -> list[Path]:
     if (path / "mllog.txt").exists():
         return [path / "mllog.txt"]
     for pattern in ("trial-*/mllog.txt", "result_*.txt"):
-        if found := sorted(path.glob(pattern), key=lambda file: (len(str(file)), str(file))):
-            return found
-    raise UserError(f"{path}: no mllog.txt here, no trial-N/ with one, no result_N.txt. Name a run's folder, or a log.")
+        if results := sorted(path.glob(pattern), key=lambda file: (len(str(file)), str(file))):
+            return results
+    raise PacelineError(f"{path}: no mllog.txt here, no trial-N/ with one, no result_N.txt. Name a run's folder, or a log.")
 
 
 def read_text(path: Path) -> str:
     """A log's text. Raises DataError for what is no file, is empty, or is larger than any log."""
     try:
-        content = read_plain(path, MOST_BYTES)
+        content = read_plain(path, MAX_BYTES)
     except OSError as problem:
         raise DataError(f"{path}: cannot be read as a log ({problem.strerror or problem}). Name a file.") from None
     if not content.strip():
@@ -71,7 +71,7 @@ def read_text(path: Path) -> str:
     return content.decode("utf-8", "replace")
 
 
-def read_mllog(path: Path) -> list[Line]:
+def read_mllog(path: Path) -> list[MLLogLine]:
     """Every :::MLLOG line of a log, in order.
 
     Raises DataError for a file without any, naming whose log it looks like, and for a line that is cut or is none.
@@ -79,35 +79,35 @@ def read_mllog(path: Path) -> list[Line]:
     return mllog_lines(path, read_text(path))
 
 
-def mllog_lines(path: Path, text: str) -> list[Line]:
+def mllog_lines(path: Path, text: str) -> list[MLLogLine]:
     """The same of a text that was read already."""
     lines = []
     for number, line in enumerate(text.splitlines(), start=1):
         if TOKEN.rstrip() not in line:
             continue
-        found = _parsed(line.partition(TOKEN)[2])
-        if found is None:
+        result = _parsed(line.partition(TOKEN)[2])
+        if result is None:
             ours = f'"file": "{OURS}' in text  # others' runs cannot go on
             advice = (
                 "Go on with its run (the same --out mends its log), or name another one." if ours else "Name another one."
             )
             raise DataError(f"{path}: line {number} is no :::MLLOG line: the log was cut there, or damaged. {advice}")
-        lines.append(found)
+        lines.append(result)
     if not lines:
-        name = foreign_name(text)
+        name = identify_log(text)
         whose = f"it looks like a log of {name}, which `paceline mlperf analyse` reads" if name else "it is no MLPerf log"
         raise DataError(f"{path}: no line with {TOKEN.strip()}: {whose}.")
     return lines
 
 
-def foreign_name(text: str) -> str:
+def identify_log(text: str) -> str:
     """Whose log a text without :::MLLOG lines looks like; empty where it is nobody's."""
     return next((name for name, looks in FOREIGN if looks.search(text)), "")
 
 
-def _parsed(text: str) -> Line | None:
+def _parsed(text: str) -> MLLogLine | None:
     try:
-        record = parse(text)
+        record = parse_json(text)
     except ValueError:
         return None
     if not isinstance(record, dict):
@@ -117,17 +117,17 @@ def _parsed(text: str) -> Line | None:
         return None
     if not isinstance(metadata, dict) or "value" not in record:
         return None
-    return Line(float(ms), key, record["value"], metadata)
+    return MLLogLine(float(ms), key, record["value"], metadata)
 
 
-def value_of(lines: Sequence[Line], key: str, default: Any = None) -> Any:
+def get_value(lines: Sequence[MLLogLine], key: str, default: Any = None) -> Any:
     """The value of the first line with this key."""
     return next((line.value for line in lines if line.key == key), default)
 
 
-def benchmark_of(path: Path, lines: Sequence[Line]) -> str:
+def get_benchmark(path: Path, lines: Sequence[MLLogLine]) -> str:
     """Which benchmark a log is of. Raises DataError where it does not say."""
-    benchmark = value_of(lines, "submission_benchmark")
+    benchmark = get_value(lines, "submission_benchmark")
     if not isinstance(benchmark, str) or not benchmark.isidentifier():
         raise DataError(f"{path}: it does not say which benchmark it is of (submission_benchmark). No rules fit it.")
     return benchmark
@@ -142,7 +142,7 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 
 
 @dataclass(frozen=True)
-class Row:
+class LogSummary:
     """What one log tells; None is what it does not. Numbers that are not finite are left out: nothing can be told from them."""
 
     file: str
@@ -176,13 +176,13 @@ class Row:
 
     def facts(self) -> dict[str, object]:
         """For JSON, and for CSV where each metric of the quality has a column."""
-        found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        quality = found.pop("quality")
-        return {**found, "images_per_second_per_accelerator": self.per_accelerator, "quality": quality}
+        result = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        quality = result.pop("quality")
+        return {**result, "images_per_second_per_accelerator": self.per_accelerator, "quality": quality}
 
 
 # Fewer runs have no middle once two are dropped.
-LEAST_FOR_MEAN = 3
+MIN_FOR_MEAN = 3
 
 
 def olympic_mean(seconds: Sequence[float]) -> float:

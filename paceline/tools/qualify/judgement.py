@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.config.reference_rates import Published, published_for, recorded_for
+from paceline.config.reference_rates import ReferenceRate, find_recorded_rate, find_reference_rate
 
 Facts = Mapping[str, Any]  # of a rank, as tools/qualify/measurements.py gives them
 # Least share of the expectation that is as expected. Of a CPU's CPU-seconds and a device's own tests: more than what they vary by
 # (results/qualify). Of a program with fused kernels: eager ResNet-50 reached 0.59 of it on one H200 (results/gpu), and other networks
 # and devices are not measured, so only gross faults are found. An all-reduce over loopback varies more than computing does.
-LEAST = {
+MIN = {
     **{"recorded": 0.8, "bare": 0.9, "plain": 0.9, "fused": 0.45},
     **{"all-reduce": 0.6, "fed": 0.8, "disk": 0.5, "beside": 0.9},
 }
@@ -39,7 +39,7 @@ GOOD, SLOW, UNJUDGED = "as expected", "slower", "not judged"
 
 
 @dataclass(frozen=True)
-class Row:
+class QualifyCheck:
     """One thing measured."""
 
     name: str
@@ -61,10 +61,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class QualifyReport:
     """All of it."""
 
-    rows: Sequence[Row]
+    rows: Sequence[QualifyCheck]
     slowest: str  # the device, in words; "" of one alone
     advice: Sequence[str]  # what to look at next
 
@@ -74,13 +74,13 @@ class Verdict:
         return all(row.verdict != SLOW for row in self.rows)
 
 
-def judge(ranks: Sequence[Facts], problems: Sequence[str] = ()) -> Verdict:
+def judge_ranks(ranks: Sequence[Facts], problems: Sequence[str] = ()) -> QualifyReport:
     """ranks: facts of all, by rank; problems: what `paceline doctor` found wrong on these nodes."""
     rows = list(_cpu_rows(ranks) if is_cpu(ranks) else _device_rows(ranks))
-    name, share = slowest(ranks)
+    name, share = find_slowest(ranks)
     advice = [f"paceline doctor: {text}" for text in problems]
     if name:
-        rows.append(Row(BESIDE, share, "", 1.0, LEAST["beside"], ""))
+        rows.append(QualifyCheck(BESIDE, share, "", 1.0, MIN["beside"], ""))
         if rows[-1].verdict == SLOW:
             advice.append(f"{name} alone is slow: its clocks, its heat, its neighbours on the same cores or link")
     if any(row.verdict == SLOW for row in rows):
@@ -88,7 +88,7 @@ def judge(ranks: Sequence[Facts], problems: Sequence[str] = ()) -> Verdict:
         advice += taken or list(_unexplained(ranks, rows))
         advice += _input(ranks, rows, crowded=bool(taken))
         advice = advice or ["nothing that was looked at explains it: measure again, longer"]
-    return Verdict(rows, name, advice)
+    return QualifyReport(rows, name, advice)
 
 
 def is_cpu(ranks: Sequence[Facts]) -> bool:
@@ -96,70 +96,72 @@ def is_cpu(ranks: Sequence[Facts]) -> bool:
     return ranks[0]["kind"] == "cpu"
 
 
-def scales(rank: Facts) -> dict[str, float]:
+def expected_scales(rank: Facts) -> dict[str, float]:
     """How many times as fast as on the recorded CPU each kind of work is expected to be on a core here."""
-    tests, here = recorded_for(rank["device"]).tests, rank["tests"]
+    tests, here = find_recorded_rate(rank["device"]).tests, rank["tests"]
     ratio = {name: here[name] / tests[name] for name in tests}
     return {"step": math.sqrt(ratio["matmul"] * ratio["copy"]), "input": ratio["inflate"], "all-reduce": ratio["copy"]}
 
 
 def _scale(rank: Facts, name: str) -> float:
     """Of one measurement. A step on photos is mostly the step."""
-    return scales(rank)["input" if name.endswith("/input") or name == "scores" else "step"]
+    return expected_scales(rank)["input" if name.endswith("/input") or name == "scores" else "step"]
 
 
 def _sum(ranks: Sequence[Facts], name: str) -> float:
     return sum(rank["measured"][name]["rate"] for rank in ranks)
 
 
-def _cpu_rows(ranks: Sequence[Facts]) -> Iterator[Row]:
-    recorded = recorded_for(ranks[0]["device"])
+def _cpu_rows(ranks: Sequence[Facts]) -> Iterator[QualifyCheck]:
+    recorded = find_recorded_rate(ranks[0]["device"])
     basis = f"CPU-seconds recorded on {recorded.machine}, and tests of these cores"
     for name in ranks[0]["measured"]:
-        yield Row(TITLES[name], _sum(ranks, name), "images/s", _expected(ranks, name), LEAST["recorded"], basis)
-    yield Row(CORES, 1 / heavy(ranks), "", 1.0, LEAST["recorded"], "")
+        yield QualifyCheck(TITLES[name], _sum(ranks, name), "images/s", _expected(ranks, name), MIN["recorded"], basis)
+    yield QualifyCheck(CORES, 1 / cpu_cost_ratio(ranks), "", 1.0, MIN["recorded"], "")
     yield from _disk_row(ranks)
     if comm := ranks[0]["comm"]:
-        expected = recorded.all_reduce * min(scales(rank)["all-reduce"] for rank in ranks)
+        expected = recorded.all_reduce * min(expected_scales(rank)["all-reduce"] for rank in ranks)
         alone = len({rank["node"] for rank in ranks}) == 1 and len(ranks) == 2  # as it was recorded
         title = f"all-reduce, {comm['bytes'] / 1e6:.0f} MB"
-        yield Row(title, comm["rate"], "GB/s", expected if alone else 0.0, LEAST["all-reduce"], basis if alone else "")
+        yield QualifyCheck(
+            title, comm["rate"], "GB/s", expected if alone else 0.0, MIN["all-reduce"], basis if alone else ""
+        )
 
 
-def _device_rows(ranks: Sequence[Facts]) -> Iterator[Row]:
+def _device_rows(ranks: Sequence[Facts]) -> Iterator[QualifyCheck]:
     count, device = len(ranks), ranks[0]["device"]
     for name in ("matmul", "copy"):
-        row = published_for(name, device, count)
+        row = find_reference_rate(name, device, count)
         slow = min(rank["tests"][name] for rank in ranks)
-        yield Row(f"{TITLES[name]}, the slowest", slow, UNITS[name], *_bar(row))
+        yield QualifyCheck(f"{TITLES[name]}, the slowest", slow, UNITS[name], *_bar(row))
     for name in ranks[0]["measured"]:
         task, _, part = name.partition("/")
-        row = published_for(task, device, count) if part in ("step", "photos") else None
+        row = find_reference_rate(task, device, count) if part in ("step", "photos") else None
         if part == "input":  # it has to feed the steps
             step = _sum(ranks, f"{task}/step")
-            yield Row(
-                TITLES[name], _sum(ranks, name), "images/s", step, LEAST["fed"], "what the steps take (photos to batches)"
+            yield QualifyCheck(
+                TITLES[name], _sum(ranks, name), "images/s", step, MIN["fed"], "what the steps take (photos to batches)"
             )
             continue
-        yield Row(TITLES[name], _sum(ranks, name), "images/s", *_bar(row, count))
+        yield QualifyCheck(TITLES[name], _sum(ranks, name), "images/s", *_bar(row, count))
     yield from _disk_row(ranks)
     if comm := ranks[0]["comm"]:
-        yield Row(f"all-reduce, {comm['bytes'] / 1e6:.0f} MB", comm["rate"], "GB/s", 0.0, 1.0, "")
+        yield QualifyCheck(f"all-reduce, {comm['bytes'] / 1e6:.0f} MB", comm["rate"], "GB/s", 0.0, 1.0, "")
 
 
-def _bar(row: Published | None, count: int = 1) -> tuple[float, float, str]:
+def _bar(row: ReferenceRate | None, count: int = 1) -> tuple[float, float, str]:
     """Expectation, least share of it, basis."""
-    return (row.rate * count, LEAST[row.program], row.source) if row else (0.0, 1.0, "")
+    return (row.rate * count, MIN[row.program], row.source) if row else (0.0, 1.0, "")
 
 
-def _disk_row(ranks: Sequence[Facts]) -> Iterator[Row]:
+def _disk_row(ranks: Sequence[Facts]) -> Iterator[QualifyCheck]:
     """The slowest node's disk beside the photos a second that the node makes into batches.
 
     On a CPU those that it is expected to make, as a slow disk slows that down too.
     """
     made = _expected if is_cpu(ranks) else _sum
     disks = [
-        Row(TITLES["disk"], first["disk"], "images/s", made(own, "classification/input"), LEAST["disk"], FED)
+        QualifyCheck(TITLES["disk"], first["disk"], "images/s", made(own, "classification/input"), MIN["disk"], FED)
         for first, own in _nodes(ranks)
         if first.get("disk")
     ]
@@ -168,28 +170,28 @@ def _disk_row(ranks: Sequence[Facts]) -> Iterator[Row]:
 
 def _expected(ranks: Sequence[Facts], name: str) -> float:
     """Of CPUs, were every core idle but for this."""
-    cpu_seconds = recorded_for(ranks[0]["device"]).cpu_seconds[name]
+    cpu_seconds = find_recorded_rate(ranks[0]["device"]).cpu_seconds[name]
     return sum(rank["cores_own"] * _scale(rank, name) / cpu_seconds for rank in ranks)
 
 
-def slowest(ranks: Sequence[Facts]) -> tuple[str, float]:
+def find_slowest(ranks: Sequence[Facts]) -> tuple[str, float]:
     """The rank whose steps are slowest: (its name, share of the median of all); ("", 1) of one alone."""
     if len(ranks) < 2:
         return "", 1.0
     steps = [name for name in ranks[0]["measured"] if name.endswith("/step")]
     medians = {name: statistics.median(rank["measured"][name]["rate"] for rank in ranks) for name in steps}
     shares = [statistics.median(rank["measured"][name]["rate"] / medians[name] for name in steps) for rank in ranks]
-    place = min(range(len(ranks)), key=lambda rank: shares[rank])
-    rank = ranks[place]
-    return f"rank {rank['rank']} on {rank['host']} ({rank['name']})", shares[place]
+    index = min(range(len(ranks)), key=lambda rank: shares[rank])
+    rank = ranks[index]
+    return f"rank {rank['rank']} on {rank['host']} ({rank['name']})", shares[index]
 
 
-def heavy(ranks: Sequence[Facts]) -> float:
+def cpu_cost_ratio(ranks: Sequence[Facts]) -> float:
     """How many times the CPU-seconds an image of a step costs that it should; 1 on accelerators."""
     if not is_cpu(ranks):
         return 1.0
     spent = [
-        one["cpu_seconds"] * _scale(rank, name) / recorded_for(rank["device"]).cpu_seconds[name]
+        one["cpu_seconds"] * _scale(rank, name) / find_recorded_rate(rank["device"]).cpu_seconds[name]
         for rank in ranks
         for name, one in rank["measured"].items()
         if name.endswith("/step")
@@ -206,7 +208,7 @@ def _nodes(ranks: Sequence[Facts]) -> Iterator[tuple[Facts, list[Facts]]]:
 
 def _taken_away(ranks: Sequence[Facts]) -> Iterator[str]:
     """Who has the cores' time, of each node."""
-    light = f"; an image costs {heavy(ranks):.2f} times the CPU-seconds that it should" if is_cpu(ranks) else ""
+    light = f"; an image costs {cpu_cost_ratio(ranks):.2f} times the CPU-seconds that it should" if is_cpu(ranks) else ""
     for first, own in _nodes(ranks):
         counted, cores, host = first["counters"], first["cores"], first["host"]
         if counted["throttled_seconds"] > THROTTLED * counted["wall"] * cores:
@@ -228,11 +230,11 @@ def _taken_away(ranks: Sequence[Facts]) -> Iterator[str]:
             yield f"{host}: the host above this virtual machine took {share:.0%} of the cores' time (steal in /proc/stat)"
 
 
-def _unexplained(ranks: Sequence[Facts], rows: Sequence[Row]) -> Iterator[str]:
+def _unexplained(ranks: Sequence[Facts], rows: Sequence[QualifyCheck]) -> Iterator[str]:
     """What a CPU's own figures say where nobody is seen to take its time."""
     if not is_cpu(ranks) or not any(row.verdict == SLOW and row.name.endswith(", step") for row in rows):
         return
-    if (times := heavy(ranks)) > HEAVY:
+    if (times := cpu_cost_ratio(ranks)) > HEAVY:
         yield (
             f"an image costs {times:.2f} times the CPU-seconds that these cores' own tests let expect: memory shared with "
             "another program or instance, a clock that falls under load (power cap, heat: turbostat, cpupower)"
@@ -244,7 +246,7 @@ def _unexplained(ranks: Sequence[Facts], rows: Sequence[Row]) -> Iterator[str]:
         )
 
 
-def _input(ranks: Sequence[Facts], rows: Sequence[Row], *, crowded: bool) -> Iterator[str]:
+def _input(ranks: Sequence[Facts], rows: Sequence[QualifyCheck], *, crowded: bool) -> Iterator[str]:
     """The disk, and steps that wait for photos: on a CPU only where nobody else takes time, as both would look the same."""
     by_name = {row.name: row for row in rows}
     disk = by_name.get(TITLES["disk"])
@@ -256,16 +258,16 @@ def _input(ranks: Sequence[Facts], rows: Sequence[Row], *, crowded: bool) -> Ite
     for task, name in NAMES.items():
         step, fed, fast = (by_name[TITLES[f"{task}/{part}"]].measured for part in ("step", "photos", "input"))
         if is_cpu(ranks):  # whose photos cost more or less than the made-up batch: what counts is whether its cores compute
-            found = [[rank["measured"][f"{task}/{part}"] for rank in ranks] for part in ("photos", "step")]
-            cores = [sum(one["rate"] * one["cpu_seconds"] for one in part) for part in found]  # that computed
-            starved = not crowded and cores[0] < LEAST["fed"] * cores[1]
+            results = [[rank["measured"][f"{task}/{part}"] for rank in ranks] for part in ("photos", "step")]
+            cores = [sum(one["rate"] * one["cpu_seconds"] for one in part) for part in results]  # that computed
+            starved = not crowded and cores[0] < MIN["fed"] * cores[1]
         else:  # whose input runs beside it
-            starved = fed < LEAST["fed"] * min(step, fast) or fast < step
+            starved = fed < MIN["fed"] * min(step, fast) or fast < step
         if starved:
-            rates = f"{number(step)} images/s without, {number(fed)} with"
+            rates = f"{format_number(step)} images/s without, {format_number(fed)} with"
             yield f"{name}: steps wait for photos ({rates}): paceline bench input, docs/input.md"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """As text; "" for 0, which is none."""
     return "" if not value else f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"

@@ -24,29 +24,29 @@ from typing import Any
 
 import torch
 
-from paceline.config.run import Controls
+from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.data.shapes.render import render_shapes
-from paceline.distributed.comm.collectives import smallest
+from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.comm.world import World
-from paceline.distributed.device.accelerators import device_name
-from paceline.distributed.device.detect import allowed_cpus, cpu_cores
-from paceline.distributed.device.host_memory import keep_freed_memory
-from paceline.distributed.device.provenance import cpu_name
+from paceline.distributed.comm.world import DistContext
+from paceline.distributed.device.accelerators import get_device_name
+from paceline.distributed.device.detect import count_cpus, get_allowed_cpus
+from paceline.distributed.device.host_memory import set_malloc_trim_threshold
+from paceline.distributed.device.provenance import get_cpu_name
 from paceline.distributed.device.setup import TYPES, make_exact, set_threads
 from paceline.models.metrics.coco import score_boxes
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.comm import OURS, Message, gradient_sizes, measure
-from paceline.tools.bench.harness import in_turn
+from paceline.tools.bench.comm import OURS, CommMessage, gradient_sizes, measure
+from paceline.tools.bench.harness import run_interleaved
 from paceline.tools.bench.input_contenders import task_loader
-from paceline.tools.bench.input_stages import STEPS, Samples, bare_disk, bench_task_recipe, run_loader
-from paceline.tools.bench.scoring import synthetic
-from paceline.tools.bench.step import StepBench, laid_out, our_step, steps_of
+from paceline.tools.bench.input_stages import STEPS, StageSamples, bare_disk, bench_task_recipe, run_loader
+from paceline.tools.bench.scoring import make_synthetic_detections
+from paceline.tools.bench.step import StepBench, make_step, make_step_function, to_memory_format
 from paceline.tools.bench.step_maskrcnn import MaskRCNNBench
 from paceline.tools.bench.step_resnet import ResNetBench
 from paceline.tools.bench.step_ssd import SSDBench
-from paceline.tools.bench.timing import Seconds, seconds_of
+from paceline.tools.bench.timing import CallSeconds, measure_seconds
 from paceline.training.open_data import open_task
 
 ROUNDS = 3
@@ -61,7 +61,7 @@ ROOMY_GIB = 40
 Say = Callable[[str], None]
 
 
-def benches(system: System) -> list[StepBench]:
+def qualify_benches(system: System) -> list[StepBench]:
     """Each workload's training step, as large as the published ones on an accelerator, smaller on a CPU."""
     common: dict[str, Any] = {"rounds": ROUNDS, "seconds": 0.0, "system": system, "precisions": (system.precision,)}
     small = system.accelerator == "cpu"
@@ -75,7 +75,9 @@ def benches(system: System) -> list[StepBench]:
     ]
 
 
-def measure_rank(world: World, launch: Launch, system: System, *, minutes: float, folder: Path, say: Say) -> dict[str, Any]:
+def measure_rank(
+    world: DistContext, launch: Launch, system: System, *, minutes: float, folder: Path, say: Say
+) -> dict[str, Any]:
     """This rank's facts for JSON; all ranks call it at the same time.
 
     minutes  that all of it may take, about: no round begins later
@@ -83,37 +85,37 @@ def measure_rank(world: World, launch: Launch, system: System, *, minutes: float
     """
     until = time.monotonic() + 60 * minutes
     make_exact(False)  # as in training, like the next
-    keep_freed_memory(world.device)
+    set_malloc_trim_threshold(world.device)
     cpu = world.device.type == "cpu"
     own: dict[str, Any] = {
-        **{"rank": launch.rank, "node": launch.node, "host": socket.gethostname(), "cores": cpu_cores()},
+        **{"rank": launch.rank, "node": launch.node, "host": socket.gethostname(), "cores": count_cpus()},
         **{"kind": world.device.type, "name": "CPU" if cpu else str(world.device)},
-        "device": cpu_name() if cpu else device_name(world.device),
+        "device": get_cpu_name() if cpu else get_device_name(world.device),
         "threads": (threads := set_threads(system, world)["intra_op"]),
-        "cores_own": min(threads, cpu_cores() / world.local_world),  # of the cores: more ranks than those crowd each other
+        "cores_own": min(threads, count_cpus() / world.local_world),  # of the cores: more ranks than those crowd each other
     }
     say("tests")
     world.barrier()
     own["tests"] = {name: test(world.device) for name, test in TESTS.items()}
     works: dict[str, Callable[[float], Any]] = {}
-    for bench in benches(system):
+    for bench in qualify_benches(system):
         say(f"{bench.task}: photos, first steps")
         for name, work in _works(bench, world, system, folder):
             works[f"{bench.task}/{name}"] = work
-    score = partial(score_boxes, *synthetic(SCORED, 100, 80))
-    works["scores"] = lambda seconds: _each(seconds_of(score, seconds, torch.device("cpu")), SCORED)
+    score = partial(score_boxes, *make_synthetic_detections(SCORED, 100, 80))
+    works["scores"] = lambda seconds: _each(measure_seconds(score, seconds, torch.device("cpu")), SCORED)
     disk = works.pop("classification/disk")
     seconds = 60 * minutes * MEASURED / ROUNDS / len(works)
 
-    def timed(name: str) -> Seconds:
+    def timed(name: str) -> CallSeconds:
         world.barrier()
         say(name)
         return works[name](seconds)
 
-    before, spent = now(), time.process_time()
-    rounds: dict[str, list[Seconds]] = {}
-    for rounds in in_turn({name: partial(timed, name) for name in works}, ROUNDS):  # noqa: B007
-        if not smallest(world, int(time.monotonic() < until)):
+    before, spent = read_counters(), time.process_time()
+    rounds: dict[str, list[CallSeconds]] = {}
+    for rounds in run_interleaved({name: partial(timed, name) for name in works}, ROUNDS):  # noqa: B007
+        if not all_min(world, int(time.monotonic() < until)):
             break
     own["measured"] = {
         name: {
@@ -126,26 +128,28 @@ def measure_rank(world: World, launch: Launch, system: System, *, minutes: float
     world.barrier()
     if launch.local_rank == 0:
         say("disk")
-        rounds_of_it = [found["images_per_second"] for found in disk(0.0) if found]
+        rounds_of_it = [result["images_per_second"] for result in disk(0.0) if result]
         own["disk"] = max(rounds_of_it, default=0.0)  # what is read in a blink is easily held up by a neighbour
     world.barrier()
     own["comm"] = _all_reduce(world) if world.world > 1 else None
     world.barrier()
     own["cpu"] = time.process_time() - spent
-    own["counters"] = since(before)
+    own["counters"] = counters_since(before)
     return own
 
 
-def _works(bench: StepBench, world: World, system: System, folder: Path) -> Iterator[tuple[str, Callable[[float], Any]]]:
+def _works(
+    bench: StepBench, world: DistContext, system: System, folder: Path
+) -> Iterator[tuple[str, Callable[[float], Any]]]:
     """What is timed of a workload: (name, seconds -> of one image); of classification also its disk."""
     device, precision = world.device, system.precision
     compiled = system.compile == "on" and not WORKLOADS[bench.task].network.no_compile
     forms: dict[str, Any] = {"compile": compiled, "graph": system.graph == "on"}
     *_, (_, scene) = bench.scenes(device)
-    made = our_step(bench, precision, scene, device, **forms)
+    made = make_step(bench, precision, scene, device, **forms)
     for _ in range(2):
         made.step()
-    yield "step", lambda seconds: _each(seconds_of(made.step, seconds, device), bench.batch)
+    yield "step", lambda seconds: _each(measure_seconds(made.step, seconds, device), bench.batch)
     recipe = bench.recipe()
     if isinstance(bench, MaskRCNNBench) and bench.height < 800:
         recipe = replace(recipe, input=replace(recipe.input, short=(bench.height,), long=bench.height * 1333 // 800))
@@ -153,58 +157,58 @@ def _works(bench: StepBench, world: World, system: System, folder: Path) -> Iter
         bench_task_recipe(recipe), global_batch=bench.batch, bn_span=bench.batch, images_seen=STEPS * bench.batch
     )
     kind = WORKLOADS[bench.task].kind
-    place = photos(world, folder, "classes" if kind == "class-folder" else "boxes")
-    task = open_task(recipe, Controls(data=str(place)), world)
+    path = render_test_images(world, folder, "classes" if kind == "class-folder" else "boxes")
+    task = open_task(recipe, RunOptions(data=str(path)), world)
     threads = set_threads(system, world)["loader"]
     loader = partial(task_loader, task, system, threads, device)
 
-    def photos_to_batches(seconds: float) -> Seconds:
+    def photos_to_batches(seconds: float) -> CallSeconds:
         with loader() as batches:
-            found = run_loader(batches, seconds, 0.0, system.prefetch + 2)
-        return Seconds(1 / found["images_per_second"], found["cpu_microseconds"] / 1e6)
+            result = run_loader(batches, seconds, 0.0, system.prefetch + 2)
+        return CallSeconds(1 / result["images_per_second"], result["cpu_microseconds"] / 1e6)
 
     yield "input", photos_to_batches
-    step = steps_of(bench, precision, bench.model(device).train(), device, **forms)
+    step = make_step_function(bench, precision, bench.model(device).train(), device, **forms)
 
-    def on_photos(seconds: float) -> Seconds:
+    def on_photos(seconds: float) -> CallSeconds:
         with loader() as batches:
-            take = lambda: step(laid_out(next(batches)[1][0], system))  # noqa: E731
+            take = lambda: step(to_memory_format(next(batches)[1][0], system))  # noqa: E731
             take()
-            return _each(seconds_of(take, seconds, device), bench.batch)
+            return _each(measure_seconds(take, seconds, device), bench.batch)
 
     yield "photos", on_photos
     if bench.task == "classification":
-        samples = Samples(task, system)
+        samples = StageSamples(task, system)
         yield "disk", lambda _: [bare_disk(samples, task.data.train_index.records, threads) for _ in range(ROUNDS)]
 
 
-def photos(world: World, folder: Path, kind: Any) -> Path:
+def render_test_images(world: DistContext, folder: Path, kind: Any) -> Path:
     """The built-in shapes at a photo's size, rendered below `folder` by each node's first rank where they are not there."""
-    place = folder / f"paceline-qualify-{kind}-{PHOTOS}-{PHOTO_SIDE}px"
-    if world.local_rank == 0 and not place.is_dir():
+    path = folder / f"paceline-qualify-{kind}-{PHOTOS}-{PHOTO_SIDE}px"
+    if world.local_rank == 0 and not path.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
-        render_shapes(kind, place, train=PHOTOS, val=16, side=PHOTO_SIDE)
+        render_shapes(kind, path, train=PHOTOS, val=16, side=PHOTO_SIDE)
     world.barrier()
-    return place
+    return path
 
 
-def _each(taken: Seconds, images: int) -> Seconds:
+def _each(taken: CallSeconds, images: int) -> CallSeconds:
     """Of one image."""
-    return Seconds(taken.wall / images, taken.cpu / images)
+    return CallSeconds(taken.wall / images, taken.cpu / images)
 
 
-def _all_reduce(world: World) -> dict[str, Any]:
+def _all_reduce(world: DistContext) -> dict[str, Any]:
     sizes = sum(gradient_sizes(ALL_REDUCE))
-    found = measure(world, [Message("all-reduce", "gradient", (sizes,))], 1.0)
-    (row,) = found["rows"]
+    result = measure(world, [CommMessage("all-reduce", "gradient", (sizes,))], 1.0)
+    (row,) = result["rows"]
     rate = row["seconds"][OURS]["bus_bandwidth"] / 1e9
-    return {"backend": found["backend"], "bytes": row["bytes"], "right": found["sums_are_right"], "rate": rate}
+    return {"backend": result["backend"], "bytes": row["bytes"], "right": result["sums_are_right"], "rate": rate}
 
 
 def _best(work: Callable[[], Any], amount: float, device: torch.device) -> float:
     """The most of several rounds: `amount` of a call by a second of the device, of a CPU by a CPU-second."""
     work()
-    rounds = [seconds_of(work, TEST_SECONDS, device) for _ in range(TEST_ROUNDS)]
+    rounds = [measure_seconds(work, TEST_SECONDS, device) for _ in range(TEST_ROUNDS)]
     return amount / min(taken.cpu if device.type == "cpu" else taken.wall for taken in rounds)
 
 
@@ -242,37 +246,37 @@ CGROUPS, OWN, STAT = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup"), Path("/p
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # a second, of /proc/stat
 
 
-def now() -> dict[str, float]:
+def read_counters() -> dict[str, float]:
     """Counters of this process's cores and of its group that only grow, in seconds, except `throttled`.
 
     wall; busy: CPU-seconds of all processes there, NaN where that is unknown; stolen: CPU-seconds that a host gave to others;
     throttled: periods in which the group had used up its share; throttled_seconds: that its processes waited for that
     """
-    found = {"wall": time.monotonic(), "busy": math.nan, "stolen": 0.0, "throttled": 0, "throttled_seconds": 0.0}
-    own = {f"cpu{number}" for number in allowed_cpus()}
+    result = {"wall": time.monotonic(), "busy": math.nan, "stolen": 0.0, "throttled": 0, "throttled_seconds": 0.0}
+    own = {f"cpu{number}" for number in get_allowed_cpus()}
     with suppress(OSError, ValueError):  # a sandbox's has other lines, or there is none
         lines = [line.split() for line in STAT.read_text().splitlines()]
         # user nice system idle waiting hard soft stolen; a guest's time, further on, is in the user's.
         rows = [[int(word) / TICKS for word in line[1:9]] for line in lines if line and line[0] in own]
         if rows and all(len(row) == 8 for row in rows):
-            found["busy"] = sum(sum(row[:3]) + sum(row[5:7]) for row in rows)
-            found["stolen"] = sum(row[7] for row in rows)
-    for folder in groups():
+            result["busy"] = sum(sum(row[:3]) + sum(row[5:7]) for row in rows)
+            result["stolen"] = sum(row[7] for row in rows)
+    for folder in find_cgroups():
         with suppress(OSError, ValueError):
             counts = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
-            found["throttled"] += int(counts.get("nr_throttled", 0))
-            found["throttled_seconds"] += int(counts.get("throttled_usec", 0)) / 1e6
-            found["throttled_seconds"] += int(counts.get("throttled_time", 0)) / 1e9
-    return found
+            result["throttled"] += int(counts.get("nr_throttled", 0))
+            result["throttled_seconds"] += int(counts.get("throttled_usec", 0)) / 1e6
+            result["throttled_seconds"] += int(counts.get("throttled_time", 0)) / 1e9
+    return result
 
 
-def since(before: Mapping[str, float]) -> dict[str, float]:
-    """What came since then, as facts for JSON, and the group's `quota`; `busy` is -1 where it is unknown."""
-    found = {name: value - before[name] for name, value in now().items()}
-    return {**found, "busy": -1.0 if math.isnan(found["busy"]) else found["busy"], "quota": quota()}
+def counters_since(before: Mapping[str, float]) -> dict[str, float]:
+    """What came since then, as facts for JSON, and the group's `read_cpu_quota`; `busy` is -1 where it is unknown."""
+    result = {name: value - before[name] for name, value in read_counters().items()}
+    return {**result, "busy": -1.0 if math.isnan(result["busy"]) else result["busy"], "quota": read_cpu_quota()}
 
 
-def groups(root: Path = CGROUPS, own: Path = OWN) -> Iterator[Path]:
+def find_cgroups(root: Path = CGROUPS, own: Path = OWN) -> Iterator[Path]:
     """Folders of this process's group and of those around it, the innermost first, of either version.
 
     A container sees its own group as the root, whatever the path says.
@@ -291,10 +295,10 @@ def groups(root: Path = CGROUPS, own: Path = OWN) -> Iterator[Path]:
                     break
 
 
-def quota(root: Path = CGROUPS, own: Path = OWN) -> float:
+def read_cpu_quota(root: Path = CGROUPS, own: Path = OWN) -> float:
     """Cores that the tightest of the groups may use at a time; 0 where none is limited."""
     least = math.inf
-    for folder in groups(root, own):
+    for folder in find_cgroups(root, own):
         with suppress(OSError, ValueError):
             if (folder / "cpu.max").is_file():
                 most, period = (folder / "cpu.max").read_text().split()

@@ -18,19 +18,19 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from paceline.config.resnet import Exif
-from paceline.inference.drawing.pictures import jpeg_uri
+from paceline.inference.drawing.pictures import encode_jpeg_uri
 from paceline.inference.drawing.stored_photo import read_rgb
-from paceline.tools.report.confusions import pair_of
-from paceline.tools.report.gallery import by_turns
+from paceline.tools.report.confusions import class_pair
+from paceline.tools.report.gallery import interleave
 
 # Photos in the report are squares of this many pixels: sharp at twice the density of the page.
 TILE = 232
 # A mislabelled or odd class would fill the page alone; from each pair of classes so many wrong answers are shown.
-MOST_OF_A_PAIR = 6
+MAX_OF_A_PAIR = 6
 
 
 @dataclass(frozen=True)
-class Answer:
+class ImageClassification:
     """One photo's prediction; answers: (class name, score), best first."""
 
     file: str
@@ -42,7 +42,7 @@ class Answer:
     @property
     def pair(self) -> str:
         """The mark of its cell in the confusion matrix."""
-        return pair_of(self.label, self.guess)
+        return class_pair(self.label, self.guess)
 
     @property
     def best(self) -> str:
@@ -55,14 +55,14 @@ class Answer:
         return self.best == self.truth
 
 
-def read_answers(predictions: Mapping[str, Any], root: Path) -> list[Answer]:
+def read_answers(predictions: Mapping[str, Any], root: Path) -> list[ImageClassification]:
     """Every image of a classification predictions file that has an answer; relative files lie in `root`.
 
     Of a damaged file raises ValueError, LookupError or TypeError.
     """
     names = [str(name) for name in predictions["classes"]]
     return [
-        Answer(
+        ImageClassification(
             file=str(root / image["file"]),
             truth=names[image["label"]],
             answers=tuple((names[answer["class"]], float(answer["score"])) for answer in image["top5"]),
@@ -74,18 +74,18 @@ def read_answers(predictions: Mapping[str, Any], root: Path) -> list[Answer]:
     ]
 
 
-def wrong(answers: Iterable[Answer], most: int) -> list[Answer]:
-    """Wrong answers, pairs of truth and prediction by turns, the frequent ones first; of a pair the surest, at most MOST_OF_A_PAIR."""
-    pairs: dict[tuple[str, str], list[Answer]] = defaultdict(list)
+def select_wrong(answers: Iterable[ImageClassification], most: int) -> list[ImageClassification]:
+    """Wrong answers, pairs of truth and prediction by turns, the frequent ones first; of a pair the surest, at most MAX_OF_A_PAIR."""
+    pairs: dict[tuple[str, str], list[ImageClassification]] = defaultdict(list)
     for answer in sorted((answer for answer in answers if not answer.right), key=lambda answer: -answer.answers[0][1]):
         pairs[answer.truth, answer.best].append(answer)
     ranked = sorted(pairs.values(), key=len, reverse=True)
-    return list(islice(by_turns([group[:MOST_OF_A_PAIR] for group in ranked]), most))
+    return list(islice(interleave([group[:MAX_OF_A_PAIR] for group in ranked]), most))
 
 
-def right_of_each_class(answers: Iterable[Answer], most: int) -> list[Answer]:
+def select_right(answers: Iterable[ImageClassification], most: int) -> list[ImageClassification]:
     """Right answers, classes by turns; of each class the one of median score first: neither luck nor a showpiece."""
-    by_class: dict[str, list[Answer]] = defaultdict(list)
+    by_class: dict[str, list[ImageClassification]] = defaultdict(list)
     for answer in answers:
         if answer.right:
             by_class[answer.truth].append(answer)
@@ -94,10 +94,10 @@ def right_of_each_class(answers: Iterable[Answer], most: int) -> list[Answer]:
         group.sort(key=lambda answer: answer.answers[0][1])
         middle = len(group) // 2
         queues.append(group[middle:] + group[:middle])
-    return list(islice(by_turns(queues), most))
+    return list(islice(interleave(queues), most))
 
 
-def count_classes(answers: Iterable[Answer], classes: int) -> np.ndarray:
+def count_classes(answers: Iterable[ImageClassification], classes: int) -> np.ndarray:
     """(K+1, K+1): photos of a class (row) taken for a class (column); row and column 0 are empty."""
     counts = np.zeros((classes + 1, classes + 1), np.int64)
     for answer in answers:
@@ -105,7 +105,7 @@ def count_classes(answers: Iterable[Answer], classes: int) -> np.ndarray:
     return counts
 
 
-def class_accuracies(answers: Iterable[Answer]) -> list[tuple[str, int, int]]:
+def class_accuracies(answers: Iterable[ImageClassification]) -> list[tuple[str, int, int]]:
     """(class, right, images) for every class that has images, the worst first."""
     images: Counter[str] = Counter()
     right: Counter[str] = Counter()
@@ -116,7 +116,7 @@ def class_accuracies(answers: Iterable[Answer]) -> list[tuple[str, int, int]]:
     return sorted(rows, key=lambda row: (row[1] / row[2], row[0]))
 
 
-def with_photos(answers: Sequence[Answer], exif: Exif) -> list[tuple[Answer, str]]:
+def add_images(answers: Sequence[ImageClassification], exif: Exif) -> list[tuple[ImageClassification, str]]:
     """Each answer with its photo, a small JPEG data URI; "" where the file cannot be read."""
     return [(answer, _thumbnail(answer.file, exif)) for answer in answers]
 
@@ -126,4 +126,4 @@ def _thumbnail(file: str, exif: Exif) -> str:
     photo = read_rgb(file, exif, least=(2 * TILE, 2 * TILE))
     if photo is None:  # the data may have moved since: the page says "no photo"
         return ""
-    return jpeg_uri(ImageOps.fit(photo, (TILE, TILE), Image.Resampling.LANCZOS), quality=82)
+    return encode_jpeg_uri(ImageOps.fit(photo, (TILE, TILE), Image.Resampling.LANCZOS), quality=82)

@@ -13,7 +13,7 @@ import numpy as np
 from paceline.models.metrics.confusion import BACKGROUND
 
 
-class Cell(NamedTuple):
+class ConfusionCell(NamedTuple):
     """One cell of the drawn matrix."""
 
     text: str
@@ -22,25 +22,27 @@ class Cell(NamedTuple):
     pair: str  # what the gallery's tiles of this cell are marked with; "" where it has none
 
 
-def pair_of(true: int, found: int) -> str:
+def class_pair(true: int, result: int) -> str:
     """The mark of an object of one class that was taken for another."""
-    return f"{true}-{found}"
+    return f"{true}-{result}"
 
 
-def mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[tuple[str, str, int, float, str]]:
+def list_mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[tuple[str, str, int, float, str]]:
     """(class, taken for, times, share of the class's objects, mark) of the most frequent confusions of two classes."""
     pairs = [
         (
-            *(names[true - 1], names[found - 1]),
-            *(int(counts[true, found]), float(counts[true, found] / counts[true].sum()), pair_of(true, found)),
+            *(names[true - 1], names[result - 1]),
+            *(int(counts[true, result]), float(counts[true, result] / counts[true].sum()), class_pair(true, result)),
         )
-        for true, found in np.argwhere(counts).tolist()
-        if true != found and BACKGROUND not in (true, found)
+        for true, result in np.argwhere(counts).tolist()
+        if true != result and BACKGROUND not in (true, result)
     ]
     return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
 
 
-def confusion_matrix(counts: np.ndarray, names: Sequence[str], *, background: bool = True) -> list[tuple[str, list[Cell]]]:
+def format_confusion_matrix(
+    counts: np.ndarray, names: Sequence[str], *, background: bool = True
+) -> list[tuple[str, list[ConfusionCell]]]:
     """Rows of the drawn matrix, background last both ways where there is one: (class, cells).
 
     counts  (K+1, K+1): objects of a class (row) found as a class (column)
@@ -48,10 +50,10 @@ def confusion_matrix(counts: np.ndarray, names: Sequence[str], *, background: bo
     order = [*range(1, len(names) + 1), *([BACKGROUND] if background else [])]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
-    def cell(true: int, found: int) -> Cell:
-        text = f"{counts[true, found]:,}" if true or found else ""
-        tone = "good" if true == found else "bad"
-        wrong = true != found and counts[true, found]
-        return Cell(text, float(shares[true, found]), tone, pair_of(true, found) if wrong else "")
+    def cell(true: int, match: int) -> ConfusionCell:
+        text = f"{counts[true, match]:,}" if true or match else ""
+        tone = "good" if true == match else "bad"
+        wrong = true != match and counts[true, match]
+        return ConfusionCell(text, float(shares[true, match]), tone, class_pair(true, match) if wrong else "")
 
-    return [(names[true - 1] if true else "no object", [cell(true, found) for found in order]) for true in order]
+    return [(names[true - 1] if true else "no object", [cell(true, result) for result in order]) for true in order]

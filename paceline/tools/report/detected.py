@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from paceline.config.resnet import Exif
-from paceline.data.checks.suspicious_boxes import overlaps
-from paceline.inference.drawing.boxes import Mark, beside, largest_first, marks_picture
-from paceline.inference.drawing.pictures import jpeg_uri
+from paceline.data.checks.suspicious_boxes import paired_overlaps
+from paceline.inference.drawing.boxes import Annotation, draw_annotations, draw_side_by_side, sort_largest_first
+from paceline.inference.drawing.pictures import encode_jpeg_uri
 from paceline.inference.drawing.stored_photo import read_rgb
-from paceline.models.metrics.best_f1 import AtThreshold, best_f1
+from paceline.models.metrics.best_f1 import ThresholdCounts, find_best_f1
 from paceline.models.metrics.coco import Detections, GroundTruth
 from paceline.models.metrics.confusion import MATCH_IOU, SHOWN_SCORE
 from paceline.models.metrics.tide import BACKGROUND_IOU, Pairs
@@ -39,11 +39,11 @@ FREE, ON_CROWD = -1, -2
 # Each half of a picture fits into this many pixels: legible at the width that the page gives it.
 HALF_WIDTH, HALF_HEIGHT = 400, 300
 # A crowded photo would be nothing but frames.
-MOST_FOUND = 40
+MAX_FOUND = 40
 
 
 @dataclass(frozen=True)
-class Scene:
+class ImageComparison:
     """One photo: the predictions with a score worth showing (best first), and the annotations."""
 
     file: str
@@ -66,19 +66,19 @@ class Scene:
         Best first, each takes the largest overlap (IoU >= 0.5) among the free boxes of its class.
         """
         shape = len(self.boxes), len(self.truth)
-        overlap = overlaps(
+        overlap = paired_overlaps(
             self.boxes.repeat(shape[1], axis=0), np.tile(self.truth, (shape[0], 1)), np.tile(self.crowd, shape[0])
         ).reshape(shape)
         same = self.labels[:, None] == self.truth_labels[None, :]
         free = ~self.crowd
         partners = np.full(len(self.boxes), FREE)
-        for found in np.flatnonzero(self.scores >= self.shown):
-            reach = np.where(same[found] & free, overlap[found], 0.0)
+        for result in np.flatnonzero(self.scores >= self.shown):
+            reach = np.where(same[result] & free, overlap[result], 0.0)
             if reach.size and reach.max() >= MATCH_IOU:
-                partners[found] = reach.argmax()
-                free[partners[found]] = False
-            elif (same[found] & self.crowd & (overlap[found] >= MATCH_IOU)).any():
-                partners[found] = ON_CROWD
+                partners[result] = reach.argmax()
+                free[partners[result]] = False
+            elif (same[result] & self.crowd & (overlap[result] >= MATCH_IOU)).any():
+                partners[result] = ON_CROWD
         return partners
 
     @property
@@ -101,11 +101,11 @@ class Scene:
         for label in self.truth_labels.tolist():
             there.append(count[label])
             count[label] += 1
-        found = []
+        results = []
         for label, partner in zip(self.labels.tolist(), self.partners.tolist()):
-            found.append(there[partner] if partner >= 0 else count[label])
+            results.append(there[partner] if partner >= 0 else count[label])
             count[label] += partner < 0
-        return found, there
+        return results, there
 
     @property
     def mask_iou(self) -> float | None:
@@ -123,7 +123,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Found:
+class ScoredPredictions:
     """A whole predictions file: the objects and the detections of all photos, best first in each."""
 
     files: Sequence[str]
@@ -132,7 +132,7 @@ class Found:
     masks: Sequence[dict[str, Any] | None]  # of the detections, or none where they are boxes alone
     truth_masks: Sequence[dict[str, Any] | None]
 
-    def scenes(self, shown: float) -> list[Scene]:
+    def scenes(self, shown: float) -> list[ImageComparison]:
         """Each photo with the boxes of this score or more, or its UNSURE best ones."""
         starts, scenes = np.searchsorted(self.boxes.images, np.arange(len(self.files) + 1)).tolist(), []
         for photo, file in enumerate(self.files):
@@ -140,9 +140,9 @@ class Found:
             sure = int((self.boxes.scores[first : starts[photo + 1]] >= shown).sum()) or UNSURE
             mine = slice(first, min(first + sure, starts[photo + 1]))
             size = int(self.truth.widths[photo]), int(self.truth.heights[photo])
-            found = self.boxes.boxes[mine], self.boxes.classes[mine], self.boxes.scores[mine]
+            result = self.boxes.boxes[mine], self.boxes.classes[mine], self.boxes.scores[mine]
             there = self.truth.boxes[real], self.truth.classes[real], self.truth.crowd[real] != 0
-            scenes.append(Scene(file, *size, *found, *there, shown, self.masks[mine], self.truth_masks[real]))
+            scenes.append(ImageComparison(file, *size, *result, *there, shown, self.masks[mine], self.truth_masks[real]))
         return scenes
 
     def mask_pairs(self) -> Pairs:
@@ -158,20 +158,20 @@ class Found:
                 there: list[Any] = [self.truth_masks[row] for row in rows]
                 mine: list[Any] = list(self.masks[first:last])
                 overlap = iou(mine, there, self.truth.crowd[rows].tolist())
-                place, row = np.nonzero(overlap >= BACKGROUND_IOU)
-                pairs.append(np.stack([first + place, rows[row], overlap[place, row]]))
-        place, row, overlap = np.concatenate(pairs, axis=1)
-        return place.astype(np.int64), row.astype(np.int64), overlap
+                positions, row = np.nonzero(overlap >= BACKGROUND_IOU)
+                pairs.append(np.stack([first + positions, rows[row], overlap[positions, row]]))
+        positions, row, overlap = np.concatenate(pairs, axis=1)
+        return positions.astype(np.int64), row.astype(np.int64), overlap
 
 
-def read_found(predictions: Mapping[str, Any], root: Path) -> Found:
+def read_detections(predictions: Mapping[str, Any], root: Path) -> ScoredPredictions:
     """Every image of a predictions file of either kind; relative files lie in `root`.
 
     Of a damaged file raises ValueError, LookupError or TypeError: images have a pixel, as many labels, scores and masks as boxes,
     finite numbers, labels of classes that there are, and masks that can be drawn, annotated ones where some were found.
     """
     images, classes = predictions["images"], len(predictions["classes"])
-    found, real, scored, crowds = [], [], [], []
+    results, real, scored, crowds = [], [], [], []
     masks, truth_masks = [], []
     for image in images:
         scores = np.array(image["scores"], float)
@@ -182,7 +182,7 @@ def read_found(predictions: Mapping[str, Any], root: Path) -> Found:
             raise ValueError(f"{image['file']} has no pixel")
         if "masks" in image and "masks" not in truth:
             raise ValueError(f"{image['file']} has masks found and none annotated")
-        found.append(_objects(image["boxes"], image["labels"], len(scores), classes))
+        results.append(_objects(image["boxes"], image["labels"], len(scores), classes))
         real.append(_objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes))
         scored.append(scores)
         crowds.append(np.array(truth["crowd"], bool).reshape(len(real[-1][0])))
@@ -203,25 +203,27 @@ def read_found(predictions: Mapping[str, Any], root: Path) -> Found:
         num_classes=classes,
     )
     of = np.repeat(np.arange(len(images)), [len(scores) for scores in scored])
-    detections = Detections(of, _joined(found, 0), _joined(found, 1), np.concatenate([np.zeros(0), *scored]))
-    return Found([str(root / image["file"]) for image in images], truth, detections, masks, truth_masks)
+    detections = Detections(of, _joined(results, 0), _joined(results, 1), np.concatenate([np.zeros(0), *scored]))
+    return ScoredPredictions([str(root / image["file"]) for image in images], truth, detections, masks, truth_masks)
 
 
-def best_of(predictions: Mapping[str, Any], found: Found) -> AtThreshold | None:
+def find_best_threshold(predictions: Mapping[str, Any], result: ScoredPredictions) -> ThresholdCounts | None:
     """The threshold with the best F1 and the numbers there, as the file has them or else counted; None where there is none.
 
     Raises ValueError, LookupError or TypeError of a damaged file.
     """
     if "best_f1" not in predictions:
-        counted = best_f1(found.truth, found.boxes)
+        counted = find_best_f1(result.truth, result.boxes)
         return counted and counted.best
-    best = AtThreshold(*(float(predictions["best_f1"][name]) for name in ("threshold", "f1", "precision", "recall")))
+    best = ThresholdCounts(*(float(predictions["best_f1"][name]) for name in ("threshold", "f1", "precision", "recall")))
     if not all(0 <= value <= 1 for value in vars(best).values()):
         raise ValueError("a best F1 that is none")
     return best
 
 
-def worst_and_best(scenes: Sequence[Scene], bad: int, good: int) -> tuple[list[Scene], list[Scene]]:
+def select_worst_and_best(
+    scenes: Sequence[ImageComparison], bad: int, good: int
+) -> tuple[list[ImageComparison], list[ImageComparison]]:
     """The `bad` worst photos, worst first, and the `good` best, best first; equal ones by file name, none in both."""
     rated = [(scene.quality, scene) for scene in scenes if scene.quality is not None]
     rising = [scene for quality, scene in sorted(rated, key=lambda pair: (pair[0], pair[1].file)) if quality < 1]
@@ -255,16 +257,18 @@ def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]], which: int) -> np.nd
     return np.concatenate([empty, *(part[which] for part in parts)])
 
 
-def with_pictures(scenes: Sequence[Scene], names: Sequence[str], exif: Exif) -> list[tuple[Scene, str]]:
+def add_rendered_images(
+    scenes: Sequence[ImageComparison], names: Sequence[str], exif: Exif
+) -> list[tuple[ImageComparison, str]]:
     """Each photo with its picture, a JPEG data URI with boxes and masks; "" where the file cannot be read.
 
     names  of classes 1..K
     exif   how the run took photos that lie turned
     """
-    return [(scene, picture_of(scene, names, exif)) for scene in scenes]
+    return [(scene, render_comparison(scene, names, exif)) for scene in scenes]
 
 
-def picture_of(scene: Scene, names: Sequence[str], exif: Exif, *, small: bool = False) -> str:
+def render_comparison(scene: ImageComparison, names: Sequence[str], exif: Exif, *, small: bool = False) -> str:
     """Predictions beside annotations as a JPEG data URI; a dashed box has no counterpart on the other side.
 
     small  the predictions alone, without words, at half the size
@@ -274,24 +278,26 @@ def picture_of(scene: Scene, names: Sequence[str], exif: Exif, *, small: bool = 
         return ""
     across, down = photo.width / scene.width, photo.height / scene.height
 
-    def mark(box: np.ndarray, label: int, text: str, alone: bool, mask: dict[str, Any] | None, hue: int) -> Mark:
+    def mark(box: np.ndarray, label: int, text: str, alone: bool, mask: dict[str, Any] | None, hue: int) -> Annotation:
         left, top, width, height = (box * [across, down, across, down]).tolist()
-        return Mark((left, top, width, height), label, text, "dashed" if alone else "solid", mask, hue)
+        return Annotation((left, top, width, height), label, text, "dashed" if alone else "solid", mask, hue)
 
     taken = set(scene.partners.tolist())
-    found: list[Mark] = [
+    results: list[Annotation] = [
         mark(box, label, f"{names[label - 1]} {score:.2f}", partner == FREE, own, hue)
         for box, label, score, partner, own, hue in zip(
             scene.boxes, scene.labels.tolist(), scene.scores, scene.partners, scene.masks or repeat(None), scene.hues[0]
         )
     ]
     if small:
-        bare = [replace(one, text="") for one in found[:MOST_FOUND]]
-        return jpeg_uri(marks_picture(photo, bare, width=HALF_WIDTH // 2, height=HALF_HEIGHT // 2), quality=75)
+        bare = [replace(one, text="") for one in results[:MAX_FOUND]]
+        return encode_jpeg_uri(draw_annotations(photo, bare, width=HALF_WIDTH // 2, height=HALF_HEIGHT // 2), quality=75)
     there = [
         mark(box, label, f"{names[label - 1]}{' (crowd)' if crowd else ''}", not crowd and number not in taken, own, hue)
         for number, (box, label, crowd, own, hue) in enumerate(
             zip(scene.truth, scene.truth_labels.tolist(), scene.crowd, scene.truth_masks or repeat(None), scene.hues[1])
         )
     ]
-    return jpeg_uri(beside(photo, found[:MOST_FOUND], largest_first(there), width=HALF_WIDTH, height=HALF_HEIGHT))
+    return encode_jpeg_uri(
+        draw_side_by_side(photo, results[:MAX_FOUND], sort_largest_first(there), width=HALF_WIDTH, height=HALF_HEIGHT)
+    )

@@ -15,14 +15,14 @@ import numpy as np
 from PIL import Image
 
 from paceline.config.resnet import Exif
-from paceline.data.checks.suspicious_boxes import overlaps
-from paceline.inference.drawing.boxes import Mark, marks_picture
-from paceline.inference.drawing.pictures import jpeg_uri
+from paceline.data.checks.suspicious_boxes import paired_overlaps
+from paceline.inference.drawing.boxes import Annotation, draw_annotations
+from paceline.inference.drawing.pictures import encode_jpeg_uri
 from paceline.inference.drawing.stored_photo import read_rgb
 from paceline.models.metrics.confusion import BACKGROUND
 from paceline.models.metrics.tide import KINDS, RIGHT, ErrorKinds
-from paceline.tools.report.confusions import pair_of
-from paceline.tools.report.detected import Found
+from paceline.tools.report.confusions import class_pair
+from paceline.tools.report.detected import ScoredPredictions
 
 # Words for the kinds, in the order of the page.
 WORDS = {
@@ -33,19 +33,19 @@ WORDS = {
     "duplicate": "found twice",
     "both": "confused and badly placed",
 }
-MOST_OF_A_KIND = 24
+MAX_OF_A_KIND = 24
 # A crowded photo would fill a kind alone.
-MOST_OF_A_PHOTO = 2
+MAX_OF_A_PHOTO = 2
 SIDE = 216  # pixels of a tile; sharp on a phone
 # A box is shown with so much around it, in its own longer side, and at least so many pixels.
-AROUND, LEAST_REGION = 1.9, 56.0
+AROUND, MIN_REGION = 1.9, 56.0
 
 T = TypeVar("T")
 Line: TypeAlias = Literal["solid", "thin"]
 
 
 @dataclass(frozen=True)
-class Tile:
+class GalleryTile:
     """One picture with what the page's filters look at."""
 
     photo: str  # a data URI; "" where the photo cannot be read
@@ -59,7 +59,7 @@ class Tile:
     file: str
 
 
-class Error(NamedTuple):
+class DetectionError(NamedTuple):
     """A detection, or an object that nothing has found."""
 
     kind: str
@@ -68,62 +68,62 @@ class Error(NamedTuple):
     photo: int
 
 
-def by_turns(groups: Sequence[Sequence[T]]) -> Iterator[T]:
+def interleave(groups: Sequence[Sequence[T]]) -> Iterator[T]:
     """The first of each group, then the second of each, ..."""
     missing = object()
     for turn in zip_longest(*groups, fillvalue=missing):
         yield from (one for one in turn if one is not missing)  # type: ignore[misc]
 
 
-def choose(found: Found, errors: ErrorKinds) -> list[Error]:
+def choose_errors(result: ScoredPredictions, errors: ErrorKinds) -> list[DetectionError]:
     """Kinds by turns; of each the surest (of missed objects the largest), pairs of classes by turns, the frequent ones first."""
-    truth, boxes, kept = found.truth, found.boxes, []
+    truth, boxes, kept = result.truth, result.boxes, []
     photo_of = np.repeat(np.arange(len(truth.image_ids)), np.diff(truth.starts))
     for kind in WORDS:
-        groups: dict[tuple[int, int], list[Error]] = defaultdict(list)
+        groups: dict[tuple[int, int], list[DetectionError]] = defaultdict(list)
         if kind == "missed":
             rows = np.flatnonzero(errors.missed)
             for row in rows[np.argsort(-truth.areas[rows], kind="stable")].tolist():
-                groups[int(truth.classes[row]), 0].append(Error(kind, -1, row, int(photo_of[row])))
+                groups[int(truth.classes[row]), 0].append(DetectionError(kind, -1, row, int(photo_of[row])))
         else:
             rows = np.flatnonzero(errors.kinds == KINDS.index(kind))
             for row in rows[np.argsort(-boxes.scores[rows], kind="stable")].tolist():
                 about = int(errors.partners[row])
                 key = int(truth.classes[about]) if about >= 0 else BACKGROUND, int(boxes.classes[row])
-                groups[key].append(Error(kind, row, about, int(boxes.images[row])))
+                groups[key].append(DetectionError(kind, row, about, int(boxes.images[row])))
         ranked = sorted(groups.values(), key=len, reverse=True)
-        kept.append(list(islice(by_turns([list(_few_of_a_photo(group)) for group in ranked]), MOST_OF_A_KIND)))
-    return list(by_turns(kept))
+        kept.append(list(islice(interleave([list(_few_of_a_photo(group)) for group in ranked]), MAX_OF_A_KIND)))
+    return list(interleave(kept))
 
 
-def _few_of_a_photo(errors: Sequence[Error]) -> Iterator[Error]:
+def _few_of_a_photo(errors: Sequence[DetectionError]) -> Iterator[DetectionError]:
     seen: dict[int, int] = defaultdict(int)
     for error in errors:
         seen[error.photo] += 1
-        if seen[error.photo] <= MOST_OF_A_PHOTO:
+        if seen[error.photo] <= MAX_OF_A_PHOTO:
             yield error
 
 
-def error_tiles(found: Found, kinds: ErrorKinds, names: Sequence[str], exif: Exif) -> list[Tile]:
+def error_tiles(result: ScoredPredictions, kinds: ErrorKinds, names: Sequence[str], exif: Exif) -> list[GalleryTile]:
     """A tile for each chosen error.
 
     kinds  of the boxes of `found`, which are those that count
     names  of classes 1..K
     """
-    chosen = choose(found, kinds)
+    chosen = choose_errors(result, kinds)
     of_photo: dict[int, list[int]] = defaultdict(list)
-    for place, error in enumerate(chosen):
-        of_photo[error.photo].append(place)
+    for index, error in enumerate(chosen):
+        of_photo[error.photo].append(index)
     pictures: Mapping[int, str] = {
-        place: picture
-        for photo, places in of_photo.items()
-        for place, picture in zip(places, _cut_out(found, kinds, photo, [chosen[place] for place in places], exif))
+        index: picture
+        for photo, indices in of_photo.items()
+        for index, picture in zip(indices, _cut_out(result, kinds, photo, [chosen[index] for index in indices], exif))
     }
-    return [_tile(found, error, names, pictures[place]) for place, error in enumerate(chosen)]
+    return [_tile(result, error, names, pictures[index]) for index, error in enumerate(chosen)]
 
 
-def _tile(found: Found, error: Error, names: Sequence[str], picture: str) -> Tile:
-    truth, boxes = found.truth, found.boxes
+def _tile(result: ScoredPredictions, error: DetectionError, names: Sequence[str], picture: str) -> GalleryTile:
+    truth, boxes = result.truth, result.boxes
     real = int(truth.classes[error.object]) if error.object >= 0 else BACKGROUND
     if error.box < 0:
         seen, score = BACKGROUND, None
@@ -134,28 +134,32 @@ def _tile(found: Found, error: Error, names: Sequence[str], picture: str) -> Til
         about = [f"{score:.2f}"]
         if real:
             there = truth.boxes[error.object][None]
-            about += [f"IoU {float(overlaps(boxes.boxes[error.box][None], there, np.zeros(1, bool))[0]):.2f}"]
+            about += [f"IoU {float(paired_overlaps(boxes.boxes[error.box][None], there, np.zeros(1, bool))[0]):.2f}"]
     more = f"is {names[real - 1]}" if real and seen and real != seen else ""
-    pair = pair_of(real, seen) if real != seen else ""
+    pair = class_pair(real, seen) if real != seen else ""
     classes = tuple(sorted({real, seen} - {BACKGROUND}))
     words = ", ".join([WORDS[error.kind], *about])
-    return Tile(picture, error.kind, classes, score, pair, words, names[(seen or real) - 1], more, found.files[error.photo])
+    return GalleryTile(
+        picture, error.kind, classes, score, pair, words, names[(seen or real) - 1], more, result.files[error.photo]
+    )
 
 
-def _cut_out(found: Found, kinds: ErrorKinds, photo: int, errors: Sequence[Error], exif: Exif) -> list[str]:
+def _cut_out(
+    result: ScoredPredictions, kinds: ErrorKinds, photo: int, errors: Sequence[DetectionError], exif: Exif
+) -> list[str]:
     """The part of one photo around each error, a JPEG data URI; "" where the photo cannot be read."""
-    size = float(found.truth.widths[photo]), float(found.truth.heights[photo])
-    shown = [_marks(found, kinds, error) for error in errors]
+    size = float(result.truth.widths[photo]), float(result.truth.heights[photo])
+    shown = [_marks(result, kinds, error) for error in errors]
     regions = [_region([mark.box for mark in marks], *size) for marks in shown]
     scale = max(SIDE / max(right - left, bottom - top) for left, top, right, bottom in regions)
-    picture = read_rgb(found.files[photo], exif, least=(round(size[0] * scale), round(size[1] * scale)))
+    picture = read_rgb(result.files[photo], exif, least=(round(size[0] * scale), round(size[1] * scale)))
     if picture is None:
         return [""] * len(errors)
     return [_drawn(picture, size, region, marks) for region, marks in zip(regions, shown)]
 
 
 def _drawn(
-    picture: Image.Image, size: tuple[float, float], region: tuple[float, float, float, float], marks: Sequence[Mark]
+    picture: Image.Image, size: tuple[float, float], region: tuple[float, float, float, float], marks: Sequence[Annotation]
 ) -> str:
     left, top, right, bottom = region
     across, down = picture.width / size[0], picture.height / size[1]
@@ -164,14 +168,14 @@ def _drawn(
     source = left * across, top * down, right * across, bottom * down
     part = picture.resize(target, Image.Resampling.BICUBIC, box=source, reducing_gap=2)
     moved = [
-        Mark(((x - left) * scale, (y - top) * scale, width * scale, height * scale), mark.label, mark.text, mark.line)
+        Annotation(((x - left) * scale, (y - top) * scale, width * scale, height * scale), mark.label, mark.text, mark.line)
         for mark in marks
         for x, y, width, height in (mark.box,)
     ]
-    return jpeg_uri(marks_picture(part, moved, width=SIDE, height=SIDE), quality=72, subsampling=0)
+    return encode_jpeg_uri(draw_annotations(part, moved, width=SIDE, height=SIDE), quality=72, subsampling=0)
 
 
-def _marks(found: Found, kinds: ErrorKinds, error: Error) -> list[Mark]:
+def _marks(result: ScoredPredictions, kinds: ErrorKinds, error: DetectionError) -> list[Annotation]:
     """What was found, solid, over what is annotated, dashed, and of a duplicate the first box, thin."""
     marks = []
     boxes: list[tuple[int, Line]] = [(error.box, "solid")] if error.box >= 0 else []
@@ -179,10 +183,10 @@ def _marks(found: Found, kinds: ErrorKinds, error: Error) -> list[Mark]:
         first = np.flatnonzero((kinds.kinds == RIGHT) & (kinds.partners == error.object))
         boxes.append((int(first[0]), "thin"))
     for row, line in boxes:
-        marks.append(Mark(tuple(found.boxes.boxes[row].tolist()), int(found.boxes.classes[row]), "", line))
+        marks.append(Annotation(tuple(result.boxes.boxes[row].tolist()), int(result.boxes.classes[row]), "", line))
     if error.object >= 0:
-        box, label = found.truth.boxes[error.object].tolist(), int(found.truth.classes[error.object])
-        marks.append(Mark(tuple(box), label, "", "dashed"))
+        box, label = result.truth.boxes[error.object].tolist(), int(result.truth.classes[error.object])
+        marks.append(Annotation(tuple(box), label, "", "dashed"))
     return marks
 
 
@@ -195,7 +199,7 @@ def _region(
         min(max(max(box[axis] + box[axis + 2] for box in boxes), first + 1), side)
         for axis, first, side in ((0, left, width), (1, top, height))
     )
-    side = max(AROUND * max(right - left, bottom - top), LEAST_REGION)
+    side = max(AROUND * max(right - left, bottom - top), MIN_REGION)
     x, y = min(side, width), min(side, height)
     left = min(max((left + right - x) / 2, 0), width - x)
     top = min(max((top + bottom - y) / 2, 0), height - y)

@@ -23,7 +23,7 @@ from markupsafe import Markup
 HEIGHT = 230
 FULL, WIDE, NARROW = 1060, 520, 350
 # More points than this cannot be told apart in a drawing of this width.
-MOST_POINTS = 400
+MAX_POINTS = 400
 # Positive values of one chart that are this many times apart want a logarithmic axis: on another one the small ones are a line.
 FACTOR = 20
 _INK, _GRID = "#a000f0", "#a000f1"
@@ -41,11 +41,11 @@ _MARKERS = "osD^vPX"
 _VARIABLES = {
     _INK: "var(--muted)",
     _GRID: "var(--grid)",
-    **{colour: f"var(--series-{place + 1})" for place, colour in enumerate(_SERIES)},
+    **{color: f"var(--series-{place + 1})" for place, color in enumerate(_SERIES)},
 }
 
 
-def templates(folder: Path, own: Mapping[str, str] | None = None) -> Environment:
+def load_templates(folder: Path, own: Mapping[str, str] | None = None) -> Environment:
     """The templates of a folder, which may extend the frame.
 
     own  templates from elsewhere: name -> text
@@ -58,14 +58,14 @@ def templates(folder: Path, own: Mapping[str, str] | None = None) -> Environment
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """One line of a chart: points with the same place in `x`, `y` and `at`."""
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     at: Sequence[str]  # heads of the tooltips: "step 1,200, epoch 3.1"
-    colour: int
+    color: int
     # Faint: the unsmoothed values behind a line, without legend and tooltip; dots: few points, marked.
     style: Literal["solid", "bold", "faint", "dots"] = "solid"
     dash: int = 0  # number of its pattern of dashes, for those who see no colours
@@ -83,7 +83,7 @@ class Chart:
 
 def draw_chart(
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     *,
     x_label: str,
     x_end: float,
@@ -122,10 +122,10 @@ def draw_chart(
         figure = Figure(figsize=(width / 72, HEIGHT / 72), dpi=72, layout="constrained")
         axes = figure.add_subplot()
         for line in drawn:
-            axes.plot(line.x, line.y, color=_SERIES[line.colour % len(_SERIES)], label=line.name, **_look(line))
-        for place, (text, level) in enumerate(levels):  # labels alternate between the sides: levels may lie close
+            axes.plot(line.x, line.y, color=_SERIES[line.color % len(_SERIES)], label=line.name, **_look(line))
+        for index, (text, level) in enumerate(levels):  # labels alternate between the sides: levels may lie close
             axes.axhline(level, color=_INK, linewidth=1, linestyle=(0, (4, 3)))
-            edge, side, indent = (1, "right", -2) if place % 2 == 0 else (0, "left", 2)
+            edge, side, indent = (1, "right", -2) if index % 2 == 0 else (0, "left", 2)
             axes.annotate(text, (edge, level), (indent, 3), ("axes fraction", "data"), "offset points", ha=side, color=_INK)
         if mark is not None:
             axes.axvline(mark[0], color=_INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -176,7 +176,7 @@ def _set_y(axes: Any, *, percent: bool, from_zero_to: float | None, span: float)
         axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)
 
 
-def smoothed(values: Sequence[float], strength: float) -> list[float]:
+def smooth_values(values: Sequence[float], strength: float) -> list[float]:
     """Exponential moving average that starts unbiased; non-finite values leave a gap and do not spread.
 
     strength  0 (none) up to 1: the share of the past in each point
@@ -191,17 +191,17 @@ def smoothed(values: Sequence[float], strength: float) -> list[float]:
     return result
 
 
-def _thinned(line: Line) -> Line:
-    """At most MOST_POINTS points, evenly chosen, first and last among them."""
+def _thinned(line: ChartLine) -> ChartLine:
+    """At most MAX_POINTS points, evenly chosen, first and last among them."""
     count = len(line.x)
-    if count <= MOST_POINTS:
+    if count <= MAX_POINTS:
         return line
-    keep = [round(place * (count - 1) / (MOST_POINTS - 1)) for place in range(MOST_POINTS)]
-    x, y, at = ([values[place] for place in keep] for values in (line.x, line.y, line.at))
+    keep = [round(index * (count - 1) / (MAX_POINTS - 1)) for index in range(MAX_POINTS)]
+    x, y, at = ([values[index] for index in keep] for values in (line.x, line.y, line.at))
     return replace(line, x=x, y=y, at=at)
 
 
-def _look(line: Line) -> dict[str, Any]:
+def _look(line: ChartLine) -> dict[str, Any]:
     if line.style == "faint":
         return {"linewidth": 1, "alpha": 0.3, "zorder": 1}
     dashed: dict[str, Any] = {"linestyle": _DASHES[line.dash % len(_DASHES)]}
@@ -212,13 +212,15 @@ def _look(line: Line) -> dict[str, Any]:
     return {"linewidth": 2, "zorder": 2, "marker": marker, "markersize": 4, **dashed}
 
 
-def _hover_line(line: Line, to_pixels: Callable[[Any], Any], value_text: Callable[[str, float], str]) -> dict[str, Any]:
+def _hover_line(
+    line: ChartLine, to_pixels: Callable[[Any], Any], value_text: Callable[[str, float], str]
+) -> dict[str, Any]:
     points = [
         [round(float(pixel[0]), 1), round(HEIGHT - float(pixel[1]), 1), value_text(line.name, y), at]
         for pixel, y, at in zip(to_pixels(list(zip(line.x, line.y))), line.y, line.at)
         if all(map(math.isfinite, pixel))
     ]
-    return {"name": line.name, "colour": _VARIABLES[_SERIES[line.colour % len(_SERIES)]], "points": points}
+    return {"name": line.name, "color": _VARIABLES[_SERIES[line.color % len(_SERIES)]], "points": points}
 
 
 def _themed(svg: str, title: str) -> str:
@@ -230,8 +232,8 @@ def _themed(svg: str, title: str) -> str:
         r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{title}">', svg, count=1
     )
     svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", svg)
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, variable)
+    for color, variable in _VARIABLES.items():
+        svg = svg.replace(color, variable)
     return re.sub(r">\s+<", "><", svg)
 
 

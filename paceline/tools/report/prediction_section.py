@@ -19,30 +19,38 @@ from typing import Any, TypeVar
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.formatting import metric_text
-from paceline._utils.safe_read import parse, read_entry
+from paceline._utils.formatting import format_metric
+from paceline._utils.safe_read import parse_json, read_entry
 from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord
-from paceline.data.index.splits import fold_in_words, half_in_words
-from paceline.inference.drawing.stored_photo import listed
-from paceline.models.metrics.best_f1 import at_thresholds
+from paceline.data.index.splits import format_fold, format_half
+from paceline.inference.drawing.stored_photo import find_listed_images
+from paceline.models.metrics.best_f1 import counts_at_thresholds
 from paceline.models.metrics.coco import Detections
-from paceline.models.metrics.confusion import SHOWN_SCORE, confusion
-from paceline.models.metrics.tide import RIGHT, UNCOUNTED, ErrorKinds, costs, error_kinds
+from paceline.models.metrics.confusion import SHOWN_SCORE, confusion_matrix
+from paceline.models.metrics.tide import RIGHT, UNCOUNTED, ErrorKinds, classify_errors, error_costs
 from paceline.models.registry import WORKLOADS
-from paceline.models.workload import Workload
+from paceline.models.workload import WorkloadSpec
 from paceline.tools.report.classified import (
-    Answer,
+    ImageClassification,
+    add_images,
     class_accuracies,
     count_classes,
     read_answers,
-    right_of_each_class,
-    with_photos,
-    wrong,
+    select_right,
+    select_wrong,
 )
-from paceline.tools.report.confusions import confusion_matrix, mistakes
-from paceline.tools.report.detected import Found, Scene, best_of, picture_of, read_found, with_pictures, worst_and_best
-from paceline.tools.report.gallery import MOST_OF_A_KIND, WORDS, error_tiles
+from paceline.tools.report.confusions import format_confusion_matrix, list_mistakes
+from paceline.tools.report.detected import (
+    ImageComparison,
+    ScoredPredictions,
+    add_rendered_images,
+    find_best_threshold,
+    read_detections,
+    render_comparison,
+    select_worst_and_best,
+)
+from paceline.tools.report.gallery import MAX_OF_A_KIND, WORDS, error_tiles
 from paceline.tools.report.score_curves import (
     COLUMNS,
     class_table,
@@ -54,21 +62,21 @@ from paceline.tools.report.score_curves import (
 from paceline.training.logging.events import metrics_of
 
 # Of a predictions file: five thousand images with a hundred masks each have a tenth.
-MOST_BYTES = 1 << 30
-MOST_WORST, MOST_BEST = 8, 4  # whole photos
-MOST_RIGHT = 12  # a classifier's tiles
-MOST_WRONG = 48
-MOST_MISTAKES = 12  # rows of a table of confusions
-MOST_IN_MATRIX = 16  # classes of a confusion matrix that fits on the page
-MOST_IN_HALF = 5  # and of one that fits beside another card
-T = TypeVar("T", Answer, Scene)
+MAX_BYTES = 1 << 30
+MAX_WORST, MAX_BEST = 8, 4  # whole photos
+MAX_RIGHT = 12  # a classifier's tiles
+MAX_WRONG = 48
+MAX_MISTAKES = 12  # rows of a table of confusions
+MAX_IN_MATRIX = 16  # classes of a confusion matrix that fits on the page
+MAX_IN_HALF = 5  # and of one that fits beside another card
+T = TypeVar("T", ImageClassification, ImageComparison)
 # COCO's sizes of objects, by annotated area.
 SIZES = (("small", "under 32 x 32"), ("medium", "up to 96 x 96"), ("large", "above"))
 
 
 def predictions_section(
     run: Path,
-    workload: Workload,
+    workload: WorkloadSpec,
     data: Mapping[str, Any],
     evaluated: Sequence[Mapping[str, Any]],
     notes: list[str],
@@ -87,7 +95,7 @@ def predictions_section(
         return None
     try:
         with _damage():
-            predictions = parse(read_entry(files[-1], MOST_BYTES))
+            predictions = parse_json(read_entry(files[-1], MAX_BYTES))
             step = int(predictions["step"])
             hidden = _name_paths(predictions, run, data)
         if hidden:
@@ -100,8 +108,8 @@ def predictions_section(
         section = workload.reporting.section(predictions, Path(), exif)
         if section is None:
             section = (detected_section if workload.finds_objects else classified_section)(predictions, Path(), exif)
-        fold = fold_in_words(predictions.get("fold"))
-        half = half_in_words(predictions.get("half"))
+        fold = format_fold(predictions.get("fold"))
+        half = format_half(predictions.get("half"))
         photos = f"training photos, {fold}," if fold else f"validation photos, {half}," if half else "validation photos"
         return {
             "template": workload.reporting.template,
@@ -121,25 +129,25 @@ def predictions_section(
     return None
 
 
-def one_picture(run: Path, workload: Workload, facts: RunRecord, wanted: Collection[str]) -> tuple[str, str, str]:
+def pick_one_image(run: Path, workload: WorkloadSpec, facts: RunRecord, wanted: Collection[str]) -> tuple[str, str, str]:
     """-> a photo of the newest predictions (file, a small picture, words): one of `wanted`, else of middling quality; "" for none."""
     try:
         with _damage():
-            predictions = parse(read_entry(sorted((run / "predictions").glob("step-*.json"))[-1], MOST_BYTES))
+            predictions = parse_json(read_entry(sorted((run / "predictions").glob("step-*.json"))[-1], MAX_BYTES))
             _name_paths(predictions, run, facts.data)
             exif: Exif = facts.recipe.get("input", {}).get("exif", "ignore")
             if not workload.finds_objects:
                 answers = sorted(read_answers(predictions, Path()), key=lambda answer: answer.answers[0][1])
                 answer = _middle(answers, wanted)
                 words = f"{answer.truth}, taken for {answer.best}" if not answer.right else answer.truth
-                return answer.file, with_photos([answer], exif)[0][1], words
-            found = read_found(predictions, Path())
-            best = best_of(predictions, found)
-            scenes = [one for one in found.scenes(best.threshold if best else SHOWN_SCORE) if one.quality is not None]
+                return answer.file, add_images([answer], exif)[0][1], words
+            result = read_detections(predictions, Path())
+            best = find_best_threshold(predictions, result)
+            scenes = [one for one in result.scenes(best.threshold if best else SHOWN_SCORE) if one.quality is not None]
             scene = _middle(sorted(scenes, key=lambda one: one.quality or 0.0), wanted)
             names = [str(name) for name in predictions["classes"]]
             words = "{} of {} objects found, {} false".format(*scene.counts)
-            return scene.file, picture_of(scene, names, exif, small=True), words
+            return scene.file, render_comparison(scene, names, exif, small=True), words
     except DataError:  # the run's own report names what is wrong with its predictions
         return "", "", ""
 
@@ -152,7 +160,9 @@ def _middle(photos: Sequence[T], wanted: Collection[str]) -> T:
 def _name_paths(predictions: dict[str, Any], run: Path, data: Mapping[str, Any]) -> int:
     """Give each photo that may be shown its absolute path, and any other a name alone; -> how many others there are."""
     images = predictions["images"]
-    known = listed({str(image["file"]) for image in images}, run, str(data.get("root", "")), str(data.get("manifest", "")))
+    known = find_listed_images(
+        {str(image["file"]) for image in images}, run, str(data.get("root", "")), str(data.get("manifest", ""))
+    )
     for image in images:
         image["file"] = known.get(str(image["file"]), os.path.basename(str(image["file"])))
     return sum(not os.path.isabs(image["file"]) for image in images)
@@ -175,16 +185,16 @@ def classified_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -
         counts = count_classes(answers, len(names))
     scores = np.array([answer.answers[0][1] for answer in answers])
     right = np.array([answer.right for answer in answers], bool)
-    tiles = [*wrong(answers, MOST_WRONG), *right_of_each_class(answers, MOST_RIGHT)]
+    tiles = [*select_wrong(answers, MAX_WRONG), *select_right(answers, MAX_RIGHT)]
     calibration = reliability_chart(scores, right, "photos")
     return {
         "images": len(answers),
         "names": names,
-        "tiles": with_photos(tiles, exif),
+        "tiles": add_images(tiles, exif),
         "wrong": int((~right).sum()),
         "classes": class_accuracies(answers),
-        "mistakes": mistakes(counts, names, MOST_MISTAKES),
-        "matrix": confusion_matrix(counts, names, background=False) if len(names) <= MOST_IN_MATRIX else [],
+        "mistakes": list_mistakes(counts, names, MAX_MISTAKES),
+        "matrix": format_confusion_matrix(counts, names, background=False) if len(names) <= MAX_IN_MATRIX else [],
         "charts": [calibration] if calibration else [],
     }
 
@@ -194,25 +204,27 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
     with _damage():
         names = [str(name) for name in predictions["classes"]]
         masks = predictions["kind"] == "instances"
-        found = read_found(predictions, data)
-        best = best_of(predictions, found)
+        result = read_detections(predictions, data)
+        best = find_best_threshold(predictions, result)
         rows = class_table(predictions)
         curves = [read_curves(predictions, "box"), read_curves(predictions, "mask")]
-        pairs = found.mask_pairs() if masks else None
+        pairs = result.mask_pairs() if masks else None
     columns = [column for column in COLUMNS if any(column[2] in row for row in rows)]
     shown = best.threshold if best else SHOWN_SCORE
-    scenes = found.scenes(shown)
-    worst, good = worst_and_best(scenes, MOST_WORST, MOST_BEST)
-    counts = confusion(found.truth, found.boxes, score=shown)
+    scenes = result.scenes(shown)
+    worst, good = select_worst_and_best(scenes, MAX_WORST, MAX_BEST)
+    counts = confusion_matrix(result.truth, result.boxes, score=shown)
     mask_overlaps = [overlap for scene in scenes for overlap in scene.mask_overlaps.tolist()]
-    errors = error_kinds(found.truth, found.boxes)
-    sure = replace(found, boxes=Detections(*(column[found.boxes.scores >= shown] for column in vars(found.boxes).values())))
-    at_score = error_kinds(sure.truth, sure.boxes)
-    objects = int((found.truth.crowd == 0).sum())
+    errors = classify_errors(result.truth, result.boxes)
+    sure = replace(
+        result, boxes=Detections(*(column[result.boxes.scores >= shown] for column in vars(result.boxes).values()))
+    )
+    at_score = classify_errors(sure.truth, sure.boxes)
+    objects = int((result.truth.crowd == 0).sum())
     counted = errors.kinds != UNCOUNTED
-    scores, right = found.boxes.scores[counted], errors.kinds[counted] == RIGHT
+    scores, right = result.boxes.scores[counted], errors.kinds[counted] == RIGHT
     drawn = [
-        threshold_chart(at_thresholds(scores, right, objects), best),
+        threshold_chart(counts_at_thresholds(scores, right, objects), best),
         *map(draw_curves, curves),
         reliability_chart(scores, right, "boxes", shown),
     ]
@@ -222,7 +234,7 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
         "best": best,
         "masks": masks,
         "mask_iou": sum(mask_overlaps) / len(mask_overlaps) if mask_overlaps else None,
-        "groups": [("Worst", with_pictures(worst, names, exif)), ("Best", with_pictures(good, names, exif))],
+        "groups": [("Worst", add_rendered_images(worst, names, exif)), ("Best", add_rendered_images(good, names, exif))],
         "classes": rows,
         "columns": columns,
         "column_groups": [(group, len(list(same))) for group, same in groupby(column[0] for column in columns)],
@@ -230,27 +242,27 @@ def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> 
         "names": names,
         "objects": objects,
         "right": int((at_score.kinds == RIGHT).sum()),
-        "errors": error_table(found, errors, at_score, pairs),
+        "errors": error_table(result, errors, at_score, pairs),
         "tiles": error_tiles(sure, at_score, names, exif),
         "kinds": list(WORDS.items()),
-        "most_of_a_kind": MOST_OF_A_KIND,
-        "mistakes": mistakes(counts, names, MOST_MISTAKES),
-        "matrix": confusion_matrix(counts, names) if len(names) <= MOST_IN_MATRIX else [],
-        "matrix_wide": len(names) > MOST_IN_HALF,
+        "most_of_a_kind": MAX_OF_A_KIND,
+        "mistakes": list_mistakes(counts, names, MAX_MISTAKES),
+        "matrix": format_confusion_matrix(counts, names) if len(names) <= MAX_IN_MATRIX else [],
+        "matrix_wide": len(names) > MAX_IN_HALF,
         "charts": [chart for chart in drawn if chart is not None],
     }
 
 
 def error_table(
-    found: Found, errors: ErrorKinds, at_score: ErrorKinds, pairs: Any
+    result: ScoredPredictions, errors: ErrorKinds, at_score: ErrorKinds, pairs: Any
 ) -> list[tuple[str, str, int, list[float]]]:
     """(kind, its words, how many of them at the report's score, the AP50 that they cost: of boxes, and with pairs of masks)."""
-    gains = [costs(found.truth, found.boxes, errors)[1]]
+    gains = [error_costs(result.truth, result.boxes, errors)[1]]
     if pairs is not None:
-        truth = found.truth
-        known = np.array([mask is not None for mask in found.truth_masks], bool)
+        truth = result.truth
+        known = np.array([mask is not None for mask in result.truth_masks], bool)
         truth = replace(truth, crowd=np.where(known, truth.crowd, 1).astype(np.uint8))
-        gains.append(costs(truth, found.boxes, error_kinds(truth, found.boxes, pairs))[1])
+        gains.append(error_costs(truth, result.boxes, classify_errors(truth, result.boxes, pairs))[1])
     counts = at_score.counts()
     rows = [(kind, words, counts[kind], [gain[kind] for gain in gains]) for kind, words in WORDS.items()]
     return sorted(rows, key=lambda row: -row[3][-1])
@@ -265,7 +277,7 @@ def size_table(metrics: Mapping[str, Any]) -> tuple[list[str], list[tuple[str, s
         if f"{what}_{kind}_small" in metrics
     ]
     rows = [
-        (size, area, [metric_text(f"{name}_{size}", metrics[f"{name}_{size}"]) for _, name in kinds])
+        (size, area, [format_metric(f"{name}_{size}", metrics[f"{name}_{size}"]) for _, name in kinds])
         for size, area in SIZES
     ]
     return [head for head, _ in kinds], rows if kinds else []

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from paceline._utils.commands import command
-from paceline._utils.text import counted
+from paceline._utils.commands import format_command
+from paceline._utils.text import format_count
 from paceline.data.index.manifest import Manifest, Split
 from paceline.tools.report.check.write import write_check_page
 
@@ -19,7 +19,7 @@ NAMED_IN_REPORT = 10
 PUBLISHED = {"imagenet": "resnet50", "coco2017": "maskrcnn"}
 
 
-def findings(manifest: Manifest) -> Iterator[str]:
+def prepare_lines(manifest: Manifest) -> Iterator[str]:
     """Lines for people; check.html is written beside the manifest before the last ones.
 
     Raises DataError where the page cannot be written.
@@ -28,7 +28,7 @@ def findings(manifest: Manifest) -> Iterator[str]:
     path, page = write_check_page(manifest)
     for notice in page.notices:
         if not notice.noted:
-            yield f"{'warning' if notice.colour == 'bad' or notice.warns else 'note'}: {notice.text}"
+            yield f"{'warning' if notice.color == 'bad' or notice.warns else 'note'}: {notice.text}"
     verdict = page.verdict[1].lower()
     if path is None:
         theirs = manifest.folder / "check.html"
@@ -37,7 +37,7 @@ def findings(manifest: Manifest) -> Iterator[str]:
         yield f"check:    {path} ({verdict})"
 
 
-def facts_of(manifest: Manifest) -> dict[str, Any]:
+def prepare_record(manifest: Manifest) -> dict[str, Any]:
     """The same for programs, in JSON's types: what --data takes, its manifest, classes, hash, and counts of each split."""
     splits = {
         name: {
@@ -47,9 +47,9 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
         }
         for name, split in manifest.splits.items()
     }
-    places = {"data": str(manifest.called), "manifest": str(manifest.folder / "manifest.json")}
+    locations = {"data": str(manifest.called), "manifest": str(manifest.folder / "manifest.json")}
     return {
-        **places,
+        **locations,
         "kind": manifest.kind,
         "classes": list(manifest.classes),
         "content": manifest.content_hash,
@@ -60,20 +60,20 @@ def facts_of(manifest: Manifest) -> dict[str, Any]:
 def next_step(manifest: Manifest) -> str:
     """A line for people: the command that such a set is prepared for."""
     if "train" not in manifest.splits:
-        return f"to score on it:  {command('eval', 'RUN', '--data', manifest.called)}"
+        return f"to score on it:  {format_command('eval', 'RUN', '--data', manifest.called)}"
     if recipe := PUBLISHED.get(manifest.expect):
-        return f"what would run:  {command('show', recipe, '--data', manifest.called)}"
+        return f"what would run:  {format_command('show', recipe, '--data', manifest.called)}"
     polygons, strings = (manifest.splits["train"].arrays.get(name, [0]) for name in ("polygon_points", "rle_counts"))
     recipe = "resnet50-custom"
     if manifest.kind == "boxes":
         recipe = "maskrcnn-custom" if polygons[-1] or strings[-1] else "fasterrcnn-custom"
-    chosen = command("show", f"{recipe}-cpu", "--data", manifest.called, "--auto")
+    chosen = format_command("show", f"{recipe}-cpu", "--data", manifest.called, "--auto")
     return f"what suits it on a CPU (on a GPU {recipe}):  {chosen}"
 
 
 def _of_classes(manifest: Manifest) -> Iterator[str]:
     for name, split in manifest.splits.items():
-        yield f"{name}: {counted(split.images, 'photo')} in {counted(len(manifest.classes), 'class')}{_odd_photos(split)}"
+        yield f"{name}: {format_count(split.images, 'photo')} in {format_count(len(manifest.classes), 'class')}{_odd_photos(split)}"
         yield from _left_out(split)
     yield from _noted(manifest)
     if rotated := sum(split.rotated for split in manifest.splits.values()):
@@ -89,8 +89,8 @@ def _of_boxes(manifest: Manifest) -> Iterator[str]:
         counts = split.boxes
         if counts is None:
             continue
-        objects = f"{counted(counts.objects, 'object')} of {counted(sum(map(bool, split.per_class)), 'class')}"
-        yield f"{name}: {counted(split.images, 'image')}{_odd_photos(split)}, {objects}"
+        objects = f"{format_count(counts.objects, 'object')} of {format_count(sum(map(bool, split.per_class)), 'class')}"
+        yield f"{name}: {format_count(split.images, 'image')}{_odd_photos(split)}, {objects}"
         odd = {
             "crowd regions": counts.crowd,
             "images without objects": counts.empty_images,
@@ -108,7 +108,7 @@ def _of_boxes(manifest: Manifest) -> Iterator[str]:
     if manifest.expect == "coco2017":
         yield f"this is COCO 2017: {COCO2017}"
     yield from _noted(manifest)
-    yield f"{counted(len(manifest.classes), 'class')}: {', '.join(manifest.classes)}"
+    yield f"{format_count(len(manifest.classes), 'class')}: {', '.join(manifest.classes)}"
     yield f"manifest: {manifest.folder / 'manifest.json'}"
 
 

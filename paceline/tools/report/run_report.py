@@ -15,30 +15,30 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.errors import PacelineError
 from paceline._utils.formatting import (
-    byte_size,
-    duration,
-    flop_rate,
-    metric_label,
-    metric_text,
-    quantity,
-    target_text,
-    time_spent,
-    where_time_goes,
+    format_bytes,
+    format_duration,
+    format_flop_rate,
+    format_metric,
+    format_metric_name,
+    format_quantity,
+    format_step_times,
+    format_target,
+    split_run_time,
 )
 from paceline._utils.names import flatten
 from paceline._utils.reporter import Lines
-from paceline._utils.text import counted
+from paceline._utils.text import format_count
 from paceline.config.run import RunRecord, read_run
-from paceline.data.index.splits import fold_in_words
+from paceline.data.index.splits import format_fold
 from paceline.models.metrics.coco import ABSENT
 from paceline.models.registry import WORKLOADS
-from paceline.models.workload import Workload
-from paceline.tools.report.html import templates
+from paceline.models.workload import WorkloadSpec
+from paceline.tools.report.html import load_templates
 from paceline.tools.report.prediction_section import predictions_section
-from paceline.tools.report.training_curves import Event, metric_names, of_kind, targets_first, training_charts
+from paceline.tools.report.training_curves import Event, metric_names, select_events, targets_first, training_charts
 from paceline.training.logging.events import COMMON, read_events
 
 # Charts at the top of the page.
@@ -60,11 +60,11 @@ STATUS = {  # end event's status -> (colour, words)
 }
 
 
-def write_report(run: Path, workload: Workload | None = None) -> Path:
+def write_report(run: Path, workload: WorkloadSpec | None = None) -> Path:
     """Write RUN/report.html from run.json, events.jsonl and the newest predictions, and return its path.
 
     workload  the run's; None: ours of that name. One of one's own that is not given leaves its predictions undrawn
-    What was damaged or edited is named in the page. Raises UserError where `run` is no run folder, holds values that no
+    What was damaged or edited is named in the page. Raises PacelineError where `run` is no run folder, holds values that no
     run of ours has, or the page cannot be written.
     """
     notes: list[str] = []
@@ -74,9 +74,9 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
     try:
         content = _content(run, facts, events)
         data, exif = facts.data, facts.recipe.get("input", {}).get("exif", "ignore")
-        evaluated = of_kind(events, "eval")
+        evaluated = select_events(events, "eval")
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-        raise UserError(
+        raise PacelineError(
             f"{run}: run.json or events.jsonl holds what no run of ours writes ({type(error).__name__}: {error}); "
             "no report is made of it."
         ) from None
@@ -90,45 +90,45 @@ def write_report(run: Path, workload: Workload | None = None) -> Path:
             own[workload.reporting.template] = Path(workload.reporting.template).read_text(encoding="utf-8")
     elif any((run / "predictions").glob("step-*.json")):
         notes.append("its workload is one's own: photos are shown by  paceline report RUN --workload ./file.py:name")
-    page = templates(Path(__file__).parent, own).get_template("report.html.jinja")
+    page = load_templates(Path(__file__).parent, own).get_template("report.html.jinja")
     try:
         text = page.render(**content, pictures=pictures, notes=notes)
     except Exception as error:
         if not own:
             raise
-        raise UserError(
+        raise PacelineError(
             f"{run}: the report's template {', '.join(own)} cannot be filled in ({type(error).__name__}: {error})."
         ) from None
     path = run / "report.html"
     try:
         # A folder's name may be no text: its odd bytes are shown as "?".
-        write_whole(path, text.encode("utf-8", "replace"))
+        atomic_write(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        raise UserError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error
+        raise PacelineError(f"{path}: cannot write the report: {error.strerror}. Make the folder writable.") from error
     return path
 
 
 def _content(run: Path, facts: RunRecord, events: Sequence[Event]) -> dict[str, Any]:
     """The template's values from run.json and the events."""
-    charts = training_charts(events, targets_of(facts))
+    charts = training_charts(events, get_targets(facts))
     return {
         "name": facts.name,
         "synthetic": bool(facts.controls.get("synthetic")),
         "folder": run.resolve().name,
-        "fold": fold_in_words(facts.data.get("fold")),
+        "fold": format_fold(facts.data.get("fold")),
         **_headline(facts, events),
         "started": _began(run, facts),
         "charts": [chart for chart in charts if chart.title in FIRST],
         "more_charts": [chart for chart in charts if chart.title not in FIRST],
-        "time": time_spent(events),
-        "duration": duration,
-        "typical": [f"{name} takes {total}: {shares}" for name, (total, shares) in where_time_goes(events).items()],
+        "time": split_run_time(events),
+        "duration": format_duration,
+        "typical": [f"{name} takes {total}: {shares}" for name, (total, shares) in format_step_times(events).items()],
         "evaluations": _evaluation_table(events),
-        "sections": _provenance(facts.as_dict(), of_kind(events, "warm_up")),
+        "sections": _provenance(facts.as_dict(), select_events(events, "warm_up")),
     }
 
 
-def targets_of(facts: RunRecord) -> dict[str, float]:
+def get_targets(facts: RunRecord) -> dict[str, float]:
     """The quality targets of a run.json, metric -> value; {} where there is none."""
     return {name: float(value) for name, value in facts.recipe.get("quality", {}).get("targets", ())}
 
@@ -136,7 +136,7 @@ def targets_of(facts: RunRecord) -> dict[str, float]:
 def _began(run: Path, facts: RunRecord) -> str:
     """When the run's first command began: run.json of a resumed run is the newest command's, the first one lies beside it."""
     first = run / "run-first.json"
-    with suppress(UserError):
+    with suppress(PacelineError):
         if first.is_file():
             return str(read_run(first, changed=lambda _: None).started)
     return str(facts.started)
@@ -144,10 +144,10 @@ def _began(run: Path, facts: RunRecord) -> str:
 
 def _headline(facts: RunRecord, events: Sequence[Event]) -> dict[str, Any]:
     """How it ended, why, and the row of numbers at the top."""
-    targets = targets_of(facts)
-    trained, evaluated = of_kind(events, "train"), of_kind(events, "eval")
+    targets = get_targets(facts)
+    trained, evaluated = select_events(events, "train"), select_events(events, "eval")
     end = events[-1] if events and events[-1]["event"] == "end" else {}
-    colour, words = STATUS.get(end.get("status"), STATUS[None])
+    color, words = STATUS.get(end.get("status"), STATUS[None])
     last = events[-1] if events else {"step": 0, "epoch": 0.0, "seconds": 0.0}
     reaching = (each for each in evaluated if all(each.get(name, -math.inf) >= targets[name] for name in targets))
     reached = next(reaching, None) if targets else None
@@ -157,53 +157,53 @@ def _headline(facts: RunRecord, events: Sequence[Event]) -> dict[str, Any]:
     for name in targets_first(evaluated, targets)[:2]:
         best = _best(evaluated, name)
         if best is not None:
-            wanted = f"target {target_text(name, targets[name])}, " if name in targets else ""
-            value = metric_text(name, best[name])
+            wanted = f"target {format_target(name, targets[name])}, " if name in targets else ""
+            value = format_metric(name, best[name])
             ends = end.get("intervals", {}).get(name)
             if ends and best["step"] == end["intervals_step"]:
-                wanted += f"95 % {metric_text(name, ends[0])} to {metric_text(name, ends[1])}, "
-            cards.append((f"best {metric_label(name)}", value, f"{wanted}epoch {best['epoch']:.4g}"))
+                wanted += f"95 % {format_metric(name, ends[0])} to {format_metric(name, ends[1])}, "
+            cards.append((f"best {format_metric_name(name)}", value, f"{wanted}epoch {best['epoch']:.4g}"))
     if reached is not None:
-        cards.append(("time to target", duration(reached["seconds"]), f"epoch {reached['epoch']:.4g}"))
+        cards.append(("time to target", format_duration(reached["seconds"]), f"epoch {reached['epoch']:.4g}"))
     else:
-        cards.append(("time", duration(last["seconds"]), "in all"))
+        cards.append(("time", format_duration(last["seconds"]), "in all"))
     cards.append(("trained", f"{last['epoch']:.3g} epochs", f"{last['step']:,} steps"))
     if trained:
         rate = statistics.median(event["images_per_second"] for event in trained)
         wait = statistics.median(event["data_wait"] for event in trained)
         ranks = facts.world
-        on = counted(ranks, "rank")
+        on = format_count(ranks, "rank")
         evaluating = facts.plan.get("eval_ranks", 0)
         on += f", and {evaluating} for evaluations" if evaluating else ""
-        cards.append(("images per second", quantity(rate), f"median, {on}"))
+        cards.append(("images per second", format_quantity(rate), f"median, {on}"))
         if flop := [event["flop_per_second"] for event in trained if "flop_per_second" in event]:
-            cards.append(("computing", flop_rate(statistics.median(flop)), "median, forward and backward"))
+            cards.append(("computing", format_flop_rate(statistics.median(flop)), "median, forward and backward"))
         if peak := max((event.get("peak_memory", 0) for event in trained), default=0):
-            cards.append(("peak memory", byte_size(peak), "of the largest rank"))
+            cards.append(("peak memory", format_bytes(peak), "of the largest rank"))
         cards.append(("waiting for data", f"{100 * wait:.1f} %", "of the time, median"))
     if "joules" in end:
         cards.append(("energy", f"{end['joules'] / 3.6e6:.3g} kWh", f"by {end['joules_by']}, since the last start"))
     resumes = [
         f"step {event['step']:,} on {event['world']} rank(s)" + (", given more" if event.get("after") else "")
-        for event in of_kind(events, "resume")
+        for event in select_events(events, "resume")
     ]
-    return {"verdict": (colour, words), "reason": end.get("reason", ""), "cards": cards, "resumes": resumes}
+    return {"verdict": (color, words), "reason": end.get("reason", ""), "cards": cards, "resumes": resumes}
 
 
 def _evaluation_table(events: Sequence[Event]) -> dict[str, Any]:
     """`groups` is a line above the heads, (text, columns), where numbers of boxes and of masks stand side by side."""
-    evaluated = of_kind(events, "eval")
+    evaluated = select_events(events, "eval")
     names = [name for name in metric_names(evaluated) if not name.endswith(LESS_READ)]
     both = any(name.startswith("mask_") for name in names)
     if both:
         names = [name for name in names if not name.endswith("_ar100")]
     rows = [
         [f"{event['epoch']:.4g}", f"{event['step']:,}"]
-        + [metric_text(name, event[name]) if name in event else "" for name in names]
-        + [duration(event["seconds"]), duration(event.get("eval_seconds"))]
+        + [format_metric(name, event[name]) if name in event else "" for name in names]
+        + [format_duration(event["seconds"]), format_duration(event.get("eval_seconds"))]
         for event in evaluated
     ]
-    heads = ["epoch", "step", *map(metric_label, names), "at", "took"]
+    heads = ["epoch", "step", *map(format_metric_name, names), "at", "took"]
     if not both:
         return {"groups": [], "head": heads, "rows": rows}
     parts = [_BOX_OR_MASK.match(head) for head in heads]
@@ -219,7 +219,7 @@ def _provenance(facts: Mapping[str, Any], warmed: Sequence[Event]) -> list[tuple
     parts.sort(key=lambda part: last.index(part[0]) if part[0] in last else -1)
     shown = warmed[-1] if warmed else {}
     rows = [(key, _text(value)) for key, value in shown.items() if key not in (*COMMON, "crc")]
-    beside = next((place for place, part in enumerate(parts) if part[0] == "plan"), len(parts)) + 1
+    beside = next((index for index, part in enumerate(parts) if part[0] == "plan"), len(parts)) + 1
     return [("run", top), *parts[:beside], *([("warm-up", rows)] if rows else []), *parts[beside:]]
 
 

@@ -13,29 +13,29 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from paceline._utils.formatting import duration, leading_metrics, metric_label, metric_text
+from paceline._utils.formatting import format_duration, format_metric, format_metric_name, select_leading_metrics
 from paceline._utils.reporter import Lines
-from paceline._utils.text import counted
-from paceline.config.run import Controls, RunRecord
+from paceline._utils.text import format_count
+from paceline.config.run import RunOptions, RunRecord
 from paceline.models.metrics.coco import ABSENT
 from paceline.models.registry import WORKLOADS
-from paceline.tools.report.html import WIDE, Chart, Line, draw_chart, smoothed, templates
-from paceline.tools.report.prediction_section import one_picture
+from paceline.tools.report.html import WIDE, Chart, ChartLine, draw_chart, load_templates, smooth_values
+from paceline.tools.report.prediction_section import pick_one_image
 from paceline.tools.report.run_report import STATUS, fact_rows
-from paceline.tools.report.training_curves import SMOOTH_PARTS, of_kind
+from paceline.tools.report.training_curves import SMOOTH_PARTS, select_events
 from paceline.training.logging.events import read_events
 
 # Of run.json, what may explain a difference of results; the rest follows from these, or names the run.
 PARTS = ("recipe", "controls", "data", "system", "versions", "host")
 ALONE = ("world", "git_commit")
 NAMING = ("controls.out", "controls.quiet", "controls.json", "controls.sink", "controls.tensorboard", "host.name")
-MOST_METRICS = 6
+MAX_METRICS = 6
 # A folder of hundreds of runs would be a page of many megabytes.
-MOST_PICTURES = 60
+MAX_PICTURES = 60
 
 
 @dataclass(frozen=True)
-class Described:
+class RunSummary:
     """One run: its folder, what `paceline runs` prints of it, its run.json, and the metrics of its evaluations."""
 
     folder: Path
@@ -50,7 +50,7 @@ class Described:
         return max(scored, key=lambda one: one[self.row["headline"]], default={})
 
 
-class Shown(NamedTuple):
+class RunView(NamedTuple):
     """A run as the page shows it."""
 
     place: int  # of its colour and dashes
@@ -69,7 +69,7 @@ class Shown(NamedTuple):
     started: str
 
 
-def runs_page(runs: Sequence[Described], out: Path, *, compared: bool) -> str:
+def runs_page(runs: Sequence[RunSummary], out: Path, *, compared: bool) -> str:
     """The page of runs, in any order; links lead from `out`. compared: with curves and differences, for runs of one task."""
     headlines = list(dict.fromkeys(run.row["headline"] for run in runs))
     tests = sorted(set(map(_test, runs)))
@@ -80,27 +80,27 @@ def runs_page(runs: Sequence[Described], out: Path, *, compared: bool) -> str:
     tables, shown = [], []  # one table per task and data set: scores on different photos have no order
     for test in tests:
         mine = [run for run in ranked if _test(run) == test]
-        metrics = list(dict.fromkeys(name for run in mine for name in leading_metrics(run.best)))[:MOST_METRICS]
-        rows = [_shown(run, len(shown) + place, metrics, out, seen) for place, run in enumerate(mine)]
+        metrics = list(dict.fromkeys(name for run in mine for name in select_leading_metrics(run.best)))[:MAX_METRICS]
+        rows = [_shown(run, len(shown) + index, metrics, out, seen) for index, run in enumerate(mine)]
         label = f"{test[0]} on {mine[0].facts.data.get('root') or 'synthetic'} ({' '.join(test[1:])})"
-        tables.append((label if len(tests) > 1 else "", [metric_label(name) for name in metrics], rows))
+        tables.append((label if len(tests) > 1 else "", [format_metric_name(name) for name in metrics], rows))
         shown += rows
-    notes = [f"only the first {MOST_PICTURES} runs have a picture"] if len(ranked) > MOST_PICTURES else []
+    notes = [f"only the first {MAX_PICTURES} runs have a picture"] if len(ranked) > MAX_PICTURES else []
     content: dict[str, Any] = {
         "name": "Comparison" if compared else "Runs",
-        "verdict": ("other", counted(len(runs), "run")),
+        "verdict": ("other", format_count(len(runs), "run")),
         "cards": [],
         "runs": shown,
         "tables": tables,
         "drawn": _curves(ranked, notes) if compared else [],
-        "differences": differences([run.facts.as_dict() for run in ranked]) if compared else [],
+        "differences": find_differences([run.facts.as_dict() for run in ranked]) if compared else [],
         "compared": compared,
         "notes": notes,
     }
-    return templates(Path(__file__).parent).get_template("runs.html.jinja").render(**content)
+    return load_templates(Path(__file__).parent).get_template("runs.html.jinja").render(**content)
 
 
-def _test(run: Described) -> tuple[str, ...]:
+def _test(run: RunSummary) -> tuple[str, ...]:
     """Equal if two runs have the same task and data set, or folds of one data set: task, checksum, half of the validation."""
     data = run.facts.data
     checksum = (data.get("fold") or {}).get("data") or data.get("hash")
@@ -111,75 +111,75 @@ def _number(value: float | None) -> float:
     return -math.inf if value is None else value
 
 
-def letter_of(place: int) -> str:
+def run_letter(index: int) -> str:
     """A, B, ..., Z, AA, AB, ..."""
-    return (letter_of(place // 26 - 1) if place >= 26 else "") + chr(65 + place % 26)
+    return (run_letter(index // 26 - 1) if index >= 26 else "") + chr(65 + index % 26)
 
 
-def _shown(run: Described, place: int, metrics: Sequence[str], out: Path, seen: dict[str, str]) -> Shown:
+def _shown(run: RunSummary, index: int, metrics: Sequence[str], out: Path, seen: dict[str, str]) -> RunView:
     row, facts = run.row, run.facts
     report = run.folder / "report.html"
     workload, data = WORKLOADS.get(str(facts.recipe.get("task"))), str(facts.data.get("hash"))
     picture = words = ""
-    if workload is not None and place < MOST_PICTURES:
-        file, picture, words = one_picture(run.folder, workload, facts, list(seen.values()))
+    if workload is not None and index < MAX_PICTURES:
+        file, picture, words = pick_one_image(run.folder, workload, facts, list(seen.values()))
         seen.setdefault(data, file)
-    colour, _ = STATUS.get(row["status"], STATUS[None])
+    color, _ = STATUS.get(row["status"], STATUS[None])
     status = "unfinished: still running, or killed" if row["status"] == "unfinished" else row["status"].replace("_", " ")
     best = run.best
-    return Shown(
-        *(place, letter_of(place), row["name"]),
+    return RunView(
+        *(index, run_letter(index), row["name"]),
         quote(os.path.relpath(report, out.resolve().parent)) if report.is_file() else "",
-        *(row["recipe"], (colour, status), picture, words),
-        [(metric_text(name, best[name]), best[name]) if name in best else ("", None) for name in metrics],
+        *(row["recipe"], (color, status), picture, words),
+        [(format_metric(name, best[name]), best[name]) if name in best else ("", None) for name in metrics],
         *(row["step"], f"{row['step']:,} of {row['steps']:,}" if isinstance(row["steps"], int) else f"{row['step']:,}"),
-        *(row["seconds"], duration(row["seconds"]), str(row["started"])[:16].replace("T", " ")),
+        *(row["seconds"], format_duration(row["seconds"]), str(row["started"])[:16].replace("T", " ")),
     )
 
 
-def _curves(runs: Sequence[Described], notes: list[str]) -> list[Chart]:
+def _curves(runs: Sequence[RunSummary], notes: list[str]) -> list[Chart]:
     """Loss and the headline, a line a run."""
     events = [read_events(run.folder / "events.jsonl", Lines(notes.append)) for run in runs]
-    ends = [max((event["epoch"] for event in found), default=0) for found in events]
+    ends = [max((event["epoch"] for event in results), default=0) for results in events]
     x_label = "epoch" if ends and min(end for end in ends) >= 1 else "step"
     headline = runs[0].row["headline"] if runs else ""
     charts = []
     for title, kind, name, style in (
         ("Loss", "train", "loss", "solid"),
-        (metric_label(headline), "eval", headline, "dots"),
+        (format_metric_name(headline), "eval", headline, "dots"),
         ("Loss on validation", "eval", "eval_loss", "dots"),
     ):
         lines = []
-        for place, (run, found) in enumerate(zip(runs, events)):
-            mine = [event for event in of_kind(found, kind) if name in event]
+        for index, (run, results) in enumerate(zip(runs, events)):
+            mine = [event for event in select_events(results, kind) if name in event]
             values = [math.nan if event[name] == ABSENT else float(event[name]) for event in mine]
             if kind == "train":
-                values = smoothed(values, max(0.0, 1 - SMOOTH_PARTS / max(len(values), 1)))
+                values = smooth_values(values, max(0.0, 1 - SMOOTH_PARTS / max(len(values), 1)))
             at = [f"step {event['step']:,}, epoch {event['epoch']:.2f}" for event in mine]
-            label, x = f"{letter_of(place)} {run.row['name']}", [event[x_label] for event in mine]
-            lines.append(Line(label, x, values, at, place, style, dash=place + place // 7))  # type: ignore[arg-type]
+            label, x = f"{run_letter(index)} {run.row['name']}", [event[x_label] for event in mine]
+            lines.append(ChartLine(label, x, values, at, index, style, dash=index + index // 7))  # type: ignore[arg-type]
         charts.append(
             draw_chart(
                 title, lines, x_label=x_label, x_end=max((x for line in lines for x in line.x), default=0),
-                value_text=lambda _, value, name=name: metric_text(name, value) if name == headline else f"{value:.4g}",
+                value_text=lambda _, value, name=name: format_metric(name, value) if name == headline else f"{value:.4g}",
                 percent=name == headline and "loss" not in name, by_factor="loss" in name, width=WIDE,
             )
         )  # fmt: skip
     return [chart for chart in charts if chart is not None]
 
 
-def differences(facts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
+def find_differences(facts: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[tuple[str, list[str]]]]]:
     """(part of run.json, [(key, each run's value)]) of what is not the same in all; parts without any are left out.
 
     A control that an older version did not have is at its usual value.
     """
-    usual = asdict(Controls())
+    usual = asdict(RunOptions())
     known = [{**one, "controls": {**usual, **one.get("controls", {})}} for one in facts]
     each = [dict(fact_rows({name: one[name] for name in (*PARTS, *ALONE) if name in one})) for one in known]
     keys = [key for key in dict.fromkeys(key for one in each for key in one) if key not in NAMING]
     differing = [key for key in keys if len({one.get(key) for one in each}) > 1]
-    found: dict[str, list[tuple[str, list[str]]]] = {}
+    result: dict[str, list[tuple[str, list[str]]]] = {}
     for key in differing:
         part, _, name = key.partition(".")
-        found.setdefault(part if name else "run", []).append((name or key, [one.get(key, "-") for one in each]))
-    return list(found.items())
+        result.setdefault(part if name else "run", []).append((name or key, [one.get(key, "-") for one in each]))
+    return list(result.items())

@@ -10,10 +10,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paceline.models.metrics.best_f1 import AtThreshold
-from paceline.tools.report.html import WIDE, Chart, Line, draw_chart
+from paceline.models.metrics.best_f1 import ThresholdCounts
+from paceline.tools.report.html import WIDE, Chart, ChartLine, draw_chart
 
-MOST_CURVES = 5  # classes with a curve of their own, beside the mean
+MAX_CURVES = 5  # classes with a curve of their own, beside the mean
 # Of a detector's table of classes: what is scored, head, and the name in the file.
 COLUMNS = (
     *(("box", "AP", "ap"), ("box", "AP50", "ap50"), ("box", "AR100", "ar100")),
@@ -40,14 +40,14 @@ def class_table(predictions: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["quality"], row["name"]))
 
 
-class Curves(NamedTuple):
+class PrecisionRecallCurves(NamedTuple):
     """Precision over recall, of nothing where no class has an object."""
 
     title: str
-    lines: list[Line]
+    lines: list[ChartLine]
 
 
-def read_curves(predictions: Mapping[str, Any], what: Literal["box", "mask"]) -> Curves | None:
+def read_curves(predictions: Mapping[str, Any], what: Literal["box", "mask"]) -> PrecisionRecallCurves | None:
     """At IoU 0.5: the mean, and classes; of many classes the best, the middle and the worst ones.
 
     what  whether boxes or masks were compared
@@ -62,15 +62,15 @@ def read_curves(predictions: Mapping[str, Any], what: Literal["box", "mask"]) ->
     at = [f"recall {value:.2f}" for value in recall]
     compared = f", {'boxes' if what == 'box' else 'masks'}" if "mask_curves" in predictions else ""
 
-    def line(name: str, values: Sequence[float], colour: int, style: Literal["solid", "bold"] = "solid") -> Line:
-        return Line(name, recall.tolist(), np.array(values, float).reshape(recall.shape).tolist(), at, colour, style)
+    def line(name: str, values: Sequence[float], color: int, style: Literal["solid", "bold"] = "solid") -> ChartLine:
+        return ChartLine(name, recall.tolist(), np.array(values, float).reshape(recall.shape).tolist(), at, color, style)
 
     mean = [line("mean", curves["mean"], 0, "bold")] if len(names) > 1 else []
-    lines = [line(name, curves["classes"][name], 1 + place) for place, name in enumerate(reversed(names))]
-    return Curves(f"Precision over recall at IoU {float(curves['iou']):g}{compared}", mean + lines)
+    lines = [line(name, curves["classes"][name], 1 + index) for index, name in enumerate(reversed(names))]
+    return PrecisionRecallCurves(f"Precision over recall at IoU {float(curves['iou']):g}{compared}", mean + lines)
 
 
-def draw_curves(curves: Curves | None) -> Chart | None:
+def draw_curves(curves: PrecisionRecallCurves | None) -> Chart | None:
     """None where there is nothing to draw."""
     if curves is None:
         return None
@@ -86,14 +86,14 @@ def draw_curves(curves: Curves | None) -> Chart | None:
 
 
 def _spread(rows: Sequence[Mapping[str, Any]], ap: str) -> list[str]:
-    """Names of at most MOST_CURVES classes from the worst to the best."""
+    """Names of at most MAX_CURVES classes from the worst to the best."""
     ranked = sorted(rows, key=lambda row: (row[ap], row["name"]))
-    if len(ranked) > MOST_CURVES:
-        ranked = [ranked[round(place * (len(ranked) - 1) / (MOST_CURVES - 1))] for place in range(MOST_CURVES)]
+    if len(ranked) > MAX_CURVES:
+        ranked = [ranked[round(index * (len(ranked) - 1) / (MAX_CURVES - 1))] for index in range(MAX_CURVES)]
     return [row["name"] for row in ranked]
 
 
-def threshold_chart(points: Sequence[AtThreshold], best: AtThreshold | None) -> Chart | None:
+def threshold_chart(points: Sequence[ThresholdCounts], best: ThresholdCounts | None) -> Chart | None:
     """Precision, recall and F1 of all classes together, from each score on."""
     at = [f"score {point.threshold:g} or more" for point in points]
     x = [point.threshold for point in points]
@@ -101,8 +101,8 @@ def threshold_chart(points: Sequence[AtThreshold], best: AtThreshold | None) -> 
     return draw_chart(
         "Precision, recall and F1 over the score",
         [
-            Line(name, x, [getattr(point, key) for point in points], at, place, style, dash=place)  # type: ignore[arg-type]
-            for place, (name, key, style) in enumerate(named)
+            ChartLine(name, x, [getattr(point, key) for point in points], at, index, style, dash=index)  # type: ignore[arg-type]
+            for index, (name, key, style) in enumerate(named)
         ],
         x_label="least score",
         x_end=1,
@@ -128,8 +128,8 @@ def reliability_chart(scores: np.ndarray, right: np.ndarray, what: str, shown: f
     return draw_chart(
         "Calibration",
         [
-            Line("as its score says", [0, 1], [0, 1], ["", ""], 6, "faint"),
-            Line("right", [each.score for each in bins], [each.right for each in bins], at, 0, "dots"),
+            ChartLine("as its score says", [0, 1], [0, 1], ["", ""], 6, "faint"),
+            ChartLine("right", [each.score for each in bins], [each.right for each in bins], at, 0, "dots"),
         ],
         x_label="mean score of the answers",
         x_end=1,
@@ -147,7 +147,7 @@ def reliability_chart(scores: np.ndarray, right: np.ndarray, what: str, shown: f
 BINS = 10  # of equal width
 
 
-class Bin(NamedTuple):
+class ScoreBin(NamedTuple):
     """Answers of similar score."""
 
     score: float  # mean
@@ -155,15 +155,15 @@ class Bin(NamedTuple):
     answers: int
 
 
-def reliability(scores: np.ndarray, right: np.ndarray) -> tuple[list[Bin], float | None]:
+def reliability(scores: np.ndarray, right: np.ndarray) -> tuple[list[ScoreBin], float | None]:
     """-> the bins that have answers, and the expected calibration error: the mean distance of score and share, by answers.
 
     scores, right   (n,) in 0..1, and bool; the error is None where n is 0
     """
-    places = np.clip((scores * BINS).astype(int), 0, BINS - 1)
+    locations = np.clip((scores * BINS).astype(int), 0, BINS - 1)
     bins = [
-        Bin(float(scores[mine].mean()), float(right[mine].mean()), int(mine.sum()))
-        for place in range(BINS)
-        if (mine := places == place).any()
+        ScoreBin(float(scores[mine].mean()), float(right[mine].mean()), int(mine.sum()))
+        for index in range(BINS)
+        if (mine := locations == index).any()
     ]
     return bins, sum(each.answers * abs(each.score - each.right) for each in bins) / len(scores) if bins else None

@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline._utils.atomic_write import sync_folder, whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_writer, sync_folder
+from paceline._utils.errors import PacelineError
 from paceline._utils.journal import cannot_write
 from paceline._utils.threads import Thread, failure_in_thread
-from paceline.training.checkpoint.layout import BEST, HIDDEN, LAST, doomed_steps, link_step, list_steps, step_name
-from paceline.training.checkpoint.write import Snapshot, discard, remove, save_checkpoint
+from paceline.training.checkpoint.layout import BEST, HIDDEN, LAST, link_step, list_steps, step_name, steps_to_delete
+from paceline.training.checkpoint.write import Snapshot, delete_checkpoint, delete_path, save_checkpoint
 
 
 @dataclass
@@ -82,9 +82,9 @@ class CheckpointWriter:
             folder.mkdir(parents=True, exist_ok=True)
             for path in folder.iterdir():
                 if HIDDEN.fullmatch(path.name):
-                    remove(path)
+                    delete_path(path)
                 elif path.name in (LAST, BEST) and path.is_dir() and not path.is_symlink():
-                    raise UserError(  # it may be the only copy of what it holds
+                    raise PacelineError(  # it may be the only copy of what it holds
                         f"{path}: a folder where a link belongs (copying a run may make one). Move it away, and give the same "
                         "command again."
                     )
@@ -94,7 +94,7 @@ class CheckpointWriter:
     def submit(self, step: int, snapshot: Snapshot) -> Path:
         """Copy `snapshot` and write it in the background as step-N; -> its path, which is not there yet.
 
-        Waits only while the previous checkpoint is still being written. Raises UserError where that could not be written.
+        Waits only while the previous checkpoint is still being written. Raises PacelineError where that could not be written.
         """
         self.wait()
         tensors, arrived = self._host.take(snapshot.tensors)
@@ -107,7 +107,7 @@ class CheckpointWriter:
 
         best    step of the best evaluation so far; -1 where none is known: `best` stays what it is
         return  whether that checkpoint is there; where it is not, `best` is removed
-        Raises UserError where the folder cannot be written.
+        Raises PacelineError where the folder cannot be written.
         """
         # Later ones are damaged, and stay until there is another.
         past = [step for step in list_steps(self._folder) if step <= last]
@@ -123,20 +123,20 @@ class CheckpointWriter:
     def evaluated(self, step: int, *, best: bool) -> None:
         """The newest checkpoint, step-N, has its result: point `best` to it if it is the best, and delete what nobody needs any more.
 
-        In the background; does not wait, not even for that checkpoint to be whole. Raises UserError as `wait`.
+        In the background; does not wait, not even for that checkpoint to be whole. Raises PacelineError as `wait`.
         """
         self._raise()
         self._in_background(lambda: self._settle(list_steps(self._folder), step, best=step if best else None))
 
     def wait(self) -> None:
-        """Wait until nothing is being written. Raises UserError for an error in the background."""
+        """Wait until nothing is being written. Raises PacelineError for an error in the background."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
         self._raise()
 
     def close(self) -> None:
-        """Wait for the last checkpoint; may be called again. Raises UserError as `wait`."""
+        """Wait for the last checkpoint; may be called again. Raises PacelineError as `wait`."""
         self.wait()
 
     def _raise(self) -> None:
@@ -171,7 +171,7 @@ class CheckpointWriter:
         """Update `last`, and `best` where a new one is known; then delete those of `steps` that nobody needs."""
         for link, step in ((LAST, last), (BEST, best)):
             if step is not None and link_step(self._folder, link) != step:
-                with whole(self._folder / link) as part:  # the old link is there until the new one is
+                with atomic_writer(self._folder / link) as part:  # the old link is there until the new one is
                     part.unlink()
                     try:
                         part.symlink_to(step_name(step))
@@ -179,18 +179,18 @@ class CheckpointWriter:
                         part.write_text(f"{step_name(step)}\n")
                 sync_folder(self._folder)
         best = link_step(self._folder, BEST)
-        for step in doomed_steps(steps, newest=last, keep=self._keep, keep_every=self._keep_every, best=best):
-            discard(self._folder / step_name(step))
+        for step in steps_to_delete(steps, newest=last, keep=self._keep, keep_every=self._keep_every, best=best):
+            delete_checkpoint(self._folder / step_name(step))
         if link_step(self._folder, BEST) is None:
             (self._folder / BEST).unlink(missing_ok=True)
         self._changed()
 
 
-def _as_user_error(folder: Path, error: OSError) -> UserError:
+def _as_user_error(folder: Path, error: OSError) -> PacelineError:
     where = error.filename or folder
     if isinstance(error, FileNotFoundError):
         return cannot_write(Path(where), error)
-    return UserError(
+    return PacelineError(
         f"{where}: the checkpoint could not be written ({error.strerror or error}). "
         f"Earlier checkpoints in {folder} are untouched; make room or mend the folder, and resume with the same --out."
     )

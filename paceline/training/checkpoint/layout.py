@@ -19,8 +19,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from paceline._utils.errors import UserError
-from paceline._utils.formatting import byte_size
+from paceline._utils.errors import PacelineError
+from paceline._utils.formatting import format_bytes
 from paceline._utils.names import NOWHERE
 from paceline._utils.safe_read import read_entry
 
@@ -39,7 +39,7 @@ def step_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-def step_of(name: str) -> int | None:
+def parse_step(name: str) -> int | None:
     """'step-000123' (or 'step-123') -> 123; None for any other name."""
     match = _STEP.fullmatch(name)
     return int(match[1]) if match else None
@@ -51,7 +51,7 @@ def list_steps(folder: Path) -> list[int]:
         return []
     folders = (path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
     # A user's copy `step-8` is none of ours: counted beside step-000008 it would be deleted by that one's name.
-    return sorted(step for name in folders if (step := step_of(name)) is not None and name == step_name(step))
+    return sorted(step for name in folders if (step := parse_step(name)) is not None and name == step_name(step))
 
 
 def link_step(folder: Path, link: str) -> int | None:
@@ -62,17 +62,17 @@ def link_step(folder: Path, link: str) -> int | None:
         name = str(path.readlink()) if path.is_symlink() else read_entry(path, MAX_NAME).decode("ascii", "replace").strip()
     except OSError:  # no link, or none any more
         return None
-    step = step_of(name)
+    step = parse_step(name)
     return step if step is not None and (folder / name).is_dir() else None
 
 
-def linked(path: Path) -> Path:
+def resolve_link(path: Path) -> Path:
     """The folder of the checkpoint that `path` is, or that a file called `last` or `best` names."""
     step = link_step(path.parent, path.name) if path.name in (LAST, BEST) and not path.is_dir() else None
     return path if step is None else path.with_name(step_name(step))
 
 
-def doomed_steps(steps: Iterable[int], *, newest: int, keep: int, keep_every: int | None, best: int | None) -> list[int]:
+def steps_to_delete(steps: Iterable[int], *, newest: int, keep: int, keep_every: int | None, best: int | None) -> list[int]:
     """The steps to delete once the checkpoint of step `newest` is safely on disk.
 
     keep        so many of the newest stay, `newest` among them
@@ -88,7 +88,7 @@ def doomed_steps(steps: Iterable[int], *, newest: int, keep: int, keep_every: in
 
 
 def check_space(folder: Path, bytes_needed: int) -> None:
-    """Raises UserError for a folder that cannot be written, or a disk with fewer free bytes than needed."""
+    """Raises PacelineError for a folder that cannot be written, or a disk with fewer free bytes than needed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".probe.*.part"):  # a link, which nobody can hold: a killed process's
@@ -101,11 +101,11 @@ def check_space(folder: Path, bytes_needed: int) -> None:
         probe.unlink()
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        raise UserError(
+        raise PacelineError(
             f"{folder}: cannot be written ({error.strerror or error}). Choose another folder with --out."
         ) from None
     if free < bytes_needed:
-        raise UserError(
-            f"{folder}: checkpoints will need {byte_size(bytes_needed)}, and {byte_size(free)} are free. "
+        raise PacelineError(
+            f"{folder}: checkpoints will need {format_bytes(bytes_needed)}, and {format_bytes(free)} are free. "
             "Make room, choose another --out, or keep fewer (--keep)."
         )

@@ -14,18 +14,28 @@ import safetensors
 import safetensors.torch
 from torch import Tensor
 
-from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.hashing import sha256
 from paceline._utils.reporter import WARNINGS, Reporter
-from paceline._utils.safe_read import is_whole, open_plain_sized, parse, read_entry
-from paceline.training.checkpoint.layout import BEST, FORMAT, INDEX, LAST, STATE, link_step, list_steps, step_name, step_of
+from paceline._utils.safe_read import has_valid_checksum, open_plain_sized, parse_json, read_entry
+from paceline.training.checkpoint.layout import (
+    BEST,
+    FORMAT,
+    INDEX,
+    LAST,
+    STATE,
+    link_step,
+    list_steps,
+    parse_step,
+    step_name,
+)
 from paceline.training.checkpoint.write import Snapshot, with_strides
 
 SUFFIX = ".safetensors"
 # A training beside a reader may delete what `last` and `best` pointed to; they are followed again so many times.
-MOST_TRIES = 20
+MAX_TRIES = 20
 # Most bytes of a file of tensors (the optimiser's of timm's largest network fits), and of JSON.
-MOST_TENSORS, MOST_TEXT = 16 << 30, 64 << 20
+MAX_TENSORS, MAX_TEXT = 16 << 30, 64 << 20
 
 
 def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None) -> Snapshot:
@@ -38,7 +48,7 @@ def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None)
         snapshot = _load(path)
         if check is not None:
             check(snapshot)
-    except UserError as error:
+    except PacelineError as error:
         text = str(error)
         raise CheckpointError(text if text.startswith(str(path)) else f"{path}: {text.rstrip('.')}.") from None
     except MemoryError:
@@ -48,12 +58,14 @@ def load_checkpoint(path: Path, check: Callable[[Snapshot], None] | None = None)
     return snapshot
 
 
-def load_found(find: Callable[[], Path], check: Callable[[Snapshot], None] | None = None) -> tuple[Path, Snapshot]:
+def load_checkpoint_with_retry(
+    find: Callable[[], Path], check: Callable[[Snapshot], None] | None = None
+) -> tuple[Path, Snapshot]:
     """Load the checkpoint that `find` returns; it is called again where that one was deleted while it was read.
 
     Raises CheckpointError as `load_checkpoint`, and whatever `find` raises.
     """
-    for _ in range(MOST_TRIES - 1):
+    for _ in range(MAX_TRIES - 1):
         path = find()
         try:
             return path, load_checkpoint(path, check)
@@ -93,7 +105,7 @@ def _load(path: Path) -> Snapshot:
 def read_facts(path: Path, index: Mapping[str, Any]) -> dict[str, Any]:
     """The facts of the checkpoint at `path`, by its index. Raises CheckpointError for damage, or another step."""
     try:
-        facts = parse(_checked(path / STATE, index["files"][STATE]))
+        facts = parse_json(_checked(path / STATE, index["files"][STATE]))
         if facts.get("step", index["step"]) != index["step"]:
             raise ValueError(f"step {facts['step']} where the index has {index['step']}")
     except (KeyError, ValueError, AttributeError) as error:
@@ -104,14 +116,14 @@ def read_facts(path: Path, index: Mapping[str, Any]) -> dict[str, Any]:
 def read_index(path: Path) -> dict[str, Any]:
     """index.json of the checkpoint at `path`. Raises CheckpointError where it is not as it was written."""
     try:
-        index = parse(read_entry(path / INDEX, MOST_TEXT))
+        index = parse_json(read_entry(path / INDEX, MAX_TEXT))
         if index["format"] != FORMAT:
             raise CheckpointError(f"{path}: written in format {index['format']}; this paceline reads format {FORMAT}.")
-        if not is_whole(index):
+        if not has_valid_checksum(index):
             raise CheckpointError(f"{path / INDEX}: damaged, its content is not what was written (checksum).")
         if type(index["step"]) is not int or index["step"] < 0:
             raise ValueError("impossible step")
-        if step_of(path.resolve().name) not in (None, index["step"]):
+        if parse_step(path.resolve().name) not in (None, index["step"]):
             raise CheckpointError(f"{path}: its index says step {index['step']}. Was the folder renamed?")
         # A name from a file never leads out of the folder.
         if any(Path(name).name != name for name in index["files"]) or not isinstance(index["strides"], dict):
@@ -127,7 +139,7 @@ def read_index(path: Path) -> dict[str, Any]:
 
 def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
     """A file's content. Raises CheckpointError where it does not fit its entry in the index."""
-    most, expected = MOST_TENSORS if path.suffix == SUFFIX else MOST_TEXT, entry["bytes"]
+    most, expected = MAX_TENSORS if path.suffix == SUFFIX else MAX_TEXT, entry["bytes"]
     try:
         descriptor, size = open_plain_sized(path, links=False)
         os.close(descriptor)
@@ -141,7 +153,7 @@ def _checked(path: Path, entry: Mapping[str, Any]) -> bytes:
     return content
 
 
-def newest_valid(
+def find_newest_valid(
     folder: Path, reporter: Reporter, check: Callable[[Snapshot], None] | None = None
 ) -> tuple[Path, Snapshot] | None:
     """The newest whole checkpoint in `folder`, with a warning for each that was skipped; None where there is none at all.
@@ -171,8 +183,8 @@ def find_checkpoint(folder: Path, which: str, reporter: Reporter = WARNINGS) -> 
     Raises CheckpointError, listing the checkpoints, where there is no such one.
     """
     step, steps = None, []
-    for _ in range(MOST_TRIES):
-        step = link_step(folder, which) if which in (LAST, BEST) else step_of(which)
+    for _ in range(MAX_TRIES):
+        step = link_step(folder, which) if which in (LAST, BEST) else parse_step(which)
         steps = list_steps(folder)
         if step is None or step in steps or which not in (LAST, BEST):
             break  # else the link was moved on, and what it led to is deleted

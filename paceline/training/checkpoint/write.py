@@ -26,7 +26,7 @@ from torch import Tensor
 
 from paceline._utils.atomic_write import sync_folder
 from paceline._utils.hashing import file_sha256
-from paceline._utils.safe_read import sealed
+from paceline._utils.safe_read import with_checksum
 from paceline.config.model_card import METADATA
 from paceline.training.checkpoint.layout import FORMAT, INDEX, STATE, step_name
 
@@ -59,7 +59,7 @@ class Snapshot:
     cards: Mapping[str, str] = field(default_factory=dict)
 
 
-def bytes_of(tensors: Iterable[Tensor]) -> int:
+def count_tensor_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes that `tensors` take on disk, headers aside."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
@@ -121,16 +121,16 @@ def save_checkpoint(folder: Path, step: int, snapshot: Snapshot) -> Path:
             files[f"{group}.safetensors"] = _write(
                 part / f"{group}.safetensors", safetensors_chunks(tensors, snapshot.cards.get(group, ""))
             )
-            unusual = {name: found for name in sorted(tensors) if (found := unusual_strides(tensors[name])) is not None}
+            unusual = {name: results for name in sorted(tensors) if (results := unusual_strides(tensors[name])) is not None}
             if unusual:
                 strides[group] = unusual
         files[STATE] = _write(part / STATE, iter([_json(snapshot.facts)]))
         index = {"format": FORMAT, "step": step, "files": files, "strides": strides}
-        _write(part / INDEX, iter([_json(sealed(index))]))
+        _write(part / INDEX, iter([_json(with_checksum(index))]))
         sync_folder(part)
         if os.path.lexists(final):
             # A run goes on from its newest whole checkpoint: one of a step that it comes to again is damaged, and worth nothing.
-            discard(final)
+            delete_checkpoint(final)
         os.rename(part, final)
         sync_folder(folder)
     except BaseException:
@@ -139,14 +139,14 @@ def save_checkpoint(folder: Path, step: int, snapshot: Snapshot) -> Path:
     return final
 
 
-def discard(path: Path) -> None:
+def delete_checkpoint(path: Path) -> None:
     """Delete what has a checkpoint's name. It loses the name first: half of one must not look like a damaged one."""
     trash = path.with_name(f".{path.name}.{os.getpid()}.trash")
     os.rename(path, trash)
-    remove(trash)
+    delete_path(trash)
 
 
-def remove(path: Path) -> None:
+def delete_path(path: Path) -> None:
     """Delete a folder with all that is in it, a file or a link."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

@@ -1,7 +1,7 @@
 """Sinks follow a run: the callbacks they have, and the thread in which a sink named by --sink runs.
 
 A user's sink has `write(event)` and `close()` and is made by `(run, resumed_at)`. However slow it is and however it fails,
-training continues: it lives in a thread of its own. The package's own sinks (`Follower`) are called in the training loop itself,
+training continues: it lives in a thread of its own. The package's own sinks (`Callback`) are called in the training loop itself,
 at moments that are no events too.
 """
 
@@ -15,19 +15,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import Reporter
 from paceline._utils.threads import Thread
 
 # As training/logging/events.py describes it, and as read_events gives it: numbers that are not finite are floats.
 Event = Mapping[str, Any]
 # Events that may wait for a sink; a run has some hundreds. A sink that falls back further is dropped: memory is finite.
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 # How long the end of a run waits for a sink to take the waiting events, and to close.
 CLOSE_SECONDS = 60.0
 
 
-class Sink(Protocol):
+class Logger(Protocol):
     """Somebody who follows events.jsonl as it is written: a tracker."""
 
     def write(self, event: Event) -> None:
@@ -39,7 +39,7 @@ class Sink(Protocol):
         ...
 
 
-class Follower:
+class Callback:
     """The callbacks of the package's own sinks; every one is optional. An exception ends the run."""
 
     def start(self, step: int, seconds: float) -> None:
@@ -77,7 +77,7 @@ class Follower:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunInfo:
     """The facts of a run that the logs need before it starts."""
 
     target: str  # in words, for the console
@@ -94,7 +94,7 @@ class Facts:
     accuracy: Callable[[Mapping[str, float]], Any]  # an evaluation's metrics -> MLPerf's eval_accuracy
 
 
-class Beside(Follower):
+class AsyncLogger(Callback):
     """Passes events on to a sink in another thread, where it is made, called and closed.
 
     So whatever the sink opens (a database, a connection) stays with one thread. A sink that raises is reported once and gets no
@@ -103,14 +103,14 @@ class Beside(Follower):
     name      as --sink has it, for messages
     make      makes the sink; called in that thread, and waited for
     reporter  gets a warning where the sink fails or lags, in the thread that calls this object
-    Raises UserError where the sink cannot be made, or is none.
+    Raises PacelineError where the sink cannot be made, or is none.
     """
 
-    def __init__(self, name: str, make: Callable[[], Sink], reporter: Reporter) -> None:
+    def __init__(self, name: str, make: Callable[[], Logger], reporter: Reporter) -> None:
         self._name, self._reporter = name, reporter
-        self._events: queue.Queue[Event | None] = queue.Queue(MOST_WAITING)
+        self._events: queue.Queue[Event | None] = queue.Queue(MAX_WAITING)
         self._begun = threading.Event()
-        self._refusal: UserError | None = None
+        self._refusal: PacelineError | None = None
         self._failure = ""  # why the sink gets no more events
         self._lags = False  # so nobody waits for it any more
         self._reported = False
@@ -126,7 +126,7 @@ class Beside(Follower):
         try:
             self._events.put_nowait(copy.deepcopy(event))  # the sink may change its own copy
         except queue.Full:
-            self._failure = self._failure or f"it is {MOST_WAITING:,} events behind"
+            self._failure = self._failure or f"it is {MAX_WAITING:,} events behind"
             self._lags = True
         self._report_failure()
 
@@ -153,7 +153,7 @@ class Beside(Follower):
                 f"--sink {self._name}: {self._failure}; it is told nothing more of this run, which does not need it"
             )
 
-    def _live(self, make: Callable[[], Sink]) -> None:
+    def _live(self, make: Callable[[], Logger]) -> None:
         sink = self._made(make)
         self._begun.set()
         if sink is None:
@@ -170,17 +170,17 @@ class Beside(Follower):
         except BaseException as problem:
             self._failure = self._failure or _in_a_line(problem)
 
-    def _made(self, make: Callable[[], Sink]) -> Sink | None:
+    def _made(self, make: Callable[[], Logger]) -> Logger | None:
         try:
             sink = make()
-        except UserError as problem:
-            self._refusal = UserError(f"--sink {self._name}: {problem}")
+        except PacelineError as problem:
+            self._refusal = PacelineError(f"--sink {self._name}: {problem}")
         except BaseException as problem:
-            self._refusal = UserError(f"--sink {self._name}: it cannot be begun ({_in_a_line(problem)}).")
+            self._refusal = PacelineError(f"--sink {self._name}: it cannot be begun ({_in_a_line(problem)}).")
         else:
             if all(callable(getattr(sink, method, None)) for method in ("write", "close")):
                 return sink
-            self._refusal = UserError(
+            self._refusal = PacelineError(
                 f"--sink {self._name}: what it made, a {type(sink).__name__}, lacks write(event) or close()."
             )
         return None

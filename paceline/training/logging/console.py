@@ -15,24 +15,24 @@ from types import TracebackType
 from typing import TextIO
 
 from paceline._utils.formatting import (
-    byte_size,
-    captured_late,
-    compiled_again,
-    duration,
-    flop_rate,
-    leading_metrics,
-    left_open,
-    metric_label,
-    metric_text,
-    quantity,
-    warm_up_text,
+    format_approximation_warning,
+    format_bytes,
+    format_duration,
+    format_flop_rate,
+    format_late_capture_warning,
+    format_metric,
+    format_metric_name,
+    format_quantity,
+    format_recompile_warning,
+    format_warm_up,
+    select_leading_metrics,
 )
 from paceline._utils.reporter import Reporter
-from paceline._utils.text import printable
-from paceline.config.run import Controls
-from paceline.training.logging.callbacks import Event, Facts, Follower
+from paceline._utils.text import escape_control_characters
+from paceline.config.run import RunOptions
+from paceline.training.logging.callbacks import Callback, Event, RunInfo
 from paceline.training.logging.events import metrics_of
-from paceline.training.logging.live_line import LiveLine, Now
+from paceline.training.logging.live_line import LiveLine, RunStatus
 
 # A share of time spent waiting for input above this is worth a line of advice.
 SLOW_INPUT = 0.05
@@ -41,10 +41,10 @@ SLOW_REPORTS = 2
 # Where an epoch takes a few steps, a line for each checkpoint would hide all others.
 SECONDS_BETWEEN_CHECKPOINT_LINES = 10.0
 # Fields of a train event that deserve one warning: what should not have happened once the clock ran.
-WARN_ONCE = {"recompilations": compiled_again, "late_captures": captured_late}
+WARN_ONCE = {"recompilations": format_recompile_warning, "late_captures": format_late_capture_warning}
 
 
-def open_console(controls: Controls, rank: int) -> Console:
+def open_console(controls: RunOptions, rank: int) -> Console:
     """The console of a run; with --json beside the events, on stderr."""
     # Where both are one terminal, a line that is drawn again would run into the events.
     plain = rank > 0 or (controls.json and sys.stdout.isatty())
@@ -76,7 +76,7 @@ class Console(Reporter):
         self._advised = False
         self.input_rate = ""  # what cores bring and the step takes, where it is known
         self._checkpoint_shown = -math.inf
-        self._now = Now(what="preparing", total=total_steps)
+        self._now = RunStatus(what="preparing", total=total_steps)
         if terminal is None:
             terminal = self._out.isatty() and os.environ.get("TERM") != "dumb"
         live = terminal and not quiet
@@ -100,7 +100,7 @@ class Console(Reporter):
 
     def warning(self, text: str, style: str = "") -> None:
         """Print a permanent line, on a quiet console too: a warning, or the end."""
-        text = printable(text)  # names of files and classes are other people's
+        text = escape_control_characters(text)  # names of files and classes are other people's
         if self._live:
             self._live.print(text, style)
         else:
@@ -127,9 +127,9 @@ class Console(Reporter):
         """Count so many more units of the activity."""
         self._now.done = min(self._now.of, self._now.done + count)
 
-    def stopping(self, asked: Callable[[], bool]) -> None:
-        """`asked` returns, whenever the line is drawn, whether a stop was requested: a slow step continues to its end."""
-        self._now.stopping = asked
+    def stopping(self, requested: Callable[[], bool]) -> None:
+        """`requested` returns, whenever the line is drawn, whether a stop was requested: a slow step continues to its end."""
+        self._now.stopping = requested
 
     def stepped(self, step: int) -> None:
         """`step` optimiser steps were sent to the device. Called after every one, so it only stores numbers."""
@@ -157,8 +157,8 @@ class Console(Reporter):
         flop_per_second, peak_memory  of all ranks; bytes of the one that has held most; 0 = not known
         """
         now = self._now
-        costs = [flop_rate(flop_per_second)] if flop_per_second else []
-        costs += [byte_size(peak_memory)] if peak_memory else []
+        costs = [format_flop_rate(flop_per_second)] if flop_per_second else []
+        costs += [format_bytes(peak_memory)] if peak_memory else []
         wait = f"data wait {100 * data_wait:.0f} %"
         if self._live:
             now.step, now.loss, now.images_per_second = step, f"loss {loss:.4f}", images_per_second
@@ -173,10 +173,10 @@ class Console(Reporter):
                 f"epoch {epoch:.2f}",
                 f"loss {loss:.4f}",
                 f"lr {lr:.4g}",
-                f"{quantity(images_per_second)} images/s",
+                f"{format_quantity(images_per_second)} images/s",
                 *costs,
                 wait,
-                f"ETA {duration(eta_seconds)}",
+                f"ETA {format_duration(eta_seconds)}",
             ]
             self.line("  ".join(parts))
         self._advise(data_wait)
@@ -184,13 +184,11 @@ class Console(Reporter):
     def evaluation(self, step: int, epoch: float, metrics: Mapping[str, float], seconds: float, best: bool = False) -> None:
         """Show a finished evaluation: its metrics (fractions), how long it took, whether it is the best so far."""
         self._metrics = "  ".join(
-            f"{metric_label(name)} {metric_text(name, metrics[name])}" for name in leading_metrics(metrics)
+            f"{format_metric_name(name)} {format_metric(name, metrics[name])}" for name in select_leading_metrics(metrics)
         )
         target = f"  (target {self._target})" if self._target else ""
-        best = best and any(metrics[name] > 0 for name in leading_metrics(metrics))  # 0.0 is the best of nothing
-        line = (
-            f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {duration(seconds)}{'  (best)' if best else ''}"
-        )
+        best = best and any(metrics[name] > 0 for name in select_leading_metrics(metrics))  # 0.0 is the best of nothing
+        line = f"step {step:,}  epoch {epoch:.2f}  {self._metrics}{target}  in {format_duration(seconds)}{'  (best)' if best else ''}"
         self.line(line, style="bold")
 
     def note_checkpoint(self, step: int, name: str) -> None:
@@ -216,10 +214,10 @@ class Console(Reporter):
             )
 
 
-class OnConsole(Follower):
+class ConsoleCallback(Callback):
     """Shows a run's events on the console."""
 
-    def __init__(self, console: Console, facts: Facts) -> None:
+    def __init__(self, console: Console, facts: RunInfo) -> None:
         self._console, self._facts = console, facts
         self._warned: set[str] = set()  # kinds of warnings that were shown
         console.plan(facts.total_steps, target=facts.target, global_batch=facts.global_batch)
@@ -258,7 +256,7 @@ class OnConsole(Follower):
         if event["event"] == "checkpoint":
             self._console.note_checkpoint(event["step"], event["name"])
         elif event["event"] == "warm_up":
-            self._console.line(warm_up_text(event))
+            self._console.line(format_warm_up(event))
         elif event["event"] == "resume":
             world, after = event["world"], event.get("after", "").replace("_", " ")
             given_more = f": it had ended ({after}), and was given more" if after else ""
@@ -270,8 +268,8 @@ class OnConsole(Follower):
         self._console.warning(f"{event['status'].replace('_', ' ')}: {event['reason']}")
         ends = {name: ends for name, ends in event.get("intervals", {}).items() if ends[1] > 0}
         if shown := [
-            f"{metric_label(name)} {metric_text(name, ends[name][0])} to {metric_text(name, ends[name][1])}"
-            for name in leading_metrics(ends)
+            f"{format_metric_name(name)} {format_metric(name, ends[name][0])} to {format_metric(name, ends[name][1])}"
+            for name in select_leading_metrics(ends)
         ]:
             self._console.line(f"step {event['intervals_step']:,}: 95 % of such sets of photos have {', '.join(shown)}")
         if discarded := event["discarded_steps"]:
@@ -283,4 +281,4 @@ class OnConsole(Follower):
         for name, count in approximated.items():
             if count and name not in self._warned:
                 self._warned.add(name)
-                self._console.warning(left_open(name, count, step))
+                self._console.warning(format_approximation_warning(name, count, step))

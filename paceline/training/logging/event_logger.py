@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from paceline.training.logging.callbacks import Event, Facts, Follower
-from paceline.training.logging.console import Console, OnConsole
+from paceline.training.logging.callbacks import Callback, Event, RunInfo
+from paceline.training.logging.console import Console, ConsoleCallback
 from paceline.training.logging.events import (
     EndEvent,
     EvalEvent,
@@ -24,7 +24,7 @@ from paceline.training.logging.mllog import BenchmarkLog
 from paceline.training.logging.trackers import Maker
 
 
-class Printed(Follower):
+class JsonEventPrinter(Callback):
     """--json: every event on stdout, one JSON object a line."""
 
     def write(self, event: Event) -> None:
@@ -32,7 +32,7 @@ class Printed(Follower):
         print(one_line(plain(event)), flush=True)
 
 
-class Recorder:
+class EventLogger:
     """Records a run in every log.
 
     folder       the run's folder; None on ranks that record nothing
@@ -41,13 +41,13 @@ class Recorder:
     resumed_at   step of the checkpoint that the run resumes from; None for a fresh run
     evaluated    whether the result of that step's evaluation is known, if one is due; otherwise it is made again
     init_began   when this process began to build the run, seconds since 1970
-    Raises UserError where a sink cannot be made, or a file cannot be written.
+    Raises PacelineError where a sink cannot be made, or a file cannot be written.
     """
 
     def __init__(
         self,
         folder: Path | None,
-        facts: Facts,
+        facts: RunInfo,
         console: Console,
         *,
         sinks: Sequence[Maker] = (),
@@ -59,7 +59,7 @@ class Recorder:
         self._facts = facts
         self._console = console
         self._events: EventLog | None = None
-        self._sinks: list[Follower] = []
+        self._sinks: list[Callback] = []
         self._ended = False
         if folder is None:
             return
@@ -71,8 +71,8 @@ class Recorder:
                 console.warning(line)
             # A run that was killed before its first checkpoint starts over, and what it logged goes.
             self._events.truncate_after(-1 if resumed_at is None else resumed_at)
-            self._sinks += [Printed()] if json else []
-            self._sinks.append(OnConsole(console, facts))
+            self._sinks += [JsonEventPrinter()] if json else []
+            self._sinks.append(ConsoleCallback(console, facts))
             self._sinks.append(BenchmarkLog(folder, facts, console, resumed_at, evaluated, init_began))
         except BaseException:
             self.close()
@@ -88,10 +88,10 @@ class Recorder:
         if self._events is not None:
             self._console.doing(what, of)
 
-    def stopping(self, asked: Callable[[], bool]) -> None:
-        """`asked` returns whether a stop was requested, for the live line."""
+    def stopping(self, requested: Callable[[], bool]) -> None:
+        """`requested` returns whether a stop was requested, for the live line."""
         if self._events is not None:
-            self._console.stopping(asked)
+            self._console.stopping(requested)
 
     def scored(self, images: int) -> None:
         """Count so many more images of the running evaluation, on all ranks."""

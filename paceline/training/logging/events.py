@@ -26,10 +26,10 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from paceline._utils.errors import UserError
-from paceline._utils.journal import MOST_BYTES, LineFile, name_lines
+from paceline._utils.errors import PacelineError
+from paceline._utils.journal import MAX_BYTES, LineWriter, name_lines
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.safe_read import parse, read_entry
+from paceline._utils.safe_read import parse_json, read_entry
 
 # Fields whose entries stand in the event under their own names -> those that are always there.
 _SPREAD = {"losses": {"loss": "number"}, "metrics": {}}
@@ -195,12 +195,12 @@ class EventLog:
     """Appends events to a file such as RUN/events.jsonl. One process writes it: rank 0."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = LineFile(path)
+        self._lines = LineWriter(path)
 
     def write(self, event: str, *, step: int, epoch: float, seconds: float, **facts: Any) -> dict[str, Any]:
         """Append one event and return it as written. Facts are numbers, strings, lists or dicts of these, or None.
 
-        Raises ValueError where it does not follow SCHEMA, UserError where the file cannot be written.
+        Raises ValueError where it does not follow SCHEMA, PacelineError where the file cannot be written.
         """
         record = plain({"event": event, "step": step, "epoch": epoch, "seconds": seconds, **facts})
         if problems := schema_problems(record):
@@ -211,10 +211,10 @@ class EventLog:
     def damage(self) -> list[str]:
         """Damage of the file when it was opened, in lines for people; [] for none."""
         damaged = [number for number, line in enumerate(self._lines.lines(), start=1) if _parsed(line) is None]
-        found = [_damage_text(self._lines.path, damaged)] if damaged else []
+        results = [_damage_text(self._lines.path, damaged)] if damaged else []
         if self._lines.torn:
-            found.append(f"{self._lines.path}: its last line had no end and is cut; the run may have been killed there")
-        return found
+            results.append(f"{self._lines.path}: its last line had no end and is cut; the run may have been killed there")
+        return results
 
     def truncate_after(self, step: int) -> int:
         """Cut what a run resumed after `step` will do again, every `end`, and damaged lines; -> how many. The rewrite is atomic."""
@@ -229,14 +229,14 @@ class EventLog:
 def read_events(path: Path, reporter: Reporter = SILENT) -> list[dict[str, Any]]:
     """Every whole event of the file, in order; [] where there is no file.
 
-    Damaged lines are left out with a warning; a last line torn by a kill without one. Raises UserError where it cannot be read.
+    Damaged lines are left out with a warning; a last line torn by a kill without one. Raises PacelineError where it cannot be read.
     """
     try:
-        lines = read_entry(path, MOST_BYTES).decode("utf-8", "replace").split("\n")
+        lines = read_entry(path, MAX_BYTES).decode("utf-8", "replace").split("\n")
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise UserError(
+        raise PacelineError(
             f"{path}: cannot be read ({error.strerror}). Move it away, and give the same command again."
         ) from None
     records = [_parsed(line) for line in lines]
@@ -343,11 +343,11 @@ def _with_crc(text: str) -> str:
 
 def _parsed(line: str) -> dict[str, Any] | None:
     """The event of a line, without its CRC; None for a line that is not as it was written."""
-    found = _CHECKED.fullmatch(line)
-    if found is None or zlib.crc32(f"{found[1]}}}".encode(errors="surrogateescape")) != int(found[2], 16):
+    result = _CHECKED.fullmatch(line)
+    if result is None or zlib.crc32(f"{result[1]}}}".encode(errors="surrogateescape")) != int(result[2], 16):
         return None
     try:
-        record = parse(f"{found[1]}}}")
+        record = parse_json(f"{result[1]}}}")
     except ValueError:
         return None
     return record if isinstance(record, dict) and not schema_problems(record) else None

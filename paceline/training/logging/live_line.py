@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from paceline._utils.formatting import duration, quantity
-from paceline._utils.text import printable
+from paceline._utils.formatting import format_duration, format_quantity
+from paceline._utils.text import escape_control_characters
 from paceline._utils.threads import Thread
 
 REDRAW_SECONDS = 1.0
@@ -24,7 +24,7 @@ SLOW_STEP = 1.0
 
 
 @dataclass
-class Now:
+class RunStatus:
     """The state of the run. Times are of time.monotonic()."""
 
     what: str = ""  # the activity, where it is not training: "preparing", "first step", "evaluating"
@@ -48,7 +48,7 @@ class Now:
         self.what, self.since, self.done, self.of = what, clock, 0, of
 
 
-def parts(now: Now, clock: float) -> list[str]:
+def parts(now: RunStatus, clock: float) -> list[str]:
     """The texts of the line at the time `clock`, most important first."""
     here = f"step {now.step:,}/{now.total:,}" if now.total else ""
     for_seconds = max(0.0, clock - now.since)
@@ -63,12 +63,12 @@ def parts(now: Now, clock: float) -> list[str]:
     if now.stopping():
         return ["stopping after this step", here + f" ({for_seconds:.0f} s)"]
     slow = f" ({for_seconds:.0f} s)" if for_seconds >= SLOW_STEP else ""
-    known = [f"ETA {duration(left) if left >= 1 else '1 s'}"] if each else []
+    known = [f"ETA {format_duration(left) if left >= 1 else '1 s'}"] if each else []
     return [
         *known,
         here + slow,
         *([now.loss] if now.loss else []),
-        *([f"{quantity(rate)} images/s"] if rate else []),
+        *([f"{format_quantity(rate)} images/s"] if rate else []),
         *now.more,
     ]
 
@@ -87,7 +87,7 @@ def fitted(texts: Sequence[str], width: int) -> str:
 class LiveLine:
     """The line on `out`, through rich, and permanent lines above it."""
 
-    def __init__(self, out: TextIO, now: Now, *, redirect_stdout: bool) -> None:
+    def __init__(self, out: TextIO, now: RunStatus, *, redirect_stdout: bool) -> None:
         # Here and not above: a run whose output goes to a file never needs rich.
         from rich.console import Console as RichConsole
         from rich.live import Live
@@ -124,7 +124,7 @@ class LiveLine:
                 return
             width = self._console.width - 1  # a full line would wrap on some terminals
             bar = self._console.width >= BAR_FROM_COLUMNS and bool(self.now.total)
-            text = printable(fitted(parts(self.now, time.monotonic()), width - (BAR_COLUMNS + 1) * bar))
+            text = escape_control_characters(fitted(parts(self.now, time.monotonic()), width - (BAR_COLUMNS + 1) * bar))
             plain = Text(text, no_wrap=True, overflow="ellipsis")
             self._live.update(self._with_bar(plain) if bar else plain, refresh=True)
 

@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from paceline._utils.journal import LineFile, name_lines
+from paceline._utils.journal import LineWriter, name_lines
 from paceline._utils.reporter import Reporter
-from paceline._utils.safe_read import parse
-from paceline.config.plan import epoch_ends, epochs_done
-from paceline.training.logging.callbacks import Event, Facts, Follower
+from paceline._utils.safe_read import parse_json
+from paceline.config.plan import epochs_done, is_epoch_end
+from paceline.training.logging.callbacks import Callback, Event, RunInfo
 from paceline.training.logging.events import plain
 
 Kind = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
@@ -51,7 +51,7 @@ class MLLog:
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._lines = LineFile(path)
+        self._lines = LineWriter(path)
         lines = self._lines.lines()
         # The format has no room for a checksum: only a line that does not parse is noticed.
         damaged = [number for number, line in enumerate(lines, start=1) if _parsed(line) is None]
@@ -182,7 +182,7 @@ def _parsed(line: str) -> dict[str, Any] | None:
     if not line.startswith(PREFIX):
         return None
     try:
-        record = parse(line.removeprefix(PREFIX))
+        record = parse_json(line.removeprefix(PREFIX))
     except ValueError:
         return None
     return record if isinstance(record, dict) else None
@@ -196,13 +196,13 @@ def _key(line: str) -> str | None:
 # A run's moments as MLPerf's lines: which epoch and which block they belong to. MLLog writes the lines.
 
 
-class BenchmarkLog(Follower):
+class BenchmarkLog(Callback):
     """Writes RUN/mllog.txt. Damage of an older log is a warning; the other arguments are those of Recorder."""
 
     def __init__(
         self,
         folder: Path,
-        facts: Facts,
+        facts: RunInfo,
         reporter: Reporter,
         resumed_at: int | None,
         evaluated: bool,
@@ -232,7 +232,7 @@ class BenchmarkLog(Follower):
         self._log.run_start(train_samples=self._facts.train_images, eval_samples=self._facts.val_images)
         # A run resumed inside a block or an epoch is still in it: only what begins at `step` was cut.
         self._epoch_begun = (step, seconds)
-        epoch_begins = step == 0 or epoch_ends(step, self._facts.steps_per_epoch)
+        epoch_begins = step == 0 or is_epoch_end(step, self._facts.steps_per_epoch)
         if not self._evaluated:
             self._epoch_due = epoch_begins
             return
@@ -242,7 +242,7 @@ class BenchmarkLog(Follower):
             self._open_epoch(step, seconds)
 
     def passed(self, step: int, seconds: float) -> None:
-        if not epoch_ends(step, self._facts.steps_per_epoch):
+        if not is_epoch_end(step, self._facts.steps_per_epoch):
             return
         epoch = epochs_done(step, self._facts.steps_per_epoch)
         self._log.epoch_stop(epoch_num=epoch, step=step)

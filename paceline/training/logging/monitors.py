@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Clock:
+class TrainTimer:
     """Wall-clock seconds of the run; `before`: the seconds of its earlier processes."""
 
     def __init__(self, before: float = 0.0) -> None:
@@ -28,13 +28,13 @@ class Clock:
 
 
 @dataclass
-class Pause:
+class Stopwatch:
     """How long a pause took, once it is over."""
 
     seconds: float = 0.0
 
 
-class Interval:
+class LogInterval:
     """Throughput between two train events; evaluations are not counted as training time.
 
     flop      FLOP of a number of images with a number of pixels in all, on one rank; None where it is not known
@@ -88,9 +88,9 @@ class Interval:
         return pace
 
     @contextmanager
-    def paused(self) -> Iterator[Pause]:
+    def paused(self) -> Iterator[Stopwatch]:
         """Neither time nor compiled graphs count inside."""
-        pause, began, compiled = Pause(), time.monotonic(), self._compilations()
+        pause, began, compiled = Stopwatch(), time.monotonic(), self._compilations()
         try:
             yield pause
         finally:
@@ -102,10 +102,10 @@ class Interval:
 # A rank that takes this many times the median of all, in this many consecutive intervals, holds the others up.
 SLOW_RANK, SLOW_INTERVALS = 1.25, 3
 # A gradient norm this many times the median of the last readings is a spike; fewer readings than FEWEST give no warning.
-SPIKE, READINGS, FEWEST = 10.0, 20, 5
+SPIKE, READINGS, MIN = 10.0, 20, 5
 
 
-class Stragglers:
+class StragglerMonitor:
     """Finds the rank that the others wait for, by the time that each takes for itself. Rank 0 has one."""
 
     def __init__(self, hosts: Sequence[str] = ()) -> None:
@@ -133,7 +133,7 @@ class Stragglers:
         )
 
 
-class Spikes:
+class GradNormMonitor:
     """Finds a gradient far above those before it, the first sign of a run that is about to diverge."""
 
     def __init__(self, events: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -145,7 +145,7 @@ class Spikes:
         """-> how many times the median `norm` is, where that is a spike; else 0."""
         if not math.isfinite(norm):
             return 0.0  # an overflow of fp16, which is counted, or the run's end, whose reason says more
-        median = statistics.median(self._norms) if len(self._norms) >= FEWEST else 0.0
+        median = statistics.median(self._norms) if len(self._norms) >= MIN else 0.0
         self._norms.append(norm)
         return norm / median if median and norm >= SPIKE * median else 0.0
 
@@ -154,7 +154,7 @@ class Spikes:
 WATCHED_SECONDS, CROWDED_CORES = 20.0, 0.4
 
 
-class Neighbours:
+class ContentionMonitor:
     """Notices that other processes compute on the cores of this run's compute threads, which then wait for each other."""
 
     def __init__(self, threads: int = 0, read: Callable[[], tuple[int, float] | None] | None = None) -> None:

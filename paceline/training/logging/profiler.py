@@ -15,20 +15,20 @@ from pathlib import Path
 
 import torch
 
-from paceline._utils.atomic_write import whole
-from paceline.config.run import profile_steps
+from paceline._utils.atomic_write import atomic_writer
+from paceline.config.run import parse_profile_steps
 
 
 class Tracer:
     """A context around the loop, which calls it after every step."""
 
-    def __init__(self, asked: str, folder: Path, *, main: bool) -> None:
+    def __init__(self, requested: str, folder: Path, *, main: bool) -> None:
         """
-        asked    as Controls.profile has it; empty: nothing is recorded
+        requested  as Controls.profile has it; empty: nothing is recorded
         folder   the run's
         main     whether this is rank 0
         """
-        self.asked, self.nvtx = profile_steps(asked)  # on every rank alike
+        self.asked, self.nvtx = parse_profile_steps(requested)  # on every rank alike
         self.steps = self.asked if main or self.nvtx else range(0)
         self.file = folder / "profile" / f"steps-{self.steps.start}-{self.steps.stop}.json"
         self._window: ExitStack | None = None
@@ -74,7 +74,7 @@ class Tracer:
 
     def _write(self, profiler: torch.profiler.profile) -> None:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        with whole(self.file) as part:
+        with atomic_writer(self.file) as part:
             profiler.export_chrome_trace(str(part))
 
     def _close(self) -> None:

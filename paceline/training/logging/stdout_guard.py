@@ -23,7 +23,7 @@ _handle = ctypes.create_string_buffer(1)
 _callbacks: list[Callable[..., None]] = []  # C code holds them, so they must live
 
 
-class Lasting:
+class SafeStream:
     """A text stream whose writes do not fail; what comes after the first failure is dropped.
 
     goes_on     what happens without output, in words, for the message; "" prints none
@@ -74,19 +74,19 @@ class Lasting:
 
 
 @contextmanager
-def lasting_output() -> Iterator[Lasting]:
+def lasting_output() -> Iterator[SafeStream]:
     """Printing to stdout and stderr cannot fail inside; -> stdout, whose `goes_on` the caller may set.
 
     Inside another such block it is that block's.
     """
-    if isinstance(sys.stdout, Lasting):
+    if isinstance(sys.stdout, SafeStream):
         yield sys.stdout
         return
     _fill_closed()
     kept = sys.stdout, sys.stderr
-    out = Lasting(sys.stdout, "the command goes on without it")
+    out = SafeStream(sys.stdout, "the command goes on without it")
     # typing knows TextIO alone; whoever prints needs write and flush, and finds all else through __getattr__.
-    sys.stdout, sys.stderr = out, Lasting(sys.stderr, "")  # type: ignore[assignment]
+    sys.stdout, sys.stderr = out, SafeStream(sys.stderr, "")  # type: ignore[assignment]
     try:
         yield out
     finally:

@@ -18,55 +18,59 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.commands import to_install
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.commands import install_command
+from paceline._utils.errors import PacelineError
 from paceline._utils.names import flatten
 from paceline._utils.reporter import Reporter
-from paceline._utils.safe_read import parse, read_entry
-from paceline._utils.user_code import from_file, is_in_file
-from paceline.config.run import MOST_BYTES, Controls, read_run
-from paceline.training.logging.callbacks import Beside, Event, Follower, Sink
+from paceline._utils.safe_read import parse_json, read_entry
+from paceline._utils.user_code import is_in_file, load_from_file
+from paceline.config.run import MAX_BYTES, RunOptions, read_run
+from paceline.training.logging.callbacks import AsyncLogger, Callback, Event, Logger
 from paceline.training.logging.events import numbers_of
 
 # (the run's folder with its run.json, the step that a resumed run starts from or None, reporter) -> Follower
-Maker = Callable[[Path, int | None, Reporter], Follower]
+Maker = Callable[[Path, int | None, Reporter], Callback]
 # --sink NAME: the package that it needs, which is an extra of the same name.
 TRACKERS = ("wandb", "mlflow")
 # MLflow's words for a run's end; an interrupted run may resume, and is RUNNING again then.
 ENDS = {"interrupted": "KILLED", "failed": "FAILED"}
 # Parameters that MLflow takes at once, and characters of one.
-MOST_PARAMS, MOST_LETTERS = 100, 500
+MAX_PARAMS, MAX_LETTERS = 100, 500
 
 
-def makers(controls: Controls, given: Collection[str] = ()) -> list[Maker]:
+def makers(controls: RunOptions, given: Collection[str] = ()) -> list[Maker]:
     """What makes the sinks that the command names, those that may refuse first.
 
     given   the controls that the user named: TensorBoard, which is on by default, may be absent where nobody asked for it
-    Raises UserError for an unknown name, a package that is not installed, a Python file without such a function.
+    Raises PacelineError for an unknown name, a package that is not installed, a Python file without such a function.
     """
-    found: list[Maker] = []
+    results: list[Maker] = []
     for name in controls.sink:
         if controls.sink.count(name) > 1:
-            raise UserError(f"--sink {name}: named twice; it would be told everything twice.")
-        found.append(_beside(name, _tracker(name)))
+            raise PacelineError(f"--sink {name}: named twice; it would be told everything twice.")
+        results.append(_beside(name, _tracker(name)))
     if controls.tensorboard:
         if "tensorboard" in given:
             _check_installed("tensorboard", "--tensorboard")
-        found.append(_tensorboard if _is_installed("tensorboard") else _no_tensorboard)
-    return found
+        results.append(_tensorboard if _is_installed("tensorboard") else _no_tensorboard)
+    return results
 
 
-def _tracker(name: str) -> Callable[[Path, int | None], Sink]:
+def _tracker(name: str) -> Callable[[Path, int | None], Logger]:
     if name in TRACKERS:
         _check_installed(name, f"--sink {name}")
         return WeightsAndBiases if name == "wandb" else MLflow
     if not is_in_file(name):
-        raise UserError(f"--sink {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name")
-    make: Any = from_file(name, "sink")
+        raise PacelineError(
+            f"--sink {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name"
+        )
+    make: Any = load_from_file(name, "sink")
     if callable(make):
         return make  # pyright: ignore[reportReturnType]: its result is checked when it is made
-    raise UserError(f"--sink {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink.")
+    raise PacelineError(
+        f"--sink {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink."
+    )
 
 
 def _is_installed(name: str) -> bool:
@@ -76,29 +80,29 @@ def _is_installed(name: str) -> bool:
 
 def _check_installed(name: str, flag: str) -> None:
     if not _is_installed(name):
-        raise UserError(f"{flag}: the package {name} is not installed: {to_install(name)}")
+        raise PacelineError(f"{flag}: the package {name} is not installed: {install_command(name)}")
 
 
-def _beside(name: str, make: Callable[[Path, int | None], Sink]) -> Maker:
-    return lambda run, resumed_at, reporter: Beside(name, lambda: make(run, resumed_at), reporter)
+def _beside(name: str, make: Callable[[Path, int | None], Logger]) -> Maker:
+    return lambda run, resumed_at, reporter: AsyncLogger(name, lambda: make(run, resumed_at), reporter)
 
 
-def _tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Follower:
+def _tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Callback:
     return TensorBoard(run / "tensorboard", purge_step=resumed_at)
 
 
-def _no_tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Follower:
-    reporter.line(f"no TensorBoard files, events.jsonl has the numbers: to have them, {to_install('tensorboard')}")
-    return Follower()
+def _no_tensorboard(run: Path, resumed_at: int | None, reporter: Reporter) -> Callback:
+    reporter.line(f"no TensorBoard files, events.jsonl has the numbers: to have them, {install_command('tensorboard')}")
+    return Callback()
 
 
-class Sent:
+class TrackerRun:
     """A tracker's name for a run, and the newest step of each kind that it has; kept in a small file.
 
     id   the tracker's name for this run; empty for a fresh one
     A killed run resumes at its checkpoint and takes steps again that the tracker has: those events are not new, and the tracker
     keeps its first values. A run without a checkpoint starts over, under another name.
-    Raises UserError for a file that is none of ours.
+    Raises PacelineError for a file that is none of ours.
     """
 
     def __init__(self, file: Path, resumed_at: int | None) -> None:
@@ -107,14 +111,16 @@ class Sent:
         if resumed_at is None:
             return
         try:
-            facts = parse(read_entry(file, MOST_BYTES))
+            facts = parse_json(read_entry(file, MAX_BYTES))
             self.id, self._steps = facts["id"], facts["steps"]
             if not isinstance(self.id, str) or not all(type(step) is int for step in self._steps.values()):
                 raise ValueError("not as it was written")
         except FileNotFoundError:
             return  # the tracker is new to this run
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise UserError(f"{file}: cannot be read ({problem}). Remove it, and a new one begins at this step.") from None
+            raise PacelineError(
+                f"{file}: cannot be read ({problem}). Remove it, and a new one begins at this step."
+            ) from None
 
     def is_new(self, event: Event) -> bool:
         """Whether the tracker lacks this event's step, of this kind."""
@@ -125,7 +131,7 @@ class Sent:
         self.id = run
         if event is not None:
             self._steps[event["event"]] = event["step"]
-        write_whole(self._file, json.dumps({"id": self.id, "steps": self._steps}) + "\n")
+        atomic_write(self._file, json.dumps({"id": self.id, "steps": self._steps}) + "\n")
 
 
 def config_of(run: Path) -> dict[str, Any]:
@@ -148,7 +154,7 @@ class WeightsAndBiases:
     def __init__(self, run: Path, resumed_at: int | None) -> None:
         import wandb  # pyright: ignore[reportMissingImports]
 
-        self._sent = Sent(run / "wandb.json", resumed_at)
+        self._sent = TrackerRun(run / "wandb.json", resumed_at)
         name = self._sent.id or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         self._run: Any = wandb.init(
             id=name,
@@ -186,7 +192,7 @@ class MLflow:
 
     run         the run's folder; its name is the MLflow run's
     resumed_at  the step that a resumed run starts from
-    Raises whatever mlflow raises where it cannot begin, and UserError where the server lacks the run that is resumed.
+    Raises whatever mlflow raises where it cannot begin, and PacelineError where the server lacks the run that is resumed.
     """
 
     def __init__(self, run: Path, resumed_at: int | None) -> None:
@@ -195,13 +201,13 @@ class MLflow:
         from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports]
 
         self._metric, self._tag = Metric, RunTag
-        self._sent = Sent(run / "mlflow.json", resumed_at)
+        self._sent = TrackerRun(run / "mlflow.json", resumed_at)
         self._client = MlflowClient()
         if self._sent.id:
             try:
                 self._client.update_run(self._sent.id, status="RUNNING")
             except MlflowException as problem:
-                raise UserError(
+                raise PacelineError(
                     f"{run / 'mlflow.json'} names a run that {self._client.tracking_uri} does not take "
                     f"({str(problem).splitlines()[0]}). Name its server (MLFLOW_TRACKING_URI), or remove the file."
                 ) from None
@@ -211,9 +217,9 @@ class MLflow:
             number = experiment.experiment_id if experiment else self._client.create_experiment(name)
             begun = self._client.create_run(number, run_name=run.name, tags={"paceline.run": str(run)})
             self._sent.note(begun.info.run_id)
-            params = [Param(key, str(value)[:MOST_LETTERS]) for key, value in flatten(config_of(run)).items()]
-            for first in range(0, len(params), MOST_PARAMS):
-                self._client.log_batch(self._sent.id, params=params[first : first + MOST_PARAMS])
+            params = [Param(key, str(value)[:MAX_LETTERS]) for key, value in flatten(config_of(run)).items()]
+            for first in range(0, len(params), MAX_PARAMS):
+                self._client.log_batch(self._sent.id, params=params[first : first + MAX_PARAMS])
         self._status = "FAILED"  # until it has ended well
 
     def write(self, event: Event) -> None:
@@ -237,7 +243,7 @@ class MLflow:
         self._client.log_batch(self._sent.id, metrics=metrics)
 
 
-class TensorBoard(Follower):
+class TensorBoard(Callback):
     """Writes the numbers of events into `folder`, such as RUN/tensorboard/, as train/loss, eval/top1, ... Rank 0 has one.
 
     events.jsonl holds the same numbers, so a file that cannot be written ends nothing: that is printed once.

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from paceline.config.recipe import Optim
 from paceline.training.optim import foreach
-from paceline.training.optim.base import NamedParameter, Optimiser, treated_alike
+from paceline.training.optim.base import NamedParameter, Optimizer, treated_alike
 from paceline.training.optim.sgd import zero_where
-from paceline.training.optim.step_scalars import StepNumbers, times
+from paceline.training.optim.step_scalars import StepScalars, times
 
 # Published defaults (Kingma and Ba 2015).
 SECOND_MOMENT = 0.999
 EPSILON = 1e-8
 
 
-class AdamW(Optimiser):
+class AdamW(Optimizer):
     """AdamW with torch.optim.AdamW's results; `momentum` is b1."""
 
     def __init__(self, parameters: Sequence[NamedParameter], optim: Optim) -> None:
@@ -37,26 +37,26 @@ class AdamW(Optimiser):
         parameters: list[NamedParameter],
         gradients: list[Tensor],
         own: Mapping[str, list[Tensor]],
-        numbers: StepNumbers,
-        found: Tensor | None,
+        numbers: StepScalars,
+        found_inf: Tensor | None,
     ) -> None:
-        """See `Optimiser.update`."""
+        """See `Optimizer.update`."""
         momentum, decay = self.optim.momentum, self.optim.weight_decay
         weights: list[Tensor] = [parameter.tensor for parameter in parameters]
         means, squares = own["mean"], own["square"]
         groups = treated_alike(parameters)
-        lr, taken = numbers.lr, 1.0 if found is None else 1 - found
+        lr, taken = numbers.lr, 1.0 if found_inf is None else 1 - found_inf
         self.steps += taken
         if self.fused:  # the same in torch's one kernel; a skipped step's gradients may be anything
-            for (rate, decays), places in groups.items():
-                alike = [[tensors[place] for place in places] for tensors in (weights, gradients, means, squares)]
+            for (rate, decays), indices in groups.items():
+                alike = [[tensors[index] for index in indices] for tensors in (weights, gradients, means, squares)]
                 foreach.fused_adamw_(
                     alike[0],
                     alike[1],
                     alike[2],
                     alike[3],
                     [],
-                    [self.steps] * len(places),
+                    [self.steps] * len(indices),
                     lr=times(lr, rate),
                     beta1=momentum,
                     beta2=SECOND_MOMENT,
@@ -64,13 +64,13 @@ class AdamW(Optimiser):
                     eps=EPSILON,
                     amsgrad=False,
                     maximize=False,
-                    found_inf=found,
+                    found_inf=found_inf,
                 )
             return
-        zero_where(found, gradients)
-        for (rate, decays), places in groups.items():
+        zero_where(found_inf, gradients)
+        for (rate, decays), indices in groups.items():
             if decay and decays:
-                foreach.mul_([weights[place] for place in places], 1 - lr * rate * decay * taken)
+                foreach.mul_([weights[index] for index in indices], 1 - lr * rate * decay * taken)
         keep = [1 - (1 - beta) * taken for beta in (momentum, SECOND_MOMENT)]
         foreach.mul_(means, keep[0])
         foreach.add_(means, gradients, alpha=1 - momentum)
@@ -84,8 +84,8 @@ class AdamW(Optimiser):
         foreach.div_(divisors, root)
         foreach.add_(divisors, EPSILON)
         moves = foreach.div(means, divisors)
-        for (rate, _), places in groups.items():
-            foreach.mul_([moves[place] for place in places], times(scale, rate))
+        for (rate, _), indices in groups.items():
+            foreach.mul_([moves[index] for index in indices], times(scale, rate))
         foreach.sub_(weights, moves)
 
     def state(self) -> dict[str, Tensor]:

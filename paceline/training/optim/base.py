@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from paceline.config.recipe import DecayOn, Optim
 from paceline.training.optim import foreach
 from paceline.training.optim.foreach import copy_into
-from paceline.training.optim.step_scalars import LossScaler, StepNumbers
+from paceline.training.optim.step_scalars import LossScaler, StepScalars
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 # Keeps a clipped norm's factor finite for a gradient of zeros (torch's value).
@@ -63,13 +63,13 @@ def named_parameters(
 
 def treated_alike(parameters: Sequence[NamedParameter]) -> dict[tuple[float, bool], list[int]]:
     """(Factor on the learning rate, whether it decays) -> places in `parameters` of those that have both, in order."""
-    places: dict[tuple[float, bool], list[int]] = {}
-    for place, parameter in enumerate(parameters):
-        places.setdefault((parameter.rate, parameter.decays), []).append(place)
-    return places
+    indices: dict[tuple[float, bool], list[int]] = {}
+    for index, parameter in enumerate(parameters):
+        indices.setdefault((parameter.rate, parameter.decays), []).append(index)
+    return indices
 
 
-class Optimiser(ABC):
+class Optimizer(ABC):
     """Weights, gradients and the optimiser's own tensors are float32; under autocast the weights are the master weights."""
 
     def __init__(self, parameters: Sequence[NamedParameter], optim: Optim, *own: str) -> None:
@@ -85,22 +85,22 @@ class Optimiser(ABC):
         self.fused = self.device.type == "cuda"
 
     @torch.no_grad()
-    def step(self, numbers: StepNumbers, *, scaler: LossScaler | None = None) -> None:
+    def step(self, numbers: StepScalars, *, scaler: LossScaler | None = None) -> None:
         """Update every parameter that has a gradient; the gradients serve as scratch. No host sync.
 
         scaler  divides the gradients first; a step that overflowed changes nothing but the scale
         """
-        chosen = [place for place, parameter in enumerate(self.parameters) if parameter.tensor.grad is not None]
+        chosen = [index for index, parameter in enumerate(self.parameters) if parameter.tensor.grad is not None]
         if not chosen:
             return
-        parameters = [self.parameters[place] for place in chosen]
+        parameters = [self.parameters[index] for index in chosen]
         gradients = [parameter.tensor.grad for parameter in parameters if parameter.tensor.grad is not None]
-        found = None if scaler is None else scaler.unscale(gradients)
+        found_inf = None if scaler is None else scaler.unscale(gradients)
         clip_gradients(gradients, value=self.optim.clip_value, norm=self.optim.clip_norm)
-        own = {name: [tensors[place] for place in chosen] for name, tensors in self.own.items()}
-        self.update(parameters, gradients, own, numbers, found)
-        if scaler is not None and found is not None:
-            scaler.update(found)
+        own = {name: [tensors[index] for index in chosen] for name, tensors in self.own.items()}
+        self.update(parameters, gradients, own, numbers, found_inf)
+        if scaler is not None and found_inf is not None:
+            scaler.update(found_inf)
 
     @abstractmethod
     def update(
@@ -108,13 +108,13 @@ class Optimiser(ABC):
         parameters: list[NamedParameter],
         gradients: list[Tensor],
         own: Mapping[str, list[Tensor]],
-        numbers: StepNumbers,
-        found: Tensor | None,
+        numbers: StepScalars,
+        found_inf: Tensor | None,
     ) -> None:
         """One step of those parameters that have a gradient, in place.
 
         gradients  of the global batch's mean loss, unscaled and clipped; with `own`, in the order of `parameters`
-        found      None, or a float32 scalar on the device that is 1 where the step must be skipped (the gradients are then
+        found_inf  None, or a float32 scalar on the device that is 1 where the step must be skipped (the gradients are then
                    anything)
         """
 
@@ -126,8 +126,8 @@ class Optimiser(ABC):
     def state(self) -> dict[str, Tensor]:
         """The optimiser's tensors themselves, such as "velocity.<parameter name>"."""
         return {
-            f"{name}.{parameter.name}": tensors[place]
-            for place, parameter in enumerate(self.parameters)
+            f"{name}.{parameter.name}": tensors[index]
+            for index, parameter in enumerate(self.parameters)
             for name, tensors in self.own.items()
         }
 

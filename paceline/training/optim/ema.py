@@ -19,7 +19,7 @@ from paceline.training.optim.foreach import copy_into
 from paceline.training.optim.step_scalars import Number
 
 
-class WeightAverage:
+class EMA:
     """The average of one model's floating-point state: parameters and saved buffers, without counters."""
 
     def __init__(self, model: nn.Module) -> None:

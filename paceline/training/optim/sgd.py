@@ -8,7 +8,7 @@ lr_inside_corrected  the same with m lr_t / lr_(t-1) in place of m, 1x on the fi
 LARS (You et al. 2017), as MLPerf's MXNet ResNet computes it: trust = eta ||w|| / (||g|| + d ||w|| + eps) where both norms are above
 0, else 1. It multiplies (g + d w) and with it the learning rate. Norms are float32 and, like the ratio, never leave the device.
 
-`found` is None, or a float32 scalar on the device that is 1 where the step must be skipped: the same kernels run and change nothing,
+`found_inf` is None, or a float32 scalar on the device, 1 where the step must be skipped: the same kernels run and change nothing,
 so the host never waits to learn of it.
 """
 
@@ -21,14 +21,14 @@ from torch import Tensor
 
 from paceline.config.recipe import Optim
 from paceline.training.optim import foreach
-from paceline.training.optim.base import NamedParameter, Optimiser, treated_alike
-from paceline.training.optim.step_scalars import Number, StepNumbers, times
+from paceline.training.optim.base import NamedParameter, Optimizer, treated_alike
+from paceline.training.optim.step_scalars import Number, StepScalars, times
 
 # Elements that torch's fused kernel takes at a time on a CPU; it rounds the rest differently there.
 EQUAL_BITS = 64
 
 
-class SGD(Optimiser):
+class SGD(Optimizer):
     """Momentum SGD; the torch form equals torch.optim.SGD bit for bit, its foreach or its fused kernels."""
 
     def __init__(self, parameters: Sequence[NamedParameter], optim: Optim) -> None:
@@ -41,35 +41,35 @@ class SGD(Optimiser):
         parameters: list[NamedParameter],
         gradients: list[Tensor],
         own: Mapping[str, list[Tensor]],
-        numbers: StepNumbers,
-        found: Tensor | None,
+        numbers: StepScalars,
+        found_inf: Tensor | None,
     ) -> None:
-        """See `Optimiser.update`."""
+        """See `Optimizer.update`."""
         optim = self.optim
         weights: list[Tensor] = [parameter.tensor for parameter in parameters]
         lists = weights, gradients, own["velocity"]
-        fused = [self._fuses(*tensors, numbers, found) for tensors in zip(*lists)]
+        fused = [self._fuses(*tensors, numbers, found_inf) for tensors in zip(*lists)]
 
-        def of(places: list[int]) -> list[list[Tensor]]:
-            return [[tensors[place] for place in places] for tensors in lists]
+        def of(positions: list[int]) -> list[list[Tensor]]:
+            return [[tensors[index] for index in positions] for tensors in lists]
 
-        rest = [place for place, whole in enumerate(fused) if not whole]
-        zero_where(found, of(rest)[1])
-        self._decay([parameters[place] for place in rest], *of(rest)[:2])
-        for (rate, decays), places in treated_alike(parameters).items():
+        rest = [index for index, whole in enumerate(fused) if not whole]
+        zero_where(found_inf, of(rest)[1])
+        self._decay([parameters[index] for index in rest], *of(rest)[:2])
+        for (rate, decays), indices in treated_alike(parameters).items():
             lr = times(numbers.lr, rate)
             decay = optim.weight_decay if decays else 0.0
-            outside = {"lr": lr, "momentum": optim.momentum, "nesterov": optim.nesterov, "found": found}
-            if whole := [place for place in places if fused[place]]:
+            outside = {"lr": lr, "momentum": optim.momentum, "nesterov": optim.nesterov, "found_inf": found_inf}
+            if whole := [index for index in indices if fused[index]]:
                 update_fused(*of(whole), weight_decay=decay, **outside)
-            if rest := [place for place in places if not fused[place]]:
+            if rest := [index for index in indices if not fused[index]]:
                 if optim.momentum_form == "torch":
                     update_torch(*of(rest), **outside)
                 else:
-                    update_lr_inside(*of(rest), lr=lr, momentum=numbers.momentum, found=found)
+                    update_lr_inside(*of(rest), lr=lr, momentum=numbers.momentum, found_inf=found_inf)
 
     def _fuses(
-        self, weight: Tensor, gradient: Tensor, velocity: Tensor, numbers: StepNumbers, found: Tensor | None
+        self, weight: Tensor, gradient: Tensor, velocity: Tensor, numbers: StepScalars, found_inf: Tensor | None
     ) -> bool:
         """Whether torch's one kernel takes this tensor: on a CPU only where it gives the bits that several kernels give.
 
@@ -77,7 +77,7 @@ class SGD(Optimiser):
         """
         if not self.may_fuse or self.fused or weight.device.type != "cpu":
             return self.may_fuse and self.fused
-        if found is not None or isinstance(numbers.lr, Tensor) or weight.dtype != torch.float32:
+        if found_inf is not None or isinstance(numbers.lr, Tensor) or weight.dtype != torch.float32:
             return False
         alike = same_memory_order(weight, gradient) and same_memory_order(weight, velocity)
         return weight.numel() % EQUAL_BITS == 0 and alike
@@ -132,10 +132,10 @@ def same_memory_order(left: Tensor, right: Tensor) -> bool:
     return all(a == b or size == 1 for a, b, size in zip(left.stride(), right.stride(), left.shape))
 
 
-def zero_where(found: Tensor | None, gradients: Sequence[Tensor]) -> None:
+def zero_where(found_inf: Tensor | None, gradients: Sequence[Tensor]) -> None:
     """All gradients of a step that must be skipped become zero, in place: a product would leave its NaN."""
-    if found is not None:
-        skipped = found > 0
+    if found_inf is not None:
+        skipped = found_inf > 0
         for gradient in gradients:
             gradient.masked_fill_(skipped, 0.0)
 
@@ -148,14 +148,14 @@ def update_torch(
     lr: Number,
     momentum: float,
     nesterov: bool,
-    found: Tensor | None,
+    found_inf: Tensor | None,
 ) -> None:
     """v <- m v + g; w <- w - lr v, or w - lr (g + m v) for nesterov. Changes v and w, in place."""
-    _advance(velocities, gradients, momentum, 1.0, found)
+    _advance(velocities, gradients, momentum, 1.0, found_inf)
     direction = velocities
     if nesterov:
         direction = foreach.add(gradients, velocities, alpha=momentum)
-    _move(weights, list(direction), -lr, found)
+    _move(weights, list(direction), -lr, found_inf)
 
 
 def update_fused(
@@ -167,7 +167,7 @@ def update_fused(
     momentum: float,
     nesterov: bool,
     weight_decay: float,
-    found: Tensor | None,
+    found_inf: Tensor | None,
 ) -> None:
     """The decay and `update_torch` in torch's one kernel; a skipped step's gradients may be anything."""
     foreach.fused_sgd_(
@@ -181,7 +181,7 @@ def update_fused(
         nesterov=nesterov,
         maximize=False,
         is_first_step=False,  # the velocities exist from the start, as zeros
-        found_inf=found,
+        found_inf=found_inf,
     )
 
 
@@ -192,28 +192,28 @@ def update_lr_inside(
     *,
     lr: Number,
     momentum: Number,
-    found: Tensor | None,
+    found_inf: Tensor | None,
 ) -> None:
     """v <- m v - lr g; w <- w + v. Changes v and w, in place."""
-    _advance(velocities, gradients, momentum, -lr, found)
-    _move(weights, velocities, 1.0, found)
+    _advance(velocities, gradients, momentum, -lr, found_inf)
+    _move(weights, velocities, 1.0, found_inf)
 
 
 def _advance(
-    velocities: list[Tensor], gradients: list[Tensor], momentum: Number, factor: Number, found: Tensor | None
+    velocities: list[Tensor], gradients: list[Tensor], momentum: Number, factor: Number, found_inf: Tensor | None
 ) -> None:
     """v <- m v + factor * g; a skipped step, whose gradients are zero before decay, keeps v."""
-    if found is not None:
+    if found_inf is not None:
         # m where the step is taken, 1 where it is skipped; decay has put weights into the zeroed gradients: take them out.
-        momentum = torch.where(found > 0, 1.0, momentum)
-        foreach.mul_(gradients, 1 - found)
+        momentum = torch.where(found_inf > 0, 1.0, momentum)
+        foreach.mul_(gradients, 1 - found_inf)
     foreach.mul_(velocities, momentum)
     _add(velocities, gradients, factor)
 
 
-def _move(weights: list[Tensor], directions: list[Tensor], factor: Number, found: Tensor | None) -> None:
+def _move(weights: list[Tensor], directions: list[Tensor], factor: Number, found_inf: Tensor | None) -> None:
     """w <- w + factor * direction; a skipped step keeps w."""
-    _add(weights, directions, factor if found is None else factor * (1 - found))
+    _add(weights, directions, factor if found_inf is None else factor * (1 - found_inf))
 
 
 def _add(tensors: list[Tensor], others: list[Tensor], factor: Number) -> None:

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from paceline.config.plan import Rates
+from paceline.config.plan import StepRates
 from paceline.config.recipe import Optim
 from paceline.training.optim import foreach
 from paceline.training.optim.foreach import copy_into
@@ -29,7 +29,7 @@ BACKOFF = 0.5
 GROWTH_INTERVAL = 2000
 
 
-class StepNumbers:
+class StepScalars:
     """Learning rate, momentum and the weight average's share of one step."""
 
     lr: Number
@@ -48,9 +48,9 @@ class StepNumbers:
         if not is_cpu if tensors is None else tensors:
             self._tensors = {name: torch.zeros((), dtype=torch.float32, device=device) for name in changing}
         self._written = dict.fromkeys(self._tensors, 0.0)
-        self.write(Rates(0.0, 0.0))
+        self.write(StepRates(0.0, 0.0))
 
-    def write(self, rates: Rates) -> None:
+    def write(self, rates: StepRates) -> None:
         """Set the numbers of the next step, before it and outside of its recording. No host sync.
 
         On a device each number that changed is the argument of one small kernel, sent to the current stream: no host memory
@@ -65,7 +65,7 @@ class StepNumbers:
                 tensor.fill_(number)
 
 
-def momentum_at(optim: Optim, rates: Rates) -> float:
+def momentum_at(optim: Optim, rates: StepRates) -> float:
     """Factor of the velocity: the recipe's momentum, times lr / previous lr in the corrected form (training/optim/sgd.py)."""
     if optim.momentum_form == "lr_inside_corrected" and rates.previous_lr:
         return optim.momentum * (rates.lr / rates.previous_lr)
@@ -107,13 +107,13 @@ class LossScaler:
 
         Call it when the gradients of all ranks are summed: then every rank gets the same answer.
         """
-        found = torch.zeros((), device=self.current.device)
-        foreach.unscale_(list(gradients), found, self.current.reciprocal())
-        return found
+        found_inf = torch.zeros((), device=self.current.device)
+        foreach.unscale_(list(gradients), found_inf, self.current.reciprocal())
+        return found_inf
 
-    def update(self, found: Tensor) -> None:
+    def update(self, found_inf: Tensor) -> None:
         """After the step: count a skipped one and move a dynamic scale."""
-        bad = found > 0
+        bad = found_inf > 0
         self.skipped += bad
         if self.kind == "static":
             return

@@ -14,25 +14,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from paceline._utils.atomic_write import sweep, write_whole
-from paceline._utils.commands import shown
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_write, remove_stale_parts
+from paceline._utils.commands import format_path
+from paceline._utils.errors import PacelineError
 from paceline._utils.journal import lock
-from paceline._utils.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, numbered
+from paceline._utils.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STOP_FILE, check_entries, next_numbered_folder
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
-from paceline.config.run import MOST_BYTES, Controls, Run, RunRecord
+from paceline.config.run import MAX_BYTES, RunOptions, RunRecord, RunSpec
 from paceline.data.storage.bucket_folder import BucketFolder
-from paceline.distributed.comm.collectives import from_main
-from paceline.distributed.comm.world import World
+from paceline.distributed.comm.collectives import broadcast_from_main
+from paceline.distributed.comm.world import DistContext
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import check_space, list_steps, step_name
-from paceline.training.checkpoint.write import bytes_of
+from paceline.training.checkpoint.write import count_tensor_bytes
 from paceline.training.previous_run import FinishedError, SavedRun, stand_of
 from paceline.training.request import Request
-from paceline.training.resume import Start
-from paceline.training.run_dir.remote import Mirrored, download_step, open_mirror
-from paceline.training.run_dir.sync import Mirror, in_words
+from paceline.training.resume import ResumePoint
+from paceline.training.run_dir.remote import RemoteRunFolder, download_step, open_remote_folder
+from paceline.training.run_dir.sync import FolderSync, format_sync
 from paceline.training.state import State
 
 
@@ -44,37 +44,37 @@ class RunFolder:
     saved: SavedRun  # run.json of the run that is resumed
     is_main: bool
     ended: str = ""  # status with which the resumed run had ended; empty where it had not
-    mirrored: Mirrored | None = None  # --mirror, on rank 0
+    mirrored: RemoteRunFolder | None = None  # --mirror, on rank 0
     is_fresh: bool = False  # this command made or copied everything in it, and nothing was trained
 
     def check_space(self, state: State, keep: int) -> None:
-        """Raises UserError, naming the folder, where the checkpoints that will be kept do not fit."""
+        """Raises PacelineError, naming the folder, where the checkpoints that will be kept do not fit."""
         if self.is_main:
-            tensors = [*state.model.state_dict().values(), *state.optimiser.state().values()]
+            tensors = [*state.model.state_dict().values(), *state.optimizer.state().values()]
             # Kept ones, the best, and the one being written.
-            check_space(self.path, bytes_of(tensors) * (keep + 2))
+            check_space(self.path, count_tensor_bytes(tensors) * (keep + 2))
 
-    def write(self, run: Run) -> None:
+    def write(self, run: RunSpec) -> None:
         """Write run.json, whole or not at all; a resumed run keeps its first one beside it."""
         if not self.is_main:
             return
         file, first = self.path / "run.json", self.path / "run-first.json"
         self.is_fresh = False
         if self.saved.facts is not None and not first.exists():
-            write_whole(first, read_entry(file, MOST_BYTES), sync=True)
-        write_whole(file, run.record().to_json(), sync=True)
+            atomic_write(first, read_entry(file, MAX_BYTES), sync=True)
+        atomic_write(file, run.record().to_json(), sync=True)
 
     @contextmanager
-    def begin(self, run: Run, reporter: Reporter) -> Iterator[Mirror | None]:
+    def begin(self, run: RunSpec, reporter: Reporter) -> Iterator[FolderSync | None]:
         """Write run.json; -> the mirror of --mirror, on rank 0. When the block ends it catches up, and the result is reported.
 
-        Raises UserError where the bucket takes no objects.
+        Raises PacelineError where the bucket takes no objects.
         """
         if self.mirrored is None:
             self.write(run)
             yield None
             return
-        mirror = Mirror(self.mirrored, self.path, name=run.name, keep_every=run.controls.keep_every)
+        mirror = FolderSync(self.mirrored, self.path, name=run.name, keep_every=run.controls.keep_every)
         try:
             self.write(run)
             mirror.wake()
@@ -85,11 +85,11 @@ class RunFolder:
             mirror.close()
             raise
         facts = mirror.close()
-        (reporter.warning if "missing" in facts else reporter.line)(in_words(facts))
+        (reporter.warning if "missing" in facts else reporter.line)(format_sync(facts))
 
     @contextmanager
     def writer(
-        self, controls: Controls, start: Start, mirror: Mirror | None, reporter: Reporter
+        self, controls: RunOptions, start: ResumePoint, mirror: FolderSync | None, reporter: Reporter
     ) -> Iterator[CheckpointWriter | None]:
         """The background writer of checkpoints, on rank 0; links and deletions that a kill left undone are done first.
 
@@ -111,10 +111,10 @@ class RunFolder:
 
 
 @contextmanager
-def open_run_folder(request: Request, world: World, reporter: Reporter = SILENT) -> Iterator[RunFolder]:
+def open_run_folder(request: Request, world: DistContext, reporter: Reporter = SILENT) -> Iterator[RunFolder]:
     """Decide on rank 0 where the run lives and whether it resumes; all ranks get the same answer.
 
-    Raises UserError for a folder that is finished, in use, not ours, or not writable, and for a --mirror that is not.
+    Raises PacelineError for a folder that is finished, in use, not ours, or not writable, and for a --mirror that is not.
     """
     name, recipe, controls = request.name, request.recipe, request.controls
     answer, lock, made, ended, mirrored, was_there = None, None, None, "", None, False
@@ -122,27 +122,27 @@ def open_run_folder(request: Request, world: World, reporter: Reporter = SILENT)
         path, made = _choose(name, controls.out)
         lock = _lock(path, reporter)
         for folder in (path, path / PREDICTIONS):
-            sweep(folder)
+            remove_stale_parts(folder)
         try:
             saved, was_there = None, (path / "run.json").exists()
             if controls.mirror:
-                mirrored = open_mirror(controls.mirror, path, reporter)
+                mirrored = open_remote_folder(controls.mirror, path, reporter)
             if (path / "run.json").exists():
                 saved, ended = stand_of(path, name, recipe, controls, request.given, repeats=request.repeats)
-        except UserError as refused:
+        except PacelineError as refused:
             if not was_there and not isinstance(refused, FinishedError):
                 _empty(path, made)
             lock.close()
             raise
         step = max(list_steps(path / CHECKPOINTS), default=-1) if controls.mirror else -1
         answer = json.dumps({"path": str(path), "saved": saved and saved.as_dict(), "ended": ended, "step": step})
-    facts = json.loads(from_main(world, answer, "run-folder"))
+    facts = json.loads(broadcast_from_main(world, answer, "run-folder"))
     path = Path(facts["path"])
     folder = RunFolder(
         path, SavedRun(path, facts["saved"] and RunRecord(**facts["saved"])), world.is_main, facts["ended"], mirrored
     )
     folder.is_fresh = world.is_main and not was_there
-    reporter.line(f"run: {shown(path)}")
+    reporter.line(f"run: {format_path(path)}")
     if controls.mirror:
         if world.local_rank == 0 and not world.is_main and facts["step"] >= 0:
             _download_here(controls.mirror, path / CHECKPOINTS, facts["step"])
@@ -190,7 +190,7 @@ def _download_here(url: str, checkpoints: Path, step: int) -> None:
         checkpoints.mkdir(parents=True, exist_ok=True)
         download_step(BucketFolder(url), step, checkpoints)
     except OSError as problem:
-        raise UserError(f"--mirror {url}: {problem.strerror or problem}") from None
+        raise PacelineError(f"--mirror {url}: {problem.strerror or problem}") from None
 
 
 def nearest_folder(out: str) -> Path:
@@ -205,19 +205,21 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
     try:
         str(path).encode()
     except UnicodeEncodeError:
-        raise UserError(
+        raise PacelineError(
             f"{path}: its name is no UTF-8, and TensorBoard writes into no such folder. Choose another one with --out."
         ) from None
     if not out:
-        path = numbered(name)
+        path = next_numbered_folder(name)
         return path, _make(path, str(path))
     if os.path.lexists(path / "run.json"):
         check_entries(path)
         if (path / STOP_FILE).is_dir():
-            raise UserError(f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it.")
+            raise PacelineError(
+                f"{path / STOP_FILE}: a folder; only a file of this name stops a run. Remove it or rename it."
+            )
         return path, None
     if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
-        raise UserError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
+        raise PacelineError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
     check_entries(path)
     return path, _make(path, f"--out {out}")
 
@@ -231,7 +233,7 @@ def _make(path: Path, what: str) -> Path | None:
         probe.write_bytes(b"paceline")
         probe.unlink()
     except OSError as problem:
-        raise UserError(f"{what}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+        raise PacelineError(f"{what}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
     return made
 
 
@@ -243,8 +245,8 @@ def _lock(path: Path, reporter: Reporter) -> IO[bytes]:
     try:
         return os.fdopen(lock(path / ".lock", no_locks=lambda: reporter.warning(no_locks)), "rb+", buffering=0)
     except BlockingIOError:
-        raise UserError(
+        raise PacelineError(
             f"{path}: another process is training in this folder. Wait for it, or choose another --out."
         ) from None
     except OSError as problem:
-        raise UserError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+        raise PacelineError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None

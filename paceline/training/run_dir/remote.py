@@ -18,25 +18,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.atomic_write import sync_folder, write_whole
-from paceline._utils.errors import CheckpointError, UserError
+from paceline._utils.atomic_write import atomic_write, sync_folder
+from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline._utils.reporter import Reporter
 from paceline._utils.safe_read import read_entry
 from paceline.data.storage.bucket_folder import BucketFolder
-from paceline.training.checkpoint.layout import BEST, INDEX, list_steps, step_name, step_of
+from paceline.training.checkpoint.layout import BEST, INDEX, list_steps, parse_step, step_name
 from paceline.training.checkpoint.read import check_file, read_index
-from paceline.training.checkpoint.write import remove
+from paceline.training.checkpoint.write import delete_path
 
 EVENTS = "events.jsonl"
 # Beside checkpoints and events; run.json is first, so that the rest of a killed download is known for a run of ours.
 TEXTS = ("run.json", "run-first.json", "mllog.txt", "report.html")
 # Most bytes of mirror.json, which has five short lines.
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Mirrored:
+class RemoteRunFolder:
     """The bucket's folder of a run.
 
     run      the run's own number
@@ -48,34 +48,34 @@ class Mirrored:
     there: bool
 
 
-def open_mirror(url: str, folder: Path, reporter: Reporter) -> Mirrored:
+def open_remote_folder(url: str, folder: Path, reporter: Reporter) -> RemoteRunFolder:
     """Check whose the bucket's folder is, and download what it has newer than `folder`, a run's or an empty one.
 
-    Raises UserError where the bucket cannot be read, holds another run or things of somebody else; CheckpointError where all its
+    Raises PacelineError where the bucket cannot be read, holds another run or things of somebody else; CheckpointError where all its
     checkpoints are damaged and the folder has none.
     """
     try:
         bucket = BucketFolder(url)
-        owner, own = owner_of(bucket), _own_number(folder)
+        owner, own = read_owner(bucket), _own_number(folder)
         if owner is None:
             if strange := bucket.names()[:1]:
-                raise UserError(
+                raise PacelineError(
                     f"--mirror {url}: {strange[0]} lies there, and no run of ours. Name a folder that is empty."
                 )
-            return Mirrored(bucket, own or secrets.token_hex(8), there=False)
+            return RemoteRunFolder(bucket, own or secrets.token_hex(8), there=False)
         if (folder / "run.json").exists() and own != owner["run"]:
-            raise UserError(
+            raise PacelineError(
                 f"--mirror {url}: another run is mirrored there ({owner['name']}, {owner['folder']} on {owner['host']}). Name "
                 "another folder of the bucket; or go on with that run, in an empty --out."
             )
         _download(bucket, owner, folder, reporter)
-        return Mirrored(bucket, owner["run"], there=True)
+        return RemoteRunFolder(bucket, owner["run"], there=True)
     except OSError as problem:
-        raise UserError(f"--mirror {url}: {problem.strerror or problem}") from None
+        raise PacelineError(f"--mirror {url}: {problem.strerror or problem}") from None
 
 
-def owner_of(bucket: BucketFolder) -> dict[str, str] | None:
-    """The bucket's mirror.json; None where there is none. Raises OSError, and UserError where it is none of ours."""
+def read_owner(bucket: BucketFolder) -> dict[str, str] | None:
+    """The bucket's mirror.json; None where there is none. Raises OSError, and PacelineError where it is none of ours."""
     text = bucket.read(MIRROR_FILE)
     if text is None:
         return None
@@ -83,7 +83,7 @@ def owner_of(bucket: BucketFolder) -> dict[str, str] | None:
         owner = json.loads(text)
         return {name: str(owner[name]) for name in ("run", "writer", "name", "folder", "host")}
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"--mirror {bucket.url}: its {MIRROR_FILE} is none of ours. Name another folder.") from None
+        raise PacelineError(f"--mirror {bucket.url}: its {MIRROR_FILE} is none of ours. Name another folder.") from None
 
 
 def download_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
@@ -106,7 +106,7 @@ def download_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
             check_file(part / file)
         sync_folder(part)
         if (checkpoints / name).exists():
-            remove(checkpoints / name)  # an older run's, or damaged: the caller has checked
+            delete_path(checkpoints / name)  # an older run's, or damaged: the caller has checked
         os.rename(part, checkpoints / name)
         sync_folder(checkpoints)
     except FileNotFoundError as problem:
@@ -115,31 +115,31 @@ def download_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
         raise CheckpointError(str(problem).replace(str(part), there)) from None
     finally:
         if part.exists():
-            remove(part)
+            delete_path(part)
 
 
-def steps_there(names: list[str]) -> list[int]:
+def list_remote_steps(names: list[str]) -> list[int]:
     """Steps of the checkpoints among the names of a bucket's folder, oldest first."""
     parts = [name.split("/") for name in names]
-    found = (
-        step_of(step)
+    result = (
+        parse_step(step)
         for folder, step, *file in (p for p in parts if len(p) == 3)
         if folder == CHECKPOINTS and file == [INDEX]
     )
-    return sorted(step for step in found if step is not None)
+    return sorted(step for step in result if step is not None)
 
 
 def _download(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, reporter: Reporter) -> None:
     """Where the bucket has a newer checkpoint than `folder`: download events, texts, and the newest and the best checkpoint."""
     names, checkpoints = bucket.names(), folder / CHECKPOINTS
-    there, here = steps_there(names), list_steps(checkpoints)
+    there, here = list_remote_steps(names), list_steps(checkpoints)
     if "run.json" not in names or ((folder / "run.json").exists() and (there or [-1])[-1] <= (here or [-1])[-1]):
         return
-    write_whole(folder / MIRROR_FILE, json.dumps({"run": owner["run"]}))
+    atomic_write(folder / MIRROR_FILE, json.dumps({"run": owner["run"]}))
     for name in (*TEXTS, EVENTS, *(name for name in names if name.startswith(f"{PREDICTIONS}/"))):
         if name in names and name.count("/") <= 1 and (content := bucket.read(name)) is not None:
             (folder / name).parent.mkdir(exist_ok=True)
-            write_whole(folder / name, content, sync=True)
+            atomic_write(folder / name, content, sync=True)
     newest, problems = None, []
     for step in reversed([step for step in there if step > (here or [-1])[-1]]):
         try:
@@ -152,7 +152,7 @@ def _download(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, repo
         break
     if problems and newest is None and not here:
         raise CheckpointError(f"--mirror {bucket.url}: every checkpoint there is damaged.{''.join(problems)}")
-    best = step_of((bucket.read(f"{CHECKPOINTS}/{BEST}") or b"").decode("ascii", "replace"))
+    best = parse_step((bucket.read(f"{CHECKPOINTS}/{BEST}") or b"").decode("ascii", "replace"))
     if best is not None and newest is not None and best < newest and best in there and best not in here:
         try:
             download_step(bucket, best, checkpoints)
@@ -164,6 +164,6 @@ def _download(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, repo
 
 def _own_number(folder: Path) -> str:
     try:
-        return str(json.loads(read_entry(folder / MIRROR_FILE, MOST_BYTES))["run"])
+        return str(json.loads(read_entry(folder / MIRROR_FILE, MAX_BYTES))["run"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""

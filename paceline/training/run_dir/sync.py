@@ -20,14 +20,14 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.atomic_write import write_whole
-from paceline._utils.errors import UserError
-from paceline._utils.formatting import byte_size
+from paceline._utils.atomic_write import atomic_write
+from paceline._utils.errors import PacelineError
+from paceline._utils.formatting import format_bytes
 from paceline._utils.names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline._utils.safe_read import open_plain
 from paceline._utils.threads import Thread
-from paceline.training.checkpoint.layout import BEST, INDEX, LAST, link_step, list_steps, step_name, step_of
-from paceline.training.run_dir.remote import EVENTS, TEXTS, Mirrored, owner_of, steps_there
+from paceline.training.checkpoint.layout import BEST, INDEX, LAST, link_step, list_steps, parse_step, step_name
+from paceline.training.run_dir.remote import EVENTS, TEXTS, RemoteRunFolder, list_remote_steps, read_owner
 
 # Between a failure and the next try, unless a new checkpoint comes before; and between two warnings about failures.
 AGAIN_SECONDS, WARN_SECONDS = 30.0, 300.0
@@ -37,19 +37,19 @@ _OURS = re.compile(rf"{CHECKPOINTS}/(step-\d+)/(?:[a-z_]+\.safetensors|[a-z]+\.j
 _PREDICTED = re.compile(r"step-\d+\.json")
 
 
-class Superseded(Exception):
+class SyncSuperseded(Exception):
     """Another process mirrors this run now."""
 
 
-class Mirror:
+class FolderSync:
     """Copies one run's folder into a bucket's; rank 0 has one.
 
     mirrored    the result of open_mirror
     keep_every  as for checkpoints: multiples of this are copied even when newer ones are there; 0 for none
-    Raises UserError where the bucket takes no objects, or has become another run's meanwhile.
+    Raises PacelineError where the bucket takes no objects, or has become another run's meanwhile.
     """
 
-    def __init__(self, mirrored: Mirrored, folder: Path, *, name: str, keep_every: int = 0) -> None:
+    def __init__(self, mirrored: RemoteRunFolder, folder: Path, *, name: str, keep_every: int = 0) -> None:
         self._bucket, self._folder, self._keep_every = mirrored.bucket, folder, keep_every
         self._claim = {
             **{"run": mirrored.run, "writer": secrets.token_hex(8), "name": name},
@@ -65,13 +65,13 @@ class Mirror:
         self._warnings: list[str] = []
         self._warned = -WARN_SECONDS
         self.failures, self.bytes = 0, 0
-        write_whole(folder / MIRROR_FILE, json.dumps({"run": mirrored.run}), sync=True)
+        atomic_write(folder / MIRROR_FILE, json.dumps({"run": mirrored.run}), sync=True)
         try:
             fresh = self._bucket.write(MIRROR_FILE, json.dumps(self._claim).encode(), new=not mirrored.there)
         except OSError as problem:
-            raise UserError(f"--mirror {self._bucket.url}: {problem.strerror or problem}") from None
+            raise PacelineError(f"--mirror {self._bucket.url}: {problem.strerror or problem}") from None
         if not fresh:
-            raise UserError(
+            raise PacelineError(
                 f"--mirror {self._bucket.url}: another process began to mirror there just now. Wait for it, or name another folder."
             )
         # A daemon: a request that hangs must not keep the process from ending.
@@ -128,7 +128,7 @@ class Mirror:
                 number, failure = self._asked, ""
             try:
                 self._copy()
-            except Superseded as problem:
+            except SyncSuperseded as problem:
                 failure, self._over = str(problem), True
             except OSError as problem:
                 failure = problem.strerror or str(problem)
@@ -160,7 +160,7 @@ class Mirror:
         self._name(BEST, link_step(checkpoints, BEST))
         here, newest = set(list_steps(checkpoints)), link_step(checkpoints, LAST)
         if newest is not None and newest in self._whole:
-            steps = {name: step_of(ours[1]) for name in self._there or () if (ours := _OURS.fullmatch(name))}
+            steps = {name: parse_step(ours[1]) for name in self._there or () if (ours := _OURS.fullmatch(name))}
             # Later ones are damaged, and stay until there is another, as here.
             self._delete({name for name, step in steps.items() if step is not None and step < newest and step not in here})
 
@@ -174,7 +174,7 @@ class Mirror:
     def _take_stock(self) -> None:
         """List the bucket, and find the checkpoints there that are the same as here."""
         names = self._bucket.names()
-        for step in set(steps_there(names)) & set(self._before):
+        for step in set(list_remote_steps(names)) & set(self._before):
             index = f"{CHECKPOINTS}/{step_name(step)}/{INDEX}"
             with suppress(FileNotFoundError):  # retention was faster
                 if self._bucket.read(index) == (self._folder / index).read_bytes():
@@ -207,8 +207,8 @@ class Mirror:
         except FileNotFoundError:  # before the first
             stamp, events = (0, 0), b""
         predicted = self._folder / PREDICTIONS
-        found = sorted(os.listdir(predicted)) if predicted.is_dir() else []
-        for name in (*TEXTS, *(f"{PREDICTIONS}/{name}" for name in found if _PREDICTED.fullmatch(name))):
+        results = sorted(os.listdir(predicted)) if predicted.is_dir() else []
+        for name in (*TEXTS, *(f"{PREDICTIONS}/{name}" for name in results if _PREDICTED.fullmatch(name))):
             path = self._folder / name
             if path.is_file() and self._sent.get(name) != (now := _stamp(path)):
                 with os.fdopen(open_plain(path), "rb") as file:
@@ -241,7 +241,7 @@ class Mirror:
 
     def _check_owner(self) -> None:
         """Raises Superseded where another process mirrors this run now: it has resumed from this mirror."""
-        owner = owner_of(self._bucket)
+        owner = read_owner(self._bucket)
         if owner is None:  # somebody has emptied the bucket
             self._bucket.write(MIRROR_FILE, json.dumps(self._claim).encode(), new=True)
             self._there, self._sent = None, {}
@@ -249,16 +249,16 @@ class Mirror:
             self._before = []
             raise OSError(errno.ENOENT, f"{MIRROR_FILE} was gone, and is made anew")
         elif owner["writer"] != self._claim["writer"]:
-            raise Superseded(f"another process mirrors there now ({owner['folder']} on {owner['host']})")
+            raise SyncSuperseded(f"another process mirrors there now ({owner['folder']} on {owner['host']})")
 
 
-def in_words(facts: Mapping[str, Any]) -> str:
+def format_sync(facts: Mapping[str, Any]) -> str:
     """A line about a mirror, by the facts of its end."""
     failed = f", {facts['failures']} failed tries" if facts["failures"] else ""
     missing = f"; not there: {facts['missing']}" if "missing" in facts else ""
-    return f"mirrored to {facts['url']}: {byte_size(facts['bytes'])} sent{failed}{missing}"
+    return f"mirrored to {facts['url']}: {format_bytes(facts['bytes'])} sent{failed}{missing}"
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    result = path.stat()
+    return result.st_size, result.st_mtime_ns

@@ -17,14 +17,14 @@ from torch.export import Dim
 
 import paceline
 from paceline._utils.errors import CheckpointError
-from paceline.cli.commands.export import Flags
+from paceline.cli.commands.export import ExportFlags
 from paceline.config.model_card import make_card
 from paceline.config.recipes import RECIPES
 from paceline.inference.export.graph import Graph, _any_shape
-from paceline.inference.export.sample_photos import inputs
-from paceline.inference.graph.graph_model import Input, through
+from paceline.inference.export.sample_photos import load_sample_images
+from paceline.inference.graph.graph_model import GraphInput, run_on_images
 from paceline.inference.graph.onnx_reader import as_input
-from paceline.models.maskrcnn.module import Segmenter
+from paceline.models.maskrcnn.module import MaskRCNNWithLoss
 from paceline.models.ops.nms import top_k
 from paceline.models.registry import WORKLOADS
 
@@ -47,7 +47,7 @@ def test_the_program_pads_as_predict_does(name, padding, maskrcnn_run):
     recipe = RECIPES[name]()
     recipe = replace(recipe, input=replace(recipe.input, padding=padding))
     opened = replace(paceline.load(maskrcnn_run.folder, say=lambda _: None).trained, recipe=recipe)
-    graph = Graph(opened, Flags(compare=0))
+    graph = Graph(opened, ExportFlags(compare=0))
     facts = {"height": None, "width": None, "shapes": graph.shapes, "task": "maskrcnn", "input": asdict(recipe.input)}
     for height, width in SIZES:
         pixels, _, photo = as_input(encoded(height, width), facts)
@@ -57,25 +57,27 @@ def test_the_program_pads_as_predict_does(name, padding, maskrcnn_run):
 
 def test_what_is_compared_is_what_predict_reads_and_what_the_file_takes(maskrcnn_run):
     trained = paceline.load(maskrcnn_run.folder, say=lambda _: None).trained
-    own = inputs(trained, Flags(compare=6))
+    own = load_sample_images(trained, ExportFlags(compare=6))
     assert {one.pixels.shape for one in own} == {(64, 96, 3), (96, 64, 3)}
-    of_file = inputs(trained, Flags(compare=6, size="96x128"), (96, 128))
+    of_file = load_sample_images(trained, ExportFlags(compare=6, size="96x128"), (96, 128))
     assert {one.pixels.shape for one in of_file} == {(96, 128, 3)}
     assert [one.size for one in of_file] == [one.size for one in own]
-    small = inputs(trained, Flags(compare=6, size="64x96"), (64, 96))  # portraits become smaller, as the program makes them
+    small = load_sample_images(
+        trained, ExportFlags(compare=6, size="64x96"), (64, 96)
+    )  # portraits become smaller, as the program makes them
     assert {one.size for one in small} < {(64, 85), (63, 84), (64, 48), (64, 47)} | {one.size for one in own}
 
 
 def test_images_of_one_shape_share_a_call_and_answers_keep_their_order():
     sizes = [(32, 64), (64, 32), (32, 64), (32, 64), (64, 32)]
-    photos = [Input(np.full((*size, 3), number, np.uint8), size) for number, size in enumerate(sizes)]
+    photos = [GraphInput(np.full((*size, 3), number, np.uint8), size) for number, size in enumerate(sizes)]
     seen = []
 
     def run(arguments):
         seen.append(arguments[0].shape[:3])
         return [arguments[0][:, 0, 0, 0]]
 
-    assert [int(one[0]) for one in through(run, photos, 2, "uint8", sized=True)] == [0, 1, 2, 3, 4]
+    assert [int(one[0]) for one in run_on_images(run, photos, 2, "uint8", sized=True)] == [0, 1, 2, 3, 4]
     assert seen == [(2, 32, 64), (2, 32, 64), (2, 64, 32)]
 
 
@@ -90,7 +92,7 @@ class Anchored(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         levels = [images[..., ::stride, ::stride] for stride in (4, 8, 16, 32, 64)]
-        anchors = torch.cat(Segmenter._anchors_of(self, images, levels))
+        anchors = torch.cat(MaskRCNNWithLoss._anchors_of(self, images, levels))
         scores, places = top_k((torch.arange(anchors.shape[0]) * 7919 % 100_003).float().unsqueeze(0), 500)
         return anchors, anchors[places[0]] * (scores[0] > -torch.inf).unsqueeze(1)
 

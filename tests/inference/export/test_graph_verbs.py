@@ -28,12 +28,12 @@ from tiny_runs import command, forge, refused
 
 import paceline
 from paceline._utils.atomic_write import IN_ZIP
-from paceline._utils.errors import UserError
+from paceline._utils.errors import PacelineError
 from paceline.cli.main import main
 from paceline.config.model_card import make_card
 from paceline.config.recipes import RECIPES
 from paceline.inference.graph import graph_model
-from paceline.inference.results import Answer, Found
+from paceline.inference.results import ClassificationResult, DetectionResult
 from paceline.models.registry import WORKLOADS
 
 pytestmark = [
@@ -122,7 +122,7 @@ def test_load_takes_photos_of_every_kind(resnet_run, run, graph, tmp_path):
     pixels = np.asarray(Image.open(photo).convert("RGB"))
     kinds = photo, photo.read_bytes(), Image.open(photo), pixels, torch.from_numpy(pixels.copy()).permute(2, 0, 1)
     for own, answer in zip(predictor.predict(kinds), opened.predict(kinds), strict=True):
-        assert isinstance(answer, Answer) and isinstance(own, Answer)
+        assert isinstance(answer, ClassificationResult) and isinstance(own, ClassificationResult)
         assert answer.names == own.names and answer.draw().size == own.draw().size
         np.testing.assert_allclose(answer.scores, own.scores, atol=1e-4)
     (tmp_path / "cut.jpg").write_bytes(photo.read_bytes()[:-100])
@@ -234,7 +234,7 @@ def test_what_is_no_onnx_file_is_refused(resnet_run, file, tmp_path, capsys, mon
     refused(command(capsys, "predict", tmp_path / "pipe.onnx", photo), "pipe.onnx")
     refused(command(capsys, "predict", file, photo, "--checkpoint", "last"), "--checkpoint last")
     refused(command(capsys, "predict", file, photo, "--trust"), "--trust", "cats.onnx", "Leave it away")
-    with raises(UserError, "--recipe resnet50"):
+    with raises(PacelineError, "--recipe resnet50"):
         paceline.load(file, recipe="resnet50")
     monkeypatch.setattr(graph_model, "find_spec", lambda _: None)
     refused(command(capsys, "predict", file, photo), "pip install", "onnxruntime")
@@ -280,7 +280,7 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
     monkeypatch.chdir(tmp_path)
     for words in (("predict", file, photo), ("eval", file, "--data", resnet_run.data), ("serve", file)):
         refused(command(capsys, *words), "cats.pt2", "code", "--trust", ".onnx", lines=1)
-    with raises(UserError, "trust=True", "code"):
+    with raises(PacelineError, "trust=True", "code"):
         paceline.load(file)
     # With consent it is one of ours, or is not opened.
     cases = {
@@ -311,7 +311,7 @@ def test_a_compiled_one_answers_as_its_run(resnet_run, run, tmp_path, capsys):
     shutil.move(out, moved := tmp_path / "moved.pt2")
     refused(command(capsys, "predict", moved, photo), "moved.pt2", "--trust", lines=1)
     own, answer = paceline.load(run).predict(photo), paceline.load(moved, trust=True).predict(photo)
-    assert isinstance(own, Answer) and isinstance(answer, Answer) and answer.names == own.names
+    assert isinstance(own, ClassificationResult) and isinstance(answer, ClassificationResult) and answer.names == own.names
     np.testing.assert_allclose(answer.scores, own.scores, atol=1e-4)
     assert command(capsys, "eval", moved, "--data", resnet_run.data, "--trust").code == 0
 
@@ -370,7 +370,7 @@ def test_boxes_and_masks_come_back_in_the_photos_pixels(name, tmp_path):
     onnx.save(constants(recipe.task, recipe, (side, side)), tmp_path / "made.onnx")
     w, h = 1200, 600
     found = paceline.load(tmp_path / "made.onnx").predict(Image.new("RGB", (w, h)))
-    assert isinstance(found, Found)
+    assert isinstance(found, DetectionResult)
     # A square of an SSD's input is the whole photo; of Mask R-CNN's the part that the photo fills.
     down, across = (h / side, w / side) if recipe.task == "ssd" else 2 * (w / recipe.input.long,)
     wanted = np.array([[32 * across, 64 * down, 128 * across, 64 * down], [0, 0, 16 * across, 16 * down]])

@@ -17,7 +17,7 @@ from tiny_runs import forge, refused
 
 import paceline
 from paceline.inference.export import onnx_export
-from paceline.inference.export.int8 import in_eight_bits
+from paceline.inference.export.int8 import list_int8_nodes
 from paceline.training.logging.events import metrics_of
 
 pytestmark = [
@@ -40,7 +40,7 @@ def test_last_layers_and_decoding_stay_in_float():
     kept = [helper.make_tensor(name, TensorProto.FLOAT, [1], [0.0]) for name in "wk"]
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xgh"]
     graph = helper.make_graph(nodes, "small", values[:1], values[1:], kept)
-    assert in_eight_bits(graph) == ["first", "between", "second", "residual"]
+    assert list_int8_nodes(graph) == ["first", "between", "second", "residual"]
 
 
 @pytest.mark.nightly("calibrates, exports and scores a network")
@@ -73,7 +73,7 @@ def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsy
 
 def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, capsys, monkeypatch):
     out = tmp_path / "cats.onnx"
-    monkeypatch.setattr(onnx_export, "taken_down", lambda made: pytest.fail("it was traced"))
+    monkeypatch.setattr(onnx_export, "export_program", lambda made: pytest.fail("it was traced"))
     refused(export(capsys, resnet_run.folder, out, "--precision", "int8", "--calibrate", 0), "--calibrate 0")
     refused(export(capsys, resnet_run.folder, tmp_path / "cats.xml", "--precision", "int8"), "int8", "--to onnx")
     moved = tmp_path / "run"

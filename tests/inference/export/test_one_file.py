@@ -15,7 +15,7 @@ from messages import check_line, has
 from tiny_runs import TINY, command, make_photos, refused, train
 
 import paceline
-from paceline._utils.safe_read import sealed
+from paceline._utils.safe_read import with_checksum
 
 RUNS = ("resnet50", "ssd", "maskrcnn")
 
@@ -122,7 +122,7 @@ def test_old_checkpoints_whose_files_have_no_card_still_open(resnet_run, tmp_pat
                 "bytes": file.stat().st_size,
                 "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
             }
-    (saved / "index.json").write_text(json.dumps(sealed(index)))
+    (saved / "index.json").write_text(json.dumps(with_checksum(index)))
     same_model(run, resnet_run.folder)
     with pytest.warns(UserWarning, match="3 classes"):
         beside = paceline.load(saved / "model.safetensors")  # classes from the run.json beside, as ever

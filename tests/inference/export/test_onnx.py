@@ -26,10 +26,10 @@ from torch import Tensor, nn
 
 import paceline
 from paceline.inference.export import onnx_export
-from paceline.inference.graph.runtimes import run_of
-from paceline.inference.torch_predictor import Predictor
-from paceline.models.ops.dispatch import fixed
-from paceline.models.ops.nms import keep_cpu, keep_fixed
+from paceline.inference.graph.runtimes import open_session
+from paceline.inference.torch_predictor import TorchPredictor
+from paceline.models.ops.dispatch import static_shapes
+from paceline.models.ops.nms import nms_cpu, nms_fixed
 
 pytestmark = [
     pytest.mark.xdist_group("onnx"),  # whose import takes seconds
@@ -48,17 +48,17 @@ def reader_of(out: Path) -> Any:
     assert spec is not None and spec.loader is not None
     module: ModuleType = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Model(out)
+    return module.ONNXModel(out)
 
 
-def in_fp32(run: Path, score_above: float | None = None) -> Predictor:
+def in_fp32(run: Path, score_above: float | None = None) -> TorchPredictor:
     """The run's own answers in the file's number format; score_above: in place of the recipe's."""
     trained = paceline.load(run, say=lambda _: None).trained
     system = {**trained.facts.system, "precision": "fp32"}
     if score_above is not None:
         settings = trained.model.settings
         trained.model.settings = replace(settings, detect=replace(settings.detect, score_above=score_above))
-    return Predictor(replace(trained, facts=replace(trained.facts, system=system)))
+    return TorchPredictor(replace(trained, facts=replace(trained.facts, system=system)))
 
 
 class Orders(nn.Module):
@@ -68,7 +68,7 @@ class Orders(nn.Module):
         falling, growing = values.sort(dim=1, descending=True, stable=True), values.sort(dim=1, stable=True)
         rising = (values > 2).to(torch.uint8).sort(dim=1, stable=True)
         return (
-            keep_fixed(boxes, valid, 0.5)[0], keep_fixed(boxes[:, 0], valid[:, 0], 0.5, classes)[0],
+            nms_fixed(boxes, valid, 0.5)[0], nms_fixed(boxes[:, 0], valid[:, 0], 0.5, classes)[0],
             falling.values, falling.indices, rising.values, rising.indices, growing.values, growing.indices,
         )  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_sorts_and_suppression_are_ours_to_the_last_tie(tmp_path):
     classes = torch.randint(0, 3, (3, 40), generator=random)
     values = torch.randint(0, 5, (3, 50), generator=random).float()
     arguments = boxes, valid, classes, values
-    with torch.no_grad(), fixed(suppression=onnx_export.one_node):
+    with torch.no_grad(), static_shapes(suppression=onnx_export.one_node):
         program = torch.export.export(Orders(), arguments)
     made = torch.onnx.export(
         program,
@@ -91,7 +91,7 @@ def test_sorts_and_suppression_are_ours_to_the_last_tie(tmp_path):
         verbose=False,
     )
     made.save(tmp_path / "orders.onnx")
-    found = run_of(tmp_path / "orders.onnx")
+    found = open_session(tmp_path / "orders.onnx")
     session = InferenceSession(tmp_path / "orders.onnx")
     feed = dict(zip((one.name for one in session.get_inputs()), (one.numpy() for one in arguments)))
     for answer, wanted in zip(session.run(None, feed), Orders()(*arguments)):
@@ -99,7 +99,7 @@ def test_sorts_and_suppression_are_ours_to_the_last_tie(tmp_path):
     kept = found([one.numpy() for one in arguments])[0]
     for photo in range(3):
         rows = valid[photo, 1].nonzero().squeeze(1)
-        greedy = rows[keep_cpu(boxes[photo, 1][rows], 0.5)]
+        greedy = rows[nms_cpu(boxes[photo, 1][rows], 0.5)]
         assert kept[photo, 1].nonzero()[0].tolist() == greedy.tolist()  # torchvision's own suppression
     assert 0 < kept.sum() < valid.sum()
 
@@ -152,10 +152,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def test_a_file_with_other_answers_does_not_stay(resnet_run, tmp_path, capsys, monkeypatch):
     def shifted(path: Path):
-        run = run_of(path)
+        run = open_session(path)
         return lambda arguments: [run(arguments)[0] + 2e-4]
 
-    monkeypatch.setattr("paceline.inference.export.verification.run_of", shifted)
+    monkeypatch.setattr("paceline.inference.export.verification.open_session", shifted)
     out = tmp_path / "cats.onnx"
     said = export(capsys, resnet_run.folder, out)
     refused(said, "not written", "probability 0.0002", "--compare 0")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import paceline
 from paceline.data.batch import Batch
 from paceline.inference.export import openvino_export
-from paceline.inference.graph.runtimes import EXACT, run_of
+from paceline.inference.graph.runtimes import EXACT, open_session
 
 openvino = pytest.importorskip("openvino", reason="openvino is not installed (extra: openvino)")
 pytestmark = [
@@ -33,8 +33,8 @@ class Order(nn.Module):
 def test_equals_come_in_order_of_their_places(tmp_path):
     values = torch.randint(0, 4, (3, 900), generator=torch.Generator().manual_seed(0)).float()
     torch.onnx.export(Order(), (values,), tmp_path / "order.onnx", dynamo=True, verbose=False)
-    openvino.save_model(openvino_export.converted(tmp_path / "order.onnx"), tmp_path / "order.xml")
-    (places,) = run_of(tmp_path / "order.xml")([values.numpy()])
+    openvino.save_model(openvino_export.convert_onnx(tmp_path / "order.onnx"), tmp_path / "order.xml")
+    (places,) = open_session(tmp_path / "order.xml")([values.numpy()])
     assert np.array_equal(places, values.sort(dim=1, descending=True, stable=True).indices.numpy())
 
 
@@ -63,8 +63,8 @@ def test_a_file_with_other_answers_does_not_stay_and_one_of_ours_is_replaced(res
     out, numbers = tmp_path / "cats.xml", tmp_path / "cats.bin"
     assert command(capsys, "export", resnet_run.folder, "--out", out).code == 0
     content = out.read_bytes() + numbers.read_bytes()
-    shifted = lambda path: lambda arguments: [run_of(path)(arguments)[0] + 2e-4]  # noqa: E731
-    monkeypatch.setattr("paceline.inference.export.verification.run_of", shifted)
+    shifted = lambda path: lambda arguments: [open_session(path)(arguments)[0] + 2e-4]  # noqa: E731
+    monkeypatch.setattr("paceline.inference.export.verification.open_session", shifted)
     refused(command(capsys, "export", resnet_run.folder, "--out", out), "not written", "--compare 0")
     assert out.read_bytes() + numbers.read_bytes() == content and len(list(tmp_path.iterdir())) == 2
     again = command(capsys, "export", resnet_run.folder, "--out", out, "--compare", 0)
@@ -73,7 +73,7 @@ def test_a_file_with_other_answers_does_not_stay_and_one_of_ours_is_replaced(res
 
 def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, capsys, monkeypatch):
     out = tmp_path / "cats.xml"
-    monkeypatch.setattr(openvino_export, "taken_down", lambda made: pytest.fail("it was traced"))
+    monkeypatch.setattr(openvino_export, "export_program", lambda made: pytest.fail("it was traced"))
     (tmp_path / "cats.bin").write_bytes(b"mine")
     refused(command(capsys, "export", resnet_run.folder, "--out", out), "cats.bin", "ours")
     out.write_text('<?xml version="1.0"?>\n<net name="theirs" version="11">')

@@ -15,11 +15,11 @@ from PIL import Image
 
 from paceline.config.recipes import RECIPES
 from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import render
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.inference.export.onnx_export import READER
 from paceline.inference.graph.onnx_reader import as_input, pasted
 from paceline.models.ops.paste_masks import paste_to_rle
-from paceline.models.registry import workload_of
+from paceline.models.registry import get_workload
 
 
 def photos() -> Iterator[tuple[str, bytes]]:
@@ -56,14 +56,14 @@ RULES = {
 def test_every_pixel_is_that_of_an_evaluation(name):
     recipe = RECIPES[name]()
     recipe = replace(recipe, input=replace(recipe.input, **RULES[name]))
-    workload = workload_of(recipe.task)
+    workload = get_workload(recipe.task)
     side = -(-recipe.input.long // 32) * 32 if recipe.task == "maskrcnn" else 0
     for about, data in photos():
         header = read_header(data, about, recipe.input.exif)
         shape = (side, side) if side else workload.network.eval_shape(recipe, header.height, header.width)
         draw = workload.data().draw_eval(recipe, header, about, shape)
         wanted = np.empty((*shape, 3), np.uint8)
-        render(data, draw, wanted)
+        decode_and_transform(data, draw, wanted)
         facts = {"task": recipe.task, "height": shape[0], "width": shape[1], "input": asdict(recipe.input)}
         pixels, size, photo = as_input(data, facts)
         assert photo == (header.height, header.width), about

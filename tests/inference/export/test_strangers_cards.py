@@ -12,7 +12,7 @@ from card_files import card_in, parts, put, with_facts, with_text
 from tiny_runs import command, refused
 
 import paceline
-from paceline.config.model_card import MOST_HEADER, read_card
+from paceline.config.model_card import MAX_HEADER, read_card
 
 ESCAPE = "cat\x1b[31m"
 
@@ -71,7 +71,7 @@ def test_a_card_with_an_impossible_fact_is_refused(case, file, ssd_run, tmp_path
     refused(command(capsys, "predict", file, ssd_run.data, "--out", out), "w.safetensors", wanted)
     assert not out.exists() and len(wanted) < 200
     refused(command(capsys, "eval", file, "--data", ssd_run.data), lines=2)
-    with pytest.raises(paceline.UserError):
+    with pytest.raises(paceline.PacelineError):
         paceline.load(file)
 
 
@@ -103,7 +103,7 @@ DAMAGES = {
     "a card that is no JSON": (lambda file: with_text(file, "{"), "its metadata of paceline's is damaged"),
     "a card that is nested without end": (deep_card, "its metadata of paceline's is damaged"),
     "a header that is nested without end": (deep_header, "damaged, cut off, or no weight file"),
-    "a header of 100 MB": (huge_header, f"more than the {MOST_HEADER:,} that are read"),
+    "a header of 100 MB": (huge_header, f"more than the {MAX_HEADER:,} that are read"),
     "a file that is cut in its header": (cut_in_the_header, "damaged, cut off, or no weight file"),
     "a file that is cut in its tensors": (cut_in_the_tensors, "damaged, cut off, or no weight file"),
 }

@@ -13,7 +13,7 @@ import torch
 from messages import check_line
 from tiny_runs import command, refused
 
-from paceline._utils.atomic_write import IN_ZIP, replaceable
+from paceline._utils.atomic_write import IN_ZIP, is_replaceable
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
@@ -30,14 +30,14 @@ def test_a_classifier_s_file_is_opened_by_torch_alone_and_replaced(resnet_run, t
     photos = torch.from_numpy(np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3), dtype=np.uint8))
     (found,) = program.module()(photos)
     assert found.shape == (3, 3) and torch.allclose(found.sum(dim=1), torch.ones(3), atol=1e-6)
-    assert replaceable(out)
+    assert is_replaceable(out)
     theirs = tmp_path / "theirs.pt2"
     with zipfile.ZipFile(theirs, "w") as archive:
         archive.writestr("model/extra/other.json", "{}")
     refused(command(capsys, "export", resnet_run.folder, "--out", theirs), "theirs.pt2", "not replaced")
     with zipfile.ZipFile(theirs, "a") as archive:
         archive.writestr(IN_ZIP, "{}")
-    assert replaceable(theirs)
+    assert is_replaceable(theirs)
 
 
 def test_aoti_names_the_compiler_that_is_missing(resnet_run, tmp_path, capsys, monkeypatch):

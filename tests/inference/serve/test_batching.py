@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 from PIL import Image
 
-from paceline.inference.photo_paths import Unreadable
+from paceline.inference.photo_paths import FailedImage
 from paceline.inference.serve import batching
-from paceline.inference.serve.batching import Batches, Full
+from paceline.inference.serve.batching import BatchQueue, QueueFull
 
 
 def photo(side: int) -> bytes:
@@ -46,7 +46,7 @@ def played(play, **settings) -> Sides:
     sides = Sides()
 
     async def all_of_it() -> None:
-        batches = Batches(sides, **{"most": 3, "wait": 0.0, "queue": 8, **settings})  # type: ignore[arg-type]
+        batches = BatchQueue(sides, **{"most": 3, "wait": 0.0, "queue": 8, **settings})  # type: ignore[arg-type]
         running = asyncio.create_task(batches.run())
         try:
             await asyncio.wait_for(play(batches, sides), 30)
@@ -59,7 +59,7 @@ def played(play, **settings) -> Sides:
     return sides
 
 
-async def asked(batches: Batches, *sides: int) -> list[asyncio.Task]:
+async def asked(batches: BatchQueue, *sides: int) -> list[asyncio.Task]:
     """Requests of one photo each, in this order, all of them in the queue."""
     tasks = []
     for side in sides:
@@ -70,7 +70,7 @@ async def asked(batches: Batches, *sides: int) -> list[asyncio.Task]:
     return tasks
 
 
-async def busy_with_one(batches: Batches, sides: Sides) -> asyncio.Task:
+async def busy_with_one(batches: BatchQueue, sides: Sides) -> asyncio.Task:
     """The thread is held in a forward of one photo, so that what comes then gathers."""
     sides.held.clear()
     task = asyncio.create_task(batches.answers([photo(1)]))
@@ -106,7 +106,7 @@ def test_a_photo_waits_for_others_until_the_batch_is_full_and_not_longer():
 def test_several_photos_of_one_request_come_in_their_order_and_an_unreadable_one_takes_no_place():
     async def play(batches, sides):
         first, second, third = await batches.answers([photo(5), b"no photo", photo(6)])
-        assert (first, third) == (5, 6) and isinstance(second, Unreadable)
+        assert (first, third) == (5, 6) and isinstance(second, FailedImage)
         assert "image format" in second.reason
 
     assert played(play).batches == [[5, 6]]
@@ -117,7 +117,7 @@ def test_beyond_the_queue_there_is_no_place_and_later_there_is():
         first = await busy_with_one(batches, sides)
         waiting = await asked(batches, *range(2, 10))
         assert batches.room == 0
-        with pytest.raises(Full):
+        with pytest.raises(QueueFull):
             await batches.answers([photo(3)])
         sides.held.set()
         await asyncio.gather(first, *waiting)

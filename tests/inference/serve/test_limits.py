@@ -25,7 +25,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.ssd import BoxInput, SSDModel
 from paceline.data.transforms.image_header import MAX_PIXELS
 from paceline.inference.serve import limits
-from paceline.inference.torch_predictor import Predictor
+from paceline.inference.torch_predictor import TorchPredictor
 
 HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -44,7 +44,7 @@ class Held(nn.Module):
         return torch.tensor([0.1, 0.1, 0.5, 0.5, 0.9, 1]).repeat(len(batch.images), self.things, 1)
 
 
-def predictor(network: nn.Module | None = None, name: str = "cat") -> Predictor:
+def predictor(network: nn.Module | None = None, name: str = "cat") -> TorchPredictor:
     return predictor_of(
         Recipe(task="ssd", model=SSDModel(), input=BoxInput(size=64)), network or Held(), classes=[name, "dog"]
     )

@@ -12,8 +12,8 @@ from browser import CAMERA, Browser, browser
 from serving import Served, served
 
 import paceline
-from paceline.inference.drawing.boxes import colour_of
-from paceline.inference.torch_predictor import Predictor
+from paceline.inference.drawing.boxes import class_color
+from paceline.inference.torch_predictor import TorchPredictor
 
 READY = "document.body?.dataset.ready"
 SHOWN = "photos.length && shown && !document.querySelector('#canvas').hidden"
@@ -28,7 +28,7 @@ def page(tmp_path_factory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def ssd(ssd_run) -> Iterator[tuple[Served, Predictor, list[Path]]]:
+def ssd(ssd_run) -> Iterator[tuple[Served, TorchPredictor, list[Path]]]:
     predictor = paceline.load(ssd_run.folder)
     with served(predictor, batch=1) as service:
         yield service, predictor, photos_of(ssd_run)
@@ -76,7 +76,7 @@ def test_a_dropped_photo_shows_its_boxes_and_the_slider_and_the_classes_choose_a
         f"[...document.querySelector('#canvas').getContext('2d').getImageData({x:.0f} - 4, {y:.0f}, 9, 1).data]"
     )
     pixels = np.array(row).reshape(-1, 4)[:, :3]
-    assert np.abs(pixels - colour_of(found.classes[0])).sum(axis=1).min() < 60
+    assert np.abs(pixels - class_color(found.classes[0])).sum(axis=1).min() < 60
     assert page.errors == []
 
 

@@ -14,8 +14,8 @@ import yaml
 from serving import commanded, until
 from tiny_runs import command, refused
 
-from paceline._utils.commands import to_install
-from paceline.cli.commands.serve import END_SECONDS, Flags
+from paceline._utils.commands import install_command
+from paceline.cli.commands.serve import END_SECONDS, ServeFlags
 
 TOKEN = "a-token-of-24-characters"
 
@@ -53,7 +53,7 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(ssd_run, capsys):
 def test_a_missing_package_is_named_with_the_command_that_installs_it(ssd_run, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.setattr("paceline.cli.commands.serve.find_spec", lambda name: None if name == "uvicorn" else object())
-    refused(command(capsys, "serve", ssd_run.folder), "uvicorn", to_install("serve"))
+    refused(command(capsys, "serve", ssd_run.folder), "uvicorn", install_command("serve"))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "serve.md").read_text()
 
 
 def test_the_page_s_docker_and_kubernetes_lines_fit_the_verb_and_the_schema():
-    packages = to_install("serve").removeprefix("pip install ")
+    packages = install_command("serve").removeprefix("pip install ")
     assert packages in " ".join(PAGE.split()) and int(re.findall(r"--stop-timeout (\d+)", PAGE)[0]) > END_SECONDS
     deployment, service = yaml.safe_load_all(re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.M | re.S)[0])
     pod = deployment["spec"]["template"]["spec"]
@@ -116,7 +116,7 @@ def test_the_page_s_docker_and_kubernetes_lines_fit_the_verb_and_the_schema():
     assert pod["terminationGracePeriodSeconds"] >= END_SECONDS + int(
         container["lifecycle"]["preStop"]["exec"]["command"][1]
     )
-    assert container["ports"][0]["containerPort"] == service["spec"]["ports"][0]["targetPort"] == Flags().port
+    assert container["ports"][0]["containerPort"] == service["spec"]["ports"][0]["targetPort"] == ServeFlags().port
     validate = pytest.importorskip("kubernetes_validate").validate
     for document in (deployment, service):
         validate(document, "1.34", strict=True)

@@ -23,7 +23,7 @@ import numpy as np
 
 from paceline._utils.errors import CheckpointError
 from paceline._utils.safe_read import read_plain
-from paceline._utils.text import short
+from paceline._utils.text import abbreviate
 
 # Ten times the largest backbone here; a larger pickle is not one of these files.
 MAX_BYTES = 2**30
@@ -31,7 +31,7 @@ MAX_BYTES = 2**30
 # Keys under which others keep the arrays.
 INNER = ("model", "blobs")
 # Longer texts beside the arrays (a whole configuration) say nothing that is needed here.
-MOST_TEXT = 200
+MAX_TEXT = 200
 # numpy's names of the number types that weights come in.
 PLAIN_TYPES = ("f2", "f4", "f8", "i1", "i4", "i8", "u1")
 
@@ -53,7 +53,7 @@ def read_pickled_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, st
         raise
     except Exception as error:  # whatever a stranger's bytes make the unpickler raise
         raise CheckpointError(
-            f"{path}: not a readable pickle of arrays: {type(error).__name__}: {short(str(error), 200)}"
+            f"{path}: not a readable pickle of arrays: {type(error).__name__}: {abbreviate(str(error), 200)}"
         ) from None
     texts = {}
     inner = next((key for key in INNER if isinstance(loaded, dict) and isinstance(loaded.get(key), dict)), None)
@@ -61,7 +61,7 @@ def read_pickled_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, st
         texts = {
             key: value
             for key, value in loaded.items()
-            if isinstance(key, str) and isinstance(value, str) and len(value) <= MOST_TEXT
+            if isinstance(key, str) and isinstance(value, str) and len(value) <= MAX_TEXT
         }
         loaded = loaded[inner]
     if not isinstance(loaded, dict) or not loaded:
@@ -69,7 +69,7 @@ def read_pickled_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, st
     arrays: dict[str, np.ndarray] = {}
     for name, value in loaded.items():
         if not isinstance(name, str) or not name.isprintable() or not isinstance(value, _Array) or value.array is None:
-            called = repr(name[:60]) if isinstance(name, str) else short(name)
+            called = repr(name[:60]) if isinstance(name, str) else abbreviate(name)
             raise CheckpointError(f"{path}: {called} is not the name of an array")
         arrays[name] = value.array
     return arrays, texts
@@ -102,13 +102,13 @@ class _Type:
 
     def __init__(self, text: str) -> None:
         if text.lstrip("<>|=") not in PLAIN_TYPES:
-            raise pickle.UnpicklingError(f"arrays of type {short(text)} are not taken")
+            raise pickle.UnpicklingError(f"arrays of type {abbreviate(text)} are not taken")
         self.text = text
 
     def __setstate__(self, state: Any) -> None:
         order = state[1]
         if order not in ("<", ">", "|", "="):
-            raise pickle.UnpicklingError(f"byte order {short(order)}")
+            raise pickle.UnpicklingError(f"byte order {abbreviate(order)}")
         self.text = order + self.text.lstrip("<>|=")
 
 
@@ -119,9 +119,9 @@ def _array(content: Any, kind: _Type, shape: Any, order: Any) -> np.ndarray:
         raise pickle.UnpicklingError("an array's content is not bytes")
     dtype = np.dtype(kind.text)
     if not all(isinstance(side, int) and side >= 0 for side in shape):
-        raise pickle.UnpicklingError(f"an array of shape {short(shape)}")
+        raise pickle.UnpicklingError(f"an array of shape {abbreviate(shape)}")
     if math.prod(shape) * dtype.itemsize != len(content):
-        raise pickle.UnpicklingError(f"an array of shape {short(shape)} with {len(content)} bytes")
+        raise pickle.UnpicklingError(f"an array of shape {abbreviate(shape)} with {len(content)} bytes")
     return np.frombuffer(content, dtype).reshape(shape, order=order)
 
 
@@ -180,7 +180,7 @@ class _ArrayUnpickler(pickle.Unpickler):
         if self.encoded > MAX_BYTES:
             raise pickle.UnpicklingError("its arrays are larger than the file may be")
         if encoding != "latin1" or not isinstance(text, str):
-            raise pickle.UnpicklingError(f"encoding {short(encoding)}")
+            raise pickle.UnpicklingError(f"encoding {abbreviate(encoding)}")
         return text.encode("latin1")
 
     def find_class(self, module_name: str, global_name: str) -> Any:

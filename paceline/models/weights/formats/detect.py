@@ -24,23 +24,23 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from paceline._utils.commands import command
+from paceline._utils.commands import format_command
 from paceline._utils.errors import CheckpointError
 from paceline._utils.safe_read import open_plain, require_plain
-from paceline._utils.text import did_you_mean, short, some
-from paceline.config.model_card import MOST_HEADER, header_bytes
+from paceline._utils.text import abbreviate, join_names, suggest_name
+from paceline.config.model_card import MAX_HEADER, header_bytes
 from paceline.models.weights.download import PUBLISHED
 from paceline.models.weights.formats.mxnet_files import read_npy_folder, read_params
-from paceline.models.weights.formats.tensorflow import find_index, indexes, read_tf_checkpoint
+from paceline.models.weights.formats.tensorflow import find_index, find_indexes, read_tf_checkpoint
 
 PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")
 # A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
 MAX_BYTES = 2 * 2**30
 # Longer texts beside the tensors (a whole configuration) say nothing that is needed here.
-MOST_TEXT = 200
+MAX_TEXT = 200
 
 # Of several files in a folder.
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 WRAPPERS = ("state_dict", "model", "model_state_dict", "module")
 # Averages of the weights: of torchvision, timm, and others.
@@ -76,7 +76,7 @@ Contents = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and what
 
 
 @dataclass(frozen=True)
-class Kind:
+class WeightFileType:
     """One kind of file."""
 
     name: str
@@ -88,28 +88,28 @@ def read_contents(path: Path, *, pickles: bool = False, key: str = "") -> tuple[
     """-> the kind of file in words, and what is in it, on the CPU.
 
     key  of a torch.save file with several dicts of tensors, the name of one; "": the usual one
-    Raises CheckpointError as `kind_of`, and for a file that is damaged or holds anything but named arrays.
+    Raises CheckpointError as `detect_format`, and for a file that is damaged or holds anything but named arrays.
     """
-    kind = kind_of(path, pickles=pickles)
+    kind = detect_format(path, pickles=pickles)
     if key and kind is not KINDS[-1]:
         raise CheckpointError(f"{path}: --key {key}: only a file of torch.save has several dicts of tensors.")
     return kind.name, _torch(path, key) if key else kind.read(path)
 
 
-def kind_of(path: Path, *, pickles: bool = False) -> Kind:
+def detect_format(path: Path, *, pickles: bool = False) -> WeightFileType:
     """Which kind of file this is, before its content is looked at.
 
     pickles   whether pickled arrays are taken too: a pickle is a program, and one verb that writes them anew is enough
     Raises CheckpointError for a file that is absent, no plain one, too large, or of pickled arrays where those are not taken.
     """
-    if len(several := indexes(path)) > 1:
-        names = ", ".join(index.name for index in several[:MOST_NAMED]) + (", ..." if several[MOST_NAMED:] else "")
+    if len(several := find_indexes(path)) > 1:
+        names = ", ".join(index.name for index in several[:MAX_NAMED]) + (", ..." if several[MAX_NAMED:] else "")
         raise CheckpointError(f"{path}: holds {len(several)} TensorFlow checkpoints: name one of them ({names})")
     if not path.is_dir() and find_index(path) is None:  # a named pipe would keep whoever looks into it waiting
         try:
             size = require_plain(path)
         except FileNotFoundError:
-            hint = did_you_mean(str(path), PUBLISHED)
+            hint = suggest_name(str(path), PUBLISHED)
             raise CheckpointError(f"{path}: no such weight file{f'. {hint}' if hint else ''}") from None
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read as weights ({error.strerror})") from None
@@ -118,16 +118,16 @@ def kind_of(path: Path, *, pickles: bool = False) -> Kind:
     kind = next(kind for kind in KINDS if kind.matches(path))
     if kind.name == PICKLED and not pickles:
         raise CheckpointError(
-            f"{path}: pickled arrays are read by one verb alone. Name the file that it writes:  {conversion(path)}"
+            f"{path}: pickled arrays are read by one verb alone. Name the file that it writes:  {conversion_command(path)}"
         )
     return kind
 
 
-def conversion(path: Path, colours: str = "", key: str = "") -> str:
+def conversion_command(path: Path, colours: str = "", key: str = "") -> str:
     """The command that writes a file of pickled arrays, of several dicts, or of pixels in an unknown order, as one read everywhere."""
     flags = [word for name, value in (("--colours", colours), ("--key", key)) if value for word in (name, value)]
     out = path.with_suffix(".".join(["", *flags[1::2], "safetensors"]))
-    return command("weights", "convert", path, "--to", "ours", "--out", out, *flags)
+    return format_command("weights", "convert", path, "--to", "ours", "--out", out, *flags)
 
 
 def _safetensors(path: Path) -> Contents:
@@ -139,8 +139,8 @@ def read_safetensors(path: Path) -> Contents:
     """The tensors of a safetensors file under their own names, and its metadata. Raises CheckpointError."""
     _refuse_others(path)
     try:
-        if MOST_HEADER < (length := header_bytes(path)) < path.stat().st_size:
-            raise CheckpointError(f"{path}: its header has {length:,} bytes, more than the {MOST_HEADER:,} that are read.")
+        if MAX_HEADER < (length := header_bytes(path)) < path.stat().st_size:
+            raise CheckpointError(f"{path}: its header has {length:,} bytes, more than the {MAX_HEADER:,} that are read.")
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no dict
             return tensors, dict(file.metadata() or {})
@@ -150,7 +150,7 @@ def read_safetensors(path: Path) -> Contents:
 
 def _torch(path: Path, key: str = "") -> Contents:
     _refuse_others(path)
-    refuse_bomb(path, MAX_BYTES, DAMAGED)
+    check_archive_size(path, MAX_BYTES, DAMAGED)
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(list(VALUES)):
             warnings.simplefilter("ignore")  # the message of a rejected file is one line, below
@@ -174,7 +174,9 @@ def _torch(path: Path, key: str = "") -> Contents:
         raise CheckpointError(f"{path}: {DAMAGED}") from None
     dicts = [name for name in loaded if isinstance(loaded[name], Mapping)] if isinstance(loaded, Mapping) else []
     if key and key not in dicts:
-        raise CheckpointError(f"{path}: --key {key}: no such dict of tensors; it has {short(some(map(str, dicts)))}.")
+        raise CheckpointError(
+            f"{path}: --key {key}: no such dict of tensors; it has {abbreviate(join_names(map(str, dicts)))}."
+        )
     averages = [name for name in AVERAGES if name in dicts]
     usual = [] if {*WRAPPERS} & {*dicts} else averages[:1]
     facts: dict[str, Any] = {NOT_READ: averages[0]} if averages and not (key or usual) else {}
@@ -182,7 +184,7 @@ def _torch(path: Path, key: str = "") -> Contents:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
             facts |= {
                 name: value for name, value in loaded.items()
-                if isinstance(name, str) and isinstance(value, str) and len(value) <= MOST_TEXT
+                if isinstance(name, str) and isinstance(value, str) and len(value) <= MAX_TEXT
             }  # fmt: skip
             loaded = loaded[wrapper]
     return _named(loaded, path), facts
@@ -218,16 +220,16 @@ def _is_pickle(path: Path) -> bool:
 
 # Tried in order; the last one takes everything.
 KINDS = (
-    Kind("TensorFlow checkpoint", lambda path: find_index(path) is not None, _tensorflow),
-    Kind("folder of .npy files", Path.is_dir, lambda path: (_tensors(read_npy_folder(path), path), {})),
-    Kind("safetensors", lambda path: path.suffix == ".safetensors", _safetensors),
-    Kind(
+    WeightFileType("TensorFlow checkpoint", lambda path: find_index(path) is not None, _tensorflow),
+    WeightFileType("folder of .npy files", Path.is_dir, lambda path: (_tensors(read_npy_folder(path), path), {})),
+    WeightFileType("safetensors", lambda path: path.suffix == ".safetensors", _safetensors),
+    WeightFileType(
         "MXNet .params",
         lambda path: path.suffix == ".params",
         lambda path: (_tensors(read_params(path, MAX_BYTES), path), {}),
     ),
-    Kind(PICKLED, _is_pickle, _pickle),
-    Kind("torch.save", lambda _: True, _torch),
+    WeightFileType(PICKLED, _is_pickle, _pickle),
+    WeightFileType("torch.save", lambda _: True, _torch),
 )
 
 
@@ -243,22 +245,24 @@ def _tensors(arrays: Mapping[str, np.ndarray], path: Path) -> dict[str, Tensor]:
     except TypeError as error:
         raise CheckpointError(f"{path}: holds an array that is not of numbers: {error}") from None
     except (ValueError, RuntimeError, IndexError) as error:
-        raise CheckpointError(f"{path}: holds an array of no use as weights: {short(str(error))}") from None
+        raise CheckpointError(f"{path}: holds an array of no use as weights: {abbreviate(str(error))}") from None
 
 
 def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
     """A dict of plain tensors, by their names without what wrappers put before all of them."""
     loaded = {name: loaded[name] for name in loaded if name != COUNTER} if isinstance(loaded, Mapping) else loaded
     if not isinstance(loaded, Mapping) or not loaded or not all(isinstance(value, Tensor) for value in loaded.values()):
-        keys = f" with {short(some(map(str, loaded)), 200)}" if isinstance(loaded, Mapping) and loaded else ""
+        keys = f" with {abbreviate(join_names(map(str, loaded)), 200)}" if isinstance(loaded, Mapping) and loaded else ""
         named = [name for name in loaded if isinstance(loaded[name], Mapping)] if keys else []
-        hint = f". To read {short(named[0])}:  {conversion(path, key=str(named[0]))}" if named else ""
+        hint = f". To read {abbreviate(named[0])}:  {conversion_command(path, key=str(named[0]))}" if named else ""
         raise CheckpointError(
             f"{path}: expected a dict of tensors (a state dict), found {type(loaded).__name__}{keys}{hint}"
         )
     for name, value in loaded.items():
         if not isinstance(name, str) or not name.isprintable():
-            raise CheckpointError(f"{path}: {short(repr(name) if isinstance(name, str) else name)} is no name of a tensor")
+            raise CheckpointError(
+                f"{path}: {abbreviate(repr(name) if isinstance(name, str) else name)} is no name of a tensor"
+            )
         if value.layout != torch.strided or value.is_quantized or value.is_complex() or value.device.type != "cpu":
             raise CheckpointError(f"{path}: {name} is no plain tensor of numbers ({value.layout}, {value.dtype})")
     # A tensor may say that it repeats the same few bytes without end.
@@ -277,13 +281,13 @@ def _named(loaded: Any, path: Path) -> dict[str, Tensor]:
 # torch.load takes for an archive what begins so, and nothing else.
 BEGINNING = b"PK\3\4"
 # torch.save does not compress, and weights hardly can be; zeros can, a thousandfold.
-MOST_UNPACKED = 20
+MAX_UNPACKED = 20
 END, END64, LOCATOR64 = b"PK\5\6", b"PK\6\6", b"PK\6\7"
 END_BYTES, END64_BYTES, LOCATOR64_BYTES = 22, 56, 20
 ZIP64_FIELD = 1  # number of the extra field that holds a member's large sizes
 
 
-def refuse_bomb(path: Path, most: int, damaged: str) -> None:
+def check_archive_size(path: Path, most: int, damaged: str) -> None:
     """Raises CheckpointError where an archive unpacks to more than `most` bytes or 20 times its own, or is not laid out plainly.
 
     damaged   what to say then
@@ -303,7 +307,7 @@ def refuse_bomb(path: Path, most: int, damaged: str) -> None:
         except Exception:  # whatever a stranger's bytes make zipfile raise
             raise CheckpointError(f"{path}: {damaged}") from None
     unpacked = sum(max(member.file_size, member.compress_size) for member in members)
-    if unpacked > min(most, MOST_UNPACKED * size):
+    if unpacked > min(most, MAX_UNPACKED * size):
         raise CheckpointError(
             f"{path}: its {size / 2**20:,.1f} MiB would unpack to {unpacked / 2**20:,.1f} MiB, which weights do not; "
             "it is not opened"
@@ -328,8 +332,8 @@ def _check_end(file: BinaryIO, size: int) -> None:
         raise ValueError("something between the directory and its end")
 
 
-def _at(file: BinaryIO, place: int, count: int) -> bytes:
-    file.seek(place)  # below 0 for a file that is too short: ValueError or OSError
+def _at(file: BinaryIO, index: int, count: int) -> bytes:
+    file.seek(index)  # below 0 for a file that is too short: ValueError or OSError
     return file.read(count)
 
 

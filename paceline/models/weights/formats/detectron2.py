@@ -3,7 +3,7 @@
 Letters: K classes
 Class scores have the background last there and first here; boxes and masks have no row for it there. MSRA's networks, which
 the model zoo starts from, take BGR pixels and stride in a bottleneck's first 1x1 convolution; torchvision's do not. Which of them
-a file is of, its author, its pixel_std or its norms tell: `made_for`.
+a file is of, its author, its pixel_std or its norms tell: `detect_preprocessing`.
 Source of the names: detectron2 (modeling/backbone/resnet.py, fpn.py, meta_arch/rcnn.py; c2_model_loading.py in checkpoint/).
 """
 
@@ -14,21 +14,21 @@ import re
 import torch
 from torch import Tensor
 
-from paceline.models.weights.classes import published, row_count
+from paceline.models.weights.classes import count_class_rows, published_class_names
 from paceline.models.weights.formats.ours import (
     CAFFE_NOTE,
     NEEDS,
     OUR_STD,
     TORCHVISION,
     Facts,
-    FormError,
-    Ours,
+    PacelineWeights,
     Tensors,
+    WeightFormatError,
+    detect_preprocessing,
     from_caffe,
     from_pixels,
-    inverse,
-    made_for,
-    renamed,
+    invert_rules,
+    rename_tensor,
 )
 from paceline.models.weights.formats.torchvision import resnet_fields
 
@@ -98,35 +98,35 @@ def is_caffe2(names: Tensors) -> bool:
     return "conv1_w" in names and any(name.startswith("res2_0_") for name in names)
 
 
-def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
-    """Under our names. Raises FormError for a network that ours cannot be."""
+def from_detectron2(saved: Tensors, facts: Facts) -> PacelineWeights:
+    """Under our names. Raises WeightFormatError for a network that ours cannot be."""
     if is_caffe2(saved):
         return _from_caffe2(saved)
     if any(name.startswith("roi_heads.res5.") for name in saved):
-        raise FormError("a C4 network (its fifth stage is the box head), and ours stands on a pyramid")
+        raise WeightFormatError("a C4 network (its fifth stage is the box head), and ours stands on a pyramid")
     state, left_out, converted = {}, [], []
     for name, tensor in saved.items():
         if NO_WEIGHTS.fullmatch(name):
             left_out.append(name)
             continue
         body = BODY if name.startswith(BOTTOM_UP) else ""
-        ours = renamed(name.removeprefix(BOTTOM_UP), TRUNK)
+        ours = rename_tensor(name.removeprefix(BOTTOM_UP), TRUNK)
         if ours is None:
-            ours = renamed(name, (*FPN, *HEADS)) or name
+            ours = rename_tensor(name, (*FPN, *HEADS)) or name
         state[body + _counted(ours, -1)] = tensor
     if convs := _box_convs(state):
         if f"{BOX_HEAD}.fc7.weight" in state:
-            raise FormError("its box head has two fully connected layers behind its convolutions, and ours one")
+            raise WeightFormatError("its box head has two fully connected layers behind its convolutions, and ours one")
         _rename(state, f"{BOX_HEAD}.fc6", f"{BOX_HEAD}.{convs + 1}")
     if f"{SCORES}.weight" in state:
         converted += _move_background(state, first=True)
     stem, notes, needs = next((name for name in (f"{BODY}conv1.weight", "conv1.weight") if name in state), ""), [], {}
     if stem:
-        pixels = made_for(saved, state, facts)
+        pixels = detect_preprocessing(saved, state, facts)
         notes += pixels.notes
         if pixels.bgr or any(abs(theirs / ours - 1) > 1e-3 for theirs, ours in zip(pixels.std, OUR_STD, strict=True)):
             if state[stem].dim() != 4 or state[stem].shape[1] != 3:
-                raise FormError(f"its stem is {tuple(state[stem].shape)}, and pixels have three channels")
+                raise WeightFormatError(f"its stem is {tuple(state[stem].shape)}, and pixels have three channels")
             state[stem] = from_pixels(state[stem].float(), pixels.std, bgr=pixels.bgr)
             converted.append(stem)
         bottleneck = any(name.endswith("layer1.0.conv3.weight") for name in state)
@@ -136,39 +136,41 @@ def from_detectron2(saved: Tensors, facts: Facts) -> Ours:
         notes.append(
             "detectron2 pools with --model.roi.aligned and has --model.rpn.rounding exact: set them for its own outputs"
         )
-    return Ours(state, tuple(converted), needs, published(row_count(state)), tuple(notes), tuple(left_out))
+    return PacelineWeights(
+        state, tuple(converted), needs, published_class_names(count_class_rows(state)), tuple(notes), tuple(left_out)
+    )
 
 
-def to_detectron2(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
-    """-> tensors, what stands beside them in the file, and what its user must know. Raises FormError for an SSD."""
+def to_detectron2(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
+    """-> tensors, what stands beside them in the file, and what its user must know. Raises WeightFormatError for an SSD."""
     if ours.needs.get("padding"):
-        raise FormError(f"detectron2 has no such network: {NEEDS['padding']['end']}")
+        raise WeightFormatError(f"detectron2 has no such network: {NEEDS['padding']['end']}")
     state, theirs = dict(ours.tensors), {}
     whole = any(name.startswith(BODY) for name in state)
     if f"{SCORES}.weight" in state:
         _move_background(state, first=False)
     if convs := _box_convs(state):
         _rename(state, f"{BOX_HEAD}.{convs + 1}", f"{BOX_HEAD}.fc6")
-    trunk, rest = inverse(TRUNK), inverse((*FPN, *HEADS))
+    backbone, rest = invert_rules(TRUNK), invert_rules((*FPN, *HEADS))
     for name, tensor in state.items():
         if name.endswith("num_batches_tracked"):
             continue
         body = name.startswith(BODY)
-        found = renamed(_counted(name.removeprefix(BODY), 1), trunk) if body or not whole else None
-        if found is None:
-            found = renamed(_counted(name, 1), rest)
+        result = rename_tensor(_counted(name.removeprefix(BODY), 1), backbone) if body or not whole else None
+        if result is None:
+            result = rename_tensor(_counted(name, 1), rest)
         elif body:
-            found = BOTTOM_UP + found
-        if found is None:
-            raise FormError(f"detectron2 has no network with {name}")
-        theirs[found] = tensor
+            result = BOTTOM_UP + result
+        if result is None:
+            raise WeightFormatError(f"detectron2 has no network with {name}")
+        theirs[result] = tensor
     notes = (f"set in detectron2: {', '.join(_settings(ours))}",)
     if f"{SCORES}.weight" in state:
         notes += ("where they were trained with --model.roi.aligned, each POOLER_TYPE is ROIAlignV2",)
     return theirs, {"__author__": TORCHVISION, "matching_heuristics": True, **ours.needs}, notes
 
 
-def _settings(ours: Ours) -> list[str]:
+def _settings(ours: PacelineWeights) -> list[str]:
     """The settings of detectron2 that these weights want, as far as their shapes tell."""
     state, fields = ours.tensors, resnet_fields(ours.tensors)
     rows = [
@@ -196,14 +198,16 @@ def _settings(ours: Ours) -> list[str]:
     return rows
 
 
-def _from_caffe2(saved: Tensors) -> Ours:
+def _from_caffe2(saved: Tensors) -> PacelineWeights:
     state, left_out = {}, []
     for name, tensor in saved.items():
-        ours = renamed(name, CAFFE2)
+        ours = rename_tensor(name, CAFFE2)
         if ours is None:
             left_out.append(name)
             continue
-        ours = _counted(re.sub(r"\.(conv|bn)([a-c])\.", lambda found: f".{found[1]}{'abc'.index(found[2]) + 1}.", ours), -1)
+        ours = _counted(
+            re.sub(r"\.(conv|bn)([a-c])\.", lambda result: f".{result[1]}{'abc'.index(result[2]) + 1}.", ours), -1
+        )
         state[ours] = tensor
         if ours.endswith(".bias") and ours != "fc.bias":
             norm = ours.removesuffix("bias")
@@ -211,10 +215,12 @@ def _from_caffe2(saved: Tensors) -> Ours:
             state[norm + "running_var"] = torch.full_like(tensor, 1 - EPS)
     unknown = [name for name in left_out if not NO_WEIGHTS.fullmatch(name) and not name.startswith(("pred_", "lr", "cur_"))]
     if unknown:
-        raise FormError(f"Caffe2's, with more than an ImageNet backbone ({unknown[0]}): only backbones are read")
+        raise WeightFormatError(f"Caffe2's, with more than an ImageNet backbone ({unknown[0]}): only backbones are read")
     state["conv1.weight"] = from_caffe(state["conv1.weight"].float())
     needs = {"stride_in": "1x1"} if "layer1.0.conv3.weight" in state else {}
-    return Ours(state, ("conv1.weight",), needs, published(row_count(state)), (CAFFE_NOTE,), tuple(left_out))
+    return PacelineWeights(
+        state, ("conv1.weight",), needs, published_class_names(count_class_rows(state)), (CAFFE_NOTE,), tuple(left_out)
+    )
 
 
 def _box_convs(state: Tensors) -> int:
@@ -231,9 +237,9 @@ def _rename(state: dict[str, Tensor], layer: str, to: str) -> None:
 def _counted(name: str, by: int) -> str:
     """Stages and levels from detectron2's count to ours (by -1: from 2 to 1, levels from 2 to 0), or back (by 1)."""
 
-    def moved(found: re.Match[str]) -> str:
-        level = "_blocks." in found[1]
-        return f"{found[1]}{int(found[2]) + (2 * by if level else by)}{found[3]}"
+    def moved(result: re.Match[str]) -> str:
+        level = "_blocks." in result[1]
+        return f"{result[1]}{int(result[2]) + (2 * by if level else by)}{result[3]}"
 
     return re.sub(
         r"^((?:backbone\.body\.)?layer|backbone\.fpn\.(?:inner|layer)_blocks\.|roi_heads\.(?:box|mask)_head\.)(\d+)(\..*)$",
@@ -250,7 +256,7 @@ def _move_background(state: dict[str, Tensor], *, first: bool) -> list[str]:
         if rows == 0:
             state[name] = tensor.roll(1 if first else -1, 0)
         elif first and rows == 4 == len(tensor):
-            raise FormError("its boxes are regressed without regard to the class, and ours for each class")
+            raise WeightFormatError("its boxes are regressed without regard to the class, and ours for each class")
         else:
             state[name] = torch.cat((tensor.new_zeros(rows, *tensor.shape[1:]), tensor)) if first else tensor[rows:]
     return [name for name, *_ in changed]

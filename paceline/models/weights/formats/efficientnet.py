@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from paceline.models.weights.formats.ours import Facts, FormError, Ours, Tensors, renamed
+from paceline.models.weights.formats.ours import Facts, PacelineWeights, Tensors, WeightFormatError, rename_tensor
 
 BLOCK = re.compile(r"_blocks\.(\d+)\.(_\w+)\.(\w+)")
 # A block's parts; the first stage has no expansion, and numbers its BatchNorms from the next part on.
@@ -32,23 +32,25 @@ def is_efficientnet(tensors: Tensors, _: Facts) -> bool:
     return "_conv_stem.weight" in tensors and "_blocks.0._depthwise_conv.weight" in tensors
 
 
-def from_efficientnet(saved: Tensors, _: Facts) -> Ours:
-    """-> the tensors under timm's names. Raises FormError for a name that no Lite network has."""
-    places = _places(saved)
-    expanded = {int(found[1]) for name in saved if (found := BLOCK.fullmatch(name)) and found[2] == "_expand_conv"}
+def from_efficientnet(saved: Tensors, _: Facts) -> PacelineWeights:
+    """-> the tensors under timm's names. Raises WeightFormatError for a name that no Lite network has."""
+    indices = _places(saved)
+    expanded = {int(result[1]) for name in saved if (result := BLOCK.fullmatch(name)) and result[2] == "_expand_conv"}
     made = {}
     for name, tensor in saved.items():
         block = BLOCK.fullmatch(name)
-        if block and int(block[1]) in places:
+        if block and int(block[1]) in indices:
             number = int(block[1])
             part = (EXPANDED if number in expanded else PLAIN).get(block[2])
-            theirs = part and f"blocks.{places[number]}.{part}.{block[3]}"
+            theirs = part and f"blocks.{indices[number]}.{part}.{block[3]}"
         else:
-            theirs = renamed(name, ENDS)
+            theirs = rename_tensor(name, ENDS)
         if not theirs:
-            raise FormError(f"it holds {name}, which EfficientNet-Lite does not have: plain EfficientNets are not read")
+            raise WeightFormatError(
+                f"it holds {name}, which EfficientNet-Lite does not have: plain EfficientNets are not read"
+            )
         made[theirs] = tensor
-    return Ours(made, notes=(NOTE,))
+    return PacelineWeights(made, notes=(NOTE,))
 
 
 def _places(saved: Tensors) -> dict[int, str]:
@@ -57,8 +59,8 @@ def _places(saved: Tensors) -> dict[int, str]:
     for name, tensor in saved.items():
         if (block := BLOCK.fullmatch(name)) and (block[2], block[3]) == ("_project_conv", "weight"):
             wide[int(block[1])] = len(tensor)
-    found, stage, place, before = {}, -1, 0, 0
+    result, stage, location, before = {}, -1, 0, 0
     for number in sorted(wide):
-        stage, place = (stage, place + 1) if wide[number] == before else (stage + 1, 0)
-        found[number], before = f"{stage}.{place}", wide[number]
-    return found
+        stage, location = (stage, location + 1) if wide[number] == before else (stage + 1, 0)
+        result[number], before = f"{stage}.{location}", wide[number]
+    return result

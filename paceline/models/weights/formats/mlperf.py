@@ -15,17 +15,17 @@ import re
 
 from torch import Tensor
 
-from paceline.models.weights.classes import published, row_count
+from paceline.models.weights.classes import count_class_rows, published_class_names
 from paceline.models.weights.formats.ours import (
     CAFFE_NOTE,
     Facts,
-    FormError,
-    Ours,
+    PacelineWeights,
     Tensors,
+    WeightFormatError,
     from_caffe,
-    inverse,
-    refuse_needs,
-    renamed,
+    invert_rules,
+    rename_tensor,
+    require_no_needs,
 )
 
 # Reference name -> ours, for the parts whose tensors stay as they are.
@@ -56,42 +56,42 @@ def from_reference(saved: Tensors) -> dict[str, Tensor]:
         if head := HEAD.fullmatch(name):
             kind, level, part = head[1], int(head[2]), head[3]
             if level not in boxes or tensor.shape[0] % boxes[level]:
-                raise FormError(f"its {name} is of no whole number of boxes")
+                raise WeightFormatError(f"its {name} is of no whole number of boxes")
             state[f"heads.{level}.{kind}.{part}"] = swap_channels(tensor, tensor.shape[0] // boxes[level])
             continue
-        state[renamed(name, SSD_RULES) or name] = tensor
+        state[rename_tensor(name, SSD_RULES) or name] = tensor
     return state
 
 
-def read_reference(saved: Tensors, _: Facts) -> Ours:
+def read_reference(saved: Tensors, _: Facts) -> PacelineWeights:
     """As `from_reference`, with what is known beside it."""
     state = from_reference(saved)
     classes = ()
     if "heads.0.conf.bias" in state and "heads.0.loc.bias" in state:
-        classes = published(len(state["heads.0.conf.bias"]) // _boxes(state, "heads.0.loc.bias") - 1)
-    return Ours(state, tuple(name for name in state if OWN_HEAD.fullmatch(name)), classes=classes)
+        classes = published_class_names(len(state["heads.0.conf.bias"]) // _boxes(state, "heads.0.loc.bias") - 1)
+    return PacelineWeights(state, tuple(name for name in state if OWN_HEAD.fullmatch(name)), classes=classes)
 
 
 def to_reference(state: Tensors) -> dict[str, Tensor]:
     """The inverse of `from_reference`."""
-    theirs, rules = {}, inverse(SSD_RULES)
+    theirs, rules = {}, invert_rules(SSD_RULES)
     for name, tensor in state.items():
         if head := OWN_HEAD.fullmatch(name):
             level, kind, part = int(head[1]), head[2], head[3]
             boxes = state[f"heads.{level}.loc.bias"].shape[0] // 4
             theirs[f"{kind}.{level}.{part}"] = swap_channels(tensor, boxes)
             continue
-        theirs[renamed(name, rules) or name] = tensor
+        theirs[rename_tensor(name, rules) or name] = tensor
     return theirs
 
 
-def write_reference(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
-    """-> tensors, nothing beside them, no notes. Raises FormError for what is no SSD with separate heads, or pads in another way."""
+def write_reference(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
+    """-> tensors, no metadata, no notes. Raises WeightFormatError unless it is an SSD with separate heads and the same padding."""
     if "heads.0.loc.bias" not in ours.tensors:
-        raise FormError(
+        raise WeightFormatError(
             "the reference's form is for an SSD with separate class and box convolutions (--model.heads separate)"
         )
-    refuse_needs(ours, "the MLPerf reference")
+    require_no_needs(ours, "the MLPerf reference")
     return to_reference(ours.tensors), {}, ()
 
 
@@ -106,7 +106,7 @@ def swap_channels(tensor: Tensor, outer: int) -> Tensor:
 def _boxes(state: Tensors, bias: str) -> int:
     count = state[bias].shape[0] // 4 if state[bias].dim() == 1 else 0
     if not count:
-        raise FormError(f"its {bias} has no box of four numbers")
+        raise WeightFormatError(f"its {bias} has no box of four numbers")
     return count
 
 
@@ -132,21 +132,21 @@ def is_maskrcnn_benchmark(names: Tensors, _: Facts) -> bool:
     return "backbone.body.stem.conv1.weight" in names
 
 
-def from_maskrcnn_benchmark(saved: Tensors, _: Facts) -> Ours:
+def from_maskrcnn_benchmark(saved: Tensors, _: Facts) -> PacelineWeights:
     """Under our names."""
     state, left_out = {}, []
     for name, tensor in saved.items():
         if NO_WEIGHTS.fullmatch(name):
             left_out.append(name)
             continue
-        ours = renamed(name, MASK_RCNN_RULES)
+        ours = rename_tensor(name, MASK_RCNN_RULES)
         for pattern, template in COUNTED:
-            if found := re.fullmatch(pattern, name):
-                named = found.groupdict()
-                ours = template.format(what=named.get("what"), count=int(named["count"]) - 1, part=found.groups()[-1])
+            if result := re.fullmatch(pattern, name):
+                named = result.groupdict()
+                ours = template.format(what=named.get("what"), count=int(named["count"]) - 1, part=result.groups()[-1])
         state[ours or name] = tensor
     state[STEM] = from_caffe(state[STEM].float())
     needs = {"stride_in": "1x1"} if "backbone.body.layer1.0.conv3.weight" in state else {}
-    classes = published(row_count(state))
+    classes = published_class_names(count_class_rows(state))
     mean = "its mean was 122.7717 115.9465 102.9801: --input.mean 0.481458 0.454692 0.403843 gives its own outputs"
-    return Ours(state, (STEM,), needs, classes, (CAFFE_NOTE, mean), tuple(left_out))
+    return PacelineWeights(state, (STEM,), needs, classes, (CAFFE_NOTE, mean), tuple(left_out))

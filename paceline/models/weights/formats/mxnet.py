@@ -19,8 +19,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from paceline.models.weights.classes import published, row_count
-from paceline.models.weights.formats.ours import Facts, FormError, Ours, Tensors
+from paceline.models.weights.classes import count_class_rows, published_class_names
+from paceline.models.weights.formats.ours import Facts, PacelineWeights, Tensors, WeightFormatError
 
 # MXNet's last part of a name -> torch's.
 PARTS = {
@@ -48,13 +48,13 @@ def _is_trained_ssd(names: Tensors) -> bool:
     return any(name.endswith("expand_trans_conv0_weight") for name in names)
 
 
-def from_mxnet(saved: Tensors, _: Facts) -> Ours:
+def from_mxnet(saved: Tensors, _: Facts) -> PacelineWeights:
     """The same weights under torchvision's names, convolutions as OIHW. Names that fit no scheme stay as they are.
 
-    Raises FormError for an SSD that was trained there.
+    Raises WeightFormatError for an SSD that was trained there.
     """
     if _is_trained_ssd(saved):
-        raise FormError(
+        raise WeightFormatError(
             "the MXNet system's SSD as it is saved in training, which is not read: none was published to compare a reading with. "
             "The backbone that it starts from is (--weights resnet34-mlperf)"
         )
@@ -67,7 +67,7 @@ def from_mxnet(saved: Tensors, _: Facts) -> Ours:
         if tensor.ndim == 4 and inputs_last:
             tensor = tensor.permute(0, 3, 1, 2).contiguous()
         renamed[_torchvision_name(name, per_unit, shortcut)] = tensor
-    return Ours(renamed, classes=published(len(renamed["fc.bias"])) if "fc.bias" in renamed else ())
+    return PacelineWeights(renamed, classes=published_class_names(len(renamed["fc.bias"])) if "fc.bias" in renamed else ())
 
 
 def _units(arrays: Tensors, inputs_last: bool) -> tuple[int, dict[int, bool]]:
@@ -134,26 +134,26 @@ def is_gluoncv(names: Tensors, _: Facts) -> bool:
     )
 
 
-def from_gluoncv(saved: Tensors, _: Facts) -> Ours:
-    """Under our names. Raises FormError for its other networks."""
+def from_gluoncv(saved: Tensors, _: Facts) -> PacelineWeights:
+    """Under our names. Raises WeightFormatError for its other networks."""
     if any(name.startswith("features.resnetv1b_") for name in saved):
         return _detector(saved)
     if "conv1.0.weight" in saved:
-        raise FormError(
+        raise WeightFormatError(
             "GluonCV's ResNet with three convolutions in its stem (v1c, v1d, v1e, v1s, ResNeSt), and ours have one: use resnet*_v1b"
         )
     if "conv1.weight" not in saved or "bn1.gamma" not in saved:
-        raise FormError("GluonCV's, of a network that ours cannot be: ResNet v1b and Mask R-CNN on one are read")
+        raise WeightFormatError("GluonCV's, of a network that ours cannot be: ResNet v1b and Mask R-CNN on one are read")
     state = {}
     for name, tensor in saved.items():
         parts = name.split(".")
         state[".".join((*parts[:-1], PARTS.get(parts[-1], parts[-1])))] = tensor
-    return Ours(state, classes=published(len(state["fc.bias"])) if "fc.bias" in state else ())
+    return PacelineWeights(state, classes=published_class_names(len(state["fc.bias"])) if "fc.bias" in state else ())
 
 
-def _detector(saved: Tensors) -> Ours:
+def _detector(saved: Tensors) -> PacelineWeights:
     per_unit = 3 if saved["features.resnetv1b_layers1_conv0_weight"].shape[2:] == (1, 1) else 2
-    last = max((int(found["place"]) for name in saved if (found := MASK.fullmatch(name))), default=0)
+    last = max((int(result["place"]) for name in saved if (result := MASK.fullmatch(name))), default=0)
     state: dict[str, Tensor] = {}
     left_out, converted = [], []
     for name, tensor in saved.items():
@@ -166,33 +166,35 @@ def _detector(saved: Tensors) -> Ours:
             tensor = torch.cat((tensor.new_zeros(WITHOUT_BACKGROUND[owner], *tensor.shape[1:]), tensor))
             converted.append(ours)
         state[ours] = tensor
-    return Ours(state, tuple(converted), classes=published(row_count(state)), left_out=tuple(left_out))
+    return PacelineWeights(
+        state, tuple(converted), classes=published_class_names(count_class_rows(state)), left_out=tuple(left_out)
+    )
 
 
 def _trunk_name(name: str, per_unit: int) -> str | None:
-    found = TRUNK.fullmatch(name)
-    if found is None or (found["where"] != "layers" and int(found["count"])):
+    result = TRUNK.fullmatch(name)
+    if result is None or (result["where"] != "layers" and int(result["count"])):
         return None
-    kind, part = "conv" if found["layer"] == "conv" else "bn", PARTS[found["part"]]
-    if found["where"] is None:
+    kind, part = "conv" if result["layer"] == "conv" else "bn", PARTS[result["part"]]
+    if result["where"] is None:
         return f"{BODY}{kind}1.{part}"
-    if found["where"] == "down":
-        return f"{BODY}layer{found['stage']}.0.downsample.{0 if kind == 'conv' else 1}.{part}"
-    unit, layer = divmod(int(found["count"]), per_unit)
-    return f"{BODY}layer{found['stage']}.{unit}.{kind}{layer + 1}.{part}"
+    if result["where"] == "down":
+        return f"{BODY}layer{result['stage']}.0.downsample.{0 if kind == 'conv' else 1}.{part}"
+    unit, layer = divmod(int(result["count"]), per_unit)
+    return f"{BODY}layer{result['stage']}.{unit}.{kind}{layer + 1}.{part}"
 
 
 def _head_name(name: str, last: int) -> str | None:
-    if found := PYRAMID.fullmatch(name):
-        level, part = int(found["level"]), found["part"]
+    if result := PYRAMID.fullmatch(name):
+        level, part = int(result["level"]), result["part"]
         if level == 6:
             return f"backbone.fpn.top.{part}"
-        blocks = "inner_blocks" if found["layer"] == "conv_lat" else "layer_blocks"
+        blocks = "inner_blocks" if result["layer"] == "conv_lat" else "layer_blocks"
         return f"backbone.fpn.{blocks}.{level - 2}.0.{part}"
-    if found := MASK.fullmatch(name):
-        place = int(found["place"])
-        if place == last:
-            return f"roi_heads.mask_predictor.conv5_mask.{found['part']}"
-        return f"roi_heads.mask_head.{place // 2}.0.{found['part']}"
+    if result := MASK.fullmatch(name):
+        index = int(result["place"])
+        if index == last:
+            return f"roi_heads.mask_predictor.conv5_mask.{result['part']}"
+        return f"roi_heads.mask_head.{index // 2}.0.{result['part']}"
     owner, _, part = name.rpartition(".")
     return f"{HEADS[owner]}.{part}" if owner in HEADS else None

@@ -18,16 +18,16 @@ from pathlib import Path
 import numpy as np
 
 from paceline._utils.errors import CheckpointError
-from paceline._utils.listing import listed
+from paceline._utils.listing import list_matching
 from paceline._utils.safe_read import read_plain, require_plain
-from paceline._utils.text import short
+from paceline._utils.text import abbreviate
 
 # Of one array: ten times the largest backbone here.
-MOST_OF_ARRAY = 2**30
+MAX_OF_ARRAY = 2**30
 LIST = 0x112
 V1, V2, V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA  # V3: written with numpy's shapes, where () is a scalar
 DENSE = 0
-MOST_SIDES = 32
+MAX_SIDES = 32
 # MXNet's numbers of the types of its arrays.
 TYPES = {0: "<f4", 1: "<f8", 2: "<f2", 3: "|u1", 4: "<i4", 5: "|i1", 6: "<i8", 7: "|b1"}
 # Prefixes that Module checkpoints put before names.
@@ -36,7 +36,7 @@ KINDS = ("arg:", "aux:")
 
 def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
     """Every `<name>.npy` of a folder, by name. Raises CheckpointError where there is none, or one is no array."""
-    files = listed(folder, "*.npy")
+    files = list_matching(folder, "*.npy")
     if not files:
         raise CheckpointError(f"{folder}: no .npy files here; --weights takes a file, or a folder of saved arrays")
     arrays: dict[str, np.ndarray] = {}
@@ -45,13 +45,13 @@ def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
             size = require_plain(file)
         except OSError as error:
             raise CheckpointError(f"{file}: cannot be read as weights ({error.strerror})") from None
-        if size > MOST_OF_ARRAY:
+        if size > MAX_OF_ARRAY:
             raise CheckpointError(f"{file}: larger than any array of these models (1024 MiB)")
         try:
             # Mapped, so that nothing is allocated for a shape beyond the file's bytes.
             array = np.load(file, allow_pickle=False, mmap_mode="r")
         except Exception as error:  # whatever a stranger's bytes make numpy raise
-            raise CheckpointError(f"{file}: not a plain numpy array: {short(str(error), 200)}") from None
+            raise CheckpointError(f"{file}: not a plain numpy array: {abbreviate(str(error), 200)}") from None
         if not isinstance(array, np.ndarray):
             array.close()
             raise CheckpointError(f"{file}: not a plain numpy array: an archive of several")
@@ -62,16 +62,16 @@ def read_npy_folder(folder: Path) -> dict[str, np.ndarray]:
 def read_params(path: Path, most: int) -> dict[str, np.ndarray]:
     """Name -> array. Raises CheckpointError for another file, a torn one, one of more than `most` bytes, and sparse arrays."""
     try:
-        reader = _Reader(read_plain(path, most))
+        reader = _ByteReader(read_plain(path, most))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read as weights ({error.strerror})") from None
     try:
         return reader.arrays()
     except (ValueError, struct.error, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: not a readable MXNet .params file: {short(str(error), 200)}") from None
+        raise CheckpointError(f"{path}: not a readable MXNet .params file: {abbreviate(str(error), 200)}") from None
 
 
-class _Reader:
+class _ByteReader:
     """Walks through the bytes; raises ValueError where they are not what they should be."""
 
     def __init__(self, data: bytes) -> None:
@@ -92,9 +92,9 @@ class _Reader:
         return {name: array for name, array in zip(names, arrays) if array is not None}
 
     def numbers(self, form: str) -> tuple[int, ...]:
-        found = struct.unpack_from(form, self.data, self.place)
+        results = struct.unpack_from(form, self.data, self.place)
         self.place += struct.calcsize(form)
-        return found
+        return results
 
     def count(self, least: int) -> int:
         (count,) = self.numbers("<Q")
@@ -113,7 +113,7 @@ class _Reader:
         (sides,) = self.numbers("<i")
         if (magic == V3 and sides == -1) or (magic != V3 and sides == 0):
             return None
-        if not 0 <= sides <= MOST_SIDES:
+        if not 0 <= sides <= MAX_SIDES:
             raise ValueError(f"an array of {sides} dimensions")
         shape = self.numbers(f"<{sides}q")
         if any(side < 0 for side in shape):
@@ -129,7 +129,7 @@ class _Reader:
             shape = self.shape(magic)
         elif magic == V1:
             shape = self.shape(magic)
-        elif magic <= MOST_SIDES:  # of the first years: the number of sides, and each of 32 bits
+        elif magic <= MAX_SIDES:  # of the first years: the number of sides, and each of 32 bits
             shape = self.numbers(f"<{magic}I") or None
         else:
             raise ValueError(f"an array that begins with {magic:#x}")

@@ -29,23 +29,23 @@ NEEDS = {
     "padding": {"end": "TensorFlow pads even sides at their end alone where it strides"},
 }
 # Notes that such a file may carry, and characters of each.
-MOST_NOTES, MOST_NOTE = 20, 400
+MAX_NOTES, MAX_NOTE = 20, 400
 
 
 # What a user may know that a file does not say: among its facts.
 COLOURS, KNOWN_COLOURS = "colours", ("rgb", "bgr")
 
 
-class FormError(Exception):
+class WeightFormatError(Exception):
     """Weights of this form cannot be read or written as asked; the text says why, without the file's name."""
 
 
-class UnknownColours(FormError):
+class UnknownColorOrder(WeightFormatError):
     """Nothing in a file says in which order of colours its pixels were."""
 
 
 @dataclass(frozen=True)
-class Ours:
+class PacelineWeights:
     """Weights under our names."""
 
     tensors: dict[str, Tensor]
@@ -59,7 +59,7 @@ class Ours:
     certain: bool = False  # whether a file of ours says these classes; else so many rows were published with them
 
 
-def to_metadata(ours: Ours) -> dict[str, str]:
+def to_metadata(ours: PacelineWeights) -> dict[str, str]:
     """What our own .safetensors carries beside the tensors."""
     known = {
         "classes": list(ours.classes),
@@ -70,8 +70,8 @@ def to_metadata(ours: Ours) -> dict[str, str]:
     return {"format": "pt", METADATA: json.dumps({key: value for key, value in known.items() if value})}
 
 
-def of_metadata(tensors: dict[str, Tensor], facts: Facts) -> Ours:
-    """The tensors with what our own file carries beside them; nothing for others'. Raises FormError where ours is garbled."""
+def from_metadata(tensors: dict[str, Tensor], facts: Facts) -> PacelineWeights:
+    """The tensors with what our own file carries beside them; nothing for others'. Raises WeightFormatError where ours is garbled."""
     try:
         known = json.loads(facts.get(METADATA, "{}"))
         classes, needs, notes = known.get("classes", []), known.get("needs", {}), known.get("notes", [])
@@ -79,18 +79,20 @@ def of_metadata(tensors: dict[str, Tensor], facts: Facts) -> Ours:
             needs[field] in NEEDS.get(field, ()) for field in needs
         ):
             raise ValueError("of another kind")
-        if len(notes) > MOST_NOTES or not all(note.isprintable() and len(note) <= MOST_NOTE for note in notes):
+        if len(notes) > MAX_NOTES or not all(note.isprintable() and len(note) <= MAX_NOTE for note in notes):
             raise ValueError("no notes of ours")
     except (ValueError, AttributeError, TypeError, RecursionError):
-        raise FormError("its metadata of paceline's is damaged; convert the original again") from None
+        raise WeightFormatError("its metadata of paceline's is damaged; convert the original again") from None
     certain = bool(classes) and not known.get("published", False)
-    return Ours(tensors, needs=dict(needs), classes=tuple(classes), certain=certain, notes=tuple(notes))
+    return PacelineWeights(tensors, needs=dict(needs), classes=tuple(classes), certain=certain, notes=tuple(notes))
 
 
-def refuse_needs(ours: Ours, whose: str) -> None:
-    """Raises FormError where the numbers are for a network that somebody does not have."""
+def require_no_needs(ours: PacelineWeights, whose: str) -> None:
+    """Raises WeightFormatError where the numbers are for a network that somebody does not have."""
     for name, value in ours.needs.items():
-        raise FormError(f"{whose} has no such network: {NEEDS[name][value]}, and its outputs would not be these weights'")
+        raise WeightFormatError(
+            f"{whose} has no such network: {NEEDS[name][value]}, and its outputs would not be these weights'"
+        )
 
 
 # (a regular expression of plain text, groups and escaped dots; what it becomes, with \1 for its first group)
@@ -99,15 +101,15 @@ Rules = Sequence[tuple[str, str]]
 GROUP = re.compile(r"\([^()]*\)")
 
 
-def renamed(name: str, rules: Rules) -> str | None:
+def rename_tensor(name: str, rules: Rules) -> str | None:
     """The first rule whose pattern is the whole name decides; None where there is none."""
     for pattern, ours in rules:
-        if found := re.fullmatch(pattern, name):
-            return found.expand(ours)
+        if result := re.fullmatch(pattern, name):
+            return result.expand(ours)
     return None
 
 
-def inverse(rules: Rules) -> list[tuple[str, str]]:
+def invert_rules(rules: Rules) -> list[tuple[str, str]]:
     """Rules for the way back: groups of both sides stand in one order."""
     back = []
     for pattern, ours in rules:
@@ -146,7 +148,7 @@ TURNED = "the stem was turned to RGB"
 
 
 @dataclass(frozen=True)
-class MadeFor:
+class PreprocessingStyle:
     """Pixels and strides of a detectron2 file: MSRA's (BGR, undivided, 1x1 strides), torchvision's, or others'."""
 
     bgr: bool
@@ -155,43 +157,43 @@ class MadeFor:
     notes: tuple[str, ...] = ()
 
 
-def made_for(saved: Tensors, state: Tensors, facts: Facts) -> MadeFor:
+def detect_preprocessing(saved: Tensors, state: Tensors, facts: Facts) -> PreprocessingStyle:
     """By the author, else by pixel_std and pixel_mean, which older files keep, else by the norms of the trunk.
 
-    Raises UnknownColours where none of them tells, and `facts` does not say what the user knows of it.
+    Raises UnknownColorOrder where none of them tells, and `facts` does not say what the user knows of it.
     """
     if facts.get("__author__") == TORCHVISION:
-        return MadeFor(False, OUR_STD, False)
+        return PreprocessingStyle(False, OUR_STD, False)
     mean, std = (
         [float(part) for part in saved.get(name, torch.zeros(0)).flatten()] for name in ("pixel_mean", "pixel_std")
     )
     if len(std) == 3:
         if not all(0 < part < math.inf for part in std):
-            raise FormError(f"its pixel_std {std} is no deviation")
+            raise WeightFormatError(f"its pixel_std {std} is no deviation")
         if std[0] <= 2:
-            return MadeFor(True, tuple(std), True, (CAFFE_NOTE,))
+            return PreprocessingStyle(True, tuple(std), True, (CAFFE_NOTE,))
         if _is_bgr((mean, std), facts):
             rounded = " ".join(f"{part:.6g}" for part in std)
-            return MadeFor(True, tuple(std), False, (f"its pixels were BGR, divided by {rounded}: {TURNED}",))
-        return MadeFor(False, tuple(std), False)
+            return PreprocessingStyle(True, tuple(std), False, (f"its pixels were BGR, divided by {rounded}: {TURNED}",))
+        return PreprocessingStyle(False, tuple(std), False)
     body = [tensor for name, tensor in state.items() if name.endswith(("running_mean", "running_var"))]
     # Caffe2's norms are a scale and a shift: mean 0, and one variance for all channels.
     if any(bool((tensor != tensor.flatten()[0]).any()) for tensor in body if tensor.numel()):
         note = "it names no pixel_std, and its norms have statistics, which MSRA's trunks have not: taken as divided by ImageNet's"
         if _is_bgr((mean,), facts):
-            return MadeFor(True, OUR_STD[::-1], False, (f"{note}, BGR", TURNED))
-        return MadeFor(False, OUR_STD, False, (f"{note}, RGB",))
+            return PreprocessingStyle(True, OUR_STD[::-1], False, (f"{note}, BGR", TURNED))
+        return PreprocessingStyle(False, OUR_STD, False, (f"{note}, RGB",))
     note = "it names no pixel_std, and its norms are Caffe2's: taken as MSRA's"
-    return MadeFor(True, (1.0, 1.0, 1.0), True, (note, CAFFE_NOTE))
+    return PreprocessingStyle(True, (1.0, 1.0, 1.0), True, (note, CAFFE_NOTE))
 
 
 def _is_bgr(rows: Sequence[Sequence[float]], facts: Facts) -> bool:
-    """By means and deviations, of which red has ImageNet's largest; else by what was asked. Raises UnknownColours."""
+    """By means and deviations, of which red has ImageNet's largest; else by what was asked. Raises UnknownColorOrder."""
     told = [row[0] - row[2] for row in rows if len(row) == 3 and row[0] != row[2]]
     if told:
         return min(told) <= 0
     if facts.get(COLOURS) not in KNOWN_COLOURS:
-        raise UnknownColours(
+        raise UnknownColorOrder(
             "nothing in it says whether its pixels were RGB or BGR, and the other order gives other outputs"
         )
     return facts[COLOURS] == "bgr"

@@ -18,8 +18,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from paceline._utils.atomic_write import sweep, whole
-from paceline._utils.errors import UserError
+from paceline._utils.atomic_write import atomic_writer, remove_stale_parts
+from paceline._utils.errors import PacelineError
 from paceline.models.weights.formats.detectron2 import from_detectron2, is_detectron2, to_detectron2
 from paceline.models.weights.formats.efficientnet import from_efficientnet, is_efficientnet
 from paceline.models.weights.formats.mlperf import (
@@ -30,46 +30,52 @@ from paceline.models.weights.formats.mlperf import (
     write_reference,
 )
 from paceline.models.weights.formats.mxnet import from_gluoncv, from_mxnet, is_gluoncv, is_mxnet
-from paceline.models.weights.formats.ours import Facts, FormError, Ours, Tensors, to_metadata
+from paceline.models.weights.formats.ours import Facts, PacelineWeights, Tensors, WeightFormatError, to_metadata
 from paceline.models.weights.formats.tensorflow import from_tensorflow, is_tensorflow
-from paceline.models.weights.formats.torchvision import from_torchvision, is_ours, write_ours, write_timm, write_torchvision
+from paceline.models.weights.formats.torchvision import (
+    from_torchvision,
+    is_paceline,
+    write_paceline,
+    write_timm,
+    write_torchvision,
+)
 
 # Ours -> the tensors under their names, what stands beside them in the file, and what its user must know.
-Writer = Callable[[Ours], tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]]
+Writer = Callable[[PacelineWeights], tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
-class Form:
-    """One form. Reading and writing raise FormError where the network is one that the other side does not have."""
+class WeightFormat:
+    """One form. Reading and writing raise WeightFormatError where the network is one that the other side does not have."""
 
     name: str  # as --to has it
     about: str
     matches: Callable[[Tensors, Facts], bool]  # by the tensors' names
-    read: Callable[[Tensors, Facts], Ours]
+    read: Callable[[Tensors, Facts], PacelineWeights]
     write: Writer | None = None  # None: nobody reads it any more
     suffixes: tuple[str, ...] = (".safetensors", ".pth")  # of files that may be written, the usual one first
 
 
-def never(_: Tensors, __: Facts) -> bool:
+def never_matches(_: Tensors, __: Facts) -> bool:
     """Of forms that have another row's names: they are only written."""
     return False
 
 
 FORMS = (
-    Form("reference", "the MLPerf reference SSD", is_reference, read_reference, write_reference, (".pth", ".safetensors")),
-    Form("maskrcnn-benchmark", "the MLPerf reference Mask R-CNN", is_maskrcnn_benchmark, from_maskrcnn_benchmark),
-    Form("detectron2", "detectron2, or Caffe2 (MSRA)", is_detectron2, from_detectron2, to_detectron2, (".pth", ".pkl")),
-    Form("gluoncv", "GluonCV", is_gluoncv, from_gluoncv),
-    Form("mxnet", "the MXNet systems of MLPerf", is_mxnet, from_mxnet),
-    Form("tensorflow", "TensorFlow (Habana's SSD and its backbone)", is_tensorflow, from_tensorflow),
-    Form("efficientnet", "efficientnet_pytorch (EfficientNet-Lite)", is_efficientnet, from_efficientnet),
-    Form("torchvision", "torchvision", never, from_torchvision, write_torchvision, (".pth", ".safetensors")),
-    Form("timm", "timm's ResNets", never, from_torchvision, write_timm),
-    Form("ours", "paceline, torchvision or timm, whose names are the same", is_ours, from_torchvision, write_ours),
+    WeightFormat("reference", "the MLPerf reference SSD", is_reference, read_reference, write_reference, (".pth", ".safetensors")),
+    WeightFormat("maskrcnn-benchmark", "the MLPerf reference Mask R-CNN", is_maskrcnn_benchmark, from_maskrcnn_benchmark),
+    WeightFormat("detectron2", "detectron2, or Caffe2 (MSRA)", is_detectron2, from_detectron2, to_detectron2, (".pth", ".pkl")),
+    WeightFormat("gluoncv", "GluonCV", is_gluoncv, from_gluoncv),
+    WeightFormat("mxnet", "the MXNet systems of MLPerf", is_mxnet, from_mxnet),
+    WeightFormat("tensorflow", "TensorFlow (Habana's SSD and its backbone)", is_tensorflow, from_tensorflow),
+    WeightFormat("efficientnet", "efficientnet_pytorch (EfficientNet-Lite)", is_efficientnet, from_efficientnet),
+    WeightFormat("torchvision", "torchvision", never_matches, from_torchvision, write_torchvision, (".pth", ".safetensors")),
+    WeightFormat("timm", "timm's ResNets", never_matches, from_torchvision, write_timm),
+    WeightFormat("ours", "paceline, torchvision or timm, whose names are the same", is_paceline, from_torchvision, write_paceline),
 )  # fmt: skip
 
 
-def form_of(tensors: Tensors, facts: Facts) -> Form:
+def find_weight_format(tensors: Tensors, facts: Facts) -> WeightFormat:
     """The first row whose names these are."""
     return next(form for form in FORMS if form.matches(tensors, facts))
 
@@ -78,35 +84,42 @@ def form_of(tensors: Tensors, facts: Facts) -> Form:
 WRAPPED = ("reference", "detectron2")
 
 
-def writable() -> list[Form]:
+def writable_formats() -> list[WeightFormat]:
     """The forms that may be written."""
     return [form for form in FORMS if form.write is not None]
 
 
-def write_form(source: Path, ours: Ours, form: Form, out: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def write_format(
+    source: Path, ours: PacelineWeights, form: WeightFormat, out: Path
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Write what `source` held into `out`; -> the tensors as they were written, and what their user must know.
 
-    Raises UserError where the other side has no such network, or the file cannot be written.
+    Raises PacelineError where the other side has no such network, or the file cannot be written.
     """
     assert form.write is not None
     try:
         tensors, beside, notes = form.write(ours)
-    except FormError as problem:
-        raise UserError(f"{source}: {problem}. It cannot be written as --to {form.name}.") from None
+    except WeightFormatError as problem:
+        raise PacelineError(f"{source}: {problem}. It cannot be written as --to {form.name}.") from None
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        sweep(out.parent, {out.name})
-        with whole(out, sync=True) as part:
+        remove_stale_parts(out.parent, {out.name})
+        with atomic_writer(out, sync=True) as part:
             _write(part, out.suffix, tensors, beside, form, ours)
     except (OSError, RuntimeError, safetensors.SafetensorError) as problem:
         reason = getattr(problem, "strerror", None) or (str(problem).splitlines() or [""])[0]
-        raise UserError(f"--out {out}: cannot be written ({reason}). Name another file.") from None
+        raise PacelineError(f"--out {out}: cannot be written ({reason}). Name another file.") from None
     return tensors, notes
 
 
 def _write(
-    part: Path, suffix: str, tensors: Mapping[str, Tensor], beside: Mapping[str, Any], form: Form, ours: Ours
+    part: Path,
+    suffix: str,
+    tensors: Mapping[str, Tensor],
+    beside: Mapping[str, Any],
+    form: WeightFormat,
+    ours: PacelineWeights,
 ) -> None:
     if suffix == ".safetensors":
         metadata = to_metadata(ours) if form.name == "ours" else {"format": "pt"}
@@ -115,12 +128,14 @@ def _write(
         return
     with part.open("wb") as file:
         if suffix == ".pkl":
-            _Pickler(file, protocol=4).dump({"model": {name: tensor.numpy() for name, tensor in tensors.items()}, **beside})
+            _StablePickler(file, protocol=4).dump(
+                {"model": {name: tensor.numpy() for name, tensor in tensors.items()}, **beside}
+            )
         else:
             torch.save({"model": dict(tensors), **beside} if form.name in WRAPPED else dict(tensors), file)
 
 
-class _Pickler(pickle.Pickler):
+class _StablePickler(pickle.Pickler):
     """numpy 1 and 2 name the function that usually makes an array again differently, and neither knows the other's name."""
 
     def reducer_override(self, obj: Any) -> Any:

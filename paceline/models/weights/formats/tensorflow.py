@@ -24,20 +24,20 @@ import numpy as np
 from torch import Tensor
 
 from paceline._utils.errors import CheckpointError
-from paceline._utils.listing import listed
+from paceline._utils.listing import list_matching
 from paceline._utils.safe_read import read_plain
-from paceline._utils.text import short
-from paceline.data.containers.tfrecord import BYTES, VARINT, fields, masked_crc32c, varint
-from paceline.models.weights.classes import COCO_80, imagenet
-from paceline.models.weights.formats.ours import Facts, FormError, Ours, Tensors
+from paceline._utils.text import abbreviate
+from paceline.data.containers.tfrecord import BYTES, VARINT, masked_crc32c, read_fields, read_varint
+from paceline.models.weights.classes import COCO_80, imagenet_wnids
+from paceline.models.weights.formats.ours import Facts, PacelineWeights, Tensors, WeightFormatError
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER, TRAILER = 48, 5
 INDEX = ".index"
 # An index names variables: this is a hundred thousand of them.
-MOST_INDEX = 2**24
-MOST_VARIABLES = 10**5
-MOST_SIDES = 32
+MAX_INDEX = 2**24
+MAX_VARIABLES = 10**5
+MAX_SIDES = 32
 # TensorFlow's numbers of types that weights come in; text (7) is what newer checkpoints keep beside variables.
 TYPES = {1: "<f4", 2: "<f8", 3: "<i4", 4: "|u1", 5: "<i2", 6: "|i1", 9: "<i8", 10: "|b1", 19: "<f2"}
 TEXT = 7
@@ -46,16 +46,16 @@ TEXT = 7
 def find_index(path: Path) -> Path | None:
     """The index of the checkpoint that `path` means: itself, one of its data files, their common prefix, or a folder with one."""
     if path.is_dir():
-        found = indexes(path)
-        return found[0] if len(found) == 1 else None
+        results = find_indexes(path)
+        return results[0] if len(results) == 1 else None
     prefix = path.with_name(path.name.rpartition(".data-")[0] or path.name.removesuffix(INDEX).removesuffix(".meta"))
     index = prefix.with_name(prefix.name + INDEX)
     return index if index.is_file() else None
 
 
-def indexes(folder: Path) -> list[Path]:
+def find_indexes(folder: Path) -> list[Path]:
     """The indexes in a folder; none in what is no folder."""
-    return listed(folder, f"*{INDEX}")
+    return list_matching(folder, f"*{INDEX}")
 
 
 def read_tf_checkpoint(index: Path, most: int) -> dict[str, np.ndarray]:
@@ -66,10 +66,10 @@ def read_tf_checkpoint(index: Path, most: int) -> dict[str, np.ndarray]:
     """
     try:
         entries = {}
-        for name, value in _table(_read(index, MOST_INDEX)):
+        for name, value in _table(_read(index, MAX_INDEX)):
             entries[name] = _fields(value)
-            if len(entries) > MOST_VARIABLES:
-                raise ValueError(f"it names more than {MOST_VARIABLES:,} variables")
+            if len(entries) > MAX_VARIABLES:
+                raise ValueError(f"it names more than {MAX_VARIABLES:,} variables")
         # Before they are read: many names may stand for the same bytes.
         if sum(_number(entry, 5) for entry in entries.values()) > most:
             raise ValueError(f"its variables have more than {most:,} bytes")
@@ -94,7 +94,7 @@ def read_tf_checkpoint(index: Path, most: int) -> dict[str, np.ndarray]:
             name = raw.decode()
             arrays[name] = _array(name, entry, files[shard])
     except (ValueError, IndexError, struct.error, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{index}: not a readable TensorFlow checkpoint: {short(str(error), 200)}") from None
+        raise CheckpointError(f"{index}: not a readable TensorFlow checkpoint: {abbreviate(str(error), 200)}") from None
     return arrays
 
 
@@ -109,14 +109,14 @@ def _read(path: Path, most: int) -> bytes:
 
 
 def _array(name: str, entry: Mapping[int, list], data: memoryview) -> np.ndarray:
-    kind, offset, size = (_number(entry, place) for place in (1, 4, 5))
+    kind, offset, size = (_number(entry, location) for location in (1, 4, 5))
     if kind not in TYPES:
         raise ValueError(f"{name} is of type {kind}")
     if 7 in entry:
         raise ValueError(f"{name} is cut into slices; save it as one variable")
     shape = [_number(_fields(side), 1) for side in _fields(entry.get(2, [b""])[0]).get(2, [])]
     dtype = np.dtype(TYPES[kind])
-    if len(shape) > MOST_SIDES or math.prod(shape) * dtype.itemsize != size or offset + size > len(data):
+    if len(shape) > MAX_SIDES or math.prod(shape) * dtype.itemsize != size or offset + size > len(data):
         raise ValueError(f"{name} of shape {tuple(shape)} has {size:,} bytes at {offset:,} of {len(data):,}")
     content = data[offset : offset + size]
     if 6 in entry and masked_crc32c(bytes(content)) != entry[6][0]:
@@ -128,10 +128,10 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of a sorted table, in order."""
     if len(data) < FOOTER or struct.unpack_from("<Q", data, len(data) - 8)[0] != MAGIC:
         raise ValueError("it does not end as an index does")
-    place = len(data) - FOOTER
+    index = len(data) - FOOTER
     for _ in range(2):  # of the block that describes the table, which is not needed
-        _, place = varint(data, place, len(data))
-    handle = data[place : len(data) - 8]
+        _, index = read_varint(data, index, len(data))
+    handle = data[index : len(data) - 8]
     seen = set()
     for _, value in _block(data, handle):
         if value in seen:
@@ -141,8 +141,8 @@ def _table(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
-    offset, place = varint(handle, 0, len(handle))
-    size, _ = varint(handle, place, len(handle))
+    offset, index = read_varint(handle, 0, len(handle))
+    size, _ = read_varint(handle, index, len(handle))
     if offset + size + TRAILER > len(data):
         raise ValueError("a block lies outside of it")
     block = data[offset : offset + size]
@@ -152,36 +152,36 @@ def _block(data: bytes, handle: bytes) -> Iterator[tuple[bytes, bytes]]:
         raise ValueError("damaged: a block is not what was written (checksum)")
     (restarts,) = struct.unpack_from("<I", block, size - 4)
     end = size - 4 - 4 * restarts
-    place, key = 0, b""
-    while place < end:
-        shared, place = varint(block, place, len(block))
-        own, place = varint(block, place, len(block))
-        length, place = varint(block, place, len(block))
-        if shared > len(key) or place + own + length > end:
+    index, key = 0, b""
+    while index < end:
+        shared, index = read_varint(block, index, len(block))
+        own, index = read_varint(block, index, len(block))
+        length, index = read_varint(block, index, len(block))
+        if shared > len(key) or index + own + length > end:
             raise ValueError("a key lies outside of its block")
-        key = key[:shared] + block[place : place + own]
-        place += own
-        yield key, block[place : place + length]
-        place += length
+        key = key[:shared] + block[index : index + own]
+        index += own
+        yield key, block[index : index + length]
+        index += length
 
 
 def _fields(message: bytes) -> dict[int, list]:
     """A protocol buffer's fields by number: numbers, or bytes."""
-    found: dict[int, list] = {}
-    for number, wire, start, end in fields(message, 0, len(message), "an entry"):
+    result: dict[int, list] = {}
+    for number, wire, start, end in read_fields(message, 0, len(message), "an entry"):
         value = message[start:end]
         if wire == VARINT:
-            value = varint(message, start, end)[0]
+            value = read_varint(message, start, end)[0]
         elif wire != BYTES:
             value = int.from_bytes(value, "little")
-        found.setdefault(number, []).append(value)
-    return found
+        result.setdefault(number, []).append(value)
+    return result
 
 
-def _number(entry: Mapping[int, list], place: int) -> int:
-    value = entry.get(place, [0])[0]
+def _number(entry: Mapping[int, list], index: int) -> int:
+    value = entry.get(index, [0])[0]
     if not isinstance(value, int) or value >= 2**63:
-        raise ValueError(f"field {place} is no number that it could be")
+        raise ValueError(f"field {index} is no number that it could be")
     return value
 
 
@@ -211,36 +211,36 @@ def is_tensorflow(names: Tensors, _: Facts) -> bool:
     return any(re.fullmatch(r"(?:resnet\d+/)?conv2d/kernel", name) for name in names)
 
 
-def from_tensorflow(saved: Tensors, _: Facts) -> Ours:
-    """Under our names: of the trunk alone, with its classes, or of the whole SSD. Raises FormError for other networks."""
-    kernels = sum(1 for name in saved if (found := SCOPE.fullmatch(name)) and found["layer"] == "conv2d")
+def from_tensorflow(saved: Tensors, _: Facts) -> PacelineWeights:
+    """Under our names: of the trunk alone, with its classes, or of the whole SSD. Raises WeightFormatError for other networks."""
+    kernels = sum(1 for name in saved if (result := SCOPE.fullmatch(name)) and result["layer"] == "conv2d")
     if kernels not in (_before(3), _before(4)):
-        raise FormError(
+        raise WeightFormatError(
             f"TensorFlow's, with {kernels} convolutions in its ResNet: read are ResNet-34's, of three or four stages"
         )
     whole = any(HEAD.fullmatch(name) for name in saved)
-    trunk = "trunk." if whole else ""
+    backbone = "trunk." if whole else ""
     state, left_out = {}, []
     for name, tensor in saved.items():
         if NO_WEIGHTS.fullmatch(name):
             left_out.append(name)
-        elif (found := SCOPE.fullmatch(name)) and found["part"] in PARTS:
-            ours = _layer(found["layer"], int(found["count"] or 0))
-            state[f"{'' if found['layer'] == 'dense' else trunk}{ours}.{PARTS[found['part']]}"] = _laid_out(tensor)
-        elif found := EXTRA.fullmatch(name):
-            layer = "reduce" if found["size"] == "1x1" else "conv"
-            state[f"extras.{int(found['block']) - FIRST_EXTRA}.{layer}.{PARTS[found['part']]}"] = _laid_out(tensor)
-        elif found := HEAD.fullmatch(name):
-            kind, tensor = ("loc", _boxes(_laid_out(tensor))) if found["kind"] == "box" else ("conf", _laid_out(tensor))
-            state[f"heads.{int(found['level']) - FIRST_LEVEL}.{kind}.{PARTS[found['part']]}"] = tensor
+        elif (result := SCOPE.fullmatch(name)) and result["part"] in PARTS:
+            ours = _layer(result["layer"], int(result["count"] or 0))
+            state[f"{'' if result['layer'] == 'dense' else backbone}{ours}.{PARTS[result['part']]}"] = _laid_out(tensor)
+        elif result := EXTRA.fullmatch(name):
+            layer = "reduce" if result["size"] == "1x1" else "conv"
+            state[f"extras.{int(result['block']) - FIRST_EXTRA}.{layer}.{PARTS[result['part']]}"] = _laid_out(tensor)
+        elif result := HEAD.fullmatch(name):
+            kind, tensor = ("loc", _boxes(_laid_out(tensor))) if result["kind"] == "box" else ("conf", _laid_out(tensor))
+            state[f"heads.{int(result['level']) - FIRST_LEVEL}.{kind}.{PARTS[result['part']]}"] = tensor
         else:
             state[name] = tensor
     classes: tuple[str, ...] = COCO_80 if whole else ()
     if "fc.bias" in state:
-        classes = imagenet() if len(state["fc.bias"]) in (1000, 1001) else ()
+        classes = imagenet_wnids() if len(state["fc.bias"]) in (1000, 1001) else ()
         if len(state["fc.bias"]) == 1001:  # a background that no photo has
             state["fc.weight"], state["fc.bias"] = state["fc.weight"][1:], state["fc.bias"][1:]
-    return Ours(state, tuple(state), {"padding": "end"}, classes, left_out=tuple(left_out))
+    return PacelineWeights(state, tuple(state), {"padding": "end"}, classes, left_out=tuple(left_out))
 
 
 def _before(stage: int) -> int:
@@ -256,11 +256,11 @@ def _layer(kind: str, count: int) -> str:
         return "conv1" if kind == "conv2d" else "bn1"
     stage = next((number for number in range(4) if count < _before(number + 1)), None)
     if stage is None:
-        raise FormError(f"TensorFlow's {kind}_{count} is beyond a ResNet-34's")
-    place, shortcut = count - _before(stage), stage + 1 >= FIRST_SHORTCUT
-    if shortcut and place == 0:
+        raise WeightFormatError(f"TensorFlow's {kind}_{count} is beyond a ResNet-34's")
+    index, shortcut = count - _before(stage), stage + 1 >= FIRST_SHORTCUT
+    if shortcut and index == 0:
         return f"layer{stage + 1}.0.downsample.{0 if kind == 'conv2d' else 1}"
-    unit, layer = divmod(place - shortcut, PER_UNIT)
+    unit, layer = divmod(index - shortcut, PER_UNIT)
     return f"layer{stage + 1}.{unit}.{'conv' if kind == 'conv2d' else 'bn'}{layer + 1}"
 
 
@@ -274,5 +274,5 @@ def _laid_out(tensor: Tensor) -> Tensor:
 def _boxes(tensor: Tensor) -> Tensor:
     """(4 n, ...) of y, x, h, w -> of x, y, w, h."""
     if tensor.shape[0] % 4:
-        raise FormError(f"a box convolution of {tensor.shape[0]} channels")
+        raise WeightFormatError(f"a box convolution of {tensor.shape[0]} channels")
     return tensor.unflatten(0, (-1, 4))[:, list(ORDER)].flatten(0, 1)

@@ -1,7 +1,7 @@
 """torchvision's weights, whose names are ours: older files' names are changed, and what it has no network for is not written.
 
 timm's ResNets have the same names and the same networks. torchvision's detectors that none of our networks is are recognised by the
-names of their tensors (`lacks`), and a ResNet's depth and width by their shapes (`resnet_fields`).
+names of their tensors (`describe_missing`), and a ResNet's depth and width by their shapes (`resnet_fields`).
 Source: torchvision (models: resnet.py; models/detection/: mask_rcnn.py, faster_rcnn.py, keypoint_rcnn.py, retinanet.py, fcos.py,
 ssd.py; from 0.2 on).
 """
@@ -17,8 +17,15 @@ import torch
 from torch import Tensor
 
 from paceline.models.backbones.resnet import DEPTHS
-from paceline.models.weights.classes import published
-from paceline.models.weights.formats.ours import Facts, FormError, Ours, Tensors, of_metadata, refuse_needs
+from paceline.models.weights.classes import published_class_names
+from paceline.models.weights.formats.ours import (
+    Facts,
+    PacelineWeights,
+    Tensors,
+    WeightFormatError,
+    from_metadata,
+    require_no_needs,
+)
 
 MASKS = "roi_heads.mask_predictor.mask_fcn_logits.weight"
 SCORES = "roi_heads.box_predictor.cls_score.weight"
@@ -31,7 +38,7 @@ WITHOUT_MASKS = (
 TRUNK = "the trunk alone fits: `paceline weights convert FILE --to timm` writes it"
 
 
-def lacks(names: Tensors) -> str:
+def describe_missing(names: Tensors) -> str:
     """What such a file is and what of it fits, in words; "" for all others."""
     if "roi_heads.keypoint_predictor.kps_score_lowres.weight" in names:
         return f"torchvision's keypointrcnn_resnet50_fpn, which finds key points and no masks; {TRUNK}"
@@ -69,24 +76,24 @@ def resnet_fields(state: Mapping[str, Tensor]) -> dict[str, Any]:
         if unit := re.fullmatch(r"layer([1-4])\.(\d+)\.conv1\.weight", name):
             units[int(unit[1]) - 1] = max(units[int(unit[1]) - 1], int(unit[2]) + 1)
     bottleneck = "layer1.0.conv3.weight" in tensors
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     stages = 4 if units[3] else 3
     depths = [
         depth for depth, (counts, has) in DEPTHS.items() if has == bottleneck and list(counts[:stages]) == units[:stages]
     ]
     # Three stages alone may be of several depths: the usual one.
     if depths:
-        found["depth"] = 34 if 34 in depths else 50 if 50 in depths else depths[0]
+        result["depth"] = 34 if 34 in depths else 50 if 50 in depths else depths[0]
     stem = tensors.get("conv1.weight")
     if stem is not None and stem.dim() == 4:
-        found["width"] = stem.shape[0]
-        found["stem"] = "small" if stem.shape[-1] == 3 else "imagenet"
-        found["stem_channels"] = stem.shape[1]
+        result["width"] = stem.shape[0]
+        result["stem"] = "small" if stem.shape[-1] == 3 else "imagenet"
+        result["stem_channels"] = stem.shape[1]
     middle = tensors.get("layer1.0.conv2.weight")
     if bottleneck and middle is not None and middle.dim() == 4 and middle.shape[1] and stem is not None and stem.shape[0]:
-        found["groups"] = middle.shape[0] // middle.shape[1]
-        found["group_width"] = middle.shape[1] * 64 // stem.shape[0]
-    return found
+        result["groups"] = middle.shape[0] // middle.shape[1]
+        result["group_width"] = middle.shape[1] * 64 // stem.shape[0]
+    return result
 
 
 # Names of files from before torchvision 0.13 -> ours.
@@ -104,12 +111,12 @@ BODY = "backbone.body."
 STEM = "conv1.weight"
 
 
-def is_ours(_: Tensors, __: Facts) -> bool:
+def is_paceline(_: Tensors, __: Facts) -> bool:
     """Names that no other form has are taken as they are."""
     return True
 
 
-def from_torchvision(saved: Tensors, facts: Facts) -> Ours:
+def from_torchvision(saved: Tensors, facts: Facts) -> PacelineWeights:
     """Under today's names; with the classes that our own file carries, or that are known of a published one."""
     state = {}
     for name, tensor in saved.items():
@@ -118,60 +125,64 @@ def from_torchvision(saved: Tensors, facts: Facts) -> Ours:
         if mask := OLD_MASK.fullmatch(name):
             name = f"roi_heads.mask_head.{int(mask[1]) - 1}.0.{mask[2]}"
         state[name] = tensor
-    ours = replace(of_metadata(state, facts), lacks=lacks(state))
+    ours = replace(from_metadata(state, facts), lacks=describe_missing(state))
     return ours if ours.classes else replace(ours, classes=_published(state))
 
 
-def write_ours(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
+def write_paceline(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
     """-> tensors as they are, nothing beside them, no notes."""
     return ours.tensors, {}, ()
 
 
-def write_torchvision(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
-    """-> tensors, nothing beside them, notes. Raises FormError for a network that torchvision does not have."""
-    refuse_needs(ours, "torchvision")
+def write_torchvision(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
+    """-> tensors, nothing beside them, notes. Raises WeightFormatError for a network that torchvision does not have."""
+    require_no_needs(ours, "torchvision")
     state = ours.tensors
     known = all(
         MASK_RCNN.fullmatch(name) or (name.startswith(BODY) and RESNET.fullmatch(name.removeprefix(BODY))) for name in state
     )
     if not (known or all(RESNET.fullmatch(name) for name in state)):
         odd = next(name for name in state if not (RESNET.fullmatch(name.removeprefix(BODY)) or MASK_RCNN.fullmatch(name)))
-        raise FormError(
+        raise WeightFormatError(
             f"torchvision has no network with {odd}: ResNets, Faster R-CNN and Mask R-CNN with a plain pyramid are written"
         )
-    refuse_others(state, "torchvision", (18, 34, 50, 101, 152))
-    return export(state), {}, ()
+    require_depth(state, "torchvision", (18, 34, 50, 101, 152))
+    return to_plain_tensors(state), {}, ()
 
 
-def write_timm(ours: Ours) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
-    """-> tensors of the ResNet, nothing beside them, notes. Raises FormError where there is none that timm has."""
-    refuse_needs(ours, "timm")
-    trunk = {name.removeprefix(BODY): tensor for name, tensor in ours.tensors.items() if name.startswith(BODY)}
-    state = trunk or ours.tensors
+def write_timm(ours: PacelineWeights) -> tuple[dict[str, Tensor], dict[str, object], tuple[str, ...]]:
+    """-> tensors of the ResNet, nothing beside them, notes. Raises WeightFormatError where there is none that timm has."""
+    require_no_needs(ours, "timm")
+    backbone = {name.removeprefix(BODY): tensor for name, tensor in ours.tensors.items() if name.startswith(BODY)}
+    state = backbone or ours.tensors
     if odd := [name for name in state if not RESNET.fullmatch(name)]:
-        raise FormError(f"timm has no ResNet with {odd[0]}: classifiers and trunks of Mask R-CNN are written")
-    refuse_others(state, "timm", (18, 34, 50, 101, 152, 200))
+        raise WeightFormatError(f"timm has no ResNet with {odd[0]}: classifiers and trunks of Mask R-CNN are written")
+    require_depth(state, "timm", (18, 34, 50, 101, 152, 200))
     left = len(ours.tensors) - len(state)
-    return export(state), {}, (f"the trunk alone: {left} tensors that stand on it are left out",) if left else ()
+    return (
+        to_plain_tensors(state),
+        {},
+        (f"the trunk alone: {left} tensors that stand on it are left out",) if left else (),
+    )
 
 
-def refuse_others(state: Tensors, whose: str, depths: tuple[int, ...]) -> None:
-    """Raises FormError for a ResNet that somebody has not, among those of `depths`."""
-    found = resnet_fields(state)
+def require_depth(state: Tensors, whose: str, depths: tuple[int, ...]) -> None:
+    """Raises WeightFormatError for a ResNet that somebody has not, among those of `depths`."""
+    result = resnet_fields(state)
     if not any(name.removeprefix(BODY).startswith("layer4.") for name in state):
-        raise FormError(f"{whose} has no ResNet without a fourth stage")
-    if found.get("depth") not in depths:
-        raise FormError(
-            f"{whose} has no ResNet of depth {found.get('depth', 'that these stages make')}; it has {', '.join(map(str, depths))}"
+        raise WeightFormatError(f"{whose} has no ResNet without a fourth stage")
+    if result.get("depth") not in depths:
+        raise WeightFormatError(
+            f"{whose} has no ResNet of depth {result.get('depth', 'that these stages make')}; it has {', '.join(map(str, depths))}"
         )
-    if found.get("width") != 64 or found["stem"] != "imagenet":
-        raise FormError(
-            f"{whose} has ResNets of --model.width 64 with a 7x7 stem alone, and this one has width {found.get('width')}"
-            f"{' and a small stem' if found.get('stem') == 'small' else ''}"
+    if result.get("width") != 64 or result["stem"] != "imagenet":
+        raise WeightFormatError(
+            f"{whose} has ResNets of --model.width 64 with a 7x7 stem alone, and this one has width {result.get('width')}"
+            f"{' and a small stem' if result.get('stem') == 'small' else ''}"
         )
 
 
-def export(state: Tensors) -> dict[str, Tensor]:
+def to_plain_tensors(state: Tensors) -> dict[str, Tensor]:
     """Float32, contiguous, on the CPU, a ResNet's stem with 3 channels: what torchvision's classes load strictly."""
     made = {}
     for name, tensor in state.items():
@@ -185,6 +196,6 @@ def export(state: Tensors) -> dict[str, Tensor]:
 
 def _published(state: Tensors) -> tuple[str, ...]:
     if "fc.bias" in state:
-        return published(len(state["fc.bias"])) if len(state["fc.bias"]) == 1000 else ()
+        return published_class_names(len(state["fc.bias"])) if len(state["fc.bias"]) == 1000 else ()
     scores = state.get("roi_heads.box_predictor.cls_score.bias")
-    return published(len(scores) - 1) if scores is not None and len(scores) == 91 else ()
+    return published_class_names(len(scores) - 1) if scores is not None and len(scores) == 91 else ()

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data.checks.notices import turned_photos
-from paceline.data.checks.suspicious_boxes import KINDS, Kind, Suspect, coordinate_notices, find_suspicious
+from paceline.data.checks.notices import find_rotated_images
+from paceline.data.checks.suspicious_boxes import KINDS, SuspicionType, SuspiciousBox, coordinate_notices, find_suspicious
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
-from paceline.models.object_task import class_limits, detection_limit
+from paceline.models.object_task import describe_class_limits, describe_detection_limit
 from paceline.tools.report.check import parts
-from paceline.tools.report.check.tiles import Tile, make_tile
+from paceline.tools.report.check.tiles import CheckTile, make_tile
 
 MOSAIC = 12  # random photos
 EXAMPLES = 6  # of each kind of suspicion, and of photos in both splits
@@ -36,22 +36,22 @@ SMALL_AREA, LARGE_AREA = 32**2, 96**2  # square pixels, COCO's borders of small,
 
 
 @dataclass(frozen=True)
-class Suspicion:
+class SuspicionSummary:
     """One kind with its count in each split, and its worst examples."""
 
-    kind: Kind
+    kind: SuspicionType
     counts: dict[str, int]
-    tiles: list[Tile]
+    tiles: list[CheckTile]
     exact: bool  # False: there are at least so many
 
 
-def box_page(
+def make_box_page(
     root: Path,
     classes: Sequence[str],
     splits: Mapping[str, Index],
     notices: Sequence[parts.Notice] = (),
-    linted: parts.Linted = parts.NOT_LINTED,
-) -> parts.Page:
+    linted: parts.LintSummary = parts.NOT_LINTED,
+) -> parts.CheckPage:
     """The page.
 
     root     the data set's folder, for the headline
@@ -60,7 +60,7 @@ def box_page(
     notices  further ones, from the manifest
     linted   what stands first on the page
     """
-    suspicions, pairs, turned = _suspicions(splits, classes), parts.twins(splits), turned_photos(splits)
+    suspicions, pairs, turned = _suspicions(splits, classes), parts.find_duplicates(splits), find_rotated_images(splits)
     objects, images = _class_counts(splits, len(classes))
     each = np.concatenate([np.diff(index.extra["object_starts"]) for index in splits.values()])  # objects of an image
     crowd = sum(int(np.count_nonzero(index.extra["crowd"])) for index in splits.values())
@@ -70,7 +70,9 @@ def box_page(
         for split, row in turned[:EXAMPLES]
     ]
     doubles = [
-        make_tile(splits["val"], row, classes, side=EXAMPLE_SIDE, caption=f"train: {parts.file_of(splits['train'], twin)}")
+        make_tile(
+            splits["val"], row, classes, side=EXAMPLE_SIDE, caption=f"train: {parts.get_file_name(splits['train'], twin)}"
+        )
         for twin, row in pairs[:EXAMPLES]
     ]
     return parts.make_page(
@@ -90,10 +92,10 @@ def box_page(
         boxes=sum(sum(suspicion.counts.values()) for suspicion in suspicions),
         grave=any(suspicion.kind.grave for suspicion in suspicions),
         finds=[
-            parts.Find(
+            parts.CheckExamples(
                 "Photos with an EXIF rotation", f"{len(turned):,}: do boxes lie where objects are?", upright, "wide"
             ),
-            parts.Find("Photos in both splits", f"{len(pairs):,} of val, byte for byte", doubles),
+            parts.CheckExamples("Photos in both splits", f"{len(pairs):,} of val, byte for byte", doubles),
         ],
         cards=[  # (label, value, note) of the row of numbers at the top
             *(
@@ -107,7 +109,7 @@ def box_page(
             ("unusable boxes", f"{unusable:,}", "not trained on"),
             ("in both splits", f"{len(pairs):,}", "equal photos"),
         ],
-        balance=parts.balance(classes, objects, images),
+        balance=parts.class_balance(classes, objects, images),
         charts=[_sizes(splits), _counts(splits)],
         suspicions=suspicions,
         mosaic=_mosaic(splits, classes),
@@ -121,9 +123,9 @@ def _notices(splits: Mapping[str, Index], classes: Sequence[str]) -> list[parts.
     if "train" in splits:
         single["train"] = single["train"] & (np.asarray(splits["train"].extra["usable"]) > 0)
     objects = {split: (np.asarray(index.extra["classes"]), single[split]) for split, index in splits.items()}
-    limits = class_limits(classes, objects)
+    limits = describe_class_limits(classes, objects)
     if "val" in splits:
-        limits += detection_limit(np.asarray(splits["val"].extra["object_starts"]), *objects["val"])
+        limits += describe_detection_limit(np.asarray(splits["val"].extra["object_starts"]), *objects["val"])
     return [parts.Notice("fair", text, warns=True) for text in limits]
 
 
@@ -177,11 +179,11 @@ def _counts(splits: Mapping[str, Index]) -> dict[str, Any]:
     return _histogram("Objects in an image", note[:1].upper() + note[1:] + "." if note else "", COUNT_LABELS, counts)
 
 
-def _suspicions(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Suspicion]:
-    found = {split: find_suspicious(index) for split, index in splits.items()}
+def _suspicions(splits: Mapping[str, Index], classes: Sequence[str]) -> list[SuspicionSummary]:
+    result = {split: find_suspicious(index) for split, index in splits.items()}
     suspicions = []
     for kind in KINDS:
-        of_kind = {split: suspects[kind.key] for split, suspects in found.items()}
+        of_kind = {split: suspects[kind.key] for split, suspects in result.items()}
         worst = [(split, suspect) for split, suspects in of_kind.items() for suspect in suspects.worst]
         worst = _varied(sorted(worst, key=lambda pair: -pair[1].degree))
         if worst:
@@ -191,11 +193,11 @@ def _suspicions(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Sus
             ]
             counts = {split: suspects.count for split, suspects in of_kind.items()}
             exact = all(suspects.all_met for suspects in of_kind.values())
-            suspicions.append(Suspicion(kind, counts, tiles, exact))
+            suspicions.append(SuspicionSummary(kind, counts, tiles, exact))
     return suspicions
 
 
-def _varied(worst: Sequence[tuple[str, Suspect]]) -> list[tuple[str, Suspect]]:
+def _varied(worst: Sequence[tuple[str, SuspiciousBox]]) -> list[tuple[str, SuspiciousBox]]:
     """The first EXAMPLES, at most two of one image while there are others: one bad image would fill the row."""
     seen: dict[tuple[str, int], int] = {}
     first, rest = [], []
@@ -208,7 +210,7 @@ def _varied(worst: Sequence[tuple[str, Suspect]]) -> list[tuple[str, Suspect]]:
     return (first + rest)[:EXAMPLES]
 
 
-def _mosaic(splits: Mapping[str, Index], classes: Sequence[str]) -> list[Tile]:
+def _mosaic(splits: Mapping[str, Index], classes: Sequence[str]) -> list[CheckTile]:
     """MOSAIC photos drawn from all splits together, always the same ones of a data set."""
     chosen = np.sort(np.argsort(hash_keys(0, 0, np.arange(sum(map(len, splits.values())))))[:MOSAIC])
     tiles, first = [], 0

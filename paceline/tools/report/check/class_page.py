@@ -10,23 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline._utils.text import some
-from paceline.data.checks.notices import turned_photos, where
+from paceline._utils.text import join_names
+from paceline.data.checks.notices import find_rotated_images, names_where
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
 from paceline.tools.report.check import parts
-from paceline.tools.report.check.tiles import Tile, make_tile
+from paceline.tools.report.check.tiles import CheckTile, make_tile
 
-MOST_SHOWN = 40  # classes with photos
+MAX_SHOWN = 40  # classes with photos
 PHOTOS = 8  # of each class, and examples of each kind of find
 SIDE = 264  # pixels of a tile's longer side: twice the density of the page
 TINY = 32  # pixels of the shorter side: less than any network's input
 FEW, UNEVEN = 10, 20  # photos of a class in train; times as many in the largest class as in the smallest
 
 
-def class_page(
-    root: Path, classes: Sequence[str], splits: Mapping[str, Index], linted: parts.Linted = parts.NOT_LINTED
-) -> parts.Page:
+def make_class_page(
+    root: Path, classes: Sequence[str], splits: Mapping[str, Index], linted: parts.LintSummary = parts.NOT_LINTED
+) -> parts.CheckPage:
     """The page.
 
     root     the data set's folder, for the headline
@@ -36,14 +36,14 @@ def class_page(
     """
     counts = {split: np.bincount(index.labels, minlength=len(classes)) for split, index in splits.items()}
     first, shown = next(iter(counts.items()))
-    pairs, repeats = parts.twins(splits), _repeats(splits[first])
+    pairs, repeats = parts.find_duplicates(splits), _repeats(splits[first])
     conflicts = [pair for pair in repeats if splits[first].labels[pair[0]] != splits[first].labels[pair[1]]]
     tiny = [
         (split, row)
         for split, index in splits.items()
         for row in np.flatnonzero(np.minimum(index.heights, index.widths) < TINY).tolist()
     ]
-    turned = turned_photos(splits)
+    turned = find_rotated_images(splits)
     notices = parts.twin_notice(len(pairs), noted=False) + _notices(counts, classes, len(conflicts), len(tiny))
     return parts.make_page(
         "page.html.jinja",
@@ -62,7 +62,7 @@ def class_page(
             ("tiny photos", f"{len(tiny):,}", f"under {TINY} px"),
             ("EXIF-rotated", f"{len(turned):,}", "photos"),
         ],
-        balance=parts.balance(classes, counts, counts),
+        balance=parts.class_balance(classes, counts, counts),
         grid=_grid(splits, classes, counts),
     )
 
@@ -73,10 +73,12 @@ def _notices(counts: Mapping[str, np.ndarray], classes: Sequence[str], conflicts
     if conflicts:
         notices.append(parts.Notice("bad", f"Photos of {first} that lie in two classes, byte for byte: {conflicts:,}."))
     for split, values in counts.items():
-        if lacking := where((values == 0) & (shown > 0), classes):
-            notices.append(parts.Notice("fair", f"Classes without a photo in {split}, so not scored: {some(lacking, 12)}."))
-    if few := where(shown < FEW, classes):
-        notices.append(parts.Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {some(few, 12)}."))
+        if lacking := names_where((values == 0) & (shown > 0), classes):
+            notices.append(
+                parts.Notice("fair", f"Classes without a photo in {split}, so not scored: {join_names(lacking, 12)}.")
+            )
+    if few := names_where(shown < FEW, classes):
+        notices.append(parts.Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {join_names(few, 12)}."))
     most, least = int(shown.argmax()), int(shown.argmin())
     if shown[most] >= UNEVEN * max(int(shown[least]), 1):
         text = f"{classes[most]} has {shown[most]:,} photos in {first}, {classes[least]} has {shown[least]:,}"
@@ -93,33 +95,33 @@ def _finds(
     conflicts: Sequence[tuple[int, int]],
     tiny: Sequence[tuple[str, int]],
     turned: Sequence[tuple[str, int]],
-) -> list[parts.Find]:
+) -> list[parts.CheckExamples]:
     name, first = next(iter(splits.items()))
 
-    def tiles(rows: Sequence[tuple[Index, int, str]]) -> list[Tile]:
+    def tiles(rows: Sequence[tuple[Index, int, str]]) -> list[CheckTile]:
         return [make_tile(index, row, side=SIDE, caption=caption) for index, row, caption in rows]
 
-    leaks = [(splits["val"], row, f"{name}: {parts.file_of(first, twin)}") for twin, row in pairs[:PHOTOS]]
+    leaks = [(splits["val"], row, f"{name}: {parts.get_file_name(first, twin)}") for twin, row in pairs[:PHOTOS]]
     doubles = [
         (first, row, f"{classes[first.labels[row]]}, and {classes[first.labels[twin]]}") for twin, row in conflicts[:PHOTOS]
     ]
     small = [(splits[split], row, _size(splits[split], row)) for split, row in tiny[:PHOTOS]]
     upright = [(splits[split], row, classes[int(splits[split].labels[row])]) for split, row in turned[:PHOTOS]]
     return [
-        parts.Find("Photos in both splits", f"{len(pairs):,} of val, byte for byte", tiles(leaks)),
-        parts.Find("Photos in two classes", f"{len(conflicts):,} of {name}, byte for byte", tiles(doubles)),
-        parts.Find("Tiny photos", f"{len(tiny):,} with a side under {TINY} pixels", tiles(small)),
-        parts.Find("Photos with an EXIF rotation", f"{len(turned):,}, shown upright", tiles(upright)),
+        parts.CheckExamples("Photos in both splits", f"{len(pairs):,} of val, byte for byte", tiles(leaks)),
+        parts.CheckExamples("Photos in two classes", f"{len(conflicts):,} of {name}, byte for byte", tiles(doubles)),
+        parts.CheckExamples("Tiny photos", f"{len(tiny):,} with a side under {TINY} pixels", tiles(small)),
+        parts.CheckExamples("Photos with an EXIF rotation", f"{len(turned):,}, shown upright", tiles(upright)),
     ]
 
 
 def _grid(
     splits: Mapping[str, Index], classes: Sequence[str], counts: Mapping[str, np.ndarray]
-) -> list[tuple[str, str, list[Tile]]]:
-    """(name, counts, photos of the first split) of up to MOST_SHOWN classes, evenly spread; always the same photos of a set."""
+) -> list[tuple[str, str, list[CheckTile]]]:
+    """(name, counts, photos of the first split) of up to MAX_SHOWN classes, evenly spread; always the same photos of a set."""
     first = next(iter(splits.values()))
     drawn = np.argsort(hash_keys(0, 0, np.arange(len(first))), kind="stable")
-    shown = np.unique(np.linspace(0, len(classes) - 1, min(len(classes), MOST_SHOWN)).astype(int))
+    shown = np.unique(np.linspace(0, len(classes) - 1, min(len(classes), MAX_SHOWN)).astype(int))
     grid = []
     for k in shown.tolist():
         rows = drawn[first.labels[drawn] == k][:PHOTOS].tolist()

@@ -11,13 +11,13 @@ import numpy as np
 
 from paceline.data.checks.notices import Notice
 from paceline.data.index.index import Index
-from paceline.inference.drawing.boxes import colour_of
-from paceline.tools.report.html import templates
+from paceline.inference.drawing.boxes import class_color
+from paceline.tools.report.html import load_templates
 
-MOST_CLASSES = 200  # rows of the table of classes
+MAX_CLASSES = 200  # rows of the table of classes
 
 
-class Page(NamedTuple):
+class CheckPage(NamedTuple):
     """A check page."""
 
     html: str
@@ -25,7 +25,7 @@ class Page(NamedTuple):
     notices: list[Notice]
 
 
-class Find(NamedTuple):
+class CheckExamples(NamedTuple):
     """Examples of something to look at; `note` stands beside the title, `size` is "wide" or ""."""
 
     title: str
@@ -34,14 +34,14 @@ class Find(NamedTuple):
     size: str = ""
 
 
-class Linted(NamedTuple):
+class LintSummary(NamedTuple):
     """What `data lint` has found."""
 
     notices: Sequence[Notice] = ()
-    finds: Sequence[Find] = ()
+    finds: Sequence[CheckExamples] = ()
 
 
-NOT_LINTED = Linted()
+NOT_LINTED = LintSummary()
 
 
 def make_page(
@@ -53,22 +53,22 @@ def make_page(
     *,
     boxes: int = 0,
     grave: bool = False,
-    finds: Sequence[Find],
+    finds: Sequence[CheckExamples],
     **content: Any,
-) -> Page:
+) -> CheckPage:
     """Fill in a template of this folder.
 
     root     the data set's folder, for the headline
     boxes    how many look suspicious; grave where some make training wrong
     content  this template's own values
     """
-    if grave or any(notice.colour == "bad" for notice in notices):
+    if grave or any(notice.color == "bad" for notice in notices):
         verdict = "bad", "Look at this before training"
     elif boxes or notices:
         verdict = "fair", f"{boxes:,} boxes to look at" if boxes else "Something to look at"
     else:
         verdict = "good", "Nothing suspicious"
-    page = templates(Path(__file__).parent).get_template(template)
+    page = load_templates(Path(__file__).parent).get_template(template)
     html = page.render(
         name=root.name,
         root=str(root),
@@ -80,10 +80,10 @@ def make_page(
         finds=[find for find in finds if find.tiles],
         **content,
     )
-    return Page(html, verdict, notices)
+    return CheckPage(html, verdict, notices)
 
 
-def balance(
+def class_balance(
     classes: Sequence[str], objects: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray]
 ) -> list[dict[str, Any]]:
     """A row for each class, the most frequent first: of each split objects, images, and share of the split's objects.
@@ -95,13 +95,13 @@ def balance(
     return [
         {
             "name": classes[k],
-            "colour": colour_of(k + 1),
+            "color": class_color(k + 1),
             "splits": [
                 (int(objects[split][k]), int(images[split][k]), float(shares[split][k]), float(shares[split][k]) / top)
                 for split in objects
             ],
         }
-        for k in order[:MOST_CLASSES]
+        for k in order[:MAX_CLASSES]
     ]
 
 
@@ -111,15 +111,15 @@ def share_rows(counts: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray],
     return shares, max((float(share.max(initial=0)) for share in shares.values()), default=0) or 1.0
 
 
-def twins(splits: Mapping[str, Index]) -> list[tuple[int, int]]:
+def find_duplicates(splits: Mapping[str, Index]) -> list[tuple[int, int]]:
     """Rows (train, val) of photos of equal content, a pair for each such photo of val."""
     if "train" not in splits or "val" not in splits:
         return []
     train, val = (np.asarray(splits[split].extra["digests"]) for split in ("train", "val"))
     order = np.argsort(train, kind="stable")
-    place = np.minimum(np.searchsorted(train[order], val), max(len(train) - 1, 0))
-    same = np.flatnonzero(train[order][place] == val) if len(train) else []
-    return [(int(order[place[row]]), int(row)) for row in same]
+    location = np.minimum(np.searchsorted(train[order], val), max(len(train) - 1, 0))
+    same = np.flatnonzero(train[order][location] == val) if len(train) else []
+    return [(int(order[location[row]]), int(row)) for row in same]
 
 
 def twin_notice(count: int, *, noted: bool) -> list[Notice]:
@@ -128,7 +128,7 @@ def twin_notice(count: int, *, noted: bool) -> list[Notice]:
     return [Notice("bad", text, noted)] if count else []
 
 
-def file_of(index: Index, row: int) -> str:
+def get_file_name(index: Index, row: int) -> str:
     """The name of a photo's file."""
     return os.path.basename(os.fsdecode(index.relative_name(row)))
 

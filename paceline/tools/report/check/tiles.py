@@ -12,19 +12,19 @@ from PIL import Image, ImageDraw
 
 from paceline.data.index.index import Index
 from paceline.data.transforms.image_io import open_rgb
-from paceline.inference.drawing.boxes import Mark, marks_picture, pixels_of
-from paceline.inference.drawing.masks import placed_pixels
-from paceline.inference.drawing.pictures import jpeg_uri
+from paceline.inference.drawing.boxes import Annotation, box_pixels, draw_annotations
+from paceline.inference.drawing.masks import resample_mask
+from paceline.inference.drawing.pictures import encode_jpeg_uri
 
-MOST_BOXES = 150  # drawn in one tile
+MAX_BOXES = 150  # drawn in one tile
 # A box is shown with so much around it, in its own longer side, and at least so many pixels.
 AROUND = 3.0
-LEAST_REGION = 64.0
+MIN_REGION = 64.0
 RIM = 0.04  # of the longer side
 LETTERS = 20  # pixels: tiles have nearly twice the density of the page
 # Names are written beside boxes of at least this share of the tile's width, or pointed at; others are under the pointer.
 NAMED_FROM = 0.16
-GREY = (128, 130, 134)  # beyond the image
+GRAY = (128, 130, 134)  # beyond the image
 
 
 class TileBox(NamedTuple):
@@ -38,7 +38,7 @@ class TileBox(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tile:
+class CheckTile:
     """One picture. photo is a data URI, "" where the file cannot be read; aspect is width / height."""
 
     photo: str
@@ -51,7 +51,7 @@ class Tile:
 
 def make_tile(
     index: Index, image: int, names: Sequence[str] = (), *, side: int, focus: Sequence[int] = (), caption: str = ""
-) -> Tile:
+) -> CheckTile:
     """Image number `image`, with its objects where the data set has boxes.
 
     names    of the classes 1..K
@@ -66,18 +66,22 @@ def make_tile(
     with np.errstate(over="ignore"):
         areas = np.abs(boxes[start:stop, 2] * boxes[start:stop, 3])
     focused = np.isin(np.arange(start, stop), np.array(focus, np.int64))
-    shown = (start + np.lexsort((-areas, focused))[-MOST_BOXES:]).tolist()
-    if stop - start > MOST_BOXES:
-        caption = f"{caption}; {MOST_BOXES} of {stop - start:,} objects drawn"
+    shown = (start + np.lexsort((-areas, focused))[-MAX_BOXES:]).tolist()
+    if stop - start > MAX_BOXES:
+        caption = f"{caption}; {MAX_BOXES} of {stop - start:,} objects drawn"
     picture = _part(index, image, region, side)
     drawn = []
     if picture is not None:
         marks = [_mark(index, image, row, region, picture.size, names, focus) for row in shown]
-        places = [pixels_of(mark.box, 1, 1, picture.size) for mark in marks]
-        drawn = [_under_the_pointer(index, row, place, picture.size, names) for row, place in zip(shown, places) if place]
-        picture = marks_picture(picture, marks, width=picture.width, height=picture.height, letters=LETTERS)
-    return Tile(
-        photo="" if picture is None else jpeg_uri(picture, subsampling=0 if drawn else -1),
+        locations = [box_pixels(mark.box, 1, 1, picture.size) for mark in marks]
+        drawn = [
+            _under_the_pointer(index, row, location, picture.size, names)
+            for row, location in zip(shown, locations)
+            if location
+        ]
+        picture = draw_annotations(picture, marks, width=picture.width, height=picture.height, letters=LETTERS)
+    return CheckTile(
+        photo="" if picture is None else encode_jpeg_uri(picture, subsampling=0 if drawn else -1),
         aspect=(region[2] - region[0]) / (region[3] - region[1]),
         boxes=drawn,
         caption=caption,
@@ -96,7 +100,7 @@ def _region(boxes: np.ndarray, width: int, height: int) -> Region:
     # A box far away is shown at most one image beyond the border.
     left, right = np.clip([left, right], -width, 2 * width).tolist()
     top, bottom = np.clip([top, bottom], -height, 2 * height).tolist()
-    side = max(AROUND * max(right - left, bottom - top), LEAST_REGION)
+    side = max(AROUND * max(right - left, bottom - top), MIN_REGION)
     x, y = (0.0, width), (0.0, height)
     if side < 0.8 * max(width, height):
         x, y = _window((left + right) / 2, side, width), _window((top + bottom) / 2, side, height)
@@ -128,11 +132,11 @@ def _part(index: Index, image: int, region: Region, side: int) -> Image.Image | 
         photo = open_rgb(index.read(image), index.exif, least=size if whole else None)
     except Exception:  # DataError, and Pillow's format plugins raise many types on damaged bytes
         return None  # gone or changed since it was verified: the page says "photo not found"
-    picture = Image.new("RGB", size, GREY)
+    picture = Image.new("RGB", size, GRAY)
     if inner[0] < inner[2] and inner[1] < inner[3]:
         x, y = photo.width / int(index.widths[image]), photo.height / int(index.heights[image])
         source = inner[0] * x, inner[1] * y, inner[2] * x, inner[3] * y
-        inside = [round((value - region[place % 2]) * scale) for place, value in enumerate(inner)]
+        inside = [round((value - region[position % 2]) * scale) for position, value in enumerate(inner)]
         inside_size = max(1, inside[2] - inside[0]), max(1, inside[3] - inside[1])
         part = photo.resize(inside_size, Image.Resampling.BICUBIC, box=source, reducing_gap=2)
         picture.paste(part, (inside[0], inside[1]))
@@ -141,23 +145,23 @@ def _part(index: Index, image: int, region: Region, side: int) -> Image.Image | 
 
 def _mark(
     index: Index, image: int, row: int, region: Region, size: tuple[int, int], names: Sequence[str], focus: Sequence[int]
-) -> Mark:
+) -> Annotation:
     """An object in a tile of this size; a box of negative size is a line or a point."""
     across, down = size[0] / (region[2] - region[0]), size[1] / (region[3] - region[1])
     x, y, w, h = np.asarray(index.extra["boxes"][row], float).tolist()
     box = (x - region[0]) * across, (y - region[1]) * down, max(w, 0) * across, max(h, 0) * down
     label, crowd = int(index.extra["classes"][row]), bool(index.extra["crowd"][row])
     if focus and row not in focus:
-        return Mark(box, label, "", "thin")
+        return Annotation(box, label, "", "thin")
     named = focus or box[2] >= NAMED_FROM * size[0]
     name = names[label - 1] + (" (crowd)" if crowd else "") if named else ""
-    return Mark(box, label, name, "dashed" if crowd else "solid", region_mask(index, image, row, region, size))
+    return Annotation(box, label, name, "dashed" if crowd else "solid", region_mask(index, image, row, region, size))
 
 
 def _under_the_pointer(
-    index: Index, row: int, place: tuple[int, int, int, int], size: tuple[int, int], names: Sequence[str]
+    index: Index, row: int, location: tuple[int, int, int, int], size: tuple[int, int], names: Sequence[str]
 ) -> TileBox:
-    left, top, right, bottom = (100 * edge / size[axis % 2] for axis, edge in enumerate(place))
+    left, top, right, bottom = (100 * edge / size[axis % 2] for axis, edge in enumerate(location))
     x, y, w, h = index.extra["boxes"][row]
     name = names[int(index.extra["classes"][row]) - 1] + (", crowd" if index.extra["crowd"][row] else "")
     return TileBox(left, top, right - left, bottom - top, f"{name}: {w:.4g} x {h:.4g} px at {x:.4g}, {y:.4g}")
@@ -197,4 +201,4 @@ def region_mask(index: Index, image: int, row: int, region: Region, size: tuple[
     runs = np.asarray(extra["rle_counts"][first:last])
     whole = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
     frame = -region[0] * scale[0], -region[1] * scale[1], *scale
-    return placed_pixels(whole, frame, size[1], size[0])
+    return resample_mask(whole, frame, size[1], size[0])

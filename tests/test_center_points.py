@@ -1,4 +1,4 @@
-"""The detector of tests/centre_points.py against obvious loops: its targets, its loss, its detections."""
+"""The detector of tests/center_points.py against obvious loops: its targets, its loss, its detections."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from centre_points import PEAK, PRIOR, CentrePoints, at, check, focal_loss, initialise, recipe, targets
+from center_points import PEAK, PRIOR, CenterPoints, at, check, focal_loss, initialize, recipe, targets
 
 from paceline._utils.errors import RecipeError
 from paceline.data.batch import DetectionBatch
@@ -25,9 +25,9 @@ def scene() -> DetectionBatch:
     return DetectionBatch(images, labels, torch.arange(3), boxes)
 
 
-def model() -> CentrePoints:
-    made = CentrePoints(SMALL, 3)
-    initialise(made, torch.Generator().manual_seed(0))
+def model() -> CenterPoints:
+    made = CenterPoints(SMALL, 3)
+    initialize(made, torch.Generator().manual_seed(0))
     return made
 
 

@@ -1,6 +1,6 @@
 """A detector without default boxes, in one file outside the package: an object is a peak on its class's map, with a size.
 
-    paceline train tests/centre_points.py:recipe          # the built-in shapes
+    paceline train tests/center_points.py:recipe          # the built-in shapes
 
 It brings a network, its loss, its first weights and its settings. Photos, boxes, evaluation, answers and pictures are SSD's.
 
@@ -20,19 +20,19 @@ from torch import Tensor, nn
 from paceline.config.constraints import BelowOne, Count, check_bounds
 from paceline.config.recipe import Recipe
 from paceline.config.recipes.ssd import tiny
-from paceline.config.resnet import Depth, TrunkModel
+from paceline.config.resnet import BackboneModel, Depth
 from paceline.config.ssd import BoxInput, SSDModel, check_detection
 from paceline.data.batch import Batch, DetectionBatch
-from paceline.models.backbones.base import Form
-from paceline.models.backbones.factory import make_trunk
+from paceline.models.backbones.base import BackboneSpec
+from paceline.models.backbones.factory import build_backbone
 from paceline.models.layers.batch_norm import BatchNorm
-from paceline.models.layers.common import Conv2d, Normalise, draw_layers
+from paceline.models.layers.common import Conv2d, Normalize, init_layers
 from paceline.models.ssd.workload import SSD
 from paceline.models.workload import NetworkFactory
 
 # Standard deviation of a peak along an axis, of the object's side there (TTFNet's 0.54 / 6); its least, in cells; and the
 # probability of a peak before anything is learned (Lin et al. 2017, "Focal Loss for Dense Object Detection").
-PEAK, LEAST_PEAK, PRIOR = 0.54 / 6, 0.4, 0.01
+PEAK, MIN_PEAK, PRIOR = 0.54 / 6, 0.4, 0.01
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Peaks:
 
 
 @dataclass(frozen=True)
-class CentreModel(TrunkModel):
+class CenterModel(BackboneModel):
     """A trunk whose maps of stride 8 to 32 are added up, coarse to fine, to one that a single convolution reads."""
 
     depth: Depth = 10  # layers of the ResNet
@@ -54,29 +54,29 @@ class CentreModel(TrunkModel):
     detect: Peaks = field(default_factory=Peaks)  # decoding
 
 
-CentreRecipe = Recipe[CentreModel, BoxInput]
+CenterRecipe = Recipe[CenterModel, BoxInput]
 
 
-def recipe() -> CentreRecipe:
+def recipe() -> CenterRecipe:
     """ssd-tiny's data treatment, optimiser and schedule."""
     quality = replace(tiny().quality, targets=(("box_ap", 0.30),))
-    return replace(tiny(), task=f"{__file__}:CENTRES", model=CentreModel(), quality=quality)
+    return replace(tiny(), task=f"{__file__}:CENTERS", model=CenterModel(), quality=quality)
 
 
-def check(recipe: CentreRecipe) -> None:
+def check(recipe: CenterRecipe) -> None:
     """Raises RecipeError naming the flag."""
     check_bounds(recipe)
     check_detection(replace(recipe, model=SSDModel()))
 
 
-class CentrePoints(nn.Module):
+class CenterPoints(nn.Module):
     """Pixels and objects in, losses out; pixels in, detections out."""
 
-    def __init__(self, recipe: CentreRecipe, classes: int) -> None:
+    def __init__(self, recipe: CenterRecipe, classes: int) -> None:
         super().__init__()
         self.settings, self.classes = recipe.model, classes
-        self.normalise = Normalise(recipe.input.mean, recipe.input.std)
-        self.body = make_trunk(recipe.model, Form())
+        self.normalize = Normalize(recipe.input.mean, recipe.input.std)
+        self.body = build_backbone(recipe.model, BackboneSpec())
         count = recipe.model.channels
         self.laterals = nn.ModuleList(Conv2d(inputs, count, 1) for inputs in self.body.channels[1:])
         self.blocks = nn.ModuleList(
@@ -87,7 +87,7 @@ class CentrePoints(nn.Module):
 
     def maps(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, 8 H, 8 W) uint8 -> logits of the peaks (B, K, H, W) and boxes as `targets` has them (B, 4, H, W), float32."""
-        stages = zip(self.laterals, self.body(self.normalise(images))[1:])
+        stages = zip(self.laterals, self.body(self.normalize(images))[1:])
         fine, middle, coarse = (lateral(stage) for lateral, stage in stages)
         middle = middle + F.interpolate(self.blocks[2](coarse), middle.shape[2:])
         fine = fine + F.interpolate(self.blocks[1](middle), fine.shape[2:])
@@ -137,17 +137,17 @@ def targets(boxes: Tensor, labels: Tensor, classes: int, size: torch.Size) -> tu
     """
     height, width = size
     cells = boxes.new_tensor([width, height])
-    centre = (boxes[..., :2] + boxes[..., 2:]) / 2 * cells
+    center = (boxes[..., :2] + boxes[..., 2:]) / 2 * cells
     side = ((boxes[..., 2:] - boxes[..., :2]) * cells).clamp(min=0.01)
-    corner = torch.minimum(centre.floor(), cells - 1)
-    wide, high = (side * PEAK).clamp(min=LEAST_PEAK).split(1, 2)
+    corner = torch.minimum(center.floor(), cells - 1)
+    wide, high = (side * PEAK).clamp(min=MIN_PEAK).split(1, 2)
     x, y = (torch.arange(count, device=boxes.device) for count in (width, height))
     across, down = ((x - corner[..., :1]) / wide) ** 2, ((y - corner[..., 1:]) / high) ** 2
     ellipses = torch.exp(-(down.unsqueeze(3) + across.unsqueeze(2)) / 2)
     # A maximum is the same in any order, so this scatter has one answer. Class 0 takes the empty slots.
     maps = boxes.new_zeros(len(boxes), classes + 1, height, width)
     maps.scatter_reduce_(1, labels[..., None, None].expand_as(ellipses), ellipses, "amax")
-    cell, box = corner[..., 1] * width + corner[..., 0], torch.cat((centre - corner, side.log()), 2)
+    cell, box = corner[..., 1] * width + corner[..., 0], torch.cat((center - corner, side.log()), 2)
     return maps[:, 1:], cell.long(), box.transpose(1, 2)
 
 
@@ -158,32 +158,32 @@ def focal_loss(logits: Tensor, target: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def initialise(model: CentrePoints, generator: torch.Generator) -> None:
+def initialize(model: CenterPoints, generator: torch.Generator) -> None:
     """First weights: convolutions N(0, 2 / fan_out); the head says PRIOR and a box of exp(2) cells, 59 pixels, almost everywhere."""
     model.body.draw("torchvision", generator, zero_init_last_gamma=False)
     for part in (model.laterals, model.blocks, model.head):
-        draw_layers(part, "torchvision", generator)
+        init_layers(part, "torchvision", generator)
     model.head.weight.normal_(std=0.01, generator=generator)
     model.head.bias.copy_(torch.tensor([math.log(PRIOR / (1 - PRIOR))] * model.classes + [0.5, 0.5, 2.0, 2.0]))
 
 
-class CentreNetwork(NetworkFactory):
+class CenterNetwork(NetworkFactory):
     """Photos, boxes, evaluation, answers and pictures are SSD's."""
 
-    def check(self, recipe: CentreRecipe) -> None:
+    def check(self, recipe: CenterRecipe) -> None:
         check(recipe)
 
-    def build(self, recipe: CentreRecipe, classes: int) -> CentrePoints:
-        return CentrePoints(recipe, classes)
+    def build(self, recipe: CenterRecipe, classes: int) -> CenterPoints:
+        return CenterPoints(recipe, classes)
 
-    def initialise(self, recipe: CentreRecipe, model: CentrePoints, generator: torch.Generator) -> None:
-        initialise(model, generator)
+    def initialize(self, recipe: CenterRecipe, model: CenterPoints, generator: torch.Generator) -> None:
+        initialize(model, generator)
 
 
-CENTRES = replace(
+CENTERS = replace(
     SSD,
     about="centre points: objects by their boxes",
-    model=CentreModel(),
-    network=CentreNetwork(),
+    model=CenterModel(),
+    network=CenterNetwork(),
     reporting=replace(SSD.reporting, benchmark=""),
 )
