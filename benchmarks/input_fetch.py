@@ -22,7 +22,7 @@ from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
 from paceline.distributed.device.detect import count_cpus
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
 from paceline.tools.bench.input import measure_rates, photos_in, rates, require_linux
-from paceline.tools.bench.input_contenders import open_file_records, paceline_loader
+from paceline.tools.bench.input_cases import open_file_records, paceline_loader
 
 FETCH_THREADS = (0, 8, 32)
 KEPT = "late, all kept in memory"

@@ -34,7 +34,7 @@ from paceline.data.transforms.decode import Decoder
 from paceline.distributed.device.detect import count_cpus
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
 from paceline.tools.bench.input import describe_images, installed_decoders, measure_rates, photos_in, require_linux
-from paceline.tools.bench.input_contenders import BATCH
+from paceline.tools.bench.input_cases import BATCH
 
 PROGRAMS = Path(__file__).parent / "peers"
 START_SECONDS = 240  # FFCV compiles its pipeline first

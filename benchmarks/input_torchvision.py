@@ -23,7 +23,7 @@ from paceline._utils.errors import PacelineError
 from paceline.config.maskrcnn import InstanceInput
 from paceline.config.ssd import BoxInput
 from paceline.tools.bench.input import InputBenchmark
-from paceline.tools.bench.input_contenders import BATCH, Take
+from paceline.tools.bench.input_cases import BATCH, Take
 
 
 def contenders(contest: InputBenchmark, cores: int) -> dict[str, Callable[[], Any]]:

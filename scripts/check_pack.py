@@ -25,9 +25,9 @@ from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import SILENT
 from paceline.data.index.box_split import BoxSplit
 from paceline.data.index.manifest import Manifest
+from paceline.data.pack.encode_image import encode
 from paceline.data.pack.objects import fits_label
 from paceline.data.pack.pack import pack
-from paceline.data.pack.photo import encode
 from paceline.data.pack.plan import VALIDATION, Form, PackRequest, PackSplit, open_sources, prepare_source
 
 TOOLS: dict[Form, tuple[str, str]] = {

@@ -39,7 +39,7 @@ PUBLIC = (
     ("paceline.inference", "inference/predictor.py", "Predictor"),
     ("paceline.inference", "inference/results.py", "ClassificationResult"),
     ("paceline.inference", "inference/results.py", "DetectionResult"),
-    ("paceline.inference", "inference/photo_paths.py", "FailedImage"),
+    ("paceline.inference", "inference/image_paths.py", "FailedImage"),
     ("paceline.inference", "inference/video.py", "Video"),
     ("paceline.config.recipe", "config/recipe.py", "Recipe"),
     ("paceline.config.recipe", "config/recipe.py", "Optim"),

@@ -28,7 +28,7 @@ from paceline.data.loader.sampler import batch_indices
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_distributed
 from paceline.tools.bench.harness import machine_facts
-from paceline.tools.bench.input_contenders import draw_unlabeled, open_file_records
+from paceline.tools.bench.input_cases import draw_unlabeled, open_file_records
 
 IMAGES, SIZE, STEPS = 64, 224, 30
 

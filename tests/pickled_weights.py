@@ -12,7 +12,7 @@ import torch
 
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.weights.formats.detectron2 import to_detectron2
-from paceline.models.weights.formats.ours import PacelineWeights
+from paceline.models.weights.formats.paceline_format import PacelineWeights
 
 
 def gluon_arrays(model: ResNet) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ import paceline
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
 from paceline.data.index.records import RecordReader
-from paceline.tools.bench.input_contenders import BATCH, bare_decode, open_file_records, paceline_loader
+from paceline.tools.bench.input_cases import BATCH, bare_decode, open_file_records, paceline_loader
 
 _open = ExitStack()  # until the process ends
 

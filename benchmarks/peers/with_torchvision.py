@@ -9,7 +9,7 @@ import torchvision
 from peer_protocol import Contender, Task, measured, serve  # pyright: ignore[reportMissingImports]
 
 from benchmarks.input_torchvision import photo_loader
-from paceline.tools.bench.input_contenders import BATCH
+from paceline.tools.bench.input_cases import BATCH
 
 TRIAL_SECONDS = 1.5
 _open = ExitStack()  # until the process ends

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline._utils.errors import PacelineError, RecipeError
 from paceline.cli.help import HELP, SYSTEM, HelpEntry, list_help_entries, print_help, requested_help
-from paceline.cli.nodes import count_nodes
+from paceline.cli.node_counts import count_nodes
 from paceline.cli.printing import SHARED, Printer
 from paceline.config.constraints import get_annotations
 from paceline.config.foreign_flags import find_equivalent

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline._utils.errors import PacelineError, RecipeError
 from paceline.cli.flags import ParsedArgs
-from paceline.cli.nodes import note_published
+from paceline.cli.node_counts import note_published
 from paceline.cli.printing import Printer
 from paceline.config.plan import BatchPlan, count_training_ranks, limit_steps, make_plan
 from paceline.config.published import recipe_for_nodes

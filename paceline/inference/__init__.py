@@ -24,7 +24,7 @@ from paceline.config.graph_file import GRAPHS
 from paceline.config.run import read_run, refuse_synthetic
 
 if TYPE_CHECKING:
-    from paceline.inference.photo_paths import FailedImage
+    from paceline.inference.image_paths import FailedImage
     from paceline.inference.predictor import Predictor
     from paceline.inference.results import ClassificationResult, DetectionResult, PredictionResult
     from paceline.inference.video import Frame, Video
@@ -44,7 +44,7 @@ __all__ = [
 _FILES = {
     "ClassificationResult": "results",
     "DetectionResult": "results",
-    "FailedImage": "photo_paths",
+    "FailedImage": "image_paths",
     "Frame": "video",
     "PredictionResult": "results",
     "Predictor": "predictor",

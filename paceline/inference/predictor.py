@@ -20,8 +20,8 @@ from paceline._utils.errors import DataError
 from paceline.data.transforms.image_header import Header
 from paceline.data.workers.crew import map_ordered
 from paceline.distributed.device.detect import count_cpus
-from paceline.inference.photo_paths import FailedImage, find_photos
-from paceline.inference.photos import WANTED, Photo, decode_photo, get_photo_path, is_photo
+from paceline.inference.image_input import WANTED, Photo, decode_photo, get_photo_path, is_photo
+from paceline.inference.image_paths import FailedImage, find_photos
 from paceline.inference.results import ClassificationResult, DetectionResult, PredictionResult
 from paceline.inference.tiling import OVERLAP, predict_tiled
 from paceline.training.logging.events import read_events

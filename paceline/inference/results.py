@@ -75,7 +75,7 @@ class ClassificationResult(PredictionResult):
 
     def draw(self, score_above: float = SHOWN_ABOVE, *, labels: bool = True, side: int = 0) -> Image.Image:
         """The photo with a bar for each of its classes below it."""
-        from paceline.inference.drawing.pictures import draw_top5
+        from paceline.inference.drawing.rendering import draw_top5
 
         return draw_top5(self.pixels(), self.names, self.scores)
 

@@ -21,8 +21,8 @@ import numpy as np
 from paceline._utils.errors import DataError
 from paceline.data.rle import compress, decode_mask
 from paceline.data.workers.crew import map_ordered
-from paceline.inference.photo_paths import FailedImage
-from paceline.inference.photos import Photo, decode_photo
+from paceline.inference.image_input import Photo, decode_photo
+from paceline.inference.image_paths import FailedImage
 from paceline.inference.results import DetectionResult, PredictionResult
 
 # Share of a tile's side that its neighbour has too, where no other is asked for.

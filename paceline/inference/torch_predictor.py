@@ -19,7 +19,7 @@ from paceline.data.batch import DetectedInstances
 from paceline.data.transforms.exif import read_orientation
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import decode_and_transform
-from paceline.inference.photos import Photo, encode_photo
+from paceline.inference.image_input import Photo, encode_photo
 from paceline.inference.predictor import Predictor, PreparedImage, to_classification, to_detections
 from paceline.inference.results import DetectionResult, PredictionResult
 from paceline.inference.trained_model import TrainedModel

@@ -20,9 +20,9 @@ from PIL import Image
 from paceline._utils.commands import install_command
 from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.safe_read import open_plain
+from paceline.inference.image_paths import FailedImage, parse_camera
 from paceline.inference.outputs.formats import OutputFormat, ResultLocation
 from paceline.inference.outputs.prediction_dir import open_prediction_dir
-from paceline.inference.photo_paths import FailedImage, parse_camera
 from paceline.inference.results import DetectionResult, PredictionResult
 from paceline.inference.writer import (
     DisplayOptions,

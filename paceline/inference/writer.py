@@ -19,7 +19,8 @@ from paceline.data.transforms.image_header import MAX_BYTES
 from paceline.data.transforms.image_io import find_dropped_channels, format_dropped_notes
 from paceline.data.workers.crew import map_ordered
 from paceline.distributed.device.detect import count_cpus
-from paceline.inference.drawing.pictures import encode_jpeg
+from paceline.inference.drawing.rendering import encode_jpeg
+from paceline.inference.image_paths import FailedImage, ImageListing
 from paceline.inference.outputs.formats import (
     AnswersCsv,
     CocoJson,
@@ -32,7 +33,6 @@ from paceline.inference.outputs.formats import (
 )
 from paceline.inference.outputs.label_tools import CvatXml, LabelMe, LabelStudio
 from paceline.inference.outputs.prediction_dir import PredictionDir, name_rendered_images
-from paceline.inference.photo_paths import FailedImage, ImageListing
 from paceline.inference.results import DetectionResult, PredictionResult
 
 if TYPE_CHECKING:

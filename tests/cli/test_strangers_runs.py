@@ -218,7 +218,7 @@ OWN_WAYS = {
     "training/run_dir/sync.py": 3,  # this process's own run, on its way to a bucket; the descriptor of open_plain
     "tools/mlperf/compliance.py": 1,  # a log that was read before, copied for MLPerf's tool
     "training/data_cache.py": 1,  # the kernel's
-    "inference/photo_paths.py": 1,  # a photo that the command line's folder has, of a plain kind
+    "inference/image_paths.py": 1,  # a photo that the command line's folder has, of a plain kind
     "inference/outputs/prediction_dir.py": 2,  # for writing
     "inference/graph/onnx_reader.py": 1,  # a photo that a program of its own is called with
     "inference/export/onnx_export.py": 1,  # the reader's source, ours

@@ -19,7 +19,7 @@ from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
 from paceline.data.prepare.eval_split import EvalSplit, prepare_eval_split
 from paceline.data.prepare.val_split import ValSplit
-from paceline.inference.photo_paths import find_photos
+from paceline.inference.image_paths import find_photos
 
 
 def odd_boxes(root: Path) -> Path:

@@ -15,7 +15,7 @@ from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.decode import decode_crop
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.image_io import UnknownPixelRange, open_rgb, to_rgb
-from paceline.inference.photos import encode_photo
+from paceline.inference.image_input import encode_photo
 
 GRAY = np.linspace(0, 65535, 30 * 40).astype(np.uint16).reshape(30, 40)
 

@@ -10,7 +10,7 @@ from stand_ins import tiny_photo
 
 from paceline.data.index.records import FileRecords
 from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
-from paceline.tools.bench.input_contenders import open_file_records
+from paceline.tools.bench.input_cases import open_file_records
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from paceline.cli.main import main
 from paceline.data.formats.coco_files import find_coco
 from paceline.data.formats.layouts import read_source
 from paceline.data.index.manifest import Manifest
-from paceline.inference.photo_paths import find_photos
+from paceline.inference.image_paths import find_photos
 
 
 def litter(root: Path) -> Path:

@@ -14,7 +14,7 @@ from paceline.config.published import PAIRINGS, system_for
 from paceline.distributed.device import setup
 from paceline.distributed.device.systems import DETECTED, SYSTEMS
 from paceline.distributed.device.torch_builds import V100, explain_unsupported, find_torch_pin, supports_accelerator
-from paceline.launch.doctor.here import _accelerators, _network
+from paceline.launch.doctor.local_checks import _accelerators, _network
 from paceline.training.plan_text import torch_of
 
 ROOT = Path(__file__).parents[2]

@@ -22,7 +22,7 @@ from paceline.inference.drawing.boxes import (
     draw_side_by_side,
 )
 from paceline.inference.drawing.label_layout import SMALLEST_LETTERS, choose_label_layout, place_labels
-from paceline.inference.drawing.pictures import load_font
+from paceline.inference.drawing.rendering import load_font
 
 GRAY = (90, 90, 90)
 

@@ -25,8 +25,8 @@ from paceline.config.recipe import Recipe
 from paceline.config.resnet import ImageInput
 from paceline.data.workers.crew import WORTH_PROCESSES, map_ordered
 from paceline.distributed.device.detect import count_cpus
-from paceline.inference.photo_paths import FailedImage
-from paceline.inference.photos import decode_photo, encode_photo
+from paceline.inference.image_input import decode_photo, encode_photo
+from paceline.inference.image_paths import FailedImage
 from paceline.inference.results import ClassificationResult, DetectionResult
 from paceline.inference.torch_predictor import TorchPredictor
 

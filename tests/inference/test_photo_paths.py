@@ -14,9 +14,9 @@ from messages import check_text, raises
 from PIL import Image
 
 from paceline._utils.errors import DataError, PacelineError
+from paceline.inference.image_paths import FailedImage, find_photos, is_prediction_dir
 from paceline.inference.outputs.formats import ResultLocation
 from paceline.inference.outputs.prediction_dir import check_prediction_dir, name_rendered_images, open_prediction_dir
-from paceline.inference.photo_paths import FailedImage, find_photos, is_prediction_dir
 from paceline.inference.results import DetectionResult
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from paceline.inference.drawing.pictures import BACKGROUND, BAR, draw_mosaic_page, draw_top5, to_pil
+from paceline.inference.drawing.rendering import BACKGROUND, BAR, draw_mosaic_page, draw_top5, to_pil
 
 
 def photo(height: int, width: int, color=(200, 10, 20)) -> np.ndarray:

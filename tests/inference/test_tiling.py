@@ -11,7 +11,7 @@ from PIL import Image
 from tiny_runs import command, refused
 
 from paceline.inference import load
-from paceline.inference.photo_paths import FailedImage
+from paceline.inference.image_paths import FailedImage
 from paceline.inference.results import DetectionResult
 from paceline.inference.tiling import TileWindow, make_tiles, merge_tiles
 

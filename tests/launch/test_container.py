@@ -13,7 +13,7 @@ from messages import check_line, check_text
 
 from paceline._utils.errors import PacelineError
 from paceline.launch.containers import host_facts
-from paceline.launch.doctor.here import compare_host, read_host
+from paceline.launch.doctor.local_checks import compare_host, read_host
 
 HOST = {
     "driver": "580.65.06",
@@ -83,7 +83,7 @@ def test_the_program_runs_without_paceline_and_tells_what_python_tells() -> None
 
 
 def test_doctor_compares_where_the_host_told_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.launch.doctor.here import _host
+    from paceline.launch.doctor.local_checks import _host
 
     monkeypatch.delenv(host_facts.VARIABLE, raising=False)
     assert _host() == []

@@ -23,7 +23,7 @@ from paceline.models.maskrcnn.module import MaskRCNN
 from paceline.models.registry import WORKLOADS
 from paceline.models.weights.classes import Labels
 from paceline.models.weights.formats.detectron2 import from_detectron2, to_detectron2
-from paceline.models.weights.formats.ours import PacelineWeights, WeightFormatError
+from paceline.models.weights.formats.paceline_format import PacelineWeights, WeightFormatError
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
 SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))

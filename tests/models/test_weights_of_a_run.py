@@ -17,7 +17,7 @@ from paceline.cli.main import main
 from paceline.config.run import FORMAT
 from paceline.models.backbones.base import init_weights
 from paceline.models.backbones.resnet import ResNet
-from paceline.models.weights.formats.ours import NEEDS
+from paceline.models.weights.formats.paceline_format import NEEDS
 from paceline.models.weights.load import load_weights
 
 OTHER = [(field, value) for field, values in NEEDS.items() for value in values]

@@ -20,7 +20,7 @@ from paceline.data.loader.loader import Loader
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import open_distributed
 from paceline.models.task import InputRank
-from paceline.tools.bench.input_contenders import task_loader
+from paceline.tools.bench.input_cases import task_loader
 from paceline.training.open_data import open_task
 
 CPU = torch.device("cpu")

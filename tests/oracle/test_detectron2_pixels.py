@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tiny_runs import command, refused
 
 from paceline.models.weights.formats.detectron2 import from_detectron2
-from paceline.models.weights.formats.ours import WeightFormatError
+from paceline.models.weights.formats.paceline_format import WeightFormatError
 
 MEAN, STD = torch.tensor([123.675, 116.28, 103.53]), torch.tensor([58.395, 57.12, 57.375])  # of R, G, B
 STEM = torch.randn(4, 3, 7, 7, generator=torch.Generator().manual_seed(0))

@@ -8,7 +8,7 @@ from messages import raises
 from torch import nn
 
 from paceline.models.weights.classes import imagenet_wnids
-from paceline.models.weights.formats.ours import WeightFormatError
+from paceline.models.weights.formats.paceline_format import WeightFormatError
 from paceline.models.weights.formats.table import find_weight_format
 from paceline.models.weights.weight_file import open_weights
 

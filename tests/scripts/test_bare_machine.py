@@ -20,7 +20,7 @@ import pytest
 root = pathlib.Path({str(ROOT)!r})
 for path in [*sorted((root / "paceline" / "tools" / "bench").glob("*.py")), *sorted((root / "benchmarks").glob("*.py"))]:
     importlib.import_module(".".join((*path.parent.relative_to(root).parts, path.stem)))
-names = "training.trainer", "api", "launch.doctor.here", "cli.commands.train"
+names = "training.trainer", "api", "launch.doctor.local_checks", "cli.commands.train"
 for name in names:
     importlib.import_module(f"paceline.{{name}}")
 files = [*sorted((root / "tests" / "gpu").glob("*.py")), *sorted((root / "scripts" / "gpu").glob("*.py"))]

@@ -26,10 +26,10 @@ from paceline.cli.printing import Printer
 from paceline.data.index.records import record_digest
 from paceline.data.loader import sampler as bench_stream
 from paceline.data.loader.loader import Loader
+from paceline.tools.bench import baselines, input_cases, input_scaling
 from paceline.tools.bench import input as bench
-from paceline.tools.bench import input_contenders, input_scaling, peers
 from paceline.tools.bench.input import classification, maskrcnn, run_input_bench, ssd
-from paceline.tools.bench.input_contenders import BATCH, bare_decode, open_file_records, paceline_loader
+from paceline.tools.bench.input_cases import BATCH, bare_decode, open_file_records, paceline_loader
 
 # torchvision 0.29 announces that its image decoders will go; the peer still has them. pycocotools has numpy's older protocol.
 pytestmark = [
@@ -87,7 +87,7 @@ def test_every_contender_makes_whole_batches(contests, task, decode):
 def test_comparing_the_bytes_is_measured_beside_leaving_it_out(contests, task, monkeypatch):
     hashed: list[int] = []
     # In threads of this process, where they can be counted.
-    for module in (task_module, input_contenders):
+    for module in (task_module, input_cases):
         monkeypatch.setattr(module, "Loader", lambda **options: Loader(**{**options, "processes": False}))
     monkeypatch.setattr(
         paceline.data.index.records, "record_digest", lambda data: hashed.append(len(data)) or record_digest(data)
@@ -129,7 +129,7 @@ def test_torchvisions_side_has_the_masks_of_all_objects_but_crowds_at_the_same_s
 
 def few_contenders(monkeypatch):
     """Without worker processes, which take seconds to start."""
-    theirs = peers.find_peers("input_torchvision")
+    theirs = baselines.find_peers("input_torchvision")
     real = theirs.contenders
     monkeypatch.setattr(
         theirs, "contenders", lambda *args: {name: one for name, one in real(*args).items() if " 0 workers" in name}
@@ -180,7 +180,7 @@ def test_numbers_of_workers(monkeypatch):
 
 
 def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
     report = run_input_bench(classification, photos, seconds=0.02, size=32, decoders=["simplejpeg"], rounds=1)
     assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "unchecked", "bare"]
     check_text(" ".join(capsys.readouterr().out.split()), "benchmarks/")

@@ -11,7 +11,7 @@ import pytest
 from paceline._utils.errors import PacelineError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
-from paceline.tools.bench import peers, scoring
+from paceline.tools.bench import baselines, scoring
 
 
 def test_the_synthetic_data_set_is_the_same_on_every_call_and_has_its_hard_parts():
@@ -33,7 +33,7 @@ def test_every_round_times_every_contender_and_ours_is_equal_to_pycocotools():
 
 
 def test_a_contender_with_other_numbers_is_called_unequal(monkeypatch):
-    theirs = peers.find_peers("scoring")
+    theirs = baselines.find_peers("scoring")
     real = theirs.contenders
     monkeypatch.setattr(theirs, "contenders", lambda *args: {**real(*args), "wrong": lambda: (0.5,) * 12})
     found = scoring.run_scoring(5, 4, 2, 1)
@@ -41,7 +41,7 @@ def test_a_contender_with_other_numbers_is_called_unequal(monkeypatch):
 
 
 def test_without_a_checkout_nothing_is_claimed(monkeypatch, tmp_path):
-    monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
     found = scoring.run_scoring(5, 4, 2, 1)
     assert found["agrees"] == {} and list(found["median_seconds"]) == ["paceline"]
 

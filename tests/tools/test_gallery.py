@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paceline.models.metrics.tide import classify_errors
-from paceline.tools.report.detected import read_detections
+from paceline.tools.report.detection_results import read_detections
 from paceline.tools.report.gallery import (
     MAX_OF_A_KIND,
     MAX_OF_A_PHOTO,

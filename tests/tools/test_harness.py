@@ -11,7 +11,8 @@ import torch
 from messages import raises
 
 from paceline._utils.errors import PacelineError
-from paceline.tools.bench import harness, peers, roofline
+from paceline.tools.bench import baselines, harness, roofline
+from paceline.tools.bench.baselines import require_peers
 from paceline.tools.bench.harness import (
     Case,
     Operation,
@@ -25,7 +26,6 @@ from paceline.tools.bench.harness import (
     run_steps,
     select_possible,
 )
-from paceline.tools.bench.peers import require_peers
 from paceline.tools.bench.profile import replace_attribute, resolve_part
 from paceline.tools.bench.roofline import ConvFlops, MachinePeak, describe_above_peak, list_kernels
 from paceline.tools.bench.timing import CallSeconds, find_host_wait, measure_seconds
@@ -221,12 +221,12 @@ def test_replaced_gives_back_what_was_there():
 
 def test_a_part_that_is_not_called_by_its_name_there_is_an_error():
     with pytest.raises((AssertionError, KeyError)):
-        resolve_part("products", torch.addmm, called_in=peers)
+        resolve_part("products", torch.addmm, called_in=baselines)
 
 
 def test_without_a_checkout_there_are_no_peers(monkeypatch, tmp_path):
-    assert peers.find_peers("ssd").contenders and peers.find_peers("nobody") is None
-    monkeypatch.setattr(peers, "CHECKOUT", tmp_path)
-    assert peers.find_peers("ssd") is None
+    assert baselines.find_peers("ssd").contenders and baselines.find_peers("nobody") is None
+    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
+    assert baselines.find_peers("ssd") is None
     with raises(PacelineError, "--part ops", "benchmarks/"):
         require_peers("ssd", "--part ops")

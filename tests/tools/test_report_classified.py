@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from paceline.tools.report.classified import (
+from paceline.tools.report.classification_results import (
     MAX_OF_A_PAIR,
     ImageClassification,
     add_images,

@@ -27,9 +27,14 @@ from messages import check_text
 from PIL import Image
 
 from paceline.models.metrics.confusion import confusion_matrix
-from paceline.tools.report import detected as scene_pictures
+from paceline.tools.report import detection_results as scene_pictures
 from paceline.tools.report.confusions import format_confusion_matrix, list_mistakes
-from paceline.tools.report.detected import ImageComparison, add_rendered_images, read_detections, select_worst_and_best
+from paceline.tools.report.detection_results import (
+    ImageComparison,
+    add_rendered_images,
+    read_detections,
+    select_worst_and_best,
+)
 from paceline.tools.report.run_report import write_report
 from paceline.tools.report.score_curves import class_table, draw_curves, read_curves
 

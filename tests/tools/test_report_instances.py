@@ -28,8 +28,8 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from paceline._utils.formatting import select_leading_metrics
-from paceline.tools.report import detected as scene_pictures
-from paceline.tools.report.detected import ImageComparison, add_rendered_images, read_detections
+from paceline.tools.report import detection_results as scene_pictures
+from paceline.tools.report.detection_results import ImageComparison, add_rendered_images, read_detections
 from paceline.tools.report.gallery import MAX_OF_A_KIND
 from paceline.tools.report.prediction_section import size_table
 from paceline.tools.report.score_curves import class_table, draw_curves, read_curves

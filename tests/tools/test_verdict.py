@@ -10,7 +10,7 @@ from tiny_runs import command, refused
 
 from paceline.cli.commands.qualify import QualifyFlags, _finish, format_report
 from paceline.config.reference_rates import RECORDED
-from paceline.tools.qualify.judgement import SLOW, UNJUDGED, cpu_cost_ratio, expected_scales, find_slowest, judge_ranks
+from paceline.tools.qualify.judgment import SLOW, UNJUDGED, cpu_cost_ratio, expected_scales, find_slowest, judge_ranks
 
 RECORD = RECORDED[0]
 STEPS = [f"{task}/step" for task in ("classification", "ssd", "maskrcnn")]

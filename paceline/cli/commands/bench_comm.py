@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from paceline._utils.atomic_write import check_user_file
 from paceline._utils.errors import PacelineError
 from paceline.cli.flags import parse
-from paceline.cli.on_nodes import RemoteFlags, is_launched, launch_command
 from paceline.cli.printing import Printer, write_answer
+from paceline.cli.remote_command import RemoteFlags, is_launched, launch_command
 from paceline.config.constraints import Help
 from paceline.distributed.comm.launcher import SINGLE, Launch, read_launch
 from paceline.training.select import choose_system

@@ -14,7 +14,7 @@ from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.models.registry import WORKLOADS, get_workload
-from paceline.tools.bench.peers import require_peers
+from paceline.tools.bench.baselines import require_peers
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.config.system import Precision
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.peers import require_peers
+from paceline.tools.bench.baselines import require_peers
 from paceline.training.select import choose_system
 
 if TYPE_CHECKING:

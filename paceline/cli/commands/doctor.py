@@ -15,8 +15,8 @@ from paceline._utils.atomic_write import check_user_file
 from paceline._utils.errors import PacelineError
 from paceline._utils.text import WORDS, escape_to_line, text_width
 from paceline.cli.flags import parse
-from paceline.cli.on_nodes import RemoteFlags, is_launched, launch_command
 from paceline.cli.printing import Printer, write_answer
+from paceline.cli.remote_command import RemoteFlags, is_launched, launch_command
 from paceline.config.constraints import Help
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import SINGLE, read_launch
@@ -71,7 +71,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if launch.world > 1:
         return run_nodes(flags, launch)
     from paceline.launch.doctor.compare import count_problems
-    from paceline.launch.doctor.here import check_node
+    from paceline.launch.doctor.local_checks import check_node
 
     findings = check_node(Path(flags.folder), flags.system)
     summary = {"findings": [asdict(finding) for finding in findings], "problems": count_problems(findings)}

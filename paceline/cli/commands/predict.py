@@ -23,8 +23,8 @@ from paceline.config.constraints import Help
 from paceline.training.run_arguments import check_named
 
 if TYPE_CHECKING:
+    from paceline.inference.image_paths import ImageListing
     from paceline.inference.outputs.formats import OutputFormat
-    from paceline.inference.photo_paths import ImageListing
     from paceline.inference.predictor import Predictor
     from paceline.inference.video import Video
     from paceline.inference.writer import DisplayOptions, PredictionCounts, StdoutWriter
@@ -119,7 +119,7 @@ def _carry_out(printer: Printer, flags: PredictFlags, video: Video | None, listi
 
 def _found(flags: PredictFlags) -> tuple[Video | None, ImageListing]:
     """The one video, opened; or the photos. Raises PacelineError for a video among others, and for what cannot be read."""
-    from paceline.inference.photo_paths import ImageListing, find_photos, is_video
+    from paceline.inference.image_paths import ImageListing, find_photos, is_video
 
     videos = [path for path in flags.photos if is_video(path)]
     if not videos:

@@ -53,7 +53,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.distributed.comm.launcher import read_launch
     from paceline.distributed.comm.world import open_distributed
     from paceline.inference.drawing.boxes import draw_sample
-    from paceline.inference.drawing.pictures import draw_mosaic_page
+    from paceline.inference.drawing.rendering import draw_mosaic_page
 
     with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(args.recipe, RunOptions(data=flags.data), world, printer)

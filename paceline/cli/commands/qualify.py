@@ -16,8 +16,8 @@ from paceline._utils.cache import cache_folder
 from paceline._utils.errors import PacelineError
 from paceline._utils.text import WORDS, escape_to_line, text_width
 from paceline.cli.flags import parse
-from paceline.cli.on_nodes import RemoteFlags, is_launched, launch_for_answer
 from paceline.cli.printing import Printer, write_answer
+from paceline.cli.remote_command import RemoteFlags, is_launched, launch_for_answer
 from paceline.config.constraints import Help
 from paceline.distributed.comm.launcher import SINGLE, Launch, read_launch
 from paceline.distributed.device.detect import count_cpus
@@ -25,7 +25,7 @@ from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
     from paceline.config.system import System
-    from paceline.tools.qualify.judgement import QualifyCheck, QualifyReport
+    from paceline.tools.qualify.judgment import QualifyCheck, QualifyReport
 
 RANK_GIB = 3.0  # of memory that a rank takes on a CPU, where each core has one, as the rates were recorded
 MAX_MINUTES = 24 * 60.0
@@ -117,7 +117,7 @@ def _measured(printer: Printer, flags: QualifyFlags, system: System, launch: Lau
 def _examined(flags: QualifyFlags, launch: Launch, folder: Path) -> list[str] | None:
     """What `paceline doctor` calls a problem; None but on rank 0."""
     from paceline.launch.doctor.compare import examine_nodes, name_nodes
-    from paceline.launch.doctor.here import check_node
+    from paceline.launch.doctor.local_checks import check_node
     from paceline.launch.doctor.multi_node import examine_together
 
     if launch.world == 1:
@@ -144,7 +144,7 @@ def _finish(flags: QualifyFlags, facts: dict[str, Any] | None) -> int:
     if flags.facts:
         write_answer(facts, out=flags.out, printed=not flags.out)
         return 0
-    from paceline.tools.qualify.judgement import judge_ranks
+    from paceline.tools.qualify.judgment import judge_ranks
 
     verdict = judge_ranks(facts["ranks"], facts["doctor"])
     rows = [{**asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in verdict.rows]
@@ -190,13 +190,13 @@ def describe_machine(facts: Mapping[str, Any]) -> str:
 
 def format_check(row: QualifyCheck) -> tuple[str, str, str]:
     """Measured, expected and ratio as text."""
-    from paceline.tools.qualify.judgement import format_number
+    from paceline.tools.qualify.judgment import format_number
 
     return format_number(row.measured), format_number(row.expected), f"{row.ratio:.2f}" if row.expected else ""
 
 
 def _page(verdict: QualifyReport, facts: Mapping[str, Any]) -> str:
-    from paceline.tools.qualify.judgement import TITLES
+    from paceline.tools.qualify.judgment import TITLES
     from paceline.tools.report import html
 
     said = ("good", "as fast as expected") if verdict.good else ("bad", "slower than expected")

@@ -15,7 +15,7 @@ from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import Row, format_definitions, text_width
 from paceline.cli.flags import ParsedArgs, explain, parse_recipe
 from paceline.cli.help import HELP
-from paceline.cli.nodes import count_ranks, note_published
+from paceline.cli.node_counts import count_ranks, note_published
 from paceline.cli.printing import Printer
 from paceline.cli.recipe_text import base_recipe, differing_cells, format_grid, format_recipe_table, list_cells
 from paceline.cli.saved_request import saved_request

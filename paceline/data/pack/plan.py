@@ -26,7 +26,7 @@ from paceline.data.index.index import Index, open_split
 from paceline.data.index.manifest import Kind, Manifest, manifest_candidates, repeat_command
 from paceline.data.index.staleness import find_stale_file
 from paceline.data.loader.sampler import permutation
-from paceline.data.pack.photo import packed_names, reencode_record, smaller_size
+from paceline.data.pack.encode_image import packed_names, reencode_record, smaller_size
 from paceline.data.prepare.auto_prepare import prepare_if_needed, report_addresses
 
 Form = Literal["webdataset", "recordio", "tfrecord"]

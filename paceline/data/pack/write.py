@@ -21,8 +21,8 @@ from paceline._utils.atomic_write import atomic_writer
 from paceline.data.containers.recordio import RecordIOContent, format_idx, format_lst_line, write_recordio
 from paceline.data.containers.tar import write_tar
 from paceline.data.containers.tfrecord import write_tfrecord
+from paceline.data.pack.encode_image import EncodedImage, reencode_record
 from paceline.data.pack.objects import detection_label, json_field, make_example
-from paceline.data.pack.photo import EncodedImage, reencode_record
 from paceline.data.pack.plan import PackRequest, PackSplit, ShardPlan
 from paceline.data.workers.crew import WorkerCrew
 

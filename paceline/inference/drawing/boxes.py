@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 
 from paceline.inference.drawing.label_layout import Rectangle, add_legend, area, choose_label_layout, draw_labels
 from paceline.inference.drawing.masks import Mask, draw_masks, instance_color, resample_mask
-from paceline.inference.drawing.pictures import BACKGROUND, Photo, fit_image, to_pil
+from paceline.inference.drawing.rendering import BACKGROUND, Photo, fit_image, to_pil
 
 # Far apart for the eye and bright enough on dark and on light photos; neighbouring classes differ most.
 PALETTE = (

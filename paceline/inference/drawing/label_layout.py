@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw
 
-from paceline.inference.drawing.pictures import BACKGROUND, INK, load_font, shorten_text
+from paceline.inference.drawing.rendering import BACKGROUND, INK, load_font, shorten_text
 
 Rectangle: TypeAlias = tuple[int, int, int, int]  # left, top, right, bottom; pixels, right and bottom outside
 Color: TypeAlias = tuple[int, int, int]

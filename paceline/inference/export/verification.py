@@ -18,7 +18,7 @@ from paceline._utils.text import format_count, join_names
 from paceline.config.model_card import NCHW, NHWC, make_card
 from paceline.distributed.device.provenance import collect_versions
 from paceline.inference.export.graph import Graph
-from paceline.inference.export.sample_photos import load_sample_images
+from paceline.inference.export.sample_images import load_sample_images
 from paceline.inference.graph.graph_model import GraphInput, run_on_images
 from paceline.inference.graph.runtimes import Run, open_session
 from paceline.inference.torch_predictor import TorchPredictor

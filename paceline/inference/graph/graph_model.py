@@ -29,7 +29,7 @@ from paceline.data.transforms.exif import read_orientation
 from paceline.data.transforms.image_header import Header, broken_image_message, read_header
 from paceline.inference.graph.onnx_reader import as_input, pasted
 from paceline.inference.graph.runtimes import FORMS, GraphSession, Run, TensorSpec
-from paceline.inference.photos import Photo, encode_photo
+from paceline.inference.image_input import Photo, encode_photo
 from paceline.inference.predictor import Predictor, PreparedImage, to_classification, to_detections
 from paceline.inference.results import PredictionResult
 from paceline.models.registry import WORKLOADS, load_saved_recipe

@@ -19,8 +19,8 @@ from typing import Any, TextIO, cast
 from paceline._utils.atomic_write import atomic_write, target_of_part
 from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import read_plain
+from paceline.inference.image_paths import ANSWERS, OURS, PART, FailedImage, is_predictions_file
 from paceline.inference.outputs.formats import Files, OutputFormat, ResultLocation
-from paceline.inference.photo_paths import ANSWERS, OURS, PART, FailedImage, is_predictions_file
 from paceline.inference.results import DetectionResult, PredictionResult
 
 COCO = "coco_results.json"

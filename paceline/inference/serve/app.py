@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 
 from paceline._utils.version import __version__
 from paceline.inference.drawing.boxes import class_color
-from paceline.inference.photo_paths import FailedImage
+from paceline.inference.image_paths import FailedImage
 from paceline.inference.results import SHOWN_ABOVE, PredictionResult
 from paceline.inference.serve.batching import BatchQueue, QueueFull
 from paceline.inference.serve.guard import SecurityMiddleware

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from paceline._utils.errors import DataError
 from paceline.data.transforms.image_header import MAX_PIXELS, read_header
-from paceline.inference.photo_paths import FailedImage
+from paceline.inference.image_paths import FailedImage
 
 if TYPE_CHECKING:
     from paceline.inference.predictor import Predictor

@@ -15,7 +15,7 @@ from paceline.config.resnet import RESNET
 from paceline.config.run import RunRecord, read_run
 from paceline.models.backbones.base import Backbone
 from paceline.models.weights.formats.detect import NOT_READ, conversion_command, read_contents
-from paceline.models.weights.formats.ours import (
+from paceline.models.weights.formats.paceline_format import (
     COLOURS,
     KNOWN_COLOURS,
     NEEDS,

@@ -35,9 +35,9 @@ from paceline.data.transforms.decode import require_decoder
 from paceline.data.transforms.image_header import read_header
 from paceline.distributed.device.detect import count_cpus
 from paceline.models.registry import WORKLOADS
+from paceline.tools.bench.baselines import WHERE, find_peers
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
-from paceline.tools.bench.input_contenders import bare_decode, open_file_records, paceline_loader, task_batches
-from paceline.tools.bench.peers import WHERE, find_peers
+from paceline.tools.bench.input_cases import bare_decode, open_file_records, paceline_loader, task_batches
 from paceline.tools.bench.process_tree import cpu_seconds
 from paceline.tools.report.prepare_notes import prepare_lines
 

@@ -20,9 +20,9 @@ from rich.table import Column, Table
 
 from paceline._utils.errors import RecipeError
 from paceline.distributed.device.detect import count_cpus
+from paceline.tools.bench.baselines import WHERE, find_peers
 from paceline.tools.bench.harness import machine_facts, run_all_rounds
 from paceline.tools.bench.input import InputBenchmark, describe_images, require_linux
-from paceline.tools.bench.peers import WHERE, find_peers
 from paceline.tools.bench.process_tree import cpu_seconds, memory_mib, voluntary_switches
 
 WARM_UP_SECONDS, MAX_WORKERS = 2.0, 1024

@@ -40,7 +40,7 @@ from paceline.distributed.device.detect import count_cpus
 from paceline.models.datamodule import open_configured_records
 from paceline.models.task import Task
 from paceline.tools.bench.input_advice import Demand
-from paceline.tools.bench.input_contenders import task_loader
+from paceline.tools.bench.input_cases import task_loader
 from paceline.tools.bench.process_tree import cpu_seconds
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.

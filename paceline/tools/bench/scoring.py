@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from paceline.models.metrics.coco import Detections, GroundTruth, score_boxes
+from paceline.tools.bench.baselines import find_peers
 from paceline.tools.bench.harness import OURS, Operation, compare_operation, machine_facts
-from paceline.tools.bench.peers import find_peers
 
 OBJECTS = 7  # of an image, on average
 CROWDS = 0.012  # share of objects that are crowds, as in COCO

@@ -39,7 +39,7 @@ from paceline.models.metrics.coco import score_boxes
 from paceline.models.registry import WORKLOADS
 from paceline.tools.bench.comm import OURS, CommMessage, gradient_sizes, measure
 from paceline.tools.bench.harness import run_interleaved
-from paceline.tools.bench.input_contenders import task_loader
+from paceline.tools.bench.input_cases import task_loader
 from paceline.tools.bench.input_stages import STEPS, StageSamples, bare_disk, bench_task_recipe, run_loader
 from paceline.tools.bench.scoring import make_synthetic_detections
 from paceline.tools.bench.step import StepBench, make_step, make_step_function, to_memory_format

@@ -17,12 +17,12 @@ from PIL import Image
 from paceline.config.resnet import Exif
 from paceline.data.checks.suspicious_boxes import paired_overlaps
 from paceline.inference.drawing.boxes import Annotation, draw_annotations
-from paceline.inference.drawing.pictures import encode_jpeg_uri
-from paceline.inference.drawing.stored_photo import read_rgb
+from paceline.inference.drawing.rendering import encode_jpeg_uri
+from paceline.inference.drawing.stored_image import read_rgb
 from paceline.models.metrics.confusion import BACKGROUND
 from paceline.models.metrics.tide import KINDS, RIGHT, ErrorKinds
 from paceline.tools.report.confusions import class_pair
-from paceline.tools.report.detected import ScoredPredictions
+from paceline.tools.report.detection_results import ScoredPredictions
 
 # Words for the kinds, in the order of the page.
 WORDS = {

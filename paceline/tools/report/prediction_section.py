@@ -1,6 +1,6 @@
 """The part of the report that shows predictions: photos, tables and charts of the newest predictions file, whatever the task.
 
-A detector's file (see detected.py) also has scores; -1 stands for a value that does not exist, as in COCO's own numbers:
+A detector's file (see detection_results.py) also has scores; -1 stands for a value that does not exist, as in COCO's own numbers:
     {"per_class": [{"name", "ap", "ap50", "ar100", "objects"}, ...],
      "curves": {"iou": 0.5, "recall": [101 values], "classes": {name: [101 precisions]}, "mean": [101 precisions]}}
 Of kind "instances" a class also has "mask_ap" and "mask_ap50", and "mask_curves" stands beside "curves".
@@ -24,14 +24,14 @@ from paceline._utils.safe_read import parse_json, read_entry
 from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord
 from paceline.data.index.splits import format_fold, format_half
-from paceline.inference.drawing.stored_photo import find_listed_images
+from paceline.inference.drawing.stored_image import find_listed_images
 from paceline.models.metrics.best_f1 import counts_at_thresholds
 from paceline.models.metrics.coco import Detections
 from paceline.models.metrics.confusion import SHOWN_SCORE, confusion_matrix
 from paceline.models.metrics.tide import RIGHT, UNCOUNTED, ErrorKinds, classify_errors, error_costs
 from paceline.models.registry import WORKLOADS
 from paceline.models.workload import WorkloadSpec
-from paceline.tools.report.classified import (
+from paceline.tools.report.classification_results import (
     ImageClassification,
     add_images,
     class_accuracies,
@@ -41,7 +41,7 @@ from paceline.tools.report.classified import (
     select_wrong,
 )
 from paceline.tools.report.confusions import format_confusion_matrix, list_mistakes
-from paceline.tools.report.detected import (
+from paceline.tools.report.detection_results import (
     ImageComparison,
     ScoredPredictions,
     add_rendered_images,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from PIL import Image
 
-from paceline.inference.photo_paths import FailedImage
+from paceline.inference.image_paths import FailedImage
 from paceline.inference.serve import batching
 from paceline.inference.serve.batching import BatchQueue, QueueFull
 

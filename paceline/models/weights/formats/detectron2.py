@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from paceline.models.weights.classes import count_class_rows, published_class_names
-from paceline.models.weights.formats.ours import (
+from paceline.models.weights.formats.paceline_format import (
     CAFFE_NOTE,
     NEEDS,
     OUR_STD,

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import re
 
-from paceline.models.weights.formats.ours import Facts, PacelineWeights, Tensors, WeightFormatError, rename_tensor
+from paceline.models.weights.formats.paceline_format import (
+    Facts,
+    PacelineWeights,
+    Tensors,
+    WeightFormatError,
+    rename_tensor,
+)
 
 BLOCK = re.compile(r"_blocks\.(\d+)\.(_\w+)\.(\w+)")
 # A block's parts; the first stage has no expansion, and numbers its BatchNorms from the next part on.

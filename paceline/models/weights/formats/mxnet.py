@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from paceline.models.weights.classes import count_class_rows, published_class_names
-from paceline.models.weights.formats.ours import Facts, PacelineWeights, Tensors, WeightFormatError
+from paceline.models.weights.formats.paceline_format import Facts, PacelineWeights, Tensors, WeightFormatError
 
 # MXNet's last part of a name -> torch's.
 PARTS = {

@@ -30,7 +30,7 @@ from paceline.models.weights.formats.mlperf import (
     write_reference,
 )
 from paceline.models.weights.formats.mxnet import from_gluoncv, from_mxnet, is_gluoncv, is_mxnet
-from paceline.models.weights.formats.ours import Facts, PacelineWeights, Tensors, WeightFormatError, to_metadata
+from paceline.models.weights.formats.paceline_format import Facts, PacelineWeights, Tensors, WeightFormatError, to_metadata
 from paceline.models.weights.formats.tensorflow import from_tensorflow, is_tensorflow
 from paceline.models.weights.formats.torchvision import (
     from_torchvision,

@@ -29,7 +29,7 @@ from paceline._utils.safe_read import read_plain
 from paceline._utils.text import abbreviate
 from paceline.data.containers.tfrecord import BYTES, VARINT, masked_crc32c, read_fields, read_varint
 from paceline.models.weights.classes import COCO_80, imagenet_wnids
-from paceline.models.weights.formats.ours import Facts, PacelineWeights, Tensors, WeightFormatError
+from paceline.models.weights.formats.paceline_format import Facts, PacelineWeights, Tensors, WeightFormatError
 
 MAGIC = 0xDB4775248B80FB57
 FOOTER, TRAILER = 48, 5

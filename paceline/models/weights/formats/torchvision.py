@@ -18,7 +18,7 @@ from torch import Tensor
 
 from paceline.models.backbones.resnet import DEPTHS
 from paceline.models.weights.classes import published_class_names
-from paceline.models.weights.formats.ours import (
+from paceline.models.weights.formats.paceline_format import (
     Facts,
     PacelineWeights,
     Tensors,

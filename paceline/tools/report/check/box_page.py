@@ -20,7 +20,7 @@ from paceline.data.checks.suspicious_boxes import KINDS, SuspicionType, Suspicio
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
 from paceline.models.object_task import describe_class_limits, describe_detection_limit
-from paceline.tools.report.check import parts
+from paceline.tools.report.check import page_parts
 from paceline.tools.report.check.tiles import CheckTile, make_tile
 
 MOSAIC = 12  # random photos
@@ -49,9 +49,9 @@ def make_box_page(
     root: Path,
     classes: Sequence[str],
     splits: Mapping[str, Index],
-    notices: Sequence[parts.Notice] = (),
-    linted: parts.LintSummary = parts.NOT_LINTED,
-) -> parts.CheckPage:
+    notices: Sequence[page_parts.Notice] = (),
+    linted: page_parts.LintSummary = page_parts.NOT_LINTED,
+) -> page_parts.CheckPage:
     """The page.
 
     root     the data set's folder, for the headline
@@ -60,7 +60,11 @@ def make_box_page(
     notices  further ones, from the manifest
     linted   what stands first on the page
     """
-    suspicions, pairs, turned = _suspicions(splits, classes), parts.find_duplicates(splits), find_rotated_images(splits)
+    suspicions, pairs, turned = (
+        _suspicions(splits, classes),
+        page_parts.find_duplicates(splits),
+        find_rotated_images(splits),
+    )
     objects, images = _class_counts(splits, len(classes))
     each = np.concatenate([np.diff(index.extra["object_starts"]) for index in splits.values()])  # objects of an image
     crowd = sum(int(np.count_nonzero(index.extra["crowd"])) for index in splits.values())
@@ -71,11 +75,15 @@ def make_box_page(
     ]
     doubles = [
         make_tile(
-            splits["val"], row, classes, side=EXAMPLE_SIDE, caption=f"train: {parts.get_file_name(splits['train'], twin)}"
+            splits["val"],
+            row,
+            classes,
+            side=EXAMPLE_SIDE,
+            caption=f"train: {page_parts.get_file_name(splits['train'], twin)}",
         )
         for twin, row in pairs[:EXAMPLES]
     ]
-    return parts.make_page(
+    return page_parts.make_page(
         "box_page.html.jinja",
         root,
         classes,
@@ -84,18 +92,18 @@ def make_box_page(
             *linted.notices,
             *notices,
             *coordinate_notices(splits),
-            *parts.twin_notice(len(pairs), noted=True),
+            *page_parts.twin_notice(len(pairs), noted=True),
             *_notices(splits, classes),
-            *parts.turned_notice(splits, len(turned)),
+            *page_parts.turned_notice(splits, len(turned)),
         ],
         linted=linted.finds,
         boxes=sum(sum(suspicion.counts.values()) for suspicion in suspicions),
         grave=any(suspicion.kind.grave for suspicion in suspicions),
         finds=[
-            parts.CheckExamples(
+            page_parts.CheckExamples(
                 "Photos with an EXIF rotation", f"{len(turned):,}: do boxes lie where objects are?", upright, "wide"
             ),
-            parts.CheckExamples("Photos in both splits", f"{len(pairs):,} of val, byte for byte", doubles),
+            page_parts.CheckExamples("Photos in both splits", f"{len(pairs):,} of val, byte for byte", doubles),
         ],
         cards=[  # (label, value, note) of the row of numbers at the top
             *(
@@ -109,7 +117,7 @@ def make_box_page(
             ("unusable boxes", f"{unusable:,}", "not trained on"),
             ("in both splits", f"{len(pairs):,}", "equal photos"),
         ],
-        balance=parts.class_balance(classes, objects, images),
+        balance=page_parts.class_balance(classes, objects, images),
         charts=[_sizes(splits), _counts(splits)],
         suspicions=suspicions,
         mosaic=_mosaic(splits, classes),
@@ -117,7 +125,7 @@ def make_box_page(
     )
 
 
-def _notices(splits: Mapping[str, Index], classes: Sequence[str]) -> list[parts.Notice]:
+def _notices(splits: Mapping[str, Index], classes: Sequence[str]) -> list[page_parts.Notice]:
     """Which classes and objects no training and no score can reach."""
     single = {split: np.asarray(index.extra["crowd"]) == 0 for split, index in splits.items()}
     if "train" in splits:
@@ -126,7 +134,7 @@ def _notices(splits: Mapping[str, Index], classes: Sequence[str]) -> list[parts.
     limits = describe_class_limits(classes, objects)
     if "val" in splits:
         limits += describe_detection_limit(np.asarray(splits["val"].extra["object_starts"]), *objects["val"])
-    return [parts.Notice("fair", text, warns=True) for text in limits]
+    return [page_parts.Notice("fair", text, warns=True) for text in limits]
 
 
 def _class_counts(splits: Mapping[str, Index], num_classes: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -143,7 +151,7 @@ def _class_counts(splits: Mapping[str, Index], num_classes: int) -> tuple[dict[s
 
 
 def _histogram(title: str, note: str, labels: Sequence[str], counts: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    shares, top = parts.share_rows(counts)
+    shares, top = page_parts.share_rows(counts)
     columns = [
         (label, [(int(counts[split][i]), float(shares[split][i]), float(shares[split][i]) / top) for split in counts])
         for i, label in enumerate(labels)

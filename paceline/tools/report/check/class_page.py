@@ -14,7 +14,7 @@ from paceline._utils.text import join_names
 from paceline.data.checks.notices import find_rotated_images, names_where
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
-from paceline.tools.report.check import parts
+from paceline.tools.report.check import page_parts
 from paceline.tools.report.check.tiles import CheckTile, make_tile
 
 MAX_SHOWN = 40  # classes with photos
@@ -25,8 +25,8 @@ FEW, UNEVEN = 10, 20  # photos of a class in train; times as many in the largest
 
 
 def make_class_page(
-    root: Path, classes: Sequence[str], splits: Mapping[str, Index], linted: parts.LintSummary = parts.NOT_LINTED
-) -> parts.CheckPage:
+    root: Path, classes: Sequence[str], splits: Mapping[str, Index], linted: page_parts.LintSummary = page_parts.NOT_LINTED
+) -> page_parts.CheckPage:
     """The page.
 
     root     the data set's folder, for the headline
@@ -36,7 +36,7 @@ def make_class_page(
     """
     counts = {split: np.bincount(index.labels, minlength=len(classes)) for split, index in splits.items()}
     first, shown = next(iter(counts.items()))
-    pairs, repeats = parts.find_duplicates(splits), _repeats(splits[first])
+    pairs, repeats = page_parts.find_duplicates(splits), _repeats(splits[first])
     conflicts = [pair for pair in repeats if splits[first].labels[pair[0]] != splits[first].labels[pair[1]]]
     tiny = [
         (split, row)
@@ -44,13 +44,13 @@ def make_class_page(
         for row in np.flatnonzero(np.minimum(index.heights, index.widths) < TINY).tolist()
     ]
     turned = find_rotated_images(splits)
-    notices = parts.twin_notice(len(pairs), noted=False) + _notices(counts, classes, len(conflicts), len(tiny))
-    return parts.make_page(
+    notices = page_parts.twin_notice(len(pairs), noted=False) + _notices(counts, classes, len(conflicts), len(tiny))
+    return page_parts.make_page(
         "page.html.jinja",
         root,
         classes,
         splits,
-        [*linted.notices, *notices, *parts.turned_notice(splits, len(turned))],
+        [*linted.notices, *notices, *page_parts.turned_notice(splits, len(turned))],
         finds=_finds(splits, classes, pairs, conflicts, tiny, turned),
         linted=linted.finds,
         cards=[  # (label, value, note) of the row of numbers at the top
@@ -62,29 +62,35 @@ def make_class_page(
             ("tiny photos", f"{len(tiny):,}", f"under {TINY} px"),
             ("EXIF-rotated", f"{len(turned):,}", "photos"),
         ],
-        balance=parts.class_balance(classes, counts, counts),
+        balance=page_parts.class_balance(classes, counts, counts),
         grid=_grid(splits, classes, counts),
     )
 
 
-def _notices(counts: Mapping[str, np.ndarray], classes: Sequence[str], conflicts: int, tiny: int) -> list[parts.Notice]:
+def _notices(
+    counts: Mapping[str, np.ndarray], classes: Sequence[str], conflicts: int, tiny: int
+) -> list[page_parts.Notice]:
     notices = []
     first, shown = next(iter(counts.items()))
     if conflicts:
-        notices.append(parts.Notice("bad", f"Photos of {first} that lie in two classes, byte for byte: {conflicts:,}."))
+        notices.append(
+            page_parts.Notice("bad", f"Photos of {first} that lie in two classes, byte for byte: {conflicts:,}.")
+        )
     for split, values in counts.items():
         if lacking := names_where((values == 0) & (shown > 0), classes):
             notices.append(
-                parts.Notice("fair", f"Classes without a photo in {split}, so not scored: {join_names(lacking, 12)}.")
+                page_parts.Notice("fair", f"Classes without a photo in {split}, so not scored: {join_names(lacking, 12)}.")
             )
     if few := names_where(shown < FEW, classes):
-        notices.append(parts.Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {join_names(few, 12)}."))
+        notices.append(
+            page_parts.Notice("fair", f"Classes with fewer than {FEW} photos in {first}: {join_names(few, 12)}.")
+        )
     most, least = int(shown.argmax()), int(shown.argmin())
     if shown[most] >= UNEVEN * max(int(shown[least]), 1):
         text = f"{classes[most]} has {shown[most]:,} photos in {first}, {classes[least]} has {shown[least]:,}"
-        notices.append(parts.Notice("fair", f"Uneven classes: {text}."))
+        notices.append(page_parts.Notice("fair", f"Uneven classes: {text}."))
     if tiny:
-        notices.append(parts.Notice("fair", f"Photos of which a side is shorter than {TINY} pixels: {tiny:,}."))
+        notices.append(page_parts.Notice("fair", f"Photos of which a side is shorter than {TINY} pixels: {tiny:,}."))
     return notices
 
 
@@ -95,23 +101,23 @@ def _finds(
     conflicts: Sequence[tuple[int, int]],
     tiny: Sequence[tuple[str, int]],
     turned: Sequence[tuple[str, int]],
-) -> list[parts.CheckExamples]:
+) -> list[page_parts.CheckExamples]:
     name, first = next(iter(splits.items()))
 
     def tiles(rows: Sequence[tuple[Index, int, str]]) -> list[CheckTile]:
         return [make_tile(index, row, side=SIDE, caption=caption) for index, row, caption in rows]
 
-    leaks = [(splits["val"], row, f"{name}: {parts.get_file_name(first, twin)}") for twin, row in pairs[:PHOTOS]]
+    leaks = [(splits["val"], row, f"{name}: {page_parts.get_file_name(first, twin)}") for twin, row in pairs[:PHOTOS]]
     doubles = [
         (first, row, f"{classes[first.labels[row]]}, and {classes[first.labels[twin]]}") for twin, row in conflicts[:PHOTOS]
     ]
     small = [(splits[split], row, _size(splits[split], row)) for split, row in tiny[:PHOTOS]]
     upright = [(splits[split], row, classes[int(splits[split].labels[row])]) for split, row in turned[:PHOTOS]]
     return [
-        parts.CheckExamples("Photos in both splits", f"{len(pairs):,} of val, byte for byte", tiles(leaks)),
-        parts.CheckExamples("Photos in two classes", f"{len(conflicts):,} of {name}, byte for byte", tiles(doubles)),
-        parts.CheckExamples("Tiny photos", f"{len(tiny):,} with a side under {TINY} pixels", tiles(small)),
-        parts.CheckExamples("Photos with an EXIF rotation", f"{len(turned):,}, shown upright", tiles(upright)),
+        page_parts.CheckExamples("Photos in both splits", f"{len(pairs):,} of val, byte for byte", tiles(leaks)),
+        page_parts.CheckExamples("Photos in two classes", f"{len(conflicts):,} of {name}, byte for byte", tiles(doubles)),
+        page_parts.CheckExamples("Tiny photos", f"{len(tiny):,} with a side under {TINY} pixels", tiles(small)),
+        page_parts.CheckExamples("Photos with an EXIF rotation", f"{len(turned):,}, shown upright", tiles(upright)),
     ]
 
 

@@ -14,7 +14,7 @@ from paceline.data.index.index import Index
 from paceline.data.transforms.image_io import open_rgb
 from paceline.inference.drawing.boxes import Annotation, box_pixels, draw_annotations
 from paceline.inference.drawing.masks import resample_mask
-from paceline.inference.drawing.pictures import encode_jpeg_uri
+from paceline.inference.drawing.rendering import encode_jpeg_uri
 
 MAX_BOXES = 150  # drawn in one tile
 # A box is shown with so much around it, in its own longer side, and at least so many pixels.

@@ -13,7 +13,7 @@ from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
 from paceline.tools.report.check.box_page import make_box_page
 from paceline.tools.report.check.class_page import make_class_page
-from paceline.tools.report.check.parts import NOT_LINTED, CheckPage, LintSummary
+from paceline.tools.report.check.page_parts import NOT_LINTED, CheckPage, LintSummary
 
 FILE_NAME = "check.html"
 

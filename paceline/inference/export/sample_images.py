@@ -16,8 +16,8 @@ from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest, find_manifest
 from paceline.inference.graph.graph_model import GraphInput
 from paceline.inference.graph.onnx_reader import as_input
-from paceline.inference.photo_paths import find_photos
-from paceline.inference.photos import Photo, encode_photo
+from paceline.inference.image_input import Photo, encode_photo
+from paceline.inference.image_paths import find_photos
 from paceline.inference.torch_predictor import TorchPredictor
 from paceline.inference.trained_model import TrainedModel
 from paceline.models.datamodule import select_evenly
