@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from paceline._utils.platform import count_cpus
 from paceline.data.index.records import RecordReader
 from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
-from paceline.distributed.device.detect import count_cpus
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
 from paceline.tools.bench.input import measure_rates, photos_in, rates, require_linux
 from paceline.tools.bench.input_cases import open_file_records, paceline_loader

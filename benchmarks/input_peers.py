@@ -28,10 +28,10 @@ from rich.table import Table
 import paceline
 from benchmarks.peer_installs import python_of
 from paceline._utils.errors import DataError
+from paceline._utils.platform import count_cpus
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import FILE_NAME, Manifest
 from paceline.data.transforms.decode import Decoder
-from paceline.distributed.device.detect import count_cpus
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
 from paceline.tools.bench.input import describe_images, installed_decoders, measure_rates, photos_in, require_linux
 from paceline.tools.bench.input_cases import BATCH

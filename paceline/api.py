@@ -21,13 +21,14 @@ from paceline.config.mlperf import Submission
 from paceline.config.recipe import NO_FLAG, Recipe, override
 from paceline.config.run import RunOptions, RunSpec, from_json
 from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.device.systems import choose_system
 from paceline.models.workload import WorkloadSpec
 from paceline.training.checkpoint.layout import LAST
 from paceline.training.eval_history import TrainResult
 from paceline.training.logging.console import Console, open_console
 from paceline.training.previous_run import FinishedError
 from paceline.training.request import Request, validate
-from paceline.training.select import choose_recipe, choose_system
+from paceline.training.select import choose_recipe
 from paceline.training.trainer import run_training
 
 

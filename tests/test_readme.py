@@ -16,7 +16,7 @@ from paceline.cli.flags import parse_recipe
 from paceline.cli.main import VERBS, format_overview
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions
-from paceline.training.select import choose_system
+from paceline.distributed.device.systems import choose_system
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

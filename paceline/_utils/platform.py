@@ -114,3 +114,13 @@ def allow_open_files(wanted: int) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     if soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def get_allowed_cpus() -> set[int]:
+    """The hardware threads that this process may run on, by Linux's numbers (containers and Slurm restrict them)."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def count_cpus() -> int:
+    """How many hardware threads this process may run on."""
+    return len(get_allowed_cpus())

@@ -7,14 +7,15 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from paceline._utils.errors import RecipeError
+from paceline._utils.errors import PacelineError, RecipeError
 from paceline._utils.hashing import sha256
 from paceline._utils.safe_read import read_plain
+from paceline._utils.text import suggest_name
 
 # More than any source file has.
 MAX_BYTES = 2**22
@@ -152,3 +153,46 @@ def _imports_of(file: Path) -> Iterator[ModuleType]:
 
 def _file(name: str) -> Path:
     return Path(name.rpartition(":")[0]).expanduser()
+
+
+def choose_named(name: str, menu: Mapping[str, Callable[[], Any]], kinds: tuple[type, ...], noun: str) -> Any:
+    """What the maker called `name` makes: of the menu, or a function in a Python file, "./file.py:function".
+
+    Raises RecipeError naming the nearest names, or the functions that the file has.
+    """
+    if name.endswith(".py") or "/" in name:
+        _refuse_path(name, noun)
+    own = is_in_file(name)
+    maker = load_from_file(name, noun) if own else menu.get(name)
+    if maker is None:
+        known = f"Known: {', '.join(menu)}."
+        raise RecipeError(
+            f"there is no {noun} {name!r}. {suggest_name(name, menu) or known} One of your own: ./file.py:function"
+        )
+    try:
+        thing = maker() if callable(maker) else maker
+    except PacelineError:
+        raise
+    except (Exception, SystemExit) as problem:
+        if not own:
+            raise
+        raise RecipeError(f"{name}: calling it fails ({type(problem).__name__}: {problem}).") from problem
+    if not isinstance(thing, kinds):
+        raise RecipeError(f"{name}: returned {type(thing).__name__}, not a {kinds[0].__name__}.")
+    return thing
+
+
+def _refuse_path(name: str, noun: str) -> None:
+    """Refuse a Python file without its function, or another path. The file's functions are listed, not run."""
+    if is_in_file(name):
+        return
+    path = Path(name).expanduser()
+    if not name.endswith(".py"):
+        gone = "" if path.exists() else " there is no such file or folder;"
+        raise RecipeError(f"{name}:{gone} a {noun} of your own is a function in a Python file: ./file.py:function")
+    if not path.is_file():
+        raise RecipeError(f"{name}: there is no such file.")
+    there = list_functions(path)
+    if not there:
+        raise RecipeError(f"{name}: name the function after a colon, {name}:function; this file has none.")
+    raise RecipeError(f"{name}: name the function: {' or '.join(f'{name}:{function}' for function in there)}")

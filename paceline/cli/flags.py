@@ -22,8 +22,9 @@ from paceline.config.run import RunOptions
 from paceline.config.system import System, check_system, merge_env
 from paceline.data.storage.store import get_scheme
 from paceline.distributed.comm.launcher import is_first_on_node
+from paceline.distributed.device.systems import choose_system
 from paceline.training.request import Request
-from paceline.training.select import choose_recipe, choose_system
+from paceline.training.select import choose_recipe
 
 Fields = TypeVar("Fields")
 

@@ -14,9 +14,9 @@ from paceline._utils.atomic_write import check_user_file, write_user_file
 from paceline._utils.errors import PacelineError
 from paceline._utils.names import LAUNCH_FOLDER, next_numbered_folder
 from paceline.config.constraints import Help
+from paceline.distributed.device.systems import choose_system
 from paceline.launch.config import LaunchConfig, check_launch_config, make_job
 from paceline.launch.runner import launch_job
-from paceline.training.select import choose_system
 
 # What the ranks leave for the one that started them: `--json` prints it, past the lines that launchers write around theirs.
 ANSWER = "answer.json"

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, TypeAlias, cast, overload
 import numpy as np
 
 from paceline._utils.errors import DataError
+from paceline._utils.platform import count_cpus
 from paceline.data.transforms.image_header import Header
 from paceline.data.workers.crew import map_ordered
-from paceline.distributed.device.detect import count_cpus
 from paceline.inference.image_input import WANTED, Photo, decode_photo, get_photo_path, is_photo
 from paceline.inference.image_paths import FailedImage, find_photos
 from paceline.inference.results import ClassificationResult, DetectionResult, PredictionResult

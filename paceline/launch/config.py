@@ -12,10 +12,10 @@ from typing import Annotated, Literal
 
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import PacelineError
+from paceline._utils.platform import count_cpus
 from paceline._utils.text import escape_to_line, parse_duration
 from paceline.config.constraints import Help
 from paceline.config.system import System
-from paceline.distributed.device.detect import count_cpus
 from paceline.launch.containers.engines import CONTAINER
 from paceline.launch.containers.image_build import default_image
 from paceline.launch.containers.mounts import choose_mounts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -12,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from paceline._utils.journal import read_lines
 from paceline._utils.names import CHECKPOINTS
 from paceline._utils.safe_read import open_plain_sized
 from paceline._utils.text import escape_control_characters
 from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code
 from paceline.launch.job import LaunchJob, RunningJob
-from paceline.training.logging.events import read_events
 
 LOOK_SECONDS = 0.2
 LAST_LINES = 20
@@ -58,10 +59,11 @@ class EndWatcher:
         """Its status and reason; '' and '' where there is none."""
         if self._stamp() == self._before:
             return "", ""
-        events = [event for event in read_events(self._file) if event]
-        if not events or events[-1]["event"] != "end":
+        try:
+            event = json.loads([b"", *read_lines(self._file, MAX_BYTES)][-1])
+            return (str(event["status"]), str(event.get("reason", ""))) if event["event"] == "end" else ("", "")
+        except (OSError, ValueError, KeyError, TypeError):  # no event yet, or a damaged file: the exit code decides
             return "", ""
-        return str(events[-1]["status"]), str(events[-1].get("reason", ""))
 
     def _stamp(self) -> tuple[int, int] | None:
         try:

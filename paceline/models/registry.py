@@ -1,4 +1,4 @@
-"""The workloads, by name; and one of your own, from its file. Imports no torch."""
+"""The workloads, by name; and one of your own, from its file. Importing it imports no torch."""
 
 from __future__ import annotations
 
@@ -62,3 +62,14 @@ def load_saved_recipe(facts: RunRecord, path: Path, *, named: str, again: Callab
     except RecipeError as problem:
         raise RecipeError(f"{run_file(path)}: {problem}") from None
     return recipe
+
+
+def gradient_sizes(workload: str) -> list[int]:
+    """Numbers in each trained parameter of a workload's usual network, in the network's order."""
+    import torch
+
+    parts = WORKLOADS[workload]
+    recipe = Recipe(task=workload, model=parts.model, input=parts.input)
+    with torch.device("meta"):
+        network = parts.network.build(recipe, parts.classes)
+    return [parameter.numel() for parameter in network.parameters() if parameter.requires_grad]

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
 from paceline.data.batch import Batch
-from paceline.distributed.comm.launcher import RankInfo
 from paceline.models.memory_estimate import MemoryEstimate, estimate_recipe_memory
 
 if TYPE_CHECKING:
@@ -30,9 +29,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class InputRank(RankInfo):
-    """A rank's place among those that share the samples, and what its loaders need beside."""
+class InputRank:
+    """A rank's place among those that share the samples, and what its loaders need."""
 
+    rank: int
+    world: int
     device: torch.device
     threads: int  # loader threads
 

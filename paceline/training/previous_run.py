@@ -15,6 +15,7 @@ from typing import Any
 from paceline._utils.commands import resume_command
 from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.formatting import format_duration
+from paceline._utils.platform import count_cpus
 from paceline._utils.reporter import Reporter
 from paceline._utils.user_code import is_same_workload
 from paceline.config.constraints import convert_checked
@@ -23,7 +24,6 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import RunOptions, RunRecord, from_json, parse_time_budget, read_run, saved_system
 from paceline.config.run_length import count_recipe_steps
 from paceline.config.system import FORMS, MAX_THREADS, System
-from paceline.distributed.device.detect import count_cpus
 from paceline.models.metrics import format_targets, meets_targets
 from paceline.training.auto_config import restore_choices
 from paceline.training.logging.events import metrics_of, read_events

@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 
 from paceline._utils.errors import RecipeError
+from paceline._utils.platform import count_cpus
 from paceline.config.plan import BatchPlan
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import RESNET
 from paceline.config.system import FORMS, System
-from paceline.distributed.device.detect import count_cpus
 from paceline.distributed.device.setup import set_tf32
 from paceline.distributed.device.step_rates import find_fastest
 from paceline.models.ops.dispatch import set_triton

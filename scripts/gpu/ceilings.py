@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from item import Item, run
 
-from paceline.tools.bench.timing import measure_seconds
+from paceline.distributed.device.timing import measure_seconds
 
 
 def ceilings(item: Item) -> None:

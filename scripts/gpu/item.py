@@ -21,7 +21,7 @@ import torch
 
 from paceline.config.system import System
 from paceline.distributed.device.detect import detect_gpu
-from paceline.tools.bench.timing import STEPS
+from paceline.distributed.device.timing import STEPS
 
 
 @dataclass(frozen=True)

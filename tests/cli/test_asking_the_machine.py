@@ -10,8 +10,8 @@ from paceline._utils.errors import RecipeError
 from paceline.cli.commands.show import ShowFlags
 from paceline.cli.flags import parse_recipe
 from paceline.config.system import System
+from paceline.distributed.device import systems
 from paceline.distributed.device.systems import DETECTED, SYSTEMS
-from paceline.training import select
 
 FOUND = System("cuda", per_node=4, memory_gib=33.0, precision="fp16", channels_last="off", loader_threads=5)
 
@@ -68,7 +68,7 @@ def test_numbers_that_no_machine_has_are_refused_before_it_is_asked(asked):
 
 
 def test_a_named_machine_is_not_asked_at_all(asked, capsys):
-    assert parsed("--system", "h100x8").system == select.choose_system("h100x8")
+    assert parsed("--system", "h100x8").system == systems.choose_system("h100x8")
     assert command(capsys, "train", "ssd-tiny", "--help").code == 0
     refused(command(capsys, "train", "ssd-tiny", "--data", "/nope"), "/nope")
     assert asked == []

@@ -15,13 +15,13 @@ from sysfs_machines import add_adapter, add_device, even_machine, lay_out
 
 import paceline.distributed.device.affinity as placing
 from paceline._utils.errors import RecipeError
+from paceline._utils.platform import get_allowed_cpus
 from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import SINGLE, RankInfo
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.affinity import assign_cores, bind_cores, bind_threads, choose_adapter, get_node_name
-from paceline.distributed.device.detect import get_allowed_cpus
 from paceline.distributed.device.setup import set_threads
 from paceline.distributed.device.topology import format_cpu_list, topology_from_sheet
 

@@ -9,7 +9,7 @@ import torch
 from messages import check_text
 from tiny_runs import make_photos, of_its_own, train
 
-from paceline.distributed.device.detect import count_cpus
+from paceline._utils.platform import count_cpus
 from paceline.distributed.device.setup import choose_compute_threads
 
 

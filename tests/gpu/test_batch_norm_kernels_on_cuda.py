@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.distributed.device.timing import find_host_wait
 from paceline.models.layers.batch_norm import BatchNorm, norm_add_relu
 from paceline.models.ops.dispatch import set_triton
-from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)

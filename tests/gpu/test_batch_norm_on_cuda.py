@@ -9,8 +9,8 @@ import batch_norm_forms as forms
 import pytest
 import torch
 
+from paceline.distributed.device.timing import find_host_wait
 from paceline.models.layers import ghost_batch_norm
-from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.distributed.device.timing import find_host_wait
 from paceline.models.ops.boxes import to_ltrb
 from paceline.models.ops.dispatch import set_triton
 from paceline.models.ops.matching import match, match_anchors
 from paceline.models.ops.nms import nms_fixed
-from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)

@@ -18,7 +18,7 @@ from paceline.config.system import System
 from paceline.data.batch import Objects, detection_batch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.slots import MicroBatch
-from paceline.tools.bench.timing import find_host_wait
+from paceline.distributed.device.timing import find_host_wait
 from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

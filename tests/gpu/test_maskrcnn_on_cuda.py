@@ -13,11 +13,11 @@ import torch
 from benchmarks.maskrcnn_operations import SCORE, operations, unlike
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.system import Precision, System
+from paceline.distributed.device.timing import find_host_wait
 from paceline.models.ops.paste_masks import paste_to_rle
 from paceline.tools.bench.harness import compare_operation
 from paceline.tools.bench.step import make_step
 from paceline.tools.bench.step_maskrcnn import MaskRCNNBench, scale_logits
-from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -16,9 +16,9 @@ from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.data.loader.loader import Loader
+from paceline.distributed.device.timing import find_host_wait
 from paceline.models.backbones.base import init_weights
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.timing import find_host_wait
 from paceline.training.meters import Meters
 from paceline.training.optim.base import named_parameters
 from paceline.training.optim.sgd import SGD

@@ -17,7 +17,7 @@ from paceline.config.plan import BatchPlan, step_rates
 from paceline.config.recipe import Recipe
 from paceline.config.system import Precision, System
 from paceline.data.batch import Batch
-from paceline.tools.bench.timing import find_host_wait
+from paceline.distributed.device.timing import find_host_wait
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 

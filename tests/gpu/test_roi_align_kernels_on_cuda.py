@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.distributed.device.timing import find_host_wait
 from paceline.models.ops.dispatch import set_triton
 from paceline.models.ops.roi_align import assign_levels, pool_regions
-from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = torch.device("cuda", 0)

@@ -13,6 +13,7 @@ import torch
 from benchmarks.ssd import peer_step
 from benchmarks.ssd_operations import RULES, guesses, loss_of
 from paceline.config.system import Precision, System
+from paceline.distributed.device.timing import find_host_wait
 from paceline.models.ops.boxes import to_ltrb
 from paceline.models.ops.matching import Tie, match
 from paceline.models.ssd.loss import background_loss, select_hardest
@@ -20,7 +21,6 @@ from paceline.models.ssd.postprocess import CandidatesOf, postprocess_ssd
 from paceline.tools.bench.harness import Step
 from paceline.tools.bench.step import make_step
 from paceline.tools.bench.step_ssd import SSDBench, SSDInputs, make_ssd_inputs
-from paceline.tools.bench.timing import find_host_wait
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)

@@ -21,10 +21,10 @@ from PIL import Image
 from stand_in_predictors import predictor_of
 
 from paceline._utils.errors import DataError, PacelineError
+from paceline._utils.platform import count_cpus
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import ImageInput
 from paceline.data.workers.crew import WORTH_PROCESSES, map_ordered
-from paceline.distributed.device.detect import count_cpus
 from paceline.inference.image_input import decode_photo, encode_photo
 from paceline.inference.image_paths import FailedImage
 from paceline.inference.results import ClassificationResult, DetectionResult

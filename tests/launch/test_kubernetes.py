@@ -15,8 +15,8 @@ import yaml
 from paceline.cli.flags import parse_recipe
 from paceline.config.run import RunOptions
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
+from paceline.distributed.device.systems import choose_system
 from paceline.launch.job import NODE_VARIABLES
-from paceline.training.select import choose_system
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
 FOUND = re.search(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

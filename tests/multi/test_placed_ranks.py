@@ -11,7 +11,7 @@ from messages import check_text
 from run_files import without_card
 from small_run import last_event, mpirun, said, step_reached, tensor_files, torchrun, wait_until
 
-from paceline.distributed.device.detect import get_allowed_cpus
+from paceline._utils.platform import get_allowed_cpus
 from paceline.distributed.device.topology import parse_cpu_list
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]

@@ -13,31 +13,33 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.cli.commands.bench_comm import BenchCommFlags, _measure
 from paceline.config.system import System
-from paceline.distributed.comm.launcher import SINGLE, RankInfo
-from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.world import DistContext
-from paceline.tools.bench.comm import (
+from paceline.distributed.comm.benchmark import (
     MIB,
     CommMessage,
     _is_right,
     bus_factor,
     fit_latency,
     gradient_buckets,
-    gradient_sizes,
     make_messages,
 )
+from paceline.distributed.comm.launcher import SINGLE, RankInfo
+from paceline.distributed.comm.messages import Messages
+from paceline.distributed.comm.world import DistContext
+from paceline.models.registry import WORKLOADS, gradient_sizes
+
+NETWORKS = {name: gradient_sizes(name) for name in WORKLOADS}
 
 
 def test_gradients_are_as_large_as_the_published_networks_say():
     # 25,557,032 parameters: torchvision's ResNet-50; 51.2 MB in half precision, as a published system's own check sends.
     assert sum(gradient_sizes("classification")) == 25_557_032
-    half = {m.about: m.bytes for m in make_messages(25) if m.number == "fp16"}
+    half = {m.about: m.bytes for m in make_messages(25, NETWORKS) if m.number == "fp16"}
     assert half["classification gradient"] == pytest.approx(51.2e6, rel=0.01)
     assert half["ssd gradient"] == pytest.approx(40e6, rel=0.01)  # "about 40 MB", says a published log of its SSD
 
 
 def test_messages_are_cut_into_buckets_that_hold_the_whole_gradient():
-    found = make_messages(25)
+    found = make_messages(25, NETWORKS)
     whole = {m.about: m.bytes for m in found if m.kind == "all-reduce" and m.number == "fp32"}
     cut = [m for m in found if m.kind == "buckets"]
     assert len(cut) == 3
@@ -45,7 +47,7 @@ def test_messages_are_cut_into_buckets_that_hold_the_whole_gradient():
         name = message.about.split()[0]
         assert message.bytes == whole[f"{name} gradient"] and f"in {len(message.sizes)} buckets" in message.about
         assert all(4 * size >= 25 * MIB for size in message.sizes[1:-1]) and 4 * message.sizes[0] >= MIB
-    (one,) = [m for m in make_messages(1000) if m.about.startswith("ssd in")]
+    (one,) = [m for m in make_messages(1000, NETWORKS) if m.about.startswith("ssd in")]
     assert len(one.sizes) == 1 and one.about == "ssd in 1 bucket"  # none stays small where a size was asked for
 
 

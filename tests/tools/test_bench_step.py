@@ -17,11 +17,11 @@ from paceline._utils.errors import PacelineError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
 from paceline.config.system import System
+from paceline.distributed.device.timing import CallSeconds
 from paceline.tools.bench import baselines, roofline, step
 from paceline.tools.bench.step import StepBench, make_step, run_step_bench
 from paceline.tools.bench.step_resnet import ResNetBench
 from paceline.tools.bench.tables import print_step
-from paceline.tools.bench.timing import CallSeconds
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 TINY = ResNetBench(

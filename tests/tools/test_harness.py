@@ -11,6 +11,7 @@ import torch
 from messages import raises
 
 from paceline._utils.errors import PacelineError
+from paceline.distributed.device.timing import CallSeconds, find_host_wait, measure_seconds
 from paceline.tools.bench import baselines, harness, roofline
 from paceline.tools.bench.baselines import require_peers
 from paceline.tools.bench.harness import (
@@ -28,7 +29,6 @@ from paceline.tools.bench.harness import (
 )
 from paceline.tools.bench.profile import replace_attribute, resolve_part
 from paceline.tools.bench.roofline import ConvFlops, MachinePeak, describe_above_peak, list_kernels
-from paceline.tools.bench.timing import CallSeconds, find_host_wait, measure_seconds
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -17,13 +17,13 @@ from paceline.cli.printing import Printer, write_answer
 from paceline.cli.remote_command import RemoteFlags, is_launched, launch_command
 from paceline.config.constraints import Help
 from paceline.distributed.comm.launcher import SINGLE, Launch, read_launch
-from paceline.training.select import choose_system
+from paceline.distributed.device.systems import choose_system
 
 if TYPE_CHECKING:
     from paceline.config.system import System
 
 MAX_RANKS_HERE = 256
-OURS = "paceline"  # of paceline.tools.bench.comm, whose torch no refusal waits for
+OURS = "paceline"  # of paceline.distributed.comm.benchmark, whose torch no refusal waits for
 ABOUT = """All-reduce, broadcast and barrier between ranks, beside plain torch.distributed, interleaved. Start it under
 torchrun, srun or mpirun as a training is started, with --nodes N --through ... --start ... as a launch is, or alone with --ranks
 N. Prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces. Exit code 3 where a sum is wrong."""
@@ -80,15 +80,16 @@ def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
 def _measure(flags: BenchCommFlags, system: System, launch: Launch) -> int:
     import torch
 
+    from paceline._utils.platform import count_cpus
+    from paceline.distributed.comm.benchmark import MIB, make_messages, measure
     from paceline.distributed.comm.environment import apply_environment
     from paceline.distributed.comm.world import open_distributed
-    from paceline.distributed.device.detect import count_cpus
     from paceline.distributed.device.provenance import get_cpu_name
     from paceline.distributed.device.setup import choose_device
-    from paceline.tools.bench.comm import MIB, make_messages, measure
+    from paceline.models.registry import WORKLOADS, gradient_sizes
 
     torch.set_num_threads(1)  # sums of a message are gloo's own threads' work
-    results = make_messages(flags.bucket_mib or system.bucket_mib)
+    results = make_messages(flags.bucket_mib or system.bucket_mib, {name: gradient_sizes(name) for name in WORKLOADS})
     if flags.largest_mib:
         results = [message for message in results if message.bytes <= flags.largest_mib * MIB]
     device = choose_device(system, launch.local_rank, launch.local_world)

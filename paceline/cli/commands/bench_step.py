@@ -13,9 +13,9 @@ from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.config.system import Precision
+from paceline.distributed.device.systems import choose_system
 from paceline.models.registry import WORKLOADS
 from paceline.tools.bench.baselines import require_peers
-from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
     from paceline.config.system import System

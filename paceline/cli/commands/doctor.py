@@ -20,7 +20,7 @@ from paceline.cli.remote_command import RemoteFlags, is_launched, launch_command
 from paceline.config.constraints import Help
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import SINGLE, read_launch
-from paceline.training.select import choose_system
+from paceline.distributed.device.systems import choose_system
 
 if TYPE_CHECKING:
     from paceline.distributed.comm.launcher import Launch
@@ -70,10 +70,11 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         )
     if launch.world > 1:
         return run_nodes(flags, launch)
+    from paceline.data.transforms.decode import require_decoder
     from paceline.launch.doctor.compare import count_problems
     from paceline.launch.doctor.local_checks import check_node
 
-    findings = check_node(Path(flags.folder), flags.system)
+    findings = check_node(Path(flags.folder), flags.system, require_decoder=require_decoder)
     summary = {"findings": [asdict(finding) for finding in findings], "problems": count_problems(findings)}
     write_answer(summary, out=flags.out, printed=flags.json)
     if not flags.json:

@@ -43,11 +43,11 @@ from paceline.config.run import (
 from paceline.config.system import System
 from paceline.data.index.splits import format_fold, format_half
 from paceline.distributed.comm.launcher import read_launch
+from paceline.distributed.device.systems import choose_system
 from paceline.models.registry import get_workload
 from paceline.training.logging.console import open_console
 from paceline.training.request import check_request
 from paceline.training.run_arguments import is_weights_argument, open_run, parse_named_recipe, saved_count
-from paceline.training.select import choose_system
 
 if TYPE_CHECKING:
     from paceline.data.index.manifest import Manifest

@@ -16,8 +16,8 @@ from paceline.cli.flags import parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
+from paceline.distributed.device.systems import choose_system
 from paceline.launch.job import Words
-from paceline.training.select import choose_system
 
 KINDS = """usage: paceline image KIND ...
 

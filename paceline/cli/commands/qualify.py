@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from paceline._utils.atomic_write import check_user_file, write_user_file
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import PacelineError
+from paceline._utils.platform import count_cpus
 from paceline._utils.text import WORDS, escape_to_line, text_width
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.cli.remote_command import RemoteFlags, is_launched, launch_for_answer
 from paceline.config.constraints import Help
 from paceline.distributed.comm.launcher import SINGLE, Launch, read_launch
-from paceline.distributed.device.detect import count_cpus
-from paceline.training.select import choose_system
+from paceline.distributed.device.systems import choose_system
 
 if TYPE_CHECKING:
     from paceline.config.system import System
@@ -116,12 +116,14 @@ def _measured(printer: Printer, flags: QualifyFlags, system: System, launch: Lau
 
 def _examined(flags: QualifyFlags, launch: Launch, folder: Path) -> list[str] | None:
     """What `paceline doctor` calls a problem; None but on rank 0."""
+    from paceline.data.transforms.decode import require_decoder
     from paceline.launch.doctor.compare import examine_nodes, name_nodes
     from paceline.launch.doctor.local_checks import check_node
     from paceline.launch.doctor.multi_node import examine_together
 
     if launch.world == 1:
-        return [f"{finding.about}: {finding.text}" for finding in check_node(folder) if finding.level == "problem"]
+        findings = check_node(folder, require_decoder=require_decoder)
+        return [f"{finding.about}: {finding.text}" for finding in findings if finding.level == "problem"]
     # A store of ours has its port for itself.
     again = replace(launch, port=launch.port + (not launch.agent_store), job=f"{launch.job}-doctor")
     if (nodes := examine_together(again, folder)) is None:

@@ -15,11 +15,11 @@ import numpy as np
 import simplejpeg
 from PIL import Image
 
+from paceline._utils.platform import count_cpus
 from paceline.data.index.index import Index
 from paceline.data.transforms.image_header import open_image
 from paceline.data.transforms.image_io import open_rgb
 from paceline.data.workers.crew import map_ordered
-from paceline.distributed.device.detect import count_cpus
 
 SIDE, SAME = 32, 0.97
 # Each is compared with each: 60,000 take minutes.

@@ -30,11 +30,11 @@ from paceline._utils.cache import cache_folder
 from paceline._utils.commands import install_command
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
+from paceline._utils.platform import count_cpus
 from paceline.data.containers.reading import Truncated, compression
 from paceline.data.index.manifest import Expect
 from paceline.data.storage.object_store import open_store
 from paceline.data.storage.store import ByteStore, FileStatus, StoreError, get_scheme
-from paceline.distributed.device.detect import count_cpus
 
 Entry = TypeVar("Entry")
 Layout = Literal["photos", "tar", "zip", "webdataset", "recordio", "tfrecord"]

@@ -24,6 +24,14 @@ from torch import Tensor
 from paceline.data.batch import Batch, count_bytes, view_tensors
 
 
+def get_stream_module(device: torch.device) -> Any:
+    """torch's module of a device on which copies run beside kernels, in streams that events order; None: copies are synchronous.
+
+    Only CUDA's: others have streams too, on which this is untested.
+    """
+    return torch.cuda if device.type == "cuda" else None
+
+
 @cache
 def copy_stream(streams: Any, device: torch.device) -> Any:
     """The stream of this process that all loaders copy on: an allocator keeps memory by streams, so what one loader gives back, the

@@ -30,14 +30,13 @@ from paceline.config.resnet import Exif
 from paceline.data.batch import Batch, labeled_batch
 from paceline.data.index.records import RecordReader
 from paceline.data.loader import watchdog
-from paceline.data.loader.device_buffers import DeviceBuffer, copy_stream
+from paceline.data.loader.device_buffers import DeviceBuffer, copy_stream, get_stream_module
 from paceline.data.loader.render_job import FETCHED, IDLE, KEPT, RenderJob
 from paceline.data.loader.slots import Cursor, Schedule, Slot
 from paceline.data.loader.watchdog import ReadWatchdog
 from paceline.data.transforms.sample import DrawSample, Render, RenderBatch, decode_and_transform, read_many, sample_spec
 from paceline.data.workers.jobs import NotPicklableError, SharedBytes, pickle_message
 from paceline.data.workers.pool import Workers
-from paceline.distributed.device.accelerators import get_stream_module
 
 MAX_SLOTS = 100  # slots that worker processes can share: each has two descriptors, and a message carries at most 253
 NICE = 10  # of workers: a thread that wants their core too gets nine tenths of it

@@ -25,6 +25,7 @@ import numpy as np
 
 from paceline._utils.atomic_write import atomic_write, remove_stale_parts
 from paceline._utils.errors import DataError
+from paceline._utils.platform import count_cpus
 from paceline._utils.text import tidy_name
 from paceline.data.containers.listing import container_stamp
 from paceline.data.containers.source import prepare_containers
@@ -50,7 +51,6 @@ from paceline.data.pack.write import EncoderPool, write_shard
 from paceline.data.prepare.journal import PrepareJournal, open_prepare_journal
 from paceline.data.prepare.verify_image import ImageInfo
 from paceline.data.storage.store import LocalFiles
-from paceline.distributed.device.detect import count_cpus
 
 CLASSES = "classes.json"
 # Index, journal and what a file system needs itself.

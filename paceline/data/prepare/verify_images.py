@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline._utils.errors import DataError
+from paceline._utils.platform import count_cpus
 from paceline._utils.safe_read import read_plain
 from paceline.data.index.index import file_per_record_arrays
 from paceline.data.index.manifest import FILES
@@ -28,7 +29,6 @@ from paceline.data.transforms.exif import orientations
 from paceline.data.transforms.image_header import MAX_BYTES, open_image
 from paceline.data.transforms.image_io import find_dropped_channels, is_deep, to_rgb
 from paceline.data.workers.crew import WORTH_PROCESSES, WorkerCrew
-from paceline.distributed.device.detect import count_cpus
 
 # Photos that a worker takes at a time. A kill loses at most three times as many for each worker.
 BATCH = 32

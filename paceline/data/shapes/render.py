@@ -26,9 +26,9 @@ from PIL import Image
 from paceline._utils.atomic_write import new_folder_part
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import DataError, PacelineError
+from paceline._utils.platform import count_cpus
 from paceline.data.shapes.outlines import CLASSES
 from paceline.data.shapes.scenes import SPLITS, Kind, annotate, draw_picture
-from paceline.distributed.device.detect import count_cpus
 
 # Part of the cache folder's name: raise it with every change that alters a picture or an annotation.
 GENERATOR_VERSION = 2

@@ -31,7 +31,7 @@ THIS_HOST = "127.0.0.1"
 class RankInfo:
     """Which of how many ranks a process is: `rank`, 0 to world-1.
 
-    A Launch and an InputRank are Places; a World has one, which `DistContext.part` counts anew among the ranks of the part.
+    A Launch is one; a DistContext has one, which `DistContext.part` counts anew among the ranks of the part.
     """
 
     rank: int

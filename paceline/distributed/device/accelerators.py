@@ -110,11 +110,3 @@ def get_device_module(kind: str) -> Any:
     import torch
 
     return torch.get_device_module(kind)
-
-
-def get_stream_module(device: torch.device) -> Any:
-    """torch's module of a device on which copies run beside kernels, in streams that events order; None: copies are synchronous.
-
-    Only CUDA's: others have streams too, on which this is untested.
-    """
-    return get_device_module("cuda") if device.type == "cuda" else None

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline._utils.errors import RecipeError
+from paceline._utils.platform import get_allowed_cpus
 from paceline._utils.reporter import Reporter
 from paceline.config.system import System
 from paceline.distributed.comm.launcher import Launch
 from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device import topology
-from paceline.distributed.device.detect import get_allowed_cpus
 
 TASKS = Path("/proc/self/task")
 LINK_LAYERS = {"ib": "InfiniBand", "roce": "Ethernet"}

@@ -61,18 +61,6 @@ def detect_gpu() -> System:
     )
 
 
-def get_allowed_cpus() -> set[int]:
-    """The hardware threads that this process may run on, by Linux's numbers (containers and Slurm restrict them)."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
-def count_cpus() -> int:
-    """How many hardware threads this process may run on."""
-    return len(get_allowed_cpus())
-
-
 def _accelerator_precision(kind: str) -> Precision:
     """bf16 where the hardware multiplies it: from CUDA's compute capability 8.0 on, and wherever an Intel GPU or Gaudi has it."""
     import torch

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from paceline._utils.errors import RecipeError
+from paceline._utils.platform import count_cpus
 from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.system import MAX_THREADS, System
 from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.launcher import explain_pty_shell
 from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.accelerators import NAMES, count_devices
-from paceline.distributed.device.detect import count_cpus
 from paceline.distributed.device.torch_builds import explain_unsupported
 
 # Number formats of matrix products that autocast knows; fp32 needs none.

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from paceline._utils.user_code import choose_named
 from paceline.config.system import Precision, System
 from paceline.distributed.device.detect import detect_cpu, detect_gpu, detect_system
 
@@ -121,3 +122,11 @@ SYSTEMS: dict[str, Callable[[], System]] = {
     **dict(zip(DETECTED, (detect_system, detect_cpu, detect_gpu))),
     **{make.__name__.replace("_", "-"): make for make in _MACHINES},
 }
+
+
+def choose_system(name: str) -> System:
+    """The system called `name`: from the menu, or `path/to/file.py:function`.
+
+    Raises RecipeError naming the nearest neighbours.
+    """
+    return choose_named(name, SYSTEMS, (System,), "system")

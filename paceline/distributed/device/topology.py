@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._utils.errors import RecipeError
+from paceline._utils.platform import get_allowed_cpus
 from paceline.config.system import Binding
-from paceline.distributed.device.detect import get_allowed_cpus
 
 SYSFS = Path("/sys")
 # More hardware threads than Linux can be built for; a damaged list is not unrolled beyond.

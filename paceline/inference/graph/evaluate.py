@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from paceline._utils.platform import count_cpus
 from paceline.data.batch import Batch, DetectedInstances
 from paceline.data.index.index import Index
 from paceline.data.workers.crew import map_ordered
 from paceline.distributed.comm.world import DistContext
-from paceline.distributed.device.detect import count_cpus
 from paceline.inference.graph.graph_model import GraphInput, GraphModel, Outputs, to_network_detections
 from paceline.models.task import EvalResult, Task
 from paceline.training.evaluate import EvalPass

@@ -7,18 +7,20 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from paceline._utils.cache import cache_folder
 from paceline._utils.commands import install_command
 from paceline._utils.errors import PacelineError, RecipeError
+from paceline._utils.platform import count_cpus
 from paceline._utils.text import abbreviate
 from paceline.distributed.comm.interfaces import list_interfaces
 from paceline.distributed.comm.launcher import explain_pty_shell, read_launch
 from paceline.distributed.device.accelerators import NAMES, find_accelerators, get_device_name
 from paceline.distributed.device.affinity import find_device_addresses, read_device
-from paceline.distributed.device.detect import count_cpus, detect_system
+from paceline.distributed.device.detect import detect_system
 from paceline.distributed.device.provenance import collect_versions, get_cpu_name
 from paceline.distributed.device.topology import count_processing_elements, format_cpu_list, read_topology, select_cores
 from paceline.distributed.device.torch_builds import explain_unsupported, find_torch_pin
@@ -36,11 +38,12 @@ MAX_CHARACTERS = 10_000
 LITTLE_SHM_MIB = 256
 
 
-def check_node(folder: Path, system: str = "") -> list[MachineFact]:
+def check_node(folder: Path, system: str = "", *, require_decoder: Callable[[Any], None]) -> list[MachineFact]:
     """Look at everything; nothing is changed and nothing is written but a probe file in the cache.
 
     folder   where runs go
     system   name of the system that this machine should be; "" for none
+    require_decoder  raises RecipeError for a JPEG decoder that cannot run
     """
 
     def of(about: str, result: Iterable[Compared]) -> Iterator[MachineFact]:
@@ -52,7 +55,7 @@ def check_node(folder: Path, system: str = "") -> list[MachineFact]:
         *of("accelerator", _gaudi(system)),
         *of("processor", _processor()),
         *of("topology", _topology()),
-        *of("decoder", _decoders()),
+        *of("decoder", _decoders(require_decoder)),
         *of("shared memory", _shared_memory()),
         *of("disk", _disk(folder.expanduser().absolute())),
         *of("cache", _cache(cache_folder())),
@@ -142,9 +145,7 @@ def _topology() -> Iterator[Compared]:
     yield "ok", f"{text}; --system.bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}"
 
 
-def _decoders() -> Iterator[Compared]:
-    from paceline.data.transforms.decode import require_decoder
-
+def _decoders(require_decoder: Callable[[Any], None]) -> Iterator[Compared]:
     try:
         require_decoder("simplejpeg")
         yield "ok", "simplejpeg (the default of every recipe)"

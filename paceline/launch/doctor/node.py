@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from paceline._utils.platform import get_allowed_cpus
 from paceline._utils.text import abbreviate
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.device.detect import get_allowed_cpus
 from paceline.distributed.device.provenance import collect_versions
 from paceline.distributed.device.topology import SYSFS, format_cpu_list, parse_cpu_list, read_topology
 from paceline.launch.doctor.nvidia import Gpu, driver_cuda, driver_version, format_links, query_gpus, query_links, run_query

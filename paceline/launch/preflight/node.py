@@ -24,6 +24,7 @@ from typing import Any
 
 from paceline._utils.atomic_write import atomic_write
 from paceline._utils.cache import cache_folder
+from paceline._utils.platform import get_allowed_cpus
 from paceline.config.system import System
 from paceline.distributed.comm.interfaces import (
     find_free_port,
@@ -32,7 +33,7 @@ from paceline.distributed.comm.interfaces import (
     list_interfaces,
 )
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.device.detect import get_allowed_cpus
+from paceline.distributed.device.systems import choose_system
 from paceline.launch.doctor.compare import MachineFact, examine_nodes
 from paceline.launch.doctor.measure import (
     Listener,
@@ -48,7 +49,6 @@ from paceline.launch.doctor.node import collect_node_facts, known_fields, node_f
 from paceline.launch.doctor.preflight import LocalChecks, NetworkChecks, has_problem, judge_nodes
 from paceline.launch.preflight.rank import FileBoard
 from paceline.launch.preflight.report import Preflight, write_report
-from paceline.training.select import choose_system
 
 # For every node to report what it is: a Python that starts from a slow shared disk, and a second of measuring.
 LOOK_SECONDS = 120.0

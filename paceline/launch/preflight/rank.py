@@ -22,10 +22,11 @@ from paceline._utils.safe_read import read_entry
 from paceline._utils.text import escape_control_characters
 from paceline.distributed.comm.exit_code import USER_ERROR, set_library_variables
 from paceline.distributed.comm.launcher import is_first_on_node, read_launch
-from paceline.training.select import choose_system
+from paceline.distributed.device.systems import choose_system
 
 # A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
 SECONDS, LARGEST_MIB, LARGEST_MIB_CPU = 0.05, 512, 2
+GRADIENT = {"25 million numbers": [1_000_000] * 25}  # about ResNet-50's
 POLL_SECONDS = 0.05
 MAX_BYTES = 16 << 20
 
@@ -76,11 +77,11 @@ def run_rank(folder: Path, system_name: str) -> int:
     """Examine, then time messages; 0. What fails ends the process as it ends a training's rank."""
     import torch
 
+    from paceline.distributed.comm.benchmark import MIB, make_messages, measure
     from paceline.distributed.comm.environment import apply_environment
     from paceline.distributed.comm.world import open_distributed
     from paceline.distributed.device.setup import choose_device
     from paceline.launch.doctor.multi_node import examine_together
-    from paceline.tools.bench.comm import MIB, make_messages, measure
 
     torch.set_num_threads(1)
     launch = read_launch(os.environ)
@@ -90,7 +91,7 @@ def run_rank(folder: Path, system_name: str) -> int:
         again = replace(launch, port=launch.port + 1, job=f"{launch.job}-comm")
         device = choose_device(system, launch.local_rank, launch.local_world)
         most = LARGEST_MIB if device.type == "cuda" else LARGEST_MIB_CPU
-        sent = [message for message in make_messages(system.bucket_mib) if message.bytes <= most * MIB]
+        sent = [message for message in make_messages(system.bucket_mib, GRADIENT) if message.bytes <= most * MIB]
         with open_distributed(again, device=device, secret_folder=folder) as world:
             comm = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, sent, SECONDS)}
     if nodes is not None:

@@ -23,14 +23,14 @@ import torch
 from torch import Tensor
 
 from paceline._utils.errors import PacelineError
+from paceline._utils.platform import count_cpus
 from paceline.config.system import Precision
 from paceline.distributed.device.accelerators import get_device_name
-from paceline.distributed.device.detect import count_cpus
 from paceline.distributed.device.provenance import collect_versions, get_cpu_name
 from paceline.distributed.device.setup import TYPES
+from paceline.distributed.device.timing import STEPS, CallSeconds, find_host_wait, measure_seconds
 from paceline.tools.bench.profile import ProfiledPart, profile_step
 from paceline.tools.bench.roofline import ConvFlops, MachinePeak, describe_above_peak
-from paceline.tools.bench.timing import STEPS, CallSeconds, find_host_wait, measure_seconds
 
 OURS = "paceline"
 WARM_UP_STEPS = 3  # on a GPU

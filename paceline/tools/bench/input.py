@@ -26,6 +26,7 @@ from rich.table import Column, Table
 
 from paceline._utils.errors import DataError, PacelineError, RecipeError
 from paceline._utils.listing import list_matching, walk_visible
+from paceline._utils.platform import count_cpus
 from paceline._utils.reporter import Lines
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.resnet import Decoder, ImageInput
@@ -33,7 +34,6 @@ from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.transforms.decode import require_decoder
 from paceline.data.transforms.image_header import read_header
-from paceline.distributed.device.detect import count_cpus
 from paceline.models.registry import WORKLOADS
 from paceline.tools.bench.baselines import WHERE, find_peers
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from paceline._utils.errors import RecipeError
-from paceline.distributed.device.detect import count_cpus
+from paceline._utils.platform import count_cpus
 from paceline.tools.bench.baselines import WHERE, find_peers
 from paceline.tools.bench.harness import machine_facts, run_all_rounds
 from paceline.tools.bench.input import InputBenchmark, describe_images, require_linux

@@ -24,19 +24,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from paceline._utils.platform import count_cpus
 from paceline.config.recipe import Quality, Recipe
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.data.index.records import RecordReader
-from paceline.data.loader.device_buffers import DeviceBuffer
+from paceline.data.loader.device_buffers import DeviceBuffer, get_stream_module
 from paceline.data.loader.sampler import permutation
 from paceline.data.storage.store import get_scheme
 from paceline.data.transforms.decode import decode_alone
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import SampleSpec, decode_and_transform, with_partners
 from paceline.data.workers.crew import WorkerCrew
-from paceline.distributed.device.accelerators import get_stream_module, synchronize
-from paceline.distributed.device.detect import count_cpus
+from paceline.distributed.device.accelerators import synchronize
 from paceline.models.datamodule import open_configured_records
 from paceline.models.task import Task
 from paceline.tools.bench.input_advice import Demand

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import flop_registry
 
-from paceline.tools.bench.timing import STEPS, measure_seconds
+from paceline.distributed.device.timing import STEPS, measure_seconds
 
 OF_A_KIND = 3  # the calls with most work of each kind (operation, kernel's sides) are tried
 KEPT = 4  # of the fastest kernels are measured anew in each round

@@ -23,11 +23,11 @@ from paceline.config.system import Kernels, Precision, System
 from paceline.data.batch import Batch
 from paceline.distributed.device.host_memory import set_malloc_trim_threshold
 from paceline.distributed.device.setup import autocast_for, make_exact
+from paceline.distributed.device.timing import STEPS
 from paceline.models.ops.dispatch import set_triton
 from paceline.tools.bench import harness
 from paceline.tools.bench.baselines import WHERE, find_peers, require_peers
 from paceline.tools.bench.profile import ProfiledPart
-from paceline.tools.bench.timing import STEPS
 from paceline.training.loss_normalization import configure_loss_groups
 from paceline.training.meters import Meters
 from paceline.training.optim.base import named_parameters

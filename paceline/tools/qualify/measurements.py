@@ -24,20 +24,21 @@ from typing import Any
 
 import torch
 
+from paceline._utils.platform import count_cpus, get_allowed_cpus
 from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.data.shapes.render import render_shapes
+from paceline.distributed.comm.benchmark import OURS, CommMessage, measure
 from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.launcher import Launch
 from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.accelerators import get_device_name
-from paceline.distributed.device.detect import count_cpus, get_allowed_cpus
 from paceline.distributed.device.host_memory import set_malloc_trim_threshold
 from paceline.distributed.device.provenance import get_cpu_name
 from paceline.distributed.device.setup import TYPES, make_exact, set_threads
+from paceline.distributed.device.timing import CallSeconds, measure_seconds
 from paceline.models.metrics.coco import score_boxes
-from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.comm import OURS, CommMessage, gradient_sizes, measure
+from paceline.models.registry import WORKLOADS, gradient_sizes
 from paceline.tools.bench.harness import run_interleaved
 from paceline.tools.bench.input_cases import task_loader
 from paceline.tools.bench.input_stages import STEPS, StageSamples, bare_disk, bench_task_recipe, run_loader
@@ -46,7 +47,6 @@ from paceline.tools.bench.step import StepBench, make_step, make_step_function, 
 from paceline.tools.bench.step_maskrcnn import MaskRCNNBench
 from paceline.tools.bench.step_resnet import ResNetBench
 from paceline.tools.bench.step_ssd import SSDBench
-from paceline.tools.bench.timing import CallSeconds, measure_seconds
 from paceline.training.open_data import open_task
 
 ROUNDS = 3

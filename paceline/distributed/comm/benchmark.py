@@ -21,13 +21,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.config.recipe import Recipe
 from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.gloo import suppress_gloo_output
 from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.accelerators import get_device_name, synchronize
-from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.timing import measure_block
+from paceline.distributed.device.timing import measure_block
 
 OURS, PEER = "paceline", "torch"
 MIN_REPETITIONS, MAX_REPETITIONS, WARM_UP = 5, 10_000, 3
@@ -252,12 +250,12 @@ class CommMessage(NamedTuple):
         return sum(self.sizes) * TYPES[self.number].itemsize
 
 
-def make_messages(bucket_mib: float) -> list[CommMessage]:
+def make_messages(bucket_mib: float, networks: Mapping[str, Sequence[int]]) -> list[CommMessage]:
     """Everything to time, the small first.
 
     bucket_mib  size of data parallel's buckets
+    networks    name -> numbers in each trained parameter, in the network's order
     """
-    networks = {name: gradient_sizes(name) for name in WORKLOADS}
     largest = max(networks.values(), key=sum)
     results = [
         CommMessage("barrier", "barrier", ()),
@@ -279,15 +277,6 @@ def make_messages(bucket_mib: float) -> list[CommMessage]:
             CommMessage("buckets", f"{name} in {len(parts)} bucket{'s'[: len(parts) > 1]}", tuple(parts)),
         ]
     return results
-
-
-def gradient_sizes(workload: str) -> list[int]:
-    """Numbers in each trained parameter of a workload's usual network, in the network's order."""
-    parts = WORKLOADS[workload]
-    recipe = Recipe(task=workload, model=parts.model, input=parts.input)
-    with torch.device("meta"):
-        network = parts.network.build(recipe, parts.classes)
-    return [parameter.numel() for parameter in network.parameters() if parameter.requires_grad]
 
 
 def gradient_buckets(sizes: Sequence[int], limit: int, *, first: int = FIRST_BUCKET_BYTES, itemsize: int = 4) -> list[int]:
