@@ -1,6 +1,6 @@
 """Beside our input: torchvision.transforms.v2 in a torch DataLoader, on photos alone, with boxes, and with masks.
 
-Photos: RandomResizedCrop and flip. Boxes: SSD's crop, flip, resize and colour jitter by the same ranges; RandomIoUCrop differs in one
+Photos: RandomResizedCrop and flip. Boxes: SSD's crop, flip, resize and color jitter by the same ranges; RandomIoUCrop differs in one
 thing, to torchvision's advantage: the best object's IoU counts, not every object's, so crowded photos need fewer proposals. Masks: its
 CocoDetection, wrapped for the v2 transforms, a bitmap of the whole photo for each object, resized and flipped along; two things are
 left out, to its advantage: photos are not padded into one batch, and the annotations are in memory as Python objects.

@@ -2,7 +2,7 @@
 
 Letters: B images   K classes   P proposals of an image
 torchvision's is built as `maskrcnn_resnet50_fpn` is with weights: frozen BatchNorm, stem and first stage frozen. Its own
-resizing is switched off, because the photos have their size already; normalising and batching are part of its step.
+resizing is switched off, because the photos have their size already; normalizing and batching are part of its step.
 detectron2's is built from its configuration with the same rules where it has a switch; its RoIAlign (shifted by half a
 pixel, as many samples as a cell needs) and its weights are its own.
 """

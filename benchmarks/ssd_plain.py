@@ -144,7 +144,7 @@ class PlainSSD(nn.Module):
         self.conf = nn.ModuleList(nn.Conv2d(inputs, boxes * classes, 3, padding=1) for inputs, boxes in heads)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 3, H, W) normalised -> deltas (B, 4, A), logits (B, C, A); default boxes run level, box of the cell, cell."""
+        """(B, 3, H, W) normalized -> deltas (B, 4, A), logits (B, C, A); default boxes run level, box of the cell, cell."""
         maps = [self.model["layer2"](self.model["layer1"](images))]
         for block in self.additional_blocks:
             maps.append(block(maps[-1]))

@@ -38,7 +38,7 @@ with open_distributed(launch, device=choose_device(system, launch.local_rank, la
     set_malloc_trim_threshold(world.device)
     rank_info = InputRank(world.rank, world.world, world.device, threads["loader"])
 
-    # Data (a class of models/ssd/task.py, for one), plan (arithmetic alone: steps, batches, when to evaluate), network, optimiser.
+    # Data (a class of models/ssd/task.py, for one), plan (arithmetic alone: steps, batches, when to evaluate), network, optimizer.
     task = open_task(recipe, controls, world)
     images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
     plan = limit_steps(make_plan(recipe, system, world=world.world, most=recipe.global_batch, **images), steps=asked.steps)

@@ -143,7 +143,7 @@ def split_keywords(
     """What the call's keywords ask of the run, and every change of the recipe: dotted names, as `override` takes them.
 
     changes  dotted names that were given as such
-    Raises PacelineError for a keyword that is neither, naming its nearest neighbours, and for a value of another type.
+    Raises PacelineError for a keyword that is neither, naming its nearest neighbors, and for a value of another type.
     """
     if not isinstance(changes, Mapping) or not all(isinstance(name, str) for name in changes):
         raise PacelineError('changes is a dict of dotted names, as changes={"optim.lr": 0.01}.')

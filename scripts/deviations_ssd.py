@@ -3,7 +3,7 @@
     PYTHONPATH=. python scripts/deviations_ssd.py --data COCO --out results/deviations/ssd.json
 
 COCO: any folder of photos with boxes that `paceline prepare` takes. Each training photo with objects is drawn `--epochs` times as the
-recipes draw it; colours, ties and decoding are compared on the first `--photos` of them. One process, no network, a few minutes.
+recipes draw it; colors, ties and decoding are compared on the first `--photos` of them. One process, no network, a few minutes.
 Letters: S = 300 pixels   A = 8732 default boxes   n objects
 """
 

@@ -55,6 +55,8 @@ NAMES: dict[str, dict[str, str]] = {
         "paceline.tasks.task": "paceline.models.task",
         "paceline.training.opening": "paceline.training.open_data",
         "Controls": "RunOptions",
+        "open_world": "open_distributed",
+        "shorten": "limit_steps",
     },
 }
 STEPS, BATCHES = 6, 20

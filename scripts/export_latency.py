@@ -34,7 +34,7 @@ def onnx(path: Path, threads: int) -> Callable[[list[np.ndarray]], Any]:
 
 
 def others(path: Path, threads: int, batch: int) -> Callable[[list[np.ndarray]], Any]:
-    """Grey pixels in its own input's shape, whatever is given."""
+    """Gray pixels in its own input's shape, whatever is given."""
     import onnxruntime
 
     runtime: Any = onnxruntime

@@ -3,8 +3,8 @@
     PYTHONPATH=. python scripts/maskrcnn_peer.py --data DIR --seconds 2400 --threads 1 --out peer.json
 
 DIR holds train2017, val2017 and annotations/instances_*.json. Model, losses, sampling and masks are torchvision's. The numbers
-are the recipe's: sizes, batch, optimiser, schedule over the time, crop, flip, colours, average of the weights.
-The comparison is generous to the peer: photos are decoded and masks rasterised once, before the clock starts, and kept in memory
+are the recipe's: sizes, batch, optimizer, schedule over the time, crop, flip, colors, average of the weights.
+The comparison is generous to the peer: photos are decoded and masks rasterized once, before the clock starts, and kept in memory
 at twice the network's size at most, so a sample costs a few milliseconds; the clock stops before scoring. Photos are resized
 with antialiasing, in training and scoring. The trunk has the recipe's 32 filters, which the class ResNet cannot have (--width 64
 is ResNet(BasicBlock, [1, 1, 1, 1]) layer by layer). Layout and precision are the faster ones: channels_last, and bf16 autocast

@@ -26,7 +26,7 @@ from paceline.training.logging.events import read_events
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --quiet --limit-val 16"
-# A published closed recipe each, made small; what the rules look at stays: optimiser, schedule, tensors, targets out of reach.
+# A published closed recipe each, made small; what the rules look at stays: optimizer, schedule, tensors, targets out of reach.
 RUNS = {
     "classification": "resnet50-mlperf-3200 --data DATA --model.depth 10 --model.width 8 --input.size 32 --input.eval-size 32 "
     "--input.eval-resize 36 --global-batch 16 --bn-span 8 --optim.lr 0.1 --epochs 7 --limit-train 128 --quality.targets top1 1.5",

@@ -41,8 +41,8 @@ class Sample:
     photo: bytes
     window: tuple[int, int, int, int]  # left, top, right, bottom of the crop, pixels of the photo
     flip: bool
-    order: tuple[int, ...]  # of the colour changes, as numbers of COLOURS
-    amounts: tuple[float, ...]  # of each colour change, 0..1 within its range
+    order: tuple[int, ...]  # of the color changes, as numbers of COLOURS
+    amounts: tuple[float, ...]  # of each color change, 0..1 within its range
 
 
 class Recorded(SampleRng):
@@ -155,6 +155,6 @@ def pixel_difference(folder: Path, samples: Sequence[Sample]) -> dict[str, float
 
 
 def mean_chroma(pixels: np.ndarray) -> complex:
-    """Mean hue of a photo as a direction in the plane of colours, from (S, S, 3) RGB."""
+    """Mean hue of a photo as a direction in the plane of colors, from (S, S, 3) RGB."""
     red, green, blue = pixels.mean(axis=(0, 1))
     return complex(red - (green + blue) / 2, 3**0.5 / 2 * (green - blue))

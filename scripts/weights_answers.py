@@ -2,8 +2,8 @@
 
     python scripts/weights_answers.py PHOTO... [--seed 0] [--keep DIR]
 
-A network that nobody trained says the same of every region; here its class layer is centred (on the first photo, the classifier's on a
-grey one), so that regions and classes differ and scores lie apart. Both sides get the same pixels: each photo is resized
+A network that nobody trained says the same of every region; here its class layer is centered (on the first photo, the classifier's
+on a gray one), so that regions and classes differ and scores lie apart. Both sides get the same pixels: each photo is resized
 beforehand, so that its shorter side is 800 (for the classifier: to 256 x 256) and neither side resizes it, and stored without
 loss. Exit code 1 where answers differ.
 """

@@ -58,7 +58,7 @@ CenterRecipe = Recipe[CenterModel, BoxInput]
 
 
 def recipe() -> CenterRecipe:
-    """ssd-tiny's data treatment, optimiser and schedule."""
+    """ssd-tiny's data treatment, optimizer and schedule."""
     quality = replace(tiny().quality, targets=(("box_ap", 0.30),))
     return replace(tiny(), task=f"{__file__}:CENTERS", model=CenterModel(), quality=quality)
 
@@ -132,8 +132,8 @@ def targets(boxes: Tensor, labels: Tensor, classes: int, size: torch.Size) -> tu
     """What the maps should say.
 
     boxes   (B, G, 4) ltrb fractions, labels (B, G), size (H, W)
-    return  (B, K, H, W): 1 at an object's centre cell, an ellipse of its shape around it, the highest where several meet;
-            (B, G) number of that cell; (B, 4, G) where in it the centre lies and the logarithms of the sides, in cells
+    return  (B, K, H, W): 1 at an object's center cell, an ellipse of its shape around it, the highest where several meet;
+            (B, G) number of that cell; (B, 4, G) where in it the center lies and the logarithms of the sides, in cells
     """
     height, width = size
     cells = boxes.new_tensor([width, height])

@@ -16,7 +16,7 @@ from paceline.data.transforms.sample import SampleSpec, decode_and_transform
 
 
 def photo(height: int, width: int, seed: int) -> bytes:
-    """Smooth colour with an edge, as JPEG."""
+    """Smooth color with an edge, as JPEG."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     waves = [127 + 120 * np.sin((x * (c + 1) + y * (3 - c)) / 17.0 + seed + c) for c in range(3)]
     pixels = np.stack(waves, axis=2).astype(np.uint8)
@@ -37,7 +37,7 @@ def odd_photos() -> list[bytes]:
 
 
 def draws_of(photos: Sequence[bytes], law: str = "bilinear-antialias") -> tuple[list[bytes], list[SampleSpec]]:
-    """Of each photo as the camera may have held it, in all eight ways: a whole one, a crop, a centre crop, a part of the input beside
+    """Of each photo as the camera may have held it, in all eight ways: a whole one, a crop, a center crop, a part of the input beside
     which levels stand; for an input of 48 x 64. -> bytes and draws.
     """
     found = []

@@ -49,7 +49,7 @@ def make_odd_photos(folder: Path) -> None:
 
 
 def _scene(height: int, width: int) -> np.ndarray:
-    """(height, width, 3) uint8: a coloured disc and a square on a gradient."""
+    """(height, width, 3) uint8: a colored disc and a square on a gradient."""
     rows, columns = np.mgrid[:height, :width]
     pixels = np.stack([columns * 255 // width, rows * 255 // height, (rows + columns) % 256], axis=2).astype(np.uint8)
     pixels[(rows - height // 3) ** 2 + (columns - width // 3) ** 2 < (height // 5) ** 2] = (230, 60, 50)

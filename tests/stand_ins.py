@@ -48,7 +48,7 @@ def made_up(
     label: Callable[[int], Any] = lambda index: index % 10,
     names: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """A loader's arguments for samples that `paint(epoch, index, out)` makes, labelled by their number."""
+    """A loader's arguments for samples that `paint(epoch, index, out)` makes, labeled by their number."""
     return {
         "records": InMemory([tiny_photo()], names),
         "draw": lambda epoch, index, header, name: drawn(epoch, index, header, name, label(index)),

@@ -1,4 +1,4 @@
-"""An optimiser's step as the loop takes it: rates written into its numbers, then the step."""
+"""An optimizer's step as the loop takes it: rates written into its numbers, then the step."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def batch_norm_gather_stats_with_counts(
 
 
 def batch_norm_elemt(input: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, invstd: Tensor, eps: float) -> Tensor:
-    """-> the normalised images, of the input's type."""
+    """-> the normalized images, of the input's type."""
     output = (input.float() - over_channels(mean)) * over_channels(invstd) * over_channels(weight) + over_channels(bias)
     return output.to(input.dtype)
 
@@ -76,8 +76,8 @@ def batch_norm_backward_elemt(
     """The joint sums and every rank's count (R,), int32 -> the gradient of the images, of their type."""
     assert count.dtype == torch.int32, "the kernel reads 32-bit whole numbers, whatever it is given"
     pixels = int(count.sum())
-    centerd = (input.float() - over_channels(mean)) * over_channels(invstd.square() * sum_dy_xmu / pixels)
-    grad = (grad_out.float() - over_channels(sum_dy / pixels) - centerd) * over_channels(weight.float() * invstd)
+    centered = (input.float() - over_channels(mean)) * over_channels(invstd.square() * sum_dy_xmu / pixels)
+    grad = (grad_out.float() - over_channels(sum_dy / pixels) - centered) * over_channels(weight.float() * invstd)
     return grad.to(input.dtype)
 
 

@@ -53,7 +53,7 @@ def test_targets_agree_with_the_obvious_loop():
                 place = expected[image, batch.labels[image, slot] - 1, i]
                 place[j] = max(float(place[j]), math.exp(-away / 2))
     torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-6)
-    assert (maps == 1).sum() == 3  # two objects share their centre cell
+    assert (maps == 1).sum() == 3  # two objects share their center cell
 
 
 def focal_term(logit: float, target: float) -> float:

@@ -26,7 +26,7 @@ IMAGES = 8
 class ToySettings:
     """The model's part of the recipe."""
 
-    loss_group: int = 0  # images over which losses are normalised together; 0 = the global batch
+    loss_group: int = 0  # images over which losses are normalized together; 0 = the global batch
 
 
 class Toy(nn.Module):

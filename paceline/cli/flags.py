@@ -250,7 +250,7 @@ def _merged(node: Any, part: Any) -> Any:
 
 
 def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
-    """Refuse an unknown flag in one line that names its nearest neighbours."""
+    """Refuse an unknown flag in one line that names its nearest neighbors."""
     for word in words:
         flag = _spelt(word)
         if not flag.startswith("--") or flag in known or flag in ALWAYS:

@@ -68,7 +68,7 @@ def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool 
             eval_ranks=flags.eval_ranks,
         )
     except RecipeError as problem:
-        published = recipe_for_nodes(recipe.task, args.system_name, flags.nodes)  # or its own refusal, with two neighbours
+        published = recipe_for_nodes(recipe.task, args.system_name, flags.nodes)  # or its own refusal, with two neighbors
         if published is None or published.recipe == args.name:
             raise
         raise RecipeError(

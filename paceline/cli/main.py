@@ -158,7 +158,7 @@ def _carry_out(words: Sequence[str], printer: Printer) -> int:
 def find_command(name: str) -> ModuleType:
     """The module of a verb.
 
-    Raises PacelineError for an unknown one, naming its nearest neighbour.
+    Raises PacelineError for an unknown one, naming its nearest neighbor.
     """
     if name in ELSEWHERE:
         raise PacelineError(f"there is no verb {name!r}. Use:  {ELSEWHERE[name]}")

@@ -1,6 +1,6 @@
 """--auto: from what a data set holds to the flags that fit it, each with its reason. A pure function of these facts.
 
-Fields set by hand are left as they are, and the others follow from them. Bounds without a number beside them are our judgement; what
+Fields set by hand are left as they are, and the others follow from them. Bounds without a number beside them are our judgment; what
 was measured stands in results/tuning.
 """
 

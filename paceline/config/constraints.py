@@ -98,7 +98,7 @@ def _wrong(where: str, value: Any, wanted: str) -> RecipeError:
     return RecipeError(f"{where} is {shown}: must be {wanted}.")
 
 
-# The names and fields are those of the package annotated-types. It is not asked for: this room needs the standard library alone, and
+# The names and fields are those of the package annotated-types. It is not asked for: this package needs only the standard library, and
 # machines that only measure have no more.
 @dataclass(frozen=True)
 class Help:

@@ -1,4 +1,4 @@
-"""Over which images a loss is normalised, and how a cut batch reaches that.
+"""Over which images a loss is normalized, and how a cut batch reaches that.
 
 Letters: B global batch   W ranks   f images per forward   A forwards of a step on a rank   g images of a loss group
 Some losses are a sum over places divided by how many places count (sampled anchors, sampled regions, pixels of masks). Such
@@ -18,11 +18,11 @@ from paceline.config.recipe import Recipe
 
 @runtime_checkable
 class LossNormalization(Protocol):
-    """What the model's part of a recipe has where its losses are normalised over groups of images."""
+    """What the model's part of a recipe has where its losses are normalized over groups of images."""
 
     @property
     def loss_group(self) -> int:
-        """Images over which losses are normalised together; 0 = the global batch."""
+        """Images over which losses are normalized together; 0 = the global batch."""
         ...
 
 
@@ -48,7 +48,7 @@ def split_loss_groups(group: int, *, images: int, forwards: int, world: int, bn_
 
     group    0 = the losses need no groups
     bn_join  ranks that share BatchNorm statistics: they take turns in the sample stream, so only a forward, and the whole
-             batch, hold neighbouring images there
+             batch, hold neighboring images there
     """
     if not group or images % group == 0:
         return LossGroups(images // group if group else 1, 1, 1)

@@ -13,7 +13,7 @@ from paceline.config.recipe import Recipe
 Division = Literal["auto", "closed", "open"]
 Status = Literal["onprem", "cloud", "preview", "research"]
 
-# Optimisers that no closed ruleset of our benchmarks knows.
+# Optimizers that no closed ruleset of our benchmarks knows.
 OPEN_ONLY = ("adamw",)
 MAX_CHARACTERS = 200
 

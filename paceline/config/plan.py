@@ -2,9 +2,9 @@
 
 Letters: B global batch   W ranks   f images per forward   A forwards per step   S bn_span   g loss group   N training images
 A rank's share of a step is B/W images = A forwards of f images. One set of BatchNorm statistics covers S images: a forward
-is split into f/S groups (ghost BN), or S/f neighbouring ranks are joined (group BN). Either way group number g of a step
+is split into f/S groups (ghost BN), or S/f neighboring ranks are joined (group BN). Either way group number g of a step
 holds the same S images, so the trajectory does not depend on how the batch was cut. The same goes for the g images whose
-losses are normalised together, where a task does that (loss_normalization.py).
+losses are normalized together, where a task does that (loss_normalization.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BatchPlan:
 
     world: int  # ranks that train
     nodes: int  # machines, those of ranks that only evaluate included
-    global_batch: int  # images per optimiser step
+    global_batch: int  # images per optimizer step
     images_per_rank: int  # images of one step on one rank
     images_per_forward: int  # images of one forward on one rank
     forwards: int  # forwards (accumulations) per step
@@ -56,7 +56,7 @@ class BatchPlan:
     schedule_steps: float  # end of the decay
     boundaries: tuple[float, ...]  # steps at which kind "steps" decays
     eval_steps: tuple[int, ...]  # evaluations fall after these steps
-    loss_group: int = 0  # images whose losses are normalised together; 0 = the task's losses need no groups
+    loss_group: int = 0  # images whose losses are normalized together; 0 = the task's losses need no groups
     loss_groups: int = 1  # loss groups that one forward holds
     loss_forwards: int = 1  # consecutive forwards of a rank that make up one loss group
     loss_join: int = 1  # ranks whose forwards make up one loss group: 1 or all
@@ -72,7 +72,7 @@ def split_batch(global_batch: int, world: int, most: int, bn_span: int, loss_gro
     """Cut a global batch: -> (images per forward, forwards, BatchNorm groups per forward, ranks joined for BatchNorm).
 
     most        images that one forward may hold
-    loss_group  images whose losses are normalised together; 0 = no matter
+    loss_group  images whose losses are normalized together; 0 = no matter
     The largest forward that fits and reaches exactly `bn_span` and `loss_group` is taken.
     Raises RecipeError when the batch does not divide over the ranks or one of the two cannot be reached.
     """
@@ -125,7 +125,7 @@ def _span_refusal(share: int, world: int, most: int, bn_span: int) -> str:
 
 
 def steps_in_epoch(train_images: int, global_batch: int, rounding: Literal["exact", "up", "down"]) -> float:
-    """Optimiser steps of one pass over the training images; "up" and "down" repeat the original systems' arithmetic."""
+    """Optimizer steps of one pass over the training images; "up" and "down" repeat the original systems' arithmetic."""
     exact = train_images / global_batch
     if rounding == "exact":
         return exact
@@ -244,7 +244,7 @@ def resplit(plan: BatchPlan, most: int) -> BatchPlan:
 
 
 def _steps_of(unit: Unit, per_epoch: float, total: int) -> float:
-    """Optimiser steps in one `unit`."""
+    """Optimizer steps in one `unit`."""
     return {"epochs": per_epoch, "run": float(total), "steps": 1.0}[unit]
 
 

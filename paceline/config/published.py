@@ -48,7 +48,7 @@ class PublishedConfig:
 
     @property
     def loss_group(self) -> int:
-        """Images whose losses are normalised together: Mask R-CNN's are those of an accelerator; 0 = no matter."""
+        """Images whose losses are normalized together: Mask R-CNN's are those of an accelerator; 0 = no matter."""
         return self.images_per_forward if self.workload == "maskrcnn" else 0
 
     @property
@@ -151,10 +151,10 @@ def published_results(workload: str, system_name: str, recipe_name: str = "") ->
 def recipe_for_nodes(workload: str, system_name: str, nodes: int) -> PublishedConfig | None:
     """The pairing published for `nodes` machines, or the nearest one whose batch can be cut over them.
 
-    Nearest of the two neighbours (the next smaller and the next larger published number of nodes), by ratio; of two equally
+    Nearest of the two neighbors (the next smaller and the next larger published number of nodes), by ratio; of two equally
     near ones the smaller. Its recipe is to be taken as it is: only the cut of the batch changes.
     return             None where nothing of the workload was published on the system: then any recipe whose batch divides will do
-    raise RecipeError  neither neighbour's batch can be cut; the message names both
+    raise RecipeError  neither neighbor's batch can be cut; the message names both
     """
     if nodes < 1:
         raise RecipeError(f"--nodes {nodes}: must be 1 or more.")
@@ -181,7 +181,7 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
     """Refuse a number of nodes over which a recipe that was published on the system cannot be cut; -> what to say where it can.
 
     return             "" where the recipe was published on so many nodes, or nothing of it on this system
-    raise RecipeError  naming the recipe that can be cut there, or both neighbours where none can; or how many ranks only
+    raise RecipeError  naming the recipe that can be cut there, or both neighbors where none can; or how many ranks only
                        evaluated, where it was published on so many nodes and can be cut over the others alone
     """
     results = find_published(system_name, recipe_name=recipe_name)

@@ -62,7 +62,7 @@ BatchImages = Annotated[int, Ge(1), Le(MAX_BATCH)]
 
 @dataclass(frozen=True)
 class Optim:
-    """The optimiser. Formulas: paceline/training/optim/sgd.py, lars.py and adamw.py."""
+    """The optimizer. Formulas: paceline/training/optim/sgd.py, lars.py and adamw.py."""
 
     kind: Annotated[OptimizerKind, Help("optimizer")] = "sgd"
     lr: Annotated[AboveZero, Help("peak learning rate for the recipe's global_batch; it is never rescaled")] = 0.1
@@ -109,7 +109,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Recipe(Generic[ModelT, InputT]):
-    """What is learned: model, data treatment, optimiser, schedule, quality target.
+    """What is learned: model, data treatment, optimizer, schedule, quality target.
 
     With `ema` an average of the weights is evaluated, kept as best and predicted with. It starts as a copy of the first weights
     (--weights, where given). In a run so short that these would still weigh more than 1 percent in it at the end (ema to the
@@ -248,7 +248,7 @@ def resolve_length(recipe: Recipe, given: set[str]) -> Recipe:
 def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with dotted fields replaced, e.g. {"optim.lr": 0.1, "global_batch": 64}; the batch rule is applied.
 
-    Raises RecipeError for an unknown field, naming its nearest neighbour, and for a value of another type.
+    Raises RecipeError for an unknown field, naming its nearest neighbor, and for a value of another type.
     """
     changed = resolve_length(with_fields(recipe, changes), set(changes))
     check_batch_and_lr(recipe, changed, set(changes), spelt="python")

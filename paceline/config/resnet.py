@@ -143,7 +143,7 @@ def decoder_rule(photo: Any) -> tuple[str, Any, bool, str]:
 
 
 def has_mixing(photo: ImageInput) -> bool:
-    """Whether photos are mixed with their neighbours."""
+    """Whether photos are mixed with their neighbors."""
     return photo.mixup > 0 or photo.cutmix > 0
 
 

@@ -43,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class MixedBatch(Batch):
-    """Photos of classes, still to be mixed with their neighbours: 2i and 2i + 1 are partners; B is even."""
+    """Photos of classes, still to be mixed with their neighbors: 2i and 2i + 1 are partners; B is even."""
 
     boxes: Tensor  # (B, 4) int64, left, top, right, bottom, pixels: where the partner shows
     shares: Tensor  # (B,) float32 in [0, 1]: of the partner's pixels there

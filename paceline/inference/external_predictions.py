@@ -3,7 +3,7 @@
     .json   COCO's results: a list of {"image_id", "category_id", "bbox" and or "segmentation", "score"} (pycocotools, detectron2,
             torchvision's reference, Ultralytics' save_json, RF-DETR); masks are run lengths or polygons, and as large as their pixels,
             as detectron2 has it (pycocotools takes the area of the box where an entry has both, which moves AP small, medium, large)
-    folder  YOLO's text, PHOTO.txt a photo, in fractions of it: class, centre x, centre y, width, height, score; or class, x and y of
+    folder  YOLO's text, PHOTO.txt a photo, in fractions of it: class, center x, center y, width, height, score; or class, x and y of
             each corner of a polygon, score (Ultralytics' save_txt with save_conf)
     .csv    a row an object or a class, named by the first line (COLUMNS below), as `predict --write csv` and tables elsewhere have it;
             cells are separated by commas, semicolons, tabs, or bars

@@ -37,7 +37,7 @@ class PreparedImage(NamedTuple):
     header: Header  # its size in the recipe's frame
     orientation: int  # as EXIF has it, 1 to 8
     pixels: np.ndarray  # (H, W, 3) uint8, the network's input
-    label: Any  # what the workload's `draw_eval` labelled it with
+    label: Any  # what the workload's `draw_eval` labeled it with
 
 
 class Predictor(ABC):
@@ -105,7 +105,7 @@ class Predictor(ABC):
         photos  one of them, a folder, or an iterable of them
         batch   most photos in one forward; None: as many as suit the model
         tile    objects: larger photos in tiles of so many pixels a side too, merged with the whole one's (tiling.py); 0: whole alone
-        overlap share of a side that neighbouring tiles have in common
+        overlap share of a side that neighboring tiles have in common
         return  an Answer (classes) or a Found (objects, with masks where the run has them): .draw(), .save(path), .line(),
                 and of a Found .to_coco(image_id); in a list in the photos' order, a folder in it counts as its photos
         Raises DataError for the first photo that cannot be read; `stream` goes on instead.

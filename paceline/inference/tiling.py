@@ -25,7 +25,7 @@ from paceline.inference.image_input import Photo, decode_photo
 from paceline.inference.image_paths import FailedImage
 from paceline.inference.results import DetectionResult, PredictionResult
 
-# Share of a tile's side that its neighbour has too, where no other is asked for.
+# Share of a tile's side that its neighbor has too, where no other is asked for.
 OVERLAP = 0.2
 # A box as near to its tile's inner edge as this share of the tile's side is taken for cut.
 AT_EDGE = 0.01
@@ -45,7 +45,7 @@ class TileWindow(NamedTuple):
 
 
 def make_tiles(height: int, width: int, tile: int, overlap: float) -> list[TileWindow]:
-    """Tiles of at most `tile` pixels a side that cover a photo, evenly spread, neighbours sharing at least `overlap` of a side.
+    """Tiles of at most `tile` pixels a side that cover a photo, evenly spread, neighbors sharing at least `overlap` of a side.
 
     return  row by row; [] where the photo is one tile
     """

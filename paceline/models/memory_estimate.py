@@ -8,7 +8,7 @@ tensor's elements in 32 bits, so a forward must be small enough that none has 2^
 Multiplications and additions are counted in the forward alone. A product of two operands that both get a gradient is computed three
 times: once forward, and once for each of them backward. Which of them gets one is known in the forward, so no backward has to run, and
 no network needs one on torch's meta device. The formulas are torch.utils.flop_counter's own (two for each multiplication with its
-addition): matrix products, convolutions, attention. Elementwise work, normalisation, pooling and the update are not counted.
+addition): matrix products, convolutions, attention. Elementwise work, normalization, pooling and the update are not counted.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ COUNTABLE = 2**31
 class MemoryEstimate:
     """Bytes of one rank. Total for f images: fixed + f * per_image."""
 
-    fixed: int  # weights, gradients, optimiser state, weight average
+    fixed: int  # weights, gradients, optimizer state, weight average
     per_image: int  # kept activations and working space of one image
     parameters: int  # trainable numbers
     largest: int = 0  # elements of one image's largest tensor, in training or prediction; 0 = not counted, on a CPU
     flop: int = 0  # of a training step, an image of the largest shape: multiplications and additions
     flop_pixel: float = 0.0  # of these, for each pixel of the input; 0 where all inputs have one shape
     pixels: int = 0  # of the largest shape
-    batch_norms: int = 0  # layers that normalise by a batch's statistics in training
+    batch_norms: int = 0  # layers that normalize by a batch's statistics in training
 
     def total(self, images: int) -> int:
         """Bytes of a step whose forwards hold `images` images."""

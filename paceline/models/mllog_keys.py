@@ -23,7 +23,7 @@ def base_log_entries(run: RunSpec) -> dict[str, Any]:
 
 
 def resnet_log_entries(run: RunSpec) -> dict[str, Any]:
-    """All keys between init_start and init_stop by ResNet's rules: batch, seed, optimiser and schedule."""
+    """All keys between init_start and init_stop by ResNet's rules: batch, seed, optimizer and schedule."""
     recipe, plan = run.recipe, run.plan
     optim, schedule = recipe.optim, recipe.schedule
     return {
@@ -57,7 +57,7 @@ def optimizer_log_entries(
     lars_epsilon: float = 0.0,
     boundary_epochs: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """An optimiser and its schedule under MLPerf's keys.
+    """An optimizer and its schedule under MLPerf's keys.
 
     base_lr          peak, for the whole global batch
     poly_power       None where the decay is no polynomial: then that line, which the closed rules require, is missing
@@ -76,7 +76,7 @@ def optimizer_log_entries(
     facts[f"{prefix}_weight_decay"] = weight_decay
     facts[f"{prefix}_momentum"] = momentum
     facts[f"{prefix}_base_learning_rate"] = base_lr
-    # The rules name the warm-up of plain SGD without its optimiser.
+    # The rules name the warm-up of plain SGD without its optimizer.
     warmup_prefix = "lars_opt" if kind == "lars" else "opt"
     facts[f"{warmup_prefix}_learning_rate_warmup_epochs"] = warmup_epochs
     facts[f"{prefix}_learning_rate_decay_steps"] = decay_epochs

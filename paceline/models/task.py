@@ -113,7 +113,7 @@ class Task:
         return {**self.data.facts, **self.evaluator.facts}
 
     def build(self, device: torch.device) -> nn.Module:
-        """The initialised network with its loss, drawn on the CPU so that every machine gets the same weights."""
+        """The initialized network with its loss, drawn on the CPU so that every machine gets the same weights."""
         network, generator = self.workload.network, torch.Generator().manual_seed(self.recipe.seed)
         model = network.build(self.recipe, len(self.data.classes))
         network.initialize(self.recipe, model, generator)

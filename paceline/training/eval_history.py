@@ -62,7 +62,7 @@ class TrainResult:
 
     status: Status  # success: target reached, or no target and the whole length done
     reason: str  # in words
-    step: int  # optimiser steps done, less discarded ones
+    step: int  # optimizer steps done, less discarded ones
     best: dict[str, float]  # best value of each metric
     run: str  # the run's folder
 

@@ -43,7 +43,7 @@ FIRST_LOSS_SCALE = 65536.0
 
 
 def build_model(task: Task, run: RunSpec, world: DistContext, *, trains: bool = True) -> nn.Module:
-    """The task's freshly initialised model on this rank's device, laid out and cut as the plan says.
+    """The task's freshly initialized model on this rank's device, laid out and cut as the plan says.
 
     world   the ranks that train together, or those that only evaluate
     trains  whether this rank is one of those that train
@@ -68,7 +68,7 @@ def configure_splitting(model: nn.Module, plan: BatchPlan, world: DistContext, *
 
 
 def build_state(model: nn.Module, run: RunSpec, world: DistContext) -> State:
-    """Fresh optimiser, average and the rest, for a model that has its first weights: the average is a copy of these."""
+    """Fresh optimizer, average and the rest, for a model that has its first weights: the average is a copy of these."""
     recipe, system = run.recipe, run.system
     optim = recipe.optim
     parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr, factors=get_lr_factors(model, optim))

@@ -1,6 +1,6 @@
 """The training loop. Start reading here; then step.py (one step) and trainer.py (how a run is made ready).
 
-`loop` takes one optimiser step after another. After each it does what is due: a train event, an evaluation, a checkpoint, the end.
+`loop` takes one optimizer step after another. After each it does what is due: a train event, an evaluation, a checkpoint, the end.
 An evaluation has two parts: inference stops training, then scoring runs in a thread beside the following steps. Its result is
 taken before anything of a later step is written, so a run that its result ends has written nothing newer than that result.
 """

@@ -1,4 +1,4 @@
-"""Losses that are normalised by counts over a group of images, which may be in several forwards and on several ranks.
+"""Losses that are normalized by counts over a group of images, which may be in several forwards and on several ranks.
 
 Letters: G loss groups of one forward   T terms of the loss   g images of a loss group   B global batch
 A model with such losses returns sums and counts; a group's loss is the sum over terms of sums / max(counts, 1). Where a
@@ -33,7 +33,7 @@ class LossGroupModel(Protocol):
     """
 
     terms: tuple[str, ...]  # the columns' names
-    loss_groups: int  # G: how many groups of neighbouring images a forward is made of; set by `configure_loss_groups`
+    loss_groups: int  # G: how many groups of neighboring images a forward is made of; set by `configure_loss_groups`
 
     def count(self, batch: Batch) -> Tensor:
         """-> (1, T) float32: the counts that the forward of this batch will have."""
@@ -60,7 +60,7 @@ def count_ahead(
 ) -> list[Tensor | None]:
     """Each forward's (1, T) counts of its group, counted before any backward; None where its own forward has them in time.
 
-    batches  this rank's forwards of one step; groups are `plan.loss_forwards` neighbours
+    batches  this rank's forwards of one step; groups are `plan.loss_forwards` neighbors
     ranks    those that train; None: all
     The model counts without data parallel. BatchNorm's statistics are left as they were.
     """

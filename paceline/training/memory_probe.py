@@ -144,7 +144,7 @@ def _next_smaller(run: RunSpec, task: Task) -> BatchPlan | None:
 class Throughput:
     """Seconds that the parts of a run take."""
 
-    step: float  # one optimiser step
+    step: float  # one optimizer step
     evaluation: float  # one evaluation
     first_step: float  # the first step, which compiles and allocates
 

@@ -42,7 +42,7 @@ class Meters:
         self.first_bad = torch.full((), NEVER, dtype=torch.int64, device=device)
 
     def add(self, losses: Mapping[str, Tensor], step: int) -> None:
-        """Losses of 0-based step `step`; no host synchronisation."""
+        """Losses of 0-based step `step`; no host synchronization."""
         for name, value in losses.items():
             value = value.detach().to(self.dtype)
             self.sums[name] = self.sums[name] + value if name in self.sums else value

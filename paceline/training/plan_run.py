@@ -36,7 +36,7 @@ from paceline.training.request import Request
 from paceline.training.small_data import check_image_count, report_length
 from paceline.training.step_variants import choose_forms, choose_kernels
 
-# A budget is a ceiling: checkpoints, scores and a neighbour on the machine take their part too.
+# A budget is a ceiling: checkpoints, scores and a neighbor on the machine take their part too.
 USED = 0.95
 
 

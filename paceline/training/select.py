@@ -18,7 +18,7 @@ def choose_recipe(name: str) -> Recipe:
     """The recipe called `name`: from the menu, a published row, or `path/to/file.py:function`; of a workload there, with a recipe's
     defaults.
 
-    Raises RecipeError naming the nearest neighbours.
+    Raises RecipeError naming the nearest neighbors.
     """
     from paceline.config.recipes import RECIPES
 

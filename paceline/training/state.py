@@ -59,7 +59,7 @@ class State:
     average: EMA | None
     scaler: LossScaler | None
     meters: Meters
-    step: int = 0  # optimiser steps done
+    step: int = 0  # optimizer steps done
 
     def snapshot(self, world: DistContext, facts: Mapping[str, Any]) -> Snapshot:
         """The content of a checkpoint, with `facts`. Every rank must call it; the tensors are rank 0's own, not copies."""

@@ -2,10 +2,10 @@
 
 Letters: B global batch   W ranks   A forwards of a step on this rank
 The model returns losses summed over a forward's images. Each is scaled by W/B: gradients add up over the A forwards, data
-parallel averages them over the W ranks, and the optimiser gets the gradient of the mean over the global batch, however the batch
+parallel averages them over the W ranks, and the optimizer gets the gradient of the mean over the global batch, however the batch
 is cut. Where a loss is divided by a count over the global batch (SSD's positives), the model returns the undivided sum, and the
 count as DIVIDE_BY; gradients are linear, so they are divided once, when the count of all ranks is known. Losses with a count for
-each term are normalised before the backward instead (training/loss_normalization.py).
+each term are normalized before the backward instead (training/loss_normalization.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMPRESS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16
 
 
 class TrainStep(GraphedStep):
-    """Callable: one optimiser step of `state` on one rank's batches.
+    """Callable: one optimizer step of `state` on one rank's batches.
 
     group    the ranks that train together; None: all ranks
     numbers  its rates are written into these; None: floats on a CPU, scalars on any other device
@@ -194,7 +194,7 @@ class TrainStep(GraphedStep):
 def _data_parallel(network: nn.Module, system: System, group: dist.ProcessGroup | None) -> DistributedDataParallel:
     """Wrap the network. Buffers stay each rank's own (BatchNorm averages its statistics when they are read); every parameter is used.
 
-    Compressed gradients are divided by the ranks, rounded, summed in that format, and are float32 again for the optimiser.
+    Compressed gradients are divided by the ranks, rounded, summed in that format, and are float32 again for the optimizer.
     """
     with warnings.catch_warnings():
         # From torch 2.15 on the argument is deprecated, and says itself that rank-local buffers have nothing else yet.

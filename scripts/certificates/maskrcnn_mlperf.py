@@ -1,14 +1,14 @@
-"""The MLPerf reference's Mask R-CNN with its own optimiser, schedule and step: the original of maskrcnn.py --beside mlperf.
+"""The MLPerf reference's Mask R-CNN with its own optimizer, schedule and step: the original of maskrcnn.py --beside mlperf.
 
 Needs yacs beside torch. Everything is the reference's own code, but for what a CPU of today lacks or what has no common ground:
     compiled kernels  nms and RoIAlign are torchvision's, as in scripts/originals/mlperf_maskrcnn.py
     draws             its sampler of anchors takes the places that ours drew; regions are all taken
-    mask targets      ours: the reference rasterises polygons in each region anew (docs/deviations.md has the share of points)
+    mask targets      ours: the reference rasterizes polygons in each region anew (docs/deviations.md has the share of points)
     RoIAlign          is given boxes by their edges, a pixel further right and down than the last pixel inside
     proposals         narrower than 1.5 pixels are dropped on both sides; the reference keeps those that were cut to the last pixel
                       at the photo's border, ours drops them
 `as_published` undoes one of the last two, so that its effect can be measured.
-The 3x3 convolution of a bottleneck strides, not the first 1x1, and pixels are normalised as ours: both are its own settings.
+The 3x3 convolution of a bottleneck strides, not the first 1x1, and pixels are normalized as ours: both are its own settings.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def first_weights(recipe: MaskRCNNRecipe, photos: list[Tensor]) -> dict[str, Ten
 
     Frozen statistics are those of the photos, so that activations have a size; last gammas of residual units are a fifth, else the
     untrained depth magnifies rounding; biases are N(0, 0.1^2), so that their decay is seen.
-    photos: (B, 3, H, W) float32, normalised, one or more
+    photos: (B, 3, H, W) float32, normalized, one or more
     """
     model = WORKLOAD.network.build(recipe, CLASSES)
     random = torch.Generator().manual_seed(recipe.seed)
@@ -133,7 +133,7 @@ def read_batches(dump: Path, steps: int) -> list[tuple[InstanceBatch, Mapping[st
 
 
 def photos_of(batch: InstanceBatch) -> Tensor:
-    """(B, 3, H, W) float32, (x / 255 - mean) / std, zeros in the padding: for originals that take normalised photos."""
+    """(B, 3, H, W) float32, (x / 255 - mean) / std, zeros in the padding: for originals that take normalized photos."""
     mean, std = (torch.tensor(part).view(3, 1, 1) for part in (InstanceInput().mean, InstanceInput().std))
     photos = torch.zeros(batch.images.shape)
     for photo, pixels, (height, width) in zip(photos, batch.images, batch.sizes.tolist()):

@@ -1,4 +1,4 @@
-"""Training steps of ResNet-50: GluonCV's network with MXNet's optimisers beside ours, same weights, batches and rates.
+"""Training steps of ResNet-50: GluonCV's network with MXNet's optimizers beside ours, same weights, batches and rates.
 
     PYTHONPATH=. python scripts/certificates/resnet50.py --env ENV --data imagenette224 --out OUT [--submission FILE]
     PYTHONPATH=. python scripts/certificates/resnet50.py --env ENV --record tests/oracle/recorded/gluoncv_resnet.npz

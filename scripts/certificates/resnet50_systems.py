@@ -1,4 +1,4 @@
-"""The two sides of resnet50.py: our own training step in this process, and GluonCV's network with MXNet's optimisers in another.
+"""The two sides of resnet50.py: our own training step in this process, and GluonCV's network with MXNet's optimizers in another.
 
 Letters: T steps   B images of a step   S pixels   K classes
 """

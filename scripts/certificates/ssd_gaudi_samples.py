@@ -113,7 +113,7 @@ def amounts_of(draw: SampleSpec) -> tuple[float, ...]:
 def pixel_difference(pixels: np.ndarray, normalized: np.ndarray) -> dict[str, float]:
     """Our pixels (M, S, S, 3) uint8 beside the original's float32 ones, which may go on past black and white; ours end there.
 
-    return  "levels": mean absolute difference, of 255; "hue": median turn of a photo's colours, in turns
+    return  "levels": mean absolute difference, of 255; "hue": median turn of a photo's colors, in turns
     """
     photo = our_recipe(FIRST, 1).input
     levels, hues = [], []
@@ -125,6 +125,6 @@ def pixel_difference(pixels: np.ndarray, normalized: np.ndarray) -> dict[str, fl
 
 
 def chroma(pixels: np.ndarray) -> np.ndarray:
-    """Each pixel's colour as a direction in the plane of hues, from (S, S, 3) RGB."""
+    """Each pixel's color as a direction in the plane of hues, from (S, S, 3) RGB."""
     red, green, blue = np.moveaxis(pixels, -1, 0)
     return red - (green + blue) / 2 + 1j * (3**0.5 / 2 * (green - blue))

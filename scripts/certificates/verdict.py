@@ -55,7 +55,7 @@ class Run:
 
 
 def one_ulp_away(weights: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """The same arrays with each number moved to a neighbour that its type has, up or down by the seed's coin. 0 stays."""
+    """The same arrays with each number moved to a neighbor that its type has, up or down by the seed's coin. 0 stays."""
     random = np.random.default_rng(seed)
     moved = {}
     for name, array in weights.items():

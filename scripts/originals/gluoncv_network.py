@@ -75,7 +75,7 @@ def parameters(net: MaskRCNN, of) -> dict[str, np.ndarray]:
 
 
 def training(random: np.random.RandomState) -> dict[str, np.ndarray]:
-    """-> weights, a batch, proposals, what was sampled, the five losses as they add up, and gradients as the optimiser gets them."""
+    """-> weights, a batch, proposals, what was sampled, the five losses as they add up, and gradients as the optimizer gets them."""
     with whole_regions():
         net = network(random, B)
         boxes = np.stack([drawn_boxes(random, OBJECTS, HEIGHT, WIDTH, 30) for _ in range(B)])
@@ -170,8 +170,8 @@ def first_weights(random: np.random.RandomState) -> dict[str, np.ndarray]:
         if "resnet" in name or "anchor" in name:
             continue
         values = parameter.data().asnumpy().astype(np.float64)
-        centerd = values - values.mean()
-        kurtosis = (centerd**4).mean() / values.var() ** 2 if values.any() else 0.0
+        centered = values - values.mean()
+        kurtosis = (centered**4).mean() / values.var() ** 2 if values.any() else 0.0
         names.append(name)
         rows.append([values.size, values.mean(), values.std(), values.min(), values.max(), kurtosis])
     return {"names": np.array(names), "rows": np.array(rows)}

@@ -42,7 +42,7 @@ class Settings:
 
     optimizer: str  # sgd or lars
     calls: (
-        str  # lars: tensors of an optimiser's call: all in one, trainer (gluon.Trainer's fours) or updater (see `groups`)
+        str  # lars: tensors of an optimizer's call: all in one, trainer (gluon.Trainer's fours) or updater (see `groups`)
     )
     submission: (
         str  # lars: common/fit.py of NVIDIA's submission, whose SGDwFASTLARS and PolySchedule are taken; empty: MXNet's own
@@ -134,7 +134,7 @@ def submission(path: str) -> ModuleType:
 
 
 def groups(parameters: list[gluon.Parameter], calls: str) -> list[list[int]]:
-    """Places of the tensors that the optimiser is called for at once.
+    """Places of the tensors that the optimizer is called for at once.
 
     updater  as MXNet's Updater calls it in float16: 54 at a time of those in float16 (weights, then the bias), then of BatchNorm's
     """

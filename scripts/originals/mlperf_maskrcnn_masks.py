@@ -2,11 +2,11 @@
 
     PYTHONPATH=. python scripts/originals/mlperf_maskrcnn_masks.py --reference maskrcnn/pytorch --coco coco [--canvases 112 224]
 
-The reference cuts the polygon to the region, scales it to 28 x 28 and rasterises it there (its own code runs, see
-mlperf_maskrcnn.py). Ours rasterise it once at the input's resolution, or coarser where the object has more than C points along a
+The reference cuts the polygon to the region, scales it to 28 x 28 and rasterizes it there (its own code runs, see
+mlperf_maskrcnn.py). Ours rasterize it once at the input's resolution, or coarser where the object has more than C points along a
 side, take RoIAlign of that, and a half as the threshold. Each object of the training annotations is seen at 800/1333 through
 two regions: its own box with every edge moved by up to 12 % of its side. The last row is a canvas that holds every object whole:
-what is left there is the difference between the two ways to rasterise, not the canvas's. Soft targets (GluonCV, torchvision) are
+what is left there is the difference between the two ways to rasterize, not the canvas's. Soft targets (GluonCV, torchvision) are
 compared with those of the whole canvas. Prints a line a canvas: objects above C; share of the 784 points that differ from the
 reference's, of all objects and of those above 112 points, and where soft targets (half a pixel off) are cut at a half instead;
 mean absolute difference of soft targets; what a photo's canvases with 128 slots take.

@@ -1,4 +1,4 @@
-"""Write down what DALI's own operators compute in System A's input: colours, random crops, matching, resizing.
+"""Write down what DALI's own operators compute in System A's input: colors, random crops, matching, resizing.
 
     python scripts/originals/ssd_dali.py --out tests/oracle/recorded/ssd_dali.npz
 
@@ -29,7 +29,7 @@ def once(graph, **options) -> list[np.ndarray]:
 
 
 def colours(found: dict[str, np.ndarray]) -> None:
-    """Hsv, then BrightnessContrast, for noise and pure colours: of uint8, rounded and cut after each, as there.
+    """Hsv, then BrightnessContrast, for noise and pure colors: of uint8, rounded and cut after each, as there.
 
     ColorTwist, which NVIDIA's PyTorch submission had in their place, with the same amounts.
     """

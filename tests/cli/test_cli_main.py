@@ -1,4 +1,4 @@
-"""The command line's front door: exit codes, instant answers, names and their neighbours."""
+"""The command line's front door: exit codes, instant answers, names and their neighbors."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_message_comes_from_one_rank_of_a_node_only(capsys, monkeypatch):
     assert "train" in capsys.readouterr().err
 
 
-# Names and their neighbours -------------------------------------------------------------------------------------------
+# Names and their neighbors -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

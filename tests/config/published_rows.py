@@ -76,7 +76,7 @@ def of_later_mxnet(log: dict[str, Any], epochs: int) -> Table:
 
 
 def of_pytorch(log: dict[str, Any]) -> Table:
-    """NVIDIA's PyTorch SSD of v0.7: the MXNet one's rates and colours, the reference's network and decoding."""
+    """NVIDIA's PyTorch SSD of v0.7: the MXNet one's rates and colors, the reference's network and decoding."""
     reference = {name: cell for name, cell in ssd.REFERENCE.items() if name.startswith("model.")}
     return joined(
         of_mxnet(log),

@@ -96,7 +96,7 @@ def test_a_group_beyond_a_rank_s_share_is_refused_with_both_ways_out():
 
 
 def test_neighbouring_forwards_of_ranks_that_share_statistics_are_no_group():
-    # 2 ranks x 4 forwards of 2, statistics over 4: a rank's neighbouring forwards are 4 images apart in the stream.
+    # 2 ranks x 4 forwards of 2, statistics over 4: a rank's neighboring forwards are 4 images apart in the stream.
     assert split_batch(16, 2, 2, 4) == (2, 4, 1, 2)
     with raises(RecipeError, "--model.loss-group 8", "1, 2"):
         split_batch(16, 2, 2, 4, 8)

@@ -1,4 +1,4 @@
-"""What every recipe refuses of its photos and their colours, by the flag: the rules are said once for all of them."""
+"""What every recipe refuses of its photos and their colors, by the flag: the rules are said once for all of them."""
 
 from __future__ import annotations
 

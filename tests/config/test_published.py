@@ -91,7 +91,7 @@ def test_number_formats_threads_buckets_and_variables_are_the_published_ones():
 
 @dataclass(frozen=True)
 class Sheet:
-    """One row, as typed from a sheet; steps are optimiser steps, 0 = the sheet does not say."""
+    """One row, as typed from a sheet; steps are optimizer steps, 0 = the sheet does not say."""
 
     system: str
     nodes: int

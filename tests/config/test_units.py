@@ -1,4 +1,4 @@
-"""Schedules and evaluations counted in steps, the warm-up's first step, and optimiser settings that cannot be meant."""
+"""Schedules and evaluations counted in steps, the warm-up's first step, and optimizer settings that cannot be meant."""
 
 from __future__ import annotations
 

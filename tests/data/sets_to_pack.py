@@ -22,7 +22,7 @@ def photo(path: Path, size: tuple[int, int] = (40, 30), mode: str = "RGB", seed:
 
 
 def class_set(root: Path, place: Path) -> Manifest:
-    """cat and `sea lion`, 5 photos each in train and 2 in val: names with dots, a PNG, a grey one, a CMYK one, a turned one."""
+    """cat and `sea lion`, 5 photos each in train and 2 in val: names with dots, a PNG, a gray one, a CMYK one, a turned one."""
     turned = Image.Exif()
     turned[0x0112] = 6
     for number, label in enumerate(("cat", "sea lion")):

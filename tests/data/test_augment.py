@@ -105,7 +105,7 @@ def test_an_erased_rectangle_is_the_mean_and_the_rest_stays():
         apply_augmentation(out, found)
         inside = out[top : top + height, left : left + width]
         assert (out == 7).all(axis=2).sum() == SIDE**2 - height * width
-        # Zero once normalised, to half a level.
+        # Zero once normalized, to half a level.
         assert (np.abs(inside / 255 - settings.mean) <= 0.5 / 255).all()
 
 

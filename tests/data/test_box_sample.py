@@ -31,7 +31,7 @@ from paceline.models.ssd.transforms import MIN_SIDE, clip_boxes_to_crop, clip_to
 
 PLAIN = BoxInput(jitter="none")
 NOTHING = (np.zeros((0, 4)), np.zeros(0, np.int32))
-# Pure colours far from the background, so that a class is found by its channel: class 1 red, 2 green, 3 blue.
+# Pure colors far from the background, so that a class is found by its channel: class 1 red, 2 green, 3 blue.
 BACKGROUND, BRIGHT = 20, 230
 
 

@@ -1,4 +1,4 @@
-"""What the colour jitter keeps, what it draws, and its linear form beside float64."""
+"""What the color jitter keeps, what it draws, and its linear form beside float64."""
 
 from __future__ import annotations
 

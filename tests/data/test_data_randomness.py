@@ -72,7 +72,7 @@ def test_uniform_fills_its_range_evenly_over_neighbouring_samples():
     counts, _ = np.histogram(values, bins=50, range=(2.0, 4.0))
     chi2 = ((counts - 400) ** 2 / 400).sum()
     assert chi2 < 49 + 5 * math.sqrt(2 * 49)
-    # Neighbours in index, and successive numbers of one sample, are not correlated: five standard errors.
+    # Neighbors in index, and successive numbers of one sample, are not correlated: five standard errors.
     second = np.array([_second_uniform(index) for index in range(20_000)])
     assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 5 / math.sqrt(20_000)
     assert abs(np.corrcoef(values, second)[0, 1]) < 5 / math.sqrt(20_000)

@@ -41,7 +41,7 @@ def decoder(request):
 
 
 def _picture(height: int, width: int, seed: int = 0) -> Image.Image:
-    """Smooth colour with edges, so that JPEG treats it as a photo."""
+    """Smooth color with edges, so that JPEG treats it as a photo."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     waves = [127 + 120 * np.sin((x * (c + 1) + y * (3 - c)) / 17.0 + seed + c) for c in range(3)]
     pixels = np.stack(waves, axis=2)

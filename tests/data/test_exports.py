@@ -1,4 +1,4 @@
-"""Exports of labelling tools: zips with boxes are no class folders, and other tools' files are answered by name."""
+"""Exports of labeling tools: zips with boxes are no class folders, and other tools' files are answered by name."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_real_photos_are_within_one_level_at_any_scale(renderer, shared_data):
 
 
 def test_what_a_device_does_not_decode_is_rendered_on_the_cpu_bit_for_bit(renderer, monkeypatch):
-    """Other formats and colours, bytes behind the end; a photo that the device gives back."""
+    """Other formats and colors, bytes behind the end; a photo that the device gives back."""
     data, draws = draws_of(odd_photos())
     np.testing.assert_array_equal(renderer(data, draws, SHAPE).permute(0, 2, 3, 1), rendered_alone(data, draws, SHAPE))
     refusing = GpuDecoder(CPU, lambda photos: [None] * len(photos))

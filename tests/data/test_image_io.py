@@ -27,7 +27,7 @@ def _file(picture: Image.Image, kind: str, **options) -> bytes:
 
 
 def _png_of_16_bit_color(pixels: np.ndarray) -> bytes:
-    """(h, w, 3) uint16; Pillow writes none, so its own grey file is given another header and other pixels."""
+    """(h, w, 3) uint16; Pillow writes none, so its own gray file is given another header and other pixels."""
     import struct
     import zlib
 

@@ -1,4 +1,4 @@
-"""Exports of labelling tools that no reader takes: each is known by what it holds, and answered with what to do instead."""
+"""Exports of labeling tools that no reader takes: each is known by what it holds, and answered with what to do instead."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 
 
 def photo(seed: int, side: int = 96) -> Image.Image:
-    """Blobs of random colours: as different from another seed's as photos are."""
+    """Blobs of random colors: as different from another seed's as photos are."""
     noise = np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)
     return Image.fromarray(noise).resize((side, side), Image.Resampling.BICUBIC)
 

@@ -191,7 +191,7 @@ def test_a_large_object_is_whole_on_its_coarser_canvas(box, kind):
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_coarse_pixel_of_runs_takes_the_value_at_its_centre(turned):
-    """At a pitch of 20 the centres are at 10, 30, 50 ...; the mask is there and at both ends alone, which decide the pitch."""
+    """At a pitch of 20 the centers are at 10, 30, 50 ...; the mask is there and at both ends alone, which decide the pitch."""
     bitmap = np.zeros((20, 360), np.uint8)
     bitmap[2, [20, *range(30, 340, 20), 339]] = 1
     bitmap = bitmap.T if turned else bitmap

@@ -1,4 +1,4 @@
-"""Masks that mark nothing of their object are counted and taken as none; beside pycocotools, which rasterises every one."""
+"""Masks that mark nothing of their object are counted and taken as none; beside pycocotools, which rasterizes every one."""
 
 from __future__ import annotations
 

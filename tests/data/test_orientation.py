@@ -39,7 +39,7 @@ def decoder(request):
 
 
 def _picture(height: int, width: int) -> Image.Image:
-    """Smooth colour, different in every corner and along every side."""
+    """Smooth color, different in every corner and along every side."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     waves = [127 + 120 * np.sin((x * (c + 1) + y * (3 - c)) / 17.0 + c) for c in range(3)]
     pixels = np.stack(waves, axis=2)

@@ -77,7 +77,7 @@ def test_each_box_of_a_mosaic_covers_its_object_and_all_parts_are_filled():
         for box in draw.label.boxes * SIDE:
             left, top, right, bottom = np.floor(box).astype(int)
             covered[max(0, top - 3) : bottom + 4, max(0, left - 3) : right + 4] = True
-        # Bright pixels outside every box belong to objects whose centres were cut off.
+        # Bright pixels outside every box belong to objects whose centers were cut off.
         assert (out.max(axis=2) > 60)[~covered].mean() < 0.6 if (~covered).any() else True
     assert max(counts) > 5
 

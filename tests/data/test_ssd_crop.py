@@ -1,4 +1,4 @@
-"""The law of SSD's random crop: its options, its bounds, its rule of centres, and that it always ends."""
+"""The law of SSD's random crop: its options, its bounds, its rule of centers, and that it always ends."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_each_option_comes_up_one_time_in_seven():
     rng = np.random.default_rng(0)
     w, h = rng.uniform(0.3, 1.0, (2, 400_000))
     area = (w * h)[(w / h >= 0.5) & (w / h <= 2)]
-    # The free crop must hold the centre of the photo, the others do so by their IoU or nearly so.
+    # The free crop must hold the center of the photo, the others do so by their IoU or nearly so.
     edges = np.array([0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0])
     x, y = rng.uniform(0, 1 - w), rng.uniform(0, 1 - h)
     center = ((x < 0.5) & (x + w > 0.5) & (y < 0.5) & (y + h > 0.5))[(w / h >= 0.5) & (w / h <= 2)]

@@ -5,7 +5,7 @@ Without strikes the rank is an ordinary one. `count`: where to write how often e
 
 AT, a moment                     comes
 start                            before the command begins
-step N [+MS]                     when N optimiser steps are done and nothing of the Nth is written down yet (MS ms after that)
+step N [+MS]                     when N optimizer steps are done and nothing of the Nth is written down yet (MS ms after that)
 operation N                      before the Nth change to a file in the run's folder (opened for writing, renamed, synced, ...)
 cache N                          before the Nth change to a file in the cache: inside the first verification
 file N REGEX                     before the Nth file operation that matches, such as "rename run/checkpoints/last"

@@ -61,7 +61,7 @@ def test_a_loaders_batches_are_those_of_its_threads() -> None:
 
 @pytest.mark.skipif("SIMULATED_VALUES" in os.environ, reason="nvJPEG needs a real driver")
 def test_nvjpegs_pixels_are_within_the_stated_bound_of_the_cpus() -> None:
-    """Half a level on average, and eight levels in 999 of 1,000 values: another inverse DCT and another interpolation of colour."""
+    """Half a level on average, and eight levels in 999 of 1,000 values: another inverse DCT and another interpolation of color."""
     data, draws = draws_of(PHOTOS)
     found = get_gpu_decoder(CUDA)(data, draws, SHAPE).permute(0, 2, 3, 1).cpu().numpy().astype(int)
     away = np.abs(found - rendered_alone(data, draws, SHAPE))

@@ -1,4 +1,4 @@
-"""Optimisers on a GPU, where torch's fused kernels take whole steps: the weights that a CPU computes.
+"""Optimizers on a GPU, where torch's fused kernels take whole steps: the weights that a CPU computes.
 
 Run by scripts/gpu/campaign.py; CI has no GPU, so these skip there.
 """

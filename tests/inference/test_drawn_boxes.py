@@ -1,4 +1,4 @@
-"""Photos with boxes: frames where the boxes are, a colour for each class, names that do not cover each other."""
+"""Photos with boxes: frames where the boxes are, a color for each class, names that do not cover each other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gray(width: int, height: int) -> Image.Image:
 
 
 def where(picture: Image.Image, color: tuple[int, int, int]) -> tuple[int, int, int, int] | None:
-    """left, top, right, bottom of the pixels that have exactly this colour."""
+    """left, top, right, bottom of the pixels that have exactly this color."""
     rows, columns = np.nonzero((np.asarray(picture) == color).all(axis=-1))
     return (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1) if len(rows) else None
 

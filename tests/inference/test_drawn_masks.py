@@ -1,4 +1,4 @@
-"""Instance masks on a picture: where the mask is and nowhere else, the photo readable below, neighbours told apart."""
+"""Instance masks on a picture: where the mask is and nowhere else, the photo readable below, neighbors told apart."""
 
 from __future__ import annotations
 

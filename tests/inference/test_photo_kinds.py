@@ -32,7 +32,7 @@ from paceline.inference.torch_predictor import TorchPredictor
 
 
 class Pixels(torch.nn.Module):
-    """Its three "classes" are the means of the three colours, of what it is shown."""
+    """Its three "classes" are the means of the three colors, of what it is shown."""
 
     def predict(self, batch) -> torch.Tensor:
         return batch.images.double().mean(dim=(2, 3)) / 10

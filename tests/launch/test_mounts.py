@@ -66,7 +66,7 @@ def test_what_the_nodes_alone_have_is_mounted_without_a_look_here(tree: Path) ->
     assert told.pop(str(tree / "run")) and told.pop(str(tree / "cache"))
     assert told == {
         "/raid/no/coco": ("/raid/no/coco", False),
-        "/raid/w": ("/raid/w", False),  # a file's neighbours come along
+        "/raid/w": ("/raid/w", False),  # a file's neighbors come along
         "/local/no/stage": ("/local/no/stage", True),
         "/raid/x": ("/raid/x", False),
         "/inside": ("/raid/y", True),

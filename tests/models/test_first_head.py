@@ -38,7 +38,7 @@ def test_the_fit_is_where_the_objective_has_no_slope():
 
 @pytest.fixture
 def photos(tmp_path):
-    """Three classes that differ in colour, four photos each."""
+    """Three classes that differ in color, four photos each."""
     random = np.random.default_rng(1)
     for label, color in (("blue", (20, 30, 200)), ("green", (30, 180, 40)), ("red", (200, 40, 20))):
         for number in range(4):

@@ -110,7 +110,7 @@ def test_what_the_fixed_shapes_did_not_look_at_is_counted(monkeypatch) -> None:
     assert left_open.tolist() == [[0, count - 5] for count in scored.sum(dim=(1, 2)).tolist()]
     assert not with_static_shapes(logits, deltas, regions, valid, SIZES, RULES)[3].any()
 
-    count = 12  # each overlaps its neighbour by more than a half, in the order of their scores
+    count = 12  # each overlaps its neighbor by more than a half, in the order of their scores
     chain = torch.tensor([[4.0 * place, 10.0, 4.0 * place + 20.0, 30.0] for place in range(count)])
     logits = torch.zeros(1, count, 2)
     logits[0, :, 1] = torch.linspace(4, 3, count)

@@ -240,7 +240,7 @@ def test_two_loss_groups_are_two_forwards_of_the_halves(settings):
 
 
 def test_an_images_samples_do_not_depend_on_its_batch():
-    """Also where a neighbour with many objects gives it more slots."""
+    """Also where a neighbor with many objects gives it more slots."""
     net, images = model().train(), batch((3, 2, 40))
     alone = batch((3,))
     assert images.boxes.shape[1] > alone.boxes.shape[1]

@@ -125,7 +125,7 @@ def test_fixed_shapes_do_not_depend_on_the_data(rules) -> None:
 
 @pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A])
 def test_a_chain_of_overlaps_is_followed_to_its_end_in_both_forms(rules) -> None:
-    """Each box overlaps its neighbours only, so every second one is kept."""
+    """Each box overlaps its neighbors only, so every second one is kept."""
     count = 70
     anchors = torch.tensor([[0.1 + 0.006 * place, 0.5, 0.02, 0.5] for place in range(count)])
     logits = torch.stack((torch.zeros(count), torch.linspace(4, 3, count)), dim=1).unsqueeze(0)

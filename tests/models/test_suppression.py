@@ -29,7 +29,7 @@ def crowd(lists: int, count: int, seed: int) -> Tensor:
 
 
 def chain(count: int) -> Tensor:
-    """Each box overlaps its neighbours only: every second one is kept."""
+    """Each box overlaps its neighbors only: every second one is kept."""
     left = torch.arange(count) * 0.3
     return torch.stack((left, torch.zeros(count), left + 1, torch.ones(count)), dim=1)
 

@@ -130,7 +130,7 @@ def drawn_alike() -> Recipe[ResNetModel, ImageInput]:
 
 
 class Drawn(ResNetNetwork):
-    """A network initialised by `drawn` in place of the recipe's seed."""
+    """A network initialized by `drawn` in place of the recipe's seed."""
 
     def __init__(self, drawn=0):
         self.drawn = drawn

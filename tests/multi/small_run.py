@@ -42,7 +42,7 @@ UNTIL_STOPPED = (
 
 
 def make_photos(root: Path) -> Path:
-    """A class-folder set of tiny JPEGs: coarse coloured noise whose colour tells the class."""
+    """A class-folder set of tiny JPEGs: coarse colored noise whose color tells the class."""
     random = np.random.default_rng(0)
     for split, each in (("train", TRAIN_EACH), ("val", VAL_EACH)):
         for label in range(CLASSES):

@@ -1,4 +1,4 @@
-"""Losses normalised over groups of images on two processes: losses and weights are the obvious loop's, objects or not."""
+"""Losses normalized over groups of images on two processes: losses and weights are the obvious loop's, objects or not."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def trained(trainer: Trainer, photos: Path, recipe: str, ranks: int, more: str =
 
 
 def tensors(run: Path) -> dict[str, Tensor]:
-    """Weights, running statistics, and what the optimiser keeps of the gradients."""
+    """Weights, running statistics, and what the optimizer keeps of the gradients."""
     files = tensor_files(run)
     both = (safetensors.torch.load(files[f"{name}.safetensors"]) for name in ("model", "optimiser"))
     return {name: tensor for file in both for name, tensor in file.items() if tensor.is_floating_point()}

@@ -21,7 +21,7 @@ SPACES = {
 
 
 def _photo() -> np.ndarray:
-    """Smooth colours over most of the range, with noise and a flat corner."""
+    """Smooth colors over most of the range, with noise and a flat corner."""
     y, x = np.mgrid[0:SIDE, 0:SIDE].astype(np.float64)
     waves = [120 + 80 * np.sin((x * (c + 1) + y * (3 - c)) / 23.0 + c) for c in range(3)]
     pixels = np.stack(waves, axis=2) + np.random.default_rng(0).normal(0, 12, (SIDE, SIDE, 3))

@@ -82,7 +82,7 @@ class Watched:
     losses: list[float]
     scaler: LossScaler | None
     scales: list[float]  # before each step
-    still: list[int]  # steps that changed neither a weight nor what the optimiser keeps
+    still: list[int]  # steps that changed neither a weight nor what the optimizer keeps
 
 
 class Watch:
@@ -113,7 +113,7 @@ class Watch:
 
 
 def kept(state: State) -> list[Tensor]:
-    """Copies of the weights and of what the optimiser keeps of past gradients."""
+    """Copies of the weights and of what the optimizer keeps of past gradients."""
     tensors = [*state.model.parameters(), *state.optimizer.state().values()]
     return [tensor.detach().clone() for tensor in tensors]
 

@@ -21,7 +21,7 @@ CHANGES = {
 
 
 def _photo() -> np.ndarray:
-    """Smooth colours over the whole range, with noise and flat corners."""
+    """Smooth colors over the whole range, with noise and flat corners."""
     y, x = np.mgrid[0:120, 0:150].astype(np.float64)
     waves = [128 + 90 * np.sin((x * (c + 1) + y * (3 - c)) / 23.0 + c) for c in range(3)]
     pixels = np.stack(waves, axis=2) + np.random.default_rng(0).normal(0, 12, (120, 150, 3))
@@ -62,7 +62,7 @@ def test_a_picture_is_torchvisions_from_the_same_numbers_in_the_same_order(hue):
             expected = CHANGES[change](expected, amount)
         orders.add(tuple(change for change, _ in drawn))
         apart = np.abs(_ours(photo, key, settings) - expected.permute(1, 2, 0).numpy() * 255)
-        assert apart.max() <= 0.6  # half a level of rounding, and grey's shares have four digits there
+        assert apart.max() <= 0.6  # half a level of rounding, and gray's shares have four digits there
     assert len(orders) > 12
 
 

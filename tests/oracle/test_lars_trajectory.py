@@ -2,7 +2,7 @@
 
 Letters: B = 16 images a step   K = 8 classes   T steps of the schedule   W warm-up steps   a = 0.1 smoothing
 The recipe is resnet50-mlperf-3200 itself, its network and photos made small. Both sides compute in float64, ours through
-TrainStep; the plain one has no module, no optimiser and no loss of torch's: convolutions, then sums and products. What is
+TrainStep; the plain one has no module, no optimizer and no loss of torch's: convolutions, then sums and products. What is
 compared is every step's loss and every weight at the end, to 1e-9; each planted error of ours is far beyond it.
 Sources: the MXNet ResNet of MLPerf Training v3.0 (LARS with momentum correction, PolySchedule), MXNet's SoftmaxOutput.
 """
@@ -87,8 +87,8 @@ def plain_logits(weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
         return F.conv2d(map, weights[f"{name}.weight"], None, stride, padding)
 
     def norm(map: Tensor, name: str) -> Tensor:
-        centerd = map - map.mean((0, 2, 3), keepdim=True)
-        scaled = centerd / (centerd.square().mean((0, 2, 3), keepdim=True) + 1e-5).sqrt()
+        centered = map - map.mean((0, 2, 3), keepdim=True)
+        scaled = centered / (centered.square().mean((0, 2, 3), keepdim=True) + 1e-5).sqrt()
         return scaled * weights[f"{name}.weight"].view(1, -1, 1, 1) + weights[f"{name}.bias"].view(1, -1, 1, 1)
 
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))

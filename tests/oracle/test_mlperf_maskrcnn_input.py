@@ -79,7 +79,7 @@ def test_boxes_are_the_references_but_for_the_pixel_that_it_counts_along(photo: 
 
 @pytest.mark.parametrize(("photo", "bound"), [(0, 0.009), (1, 0.008), (2, 0.02), (3, 0.009)], ids=PHOTOS)
 def test_mask_targets_are_the_references_but_for_points_at_the_edge(photo: int, bound: float) -> None:
-    """It rasterises polygons at 28 x 28, ours are a half of what they cover: every point that differs lies at an edge."""
+    """It rasterizes polygons at 28 x 28, ours are a half of what they cover: every point that differs lies at an edge."""
     ltrb, size, window = objects(photo)
     canvases, frames = make_canvases(
         masks_of(photo), np.arange(len(ltrb)), ltrb, photo=size, window=window, flip=photo in FLIPPED, side=MASK.canvas

@@ -36,7 +36,7 @@ def no_first_weights(monkeypatch):
 
 
 def fill(model: nn.Module, seed: int) -> None:
-    """Weights and statistics from numpy: nothing can be downloaded, and no initialiser of torch's is involved."""
+    """Weights and statistics from numpy: nothing can be downloaded, and no initializer of torch's is involved."""
     source = np.random.RandomState(seed).standard_normal(1_000_003).astype(np.float32)
     with torch.no_grad():
         for name, tensor in model.state_dict().items():

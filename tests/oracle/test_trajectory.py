@@ -54,7 +54,7 @@ def doubles() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def batches() -> list[tuple[Tensor, Tensor]]:
-    """T times (B, 3, S, S) uint8 and (B,) labels; each class has a colour, so that there is something to learn."""
+    """T times (B, 3, S, S) uint8 and (B,) labels; each class has a color, so that there is something to learn."""
     generator = torch.Generator().manual_seed(5)
     made = []
     for _ in range(STEPS):

@@ -73,7 +73,7 @@ def test_the_plain_step_follows_ours_over_updates(scene):
 
 
 def test_an_accelerators_whole_step_reads_nothing_back():
-    """The meta device has no data to look at: forward, matching, loss, backward and optimiser."""
+    """The meta device has no data to look at: forward, matching, loss, backward and optimizer."""
     step = make_step(TINY, "fp32", make_ssd_inputs(2, 3, 64, META), META).step
     assert step().shape == step().shape == ()
     with pytest.raises(RuntimeError):

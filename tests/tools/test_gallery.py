@@ -75,7 +75,7 @@ def test_a_tile_shows_the_part_of_the_photo_around_its_box_whatever_the_stored_p
     (tile,) = tiles_of([image_of(0, [], [((40, 30, 20, 20), 1, 0)])], tmp_path)
     colored = np.asarray(picture_in(tile.photo)).astype(int)
     picture, side = colored.mean(axis=2), len(colored)
-    frame = np.argwhere(colored[..., 0] - colored[..., 2] > 90) / side  # in the colour of cats, around the box
+    frame = np.argwhere(colored[..., 0] - colored[..., 2] > 90) / side  # in the color of cats, around the box
     assert (frame.min(axis=0) > 0.28).all() and (frame.max(axis=0) < 0.72).all() and len(frame) > side / 2
     inner = slice(round(side * 0.36), round(side * 0.64))  # the box is 20 of MIN_REGION pixels wide, in the middle
     assert MIN_REGION == 56 and picture[inner, inner].mean() > 230

@@ -76,7 +76,7 @@ def test_busy_neighbours_are_named_and_the_cores_found_to_be_fast():
     assert len(found.advice) == 1
     ranks = two(share=0.5, busy=120)
     ranks[0]["measured"]["ssd/photos"]["rate"] /= (
-        3  # in a round when the neighbours were busier: no reason to name the input
+        3  # in a round when the neighbors were busier: no reason to name the input
     )
     assert len(judge_ranks(ranks).advice) == 1
 

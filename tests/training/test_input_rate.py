@@ -65,7 +65,7 @@ def test_auto_decodes_on_the_device_only_where_the_cores_are_short_and_it_can(mo
     monkeypatch.setattr(input_rate, "get_gpu_decoder", asked.append)
     assert chosen_decoder(recipe(), CUDA, SHORT) == "nvjpeg" and asked == [CUDA.device]
     assert [chosen_decoder(recipe(), CUDA, one) for one in (ENOUGH, UNKNOWN, None)] == ["simplejpeg"] * 3
-    assert chosen_decoder(recipe("ssd"), CUDA, SHORT) == "simplejpeg"  # its colours change on a CPU
+    assert chosen_decoder(recipe("ssd"), CUDA, SHORT) == "simplejpeg"  # its colors change on a CPU
     assert chosen_decoder(recipe("ssd", jitter="none"), CUDA, SHORT) == "nvjpeg"
 
     def none(device):

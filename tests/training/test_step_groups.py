@@ -1,4 +1,4 @@
-"""The training step normalises losses over groups of images, however the batch is cut into forwards."""
+"""The training step normalizes losses over groups of images, however the batch is cut into forwards."""
 
 from __future__ import annotations
 

@@ -103,10 +103,10 @@ def nvidia(
 
     warmup      steps
     ramp        what the rate grows by in a step of the warm-up ("mlperf_linear": lr - (warmup - step) * ramp)
-    decays      SOLVER.STEPS. Its optimiser (solver/fused_sgd.py) takes a rate that was worked out after the step before, counted
+    decays      SOLVER.STEPS. Its optimizer (solver/fused_sgd.py) takes a rate that was worked out after the step before, counted
                 from 0: so the ramp begins with the second step, the first fall, for counts above the first number, comes two
                 steps later, the second one step
-    per_gpu     images of one GPU, whose losses are normalised together
+    per_gpu     images of one GPU, whose losses are normalized together
     candidates  proposals of a GPU's images together; 0 = 1,000 of each image
     most_steps  where the run ends without the target
     Source: config_DGXH100*.sh and the logs. Their biases' ramp has the same step as the weights', from a higher start; ours is
@@ -167,7 +167,7 @@ def gluoncv(
 
     warmup   iterations
     clip     bound of each element of the gradient; 0 = none
-    per_gpu  images of one GPU, whose losses are normalised together
+    per_gpu  images of one GPU, whose losses are normalized together
     at       epochs to evaluate after; empty = every one
     Gradients are cut to 1.5 element by element. Source: scripts/instance/mask_rcnn of GluonCV, its benchmark's README.
     """

@@ -36,7 +36,7 @@ MXNET_MODEL = SSDModel(
 MXNET_INPUT = BoxInput(jitter="dali", hue=0.5 / 360)
 
 # What Habana's TensorFlow system did otherwise: additive brightness, 50 proposals a drawn crop option of which the free
-# one must touch every object, IoU of at least 0.5, the first of two objects wins, resize and colours by TensorFlow's own
+# one must touch every object, IoU of at least 0.5, the first of two objects wins, resize and colors by TensorFlow's own
 # operators, biases of new layers zero, even sides padded at their end alone (its backbone's weights are for that, and are
 # refused elsewhere).
 GAUDI_MODEL = SSDModel(

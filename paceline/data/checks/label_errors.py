@@ -38,7 +38,7 @@ class SuspiciousLabel(NamedTuple):
     file: Any  # the photo's, as the predictions have it
     object: int | None  # its number in the photo; None for a photo's class, and for a missing one
     box: tuple[float, ...]  # found there: left, top, width, height in pixels; () for a photo's class
-    note: str  # what is labelled and what was found
+    note: str  # what is labeled and what was found
     degree: float  # the larger, the surer
 
 

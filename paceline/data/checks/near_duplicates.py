@@ -1,6 +1,6 @@
 """Photos that are nearly equal: re-encoded, resized, or mirrored copies, whatever their bytes.
 
-Each photo becomes 32 x 32 grey pixels of mean 0 and norm 1; two are near copies where the product of them, or of one and the other's
+Each photo becomes 32 x 32 gray pixels of mean 0 and norm 1; two are near copies where the product of them, or of one and the other's
 mirror image, is SAME or more. Measured on five small sets (results/lint): copies at 0.7 of the side and JPEG quality 50 have
 0.995 and more, and of different photos none above 0.94. Crops are not found: 95 percent of a photo has 0.67 to 0.91.
 """
@@ -84,7 +84,7 @@ def _seen_in(splits: Mapping[str, Index], location: tuple[str, int]) -> tuple[np
 
 
 def _seen(data: bytes) -> tuple[np.ndarray, str] | None:
-    """-> (SIDE, SIDE) float32 of mean 0 and norm 1, zeros for one grey, and `describe_decoder_difference`; None "
+    """-> (SIDE, SIDE) float32 of mean 0 and norm 1, zeros for one gray, and `describe_decoder_difference`; None "
     "where it cannot be decoded."""
     try:
         photo, apart = open_rgb(data, "apply", least=(2 * SIDE, 2 * SIDE)), describe_decoder_difference(data)
@@ -93,10 +93,10 @@ def _seen(data: bytes) -> tuple[np.ndarray, str] | None:
     pixels = np.asarray(photo.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX), np.float32)
     pixels -= pixels.mean()
     norm = float(np.linalg.norm(pixels))
-    return (pixels / norm if norm > SIDE else np.zeros_like(pixels)), apart  # a deviation below one grey says nothing
+    return (pixels / norm if norm > SIDE else np.zeros_like(pixels)), apart  # a deviation below one gray says nothing
 
 
-# Levels of 255 between means of GRID x GRID cells; another upsampling of colour makes less than 2.
+# Levels of 255 between means of GRID x GRID cells; another upsampling of color makes less than 2.
 GRID, APART = 32, 8.0
 
 

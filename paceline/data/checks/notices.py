@@ -20,7 +20,7 @@ class Notice(NamedTuple):
     color: str  # "bad" or "fair"
     text: str
     noted: bool = False  # the manifest's notes, which prepare prints, have it already
-    warns: bool = False  # prepare prints a warning, whatever the colour
+    warns: bool = False  # prepare prints a warning, whatever the color
 
 
 def open_displayed_splits(manifest: Manifest) -> dict[str, Index]:

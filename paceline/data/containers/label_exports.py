@@ -1,4 +1,4 @@
-"""What to do first with an archive or address that cannot be used as it is: a labelling tool's export with boxes, or a container
+"""What to do first with an archive or address that cannot be used as it is: a labeling tool's export with boxes, or a container
 that is named where a prepared data set's folder belongs."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exports of labelling tools that are not read, recognised by their content, and which export to choose in their place.
+"""Exports of labeling tools that are not read, recognized by their content, and which export to choose in their place.
 
 Used only where no layout of ours was found: some small files of a folder are read, each to a bound.
 Sources: the tools' own descriptions of their formats (CVAT "CVAT for images 1.1", Label Studio "Export annotations", LabelMe's

@@ -1,6 +1,6 @@
 """Where a data set of boxes comes from: which layout a folder has, and the reader of each.
 
-A layout is a row of READERS: its name, how a folder is recognised, and how it is read.
+A layout is a row of READERS: its name, how a folder is recognized, and how it is read.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Letters: N images of one split, M objects   K classes, 1..K (0 is the background
     P polygon coordinates   Q polygons   R runs of run-length encoded masks
 Class k is the k-th category by ascending id: ids may have holes, begin anywhere, and be in any order in the file.
 All arrays are memory-mapped; no Python object exists for an image or an object (see data/index/index.py).
-For masks, polygons are rasterised as COCO's tools do it, at the photo's own size, and the polygons of one object are merged; run
+For masks, polygons are rasterized as COCO's tools do it, at the photo's own size, and the polygons of one object are merged; run
 lengths stay as they are. hotcoco does it, to the same strings as pycocotools (tests/oracle/test_mask_pycocotools.py).
 """
 

@@ -90,7 +90,7 @@ def padded_shape(h: int, w: int, settings: InstanceInput, short: int) -> Shape:
 def aspect_groups(heights: np.ndarray, widths: np.ndarray, settings: InstanceInput) -> np.ndarray:
     """(N,), (N,) of the photos as stored -> (N,) int64: each photo's place on the ladder, from the tallest shape, 0, to the widest.
 
-    Neighbours need little padding together. Photos of a square above S are portraits and landscapes, on either side of S x S. Places
+    Neighbors need little padding together. Photos of a square above S are portraits and landscapes, on either side of S x S. Places
     that no photo has do not count. With several short sides the ladder of the largest is taken: the ratios hardly differ.
     """
     short = max(settings.short)

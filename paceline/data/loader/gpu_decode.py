@@ -3,7 +3,7 @@
 A RenderBatch (data/transforms/sample.py): the loader calls it with the draws of a forward, on its own stream. What a device gets is
 the encoded photo; host threads parse headers and, for some photos, Huffman codes. Its form on a CPU is `decode_crop` with the same
 decoder's name, which tests hold to Pillow; here a region is resized in float32 and rounded, there in 8-bit fixed point, one level
-apart at most. nvJPEG's own inverse DCT and colours differ further: tests/gpu/test_decode_on_cuda.py states the bound.
+apart at most. nvJPEG's own inverse DCT and colors differ further: tests/gpu/test_decode_on_cuda.py states the bound.
 
 What nvJPEG does not take (other formats, CMYK, files without their end) is rendered by a CPU thread, and copied.
 torchvision's decoder has run on a GPU (results/gpu), this module has not: in the tests the CPU decodes (docs/input.md).

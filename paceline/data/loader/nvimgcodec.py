@@ -57,7 +57,7 @@ class _RegionDecoder:
                 device_id=NO_DEVICE,
                 max_num_cpu_threads=1,
                 backends=[codec.Backend(codec.BackendKind.CPU_ONLY)],
-                options=":fancy_upsampling=1",  # smooth colour, libjpeg's default and Pillow's
+                options=":fancy_upsampling=1",  # smooth color, libjpeg's default and Pillow's
             )
 
     def decode(self, data: bytes, source: SourceRegion) -> np.ndarray | None:

@@ -79,8 +79,8 @@ def stream_positions(
 ) -> np.ndarray:
     """-> (share,) int64: the places in the stream that this rank takes at this step, ordered by forward.
 
-    forwards  forwards per optimiser step on each rank (accumulation)
-    join      ranks that share one set of BatchNorm statistics: in each forward they take neighbouring places, so the
+    forwards  forwards per optimizer step on each rank (accumulation)
+    join      ranks that share one set of BatchNorm statistics: in each forward they take neighboring places, so the
               images that share statistics are the same for every way of cutting the global batch
     share     global_batch // world
 

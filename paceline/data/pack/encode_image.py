@@ -4,10 +4,10 @@ Name: CLASS/photo.jpg, so that unpacking or indexing it gives the classes as fol
 file's name, so other dots become "_"; a .lst has a name a line between tabs. A photo that is written anew is a JPEG and named
 so. Of names that are then the same, the later ones get their record's number.
 
-Bytes: decoded as training decodes it (data/transforms/image_io.py: 16 bits a value to 8, palettes and CMYK to RGB; grey stays
-grey), resized by Lanczos' filter with antialiasing to torchvision's sizes, and written as a baseline JPEG with Pillow's usual
+Bytes: decoded as training decodes it (data/transforms/image_io.py: 16 bits a value to 8, palettes and CMYK to RGB; gray stays
+gray), resized by Lanczos' filter with antialiasing to torchvision's sizes, and written as a baseline JPEG with Pillow's usual
 subsampling. The pixels stay in the stored frame and keep their EXIF orientation, so `--input.exif` means the same before and after.
-Everything else that came with the photo (thumbnail, place, colour profile) is left out.
+Everything else that came with the photo (thumbnail, place, color profile) is left out.
 """
 
 from __future__ import annotations

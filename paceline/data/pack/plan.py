@@ -1,5 +1,5 @@
 """What a pack was requested to be, and which record goes into which file: planned before anything is written, so that files can be
-written, recognised again and checked one by one.
+written, recognized again and checked one by one.
 
 Letters: N records of one split, in the order of packing
 """

@@ -1,6 +1,6 @@
 """Decode one file completely, once, before training: what fails here cannot fail in hour three.
 
-A JPEG is decoded to grey at an eighth of its size: the decoder still walks every coefficient of every component, which
+A JPEG is decoded to gray at an eighth of its size: the decoder still walks every coefficient of every component, which
 is all that can fail, and skips the transform that cannot (2.0 instead of 3.4 ms for a COCO photo). Cut or damaged at
 random places, files failed here exactly where they failed the full decode. Other formats are decoded in full.
 """

@@ -21,7 +21,7 @@ Outline = tuple[np.ndarray, ...]
 
 # Edges of a polygon fall on a grid this many times finer than pixels; finer still where a pixel is much of the shape.
 FINE, FINE_SMALL, SMALL_PX = 4, 8, 40
-# A corner nearer than this to the line through its neighbours is left out: pixels resolve no less than half a pixel.
+# A corner nearer than this to the line through its neighbors is left out: pixels resolve no less than half a pixel.
 TOLERANCE_PX = 0.5
 # A part of an object with fewer pixels is a crumb left over by what lies above it, and gets no polygon.
 CRUMB_PX2 = 6
@@ -64,7 +64,7 @@ def _loops(name: str) -> list[np.ndarray]:
             halves = ((0.0, turn / 2), (turn / 2, turn))
             return [np.concatenate([_arc(1.0, a, b, 25), _arc(0.55, b, a, 25)]) for a, b in halves]
         case "crescent":
-            # A disc less a smaller disc whose centre is moved by `shift`; the two circles meet at x = `meet`.
+            # A disc less a smaller disc whose center is moved by `shift`; the two circles meet at x = `meet`.
             bite, shift = 0.85, 0.5
             meet = (1 - bite**2 + shift**2) / (2 * shift)
             outer, inner = math.acos(meet), math.acos((meet - shift) / bite)

@@ -1,8 +1,8 @@
-"""Colours and textures of the rendered pictures: backgrounds, fills, shadows, grain.
+"""Colors and textures of the rendered pictures: backgrounds, fills, shadows, grain.
 
 Letters: H and W pixels of the picture, h and w pixels of a patch of it.
 A canvas is (3, H, W) float32 RGB 0..255: plane by plane, which NumPy walks several times faster than pixel by pixel.
-A colour is (3,) of the same; a pattern is (h, w) float32 0..1: how far a pixel is from the first colour to the second.
+A color is (3,) of the same; a pattern is (h, w) float32 0..1: how far a pixel is from the first color to the second.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FILLS: tuple[Pattern, ...] = ("flat", "flat", "linear", "radial", "stripes", "ch
 # Below this width a texture is no longer seen, only mud.
 TEXTURED_PX = 24
 
-# RGB distance (0..442) that tells an object from what lies under it, also in grey and after JPEG.
+# RGB distance (0..442) that tells an object from what lies under it, also in gray and after JPEG.
 CONTRAST = 110.0
 
 
 def paint_background(rng: np.random.Generator, height: int, width: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """A textured ground of muted colours: a new canvas, and its two colours."""
+    """A textured ground of muted colors: a new canvas, and its two colors."""
     hue, depth = rng.random(), rng.uniform(0.08, 0.45)
     light = rng.uniform(0.35, 0.97)
     other = light + rng.uniform(0.08, 0.28) * (1 if light < 0.6 else -1)
@@ -45,7 +45,7 @@ def paint_background(rng: np.random.Generator, height: int, width: int) -> tuple
 def paint_object(
     canvas: np.ndarray, rng: np.random.Generator, loops: Outline, stamp: Stamp, avoid: list[np.ndarray], shadow: float
 ) -> np.ndarray:
-    """Lay one shape on the canvas, in place, in a colour far from all of `avoid`, and return that colour.
+    """Lay one shape on the canvas, in place, in a color far from all of `avoid`, and return that color.
 
     stamp   the outline's own, as `rasterize_coverage(loops)` gives it
     shadow  the shadow's strength 0..1; it falls to the lower right, by a length that grows with the shape
@@ -107,7 +107,7 @@ def _hsv(hue: float, saturation: float, value: float) -> np.ndarray:
 
 
 def _apart_from(rng: np.random.Generator, avoid: list[np.ndarray]) -> np.ndarray:
-    """The first of a few random colours that stands out from `avoid`, or the one that does so best."""
+    """The first of a few random colors that stands out from `avoid`, or the one that does so best."""
     best, best_distance = np.zeros(3, np.float32), -1.0
     for _ in range(12):
         if rng.random() < 0.12:

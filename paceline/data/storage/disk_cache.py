@@ -1,7 +1,7 @@
 """Ranges that were read of a remote store, kept on a local disk within a budget.
 
 The very ranges that were read are kept, at their own offsets in one sparse file an object: a photo is fetched once and nothing
-beside it. Blocks would be fetched for one photo each, since a random order has no neighbours: counted for photos of 20 to 200 KB in
+beside it. Blocks would be fetched for one photo each, since a random order has no neighbors: counted for photos of 20 to 200 KB in
 shards of a thousand and a budget of half of them, an epoch fetches 0.5 times the data by ranges, 5 times by blocks of 1 MiB and
 hundreds of times by objects. With room for everything all are alike. Beside the bytes lies a table of slots: which ranges are
 there, with the CRC of each.

@@ -95,7 +95,7 @@ class ObjectStore(ByteStore):
         return data
 
     def read_many(self, wanted: Sequence[ByteRange]) -> list[bytes]:
-        """All at once, each by a request of its own: photos in random order have no neighbours to be read together."""
+        """All at once, each by a request of its own: photos in random order have no neighbors to be read together."""
         if len(wanted) == 1:
             return [self.read(wanted[0])]
         results: list[bytes] = []

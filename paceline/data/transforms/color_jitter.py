@@ -1,9 +1,9 @@
-"""Random colour of one sample: brightness, contrast, saturation and hue.
+"""Random color of one sample: brightness, contrast, saturation and hue.
 
   hsv     each change by itself, cut to 0..255 after each, hue along the hexagon of HSV; in random order, as torchvision's
           ColorJitter. Where brightness is added (TensorFlow's way), the order is fixed: brightness, contrast, saturation, hue.
-  matrix  all four as one linear map of (R, G, B, 1), cut once: saturation and hue as a scale and a turn of YIQ's colour plane,
-          contrast around mid-grey.
+  matrix  all four as one linear map of (R, G, B, 1), cut once: saturation and hue as a scale and a turn of YIQ's color plane,
+          contrast around mid-gray.
   dali    the same by two maps, rounded and cut after each: DALI's `hsv`, then its `brightness_contrast`.
   tensorflow  brightness, contrast around each channel's own mean, a factor on HSV's saturation, hue; cut once, at the end.
 Pixels are float32 planes meanwhile, rounded once at the end. Pillow, which ColorJitter uses, rounds to 8 bits after each change and to
@@ -26,7 +26,7 @@ from paceline.config.ssd import BoxInput, Jitter
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.resample import scratch_array
 
-# Shares of R, G and B in grey (ITU-R BT.601).
+# Shares of R, G and B in gray (ITU-R BT.601).
 GRAY = (0.299, 0.587, 0.114)
 MID_GRAY = 128.0
 ORDER = ("brightness", "contrast", "saturation", "hue")
@@ -40,7 +40,7 @@ _DALI_YIQ = np.array([GRAY, (0.596, -0.274, -0.321), (0.211, -0.523, 0.311)])
 
 
 class ColorJitter(NamedTuple):
-    """The changes of one sample's colours, as drawn."""
+    """The changes of one sample's colors, as drawn."""
 
     kind: Jitter
     order: tuple[str, ...]  # of the changes, where each is made by itself
@@ -52,7 +52,7 @@ class ColorJitter(NamedTuple):
 
 
 def sample_color_jitter(random: SampleRng, settings: BoxInput | InstanceInput) -> ColorJitter | None:
-    """Draw by the settings' fields `jitter` to `hue`; None, and nothing drawn, where colours stay."""
+    """Draw by the settings' fields `jitter` to `hue`; None, and nothing drawn, where colors stay."""
     if settings.jitter == "none":
         return None
     order = list(ORDER)
@@ -70,7 +70,7 @@ def sample_color_jitter(random: SampleRng, settings: BoxInput | InstanceInput) -
 
 
 def apply_color_jitter(pixels: np.ndarray, color: ColorJitter) -> None:
-    """Change the colours of (S, S, 3) uint8 RGB pixels in place."""
+    """Change the colors of (S, S, 3) uint8 RGB pixels in place."""
     if color.kind == "matrix":
         apply_color_matrix(pixels, color_matrix(*color[2:]))
         return
@@ -108,7 +108,7 @@ def color_matrix(
     yiq    (3, 3), from RGB to YIQ
     """
     cosine, sine = math.cos(2 * math.pi * turns), math.sin(2 * math.pi * turns)
-    # YIQ's colour plane has yellow clockwise of red.
+    # YIQ's color plane has yellow clockwise of red.
     chroma = np.array(
         [[1, 0, 0], [0, saturation * cosine, saturation * sine], [0, -saturation * sine, saturation * cosine]]
     )
@@ -172,7 +172,7 @@ def _turn(planes: np.ndarray, sextants: float, work: np.ndarray) -> None:
     np.multiply(chroma, 3, out=opposite)
     np.multiply(chroma, 2, out=span)
     np.subtract(largest, span, out=falling)
-    green_hue, blue_hue = green, blue  # the planes themselves: the old colours are not read again
+    green_hue, blue_hue = green, blue  # the planes themselves: the old colors are not read again
     np.subtract(hue, span, out=green_hue)
     np.add(hue, span, out=blue_hue)
     for distance, plane in ((hue, red), (green_hue, green), (blue_hue, blue)):
@@ -200,13 +200,13 @@ def _as_tensorflow(planes: np.ndarray, color: ColorJitter, work: np.ndarray) -> 
 def _saturate_hsv(planes: np.ndarray, factor: float, work: np.ndarray) -> None:
     """HSV's saturation times `factor`, at most 1: the largest of R, G, B stays, the others' distance from it is scaled.
 
-    A pixel without a level above 0 has saturation 0 in HSV, and becomes grey.
+    A pixel without a level above 0 has saturation 0 in HSV, and becomes gray.
     """
     largest, smallest, ratio = work[0], work[1], work[2]
     np.maximum(np.maximum(planes[0], planes[1], out=largest), planes[2], out=largest)
     np.minimum(np.minimum(planes[0], planes[1], out=smallest), planes[2], out=smallest)
     np.subtract(largest, smallest, out=ratio)
-    np.maximum(ratio, 1e-6, out=ratio)  # grey: whatever its distances of 0 are scaled by
+    np.maximum(ratio, 1e-6, out=ratio)  # gray: whatever its distances of 0 are scaled by
     np.divide(largest, ratio, out=ratio)  # the factor with which the saturation would be 1
     np.clip(ratio, 0, factor, out=ratio)
     for plane in planes:
@@ -216,7 +216,7 @@ def _saturate_hsv(planes: np.ndarray, factor: float, work: np.ndarray) -> None:
 
 
 def _saturate(planes: np.ndarray, factor: float, work: np.ndarray) -> None:
-    """Between each pixel's grey and its colour; beyond the colour where factor > 1."""
+    """Between each pixel's gray and its color; beyond the color where factor > 1."""
     gray, product = work[0], work[1]
     np.multiply(planes[0], (1 - factor) * GRAY[0], out=gray)
     for plane, share in zip(planes[1:], GRAY[1:]):

@@ -1,4 +1,4 @@
-"""Which part of an image is used: training's random crops and the evaluation's resize and centre crop.
+"""Which part of an image is used: training's random crops and the evaluation's resize and center crop.
 
 Pure geometry, no pixels, decided before a pixel is decoded. Its result, a Window, is all that decoding needs to know.
 Letters: H, W height and width of the stored image; S side of the network's input; n objects of the photo. All lengths in pixels, boxes
@@ -6,7 +6,7 @@ float64 left, top, right, bottom.
 
 SSD's crop is one of seven options, of equal probability: the whole photo; a crop whose IoU with every object is above 0.1, 0.3, 0.5,
 0.7 or 0.9; a free crop. A proposal that fails is proposed again, and after some failures the option is drawn again. An object stays
-when its centre lies inside the crop; at least one must. Crops are whole pixels from the start, so pixels and boxes agree exactly; the
+when its center lies inside the crop; at least one must. Crops are whole pixels from the start, so pixels and boxes agree exactly; the
 reference judges a crop in fractions and cuts the pixels up to one pixel beside it.
 Sources of random_resized_crop: Szegedy et al. 2014 (arXiv 1409.4842), section 6; the rounding, the ten tries and the fallback are
 torchvision's (transforms RandomResizedCrop, Resize, CenterCrop). Of ssd_crop: Liu et al. 2016 (arXiv 1512.02325), section 2.2; MLPerf
@@ -25,7 +25,7 @@ from paceline.config.ssd import FreeCrop
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.exif import TURNS, UPRIGHT
 
-# torchvision gives up on a random shape after this many and takes the largest centred crop of an allowed aspect.
+# torchvision gives up on a random shape after this many and takes the largest centered crop of an allowed aspect.
 CROP_TRIES = 10
 
 
@@ -79,7 +79,7 @@ def random_resized_crop(
             top = random.integer(0, height - crop_height + 1)
             left = random.integer(0, width - crop_width + 1)
             return CropWindow(top, left, crop_height, crop_width, size, size)
-    # The largest centred region whose width / height lies in `aspect`.
+    # The largest centered region whose width / height lies in `aspect`.
     crop_height, crop_width = height, width
     if width / height < aspect[0]:
         crop_height = max(1, round(width / aspect[0]))
@@ -149,7 +149,7 @@ def ssd_crop(
     side           range of the crop's width and of its height, each uniform, as shares of the photo's
     aspect         range of (share of the width) / (share of the height); a proposal outside it is a failed one
     free           the seventh option: "any" has no condition on the IoU, "touching" requires it above 0 with every object
-    Without objects no crop can hold a centre, so it is the whole photo, as with the reference; as it is after MAX_DRAWS draws.
+    Without objects no crop can hold a center, so it is the whole photo, as with the reference; as it is after MAX_DRAWS draws.
     """
     objects = _Objects(boxes)
     least = max(1, round(side[0] * width)), max(1, round(side[0] * height))

@@ -1,7 +1,7 @@
 """From an encoded image to the pixels of one window of it, in RGB, written into a batch.
 
 JPEG is decoded at the smallest DCT scale (1, 1/2, 1/4, 1/8) at which the region still covers its resized size, and no row below the
-region is decoded. The result is what torchvision's ImageFolder gives, `Image.open(f).convert("RGB")`: grey becomes RGB, CMYK and
+region is decoded. The result is what torchvision's ImageFolder gives, `Image.open(f).convert("RGB")`: gray becomes RGB, CMYK and
 palettes are converted by Pillow, 16-bit values keep their upper eight (data/transforms/image_io.py). A photo that is to be turned
 (data/transforms/exif.py) is decoded as it is stored, no more of it than the window needs; the region is turned, and everything
 after it happens as if the file had been upright.
@@ -14,7 +14,7 @@ The decoder is data treatment: a recipe names it, it is recorded, and it never c
               (data/loader/gpu_decode.py); here is its form on a CPU, libjpeg-turbo's at full scale, for all but a loader on CUDA
   auto        nvjpeg in a run on CUDA whose cores would be too slow (training/input_rate.py), else simplejpeg
   pillow      the reference; Pillow also resizes, which differs from torch's resize by two levels of 255 at most
-With each decoder Pillow decodes other formats than JPEG, JPEGs that are not 8-bit grey or colour, and JPEGs about which
+With each decoder Pillow decodes other formats than JPEG, JPEGs that are not 8-bit gray or color, and JPEGs about which
 libjpeg-turbo complains; what Pillow refuses, such as a truncated file, is a DataError. Damage below the region may go unnoticed in
 training; preparing a data set decodes every file in full.
 
@@ -135,7 +135,7 @@ def _rows_simplejpeg(data: bytes, header: Header, source: SourceRegion, scale: i
     """The image's rows at 1/scale from the top to the region's end, (rows, width / scale, 3); None on a complaint.
 
     libjpeg decodes as many rows as the frame header states. Stating fewer makes it stop there, which saves their Huffman decoding,
-    the most expensive part; the rows above are unchanged except for the last, whose colour is interpolated with a missing row, so
+    the most expensive part; the rows above are unchanged except for the last, whose color is interpolated with a missing row, so
     two more than needed are stated.
     """
     encoded: bytes | bytearray = data

@@ -67,8 +67,8 @@ class Header(NamedTuple):
 
     height: int  # pixels, as stored or, where an orientation is to be applied, as shown
     width: int
-    components: int  # 1 grey, 3 colour, 4 CMYK for a JPEG; 0 for other formats
-    plain_jpeg: bool  # an 8-bit Huffman-coded grey or colour JPEG: libjpeg-turbo gives the same RGB as Pillow
+    components: int  # 1 gray, 3 color, 4 CMYK for a JPEG; 0 for other formats
+    plain_jpeg: bool  # an 8-bit Huffman-coded gray or color JPEG: libjpeg-turbo gives the same RGB as Pillow
     height_at: int  # offset of the 2-byte height field that may be changed so that fewer rows are decoded, else 0
     orientation: int = UPRIGHT  # to be applied, 2 to 8; 1 for none
 

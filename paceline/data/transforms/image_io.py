@@ -1,6 +1,6 @@
 """Whole pictures by Pillow: 8-bit RGB of any mode, and a photo as displayed, for pages and answers.
 
-Pictures of 16 bits a value keep the upper eight (value >> 8), as Pillow does for colour PNGs; its own conversion of grey ones cuts at
+Pictures of 16 bits a value keep the upper eight (value >> 8), as Pillow does for color PNGs; its own conversion of gray ones cuts at
 255 instead, which turns them white. Pillow's modes of 32 bits are read as 16 where their values allow it (PGM files are such); other
 ranges, and fractions, have no stated white, so they are refused.
 """
@@ -87,7 +87,7 @@ def find_dropped_channels(data: bytes) -> tuple[str, ...]:
 def is_deep(image: Image.Image, data: bytes) -> bool:
     """True if an opened picture has 16 bits per value."""
     if image.format == "PNG":
-        return data[24] == 16  # IHDR's bit depth; Pillow has turned colours to 8 bits
+        return data[24] == 16  # IHDR's bit depth; Pillow has turned colors to 8 bits
     if image.format == "TIFF":
         return max(getattr(image, "tag_v2", {}).get(_BITS_PER_SAMPLE, (1,))) == 16
     return image.mode.startswith("I")

@@ -3,11 +3,11 @@
 "bilinear-antialias" is a triangle filter as wide as one output pixel, at least one source pixel, clamped at the region's edge, in
 8-bit fixed point. torch's uint8 kernel was made after Pillow's and differs from it by one level of 255, rarely two. It is four times
 as fast but starts at whole pixels only; Pillow takes a fractional region, which a DCT-scaled JPEG needs. "bilinear" mixes the four
-pixels around each output pixel's centre at any scale, so shrinking skips pixels. TensorFlow's laws do that too, around other places:
+pixels around each output pixel's center at any scale, so shrinking skips pixels. TensorFlow's laws do that too, around other places:
   tensorflow-crop   tf.image.crop_and_resize: the first and the last output pixel lie on the crop's corners, where a photo of n pixels
-         reaches from its first pixel's centre (0) to its last one's (n - 1), so a crop in fractions of the photo in those of n - 1. So
+         reaches from its first pixel's center (0) to its last one's (n - 1), so a crop in fractions of the photo in those of n - 1. So
          the crop's corners lie up to a pixel before its first pixel and behind its last: `source_window` is the region to decode.
-  tensorflow-photo  tf.compat.v1.image.resize_images: output pixel i lies at i * n / size, counted from the first pixel's centre.
+  tensorflow-photo  tf.compat.v1.image.resize_images: output pixel i lies at i * n / size, counted from the first pixel's center.
 Source: tensorflow-cpu's own operators (tests/oracle/test_ssd_gaudi.py). Where rounding puts crop_and_resize's last row past the photo,
 it leaves that row black; here it is the photo's last.
 
@@ -81,7 +81,7 @@ def resample_torch(
 def _channels_last(pixels: np.ndarray) -> torch.Tensor:
     """(H, W, 3) as (1, 3, H, W) on the same memory.
 
-    reshape gives the batch dimension a stride, pixels[None] has 0; only with one does torch recognise channels_last, else it
+    reshape gives the batch dimension a stride, pixels[None] has 0; only with one does torch recognize channels_last, else it
     transposes there and back, which costs more than the resize.
     """
     import torch

@@ -1,6 +1,6 @@
 """From an encoded photo to pixels in two parts: a Draw, decided from its header alone, and the rendering of that.
 
-A Draw is which part of a photo is used, mirrored or not, in which colours, with which labels. It is decided by the header and the
+A Draw is which part of a photo is used, mirrored or not, in which colors, with which labels. It is decided by the header and the
 sample's key (here for photos of a class, the transforms of SSD and Mask R-CNN) before a pixel is read, so every way to render it, one
 photo on a CPU thread here or a batch on a device, gives the same samples. The random numbers of a photo of a class are drawn in a
 fixed order: turn, crop, flip, augmentation, mixing.
@@ -44,7 +44,7 @@ class SampleSpec(NamedTuple):
     window: CropWindow  # the photo's region, the size it is resized to, and where the output starts inside
     label: Any  # the class, or the objects that stay
     flip: bool = False  # mirrored left to right, after the resize
-    color: ColorJitter | None = None  # how colours change; None: not
+    color: ColorJitter | None = None  # how colors change; None: not
     decoder: Decoder = "simplejpeg"
     law: ResizeLaw = "bilinear-antialias"
     augmentation: Augmentation | None = None  # what else is done to the pixels, last; None: nothing
@@ -72,7 +72,7 @@ RenderBatch = Callable[[Sequence[bytes], Sequence[SampleSpec], tuple[int, int]],
 
 
 def decode_and_transform(data: bytes, draw: SampleSpec, out: np.ndarray) -> None:
-    """Decode the window and write it, with its colours and augmentation, to its place in `out`, then the other photos.
+    """Decode the window and write it, with its colors and augmentation, to its place in `out`, then the other photos.
 
     draw  its others have been read, see `with_partners`
     out   (H, W, 3) uint8, RGB
@@ -161,6 +161,6 @@ def sample_training_spec(header: Header, name: str, label: int, random: SampleRn
 
 
 def evaluation_spec(header: Header, name: str, label: int, settings: ImageInput) -> SampleSpec:
-    """The centre of the resized photo, for an input of (eval_size, eval_size)."""
+    """The center of the resized photo, for an input of (eval_size, eval_size)."""
     window = resize_and_center_crop(header.height, header.width, settings.eval_resize, settings.eval_size)
     return SampleSpec(name, header, window, label, decoder=settings.decoder)

@@ -107,7 +107,7 @@ def _is_right(world: DistContext, message: CommMessage, parts: list[Tensor], cal
     for part in parts:
         _filled(part, [(index + world.rank) % 3 for index in range(3)])
     call()
-    triples, rest = divmod(world.world, 3)  # of three neighbouring ranks each adds another of 0, 1, 2
+    triples, rest = divmod(world.world, 3)  # of three neighboring ranks each adds another of 0, 1, 2
     added = [3 * triples + sum((index + rank) % 3 for rank in range(rest)) for index in range(3)]
     for part in parts:
         right = right and torch.equal(part, _filled(torch.empty_like(part), [0, 1, 2] if sent else added))
@@ -209,7 +209,7 @@ def fit_latency(points: Sequence[tuple[float, float]]) -> LatencyFit | None:
     points = [(size, seconds) for size, seconds in points if seconds > 0]
     if len({size for size, _ in points}) < 2:
         return None
-    # Minimise the sum of ((alpha + beta x) / t - 1)^2, that is of (alpha u + beta v - 1)^2 with u = 1/t, v = x/t.
+    # Minimize the sum of ((alpha + beta x) / t - 1)^2, that is of (alpha u + beta v - 1)^2 with u = 1/t, v = x/t.
     uu = sum(1 / t**2 for _, t in points)
     uv = sum(x / t**2 for x, t in points)
     vv = sum((x / t) ** 2 for x, t in points)

@@ -47,7 +47,7 @@ def read_exit_code(path: Path) -> int | None:
 def set_library_variables() -> None:
     """What torch's libraries read once, when they are loaded; a value that is set already stays."""
     # Compute threads wait for each other a few hundred times a step. OpenMP's default is to wait spinning, which burns the
-    # core that the late thread needs as soon as anything else runs: one busy neighbour on two cores cost 9/10 of the speed.
+    # core that the late thread needs as soon as anything else runs: one busy neighbor on two cores cost 9/10 of the speed.
     # A short spin costs 3 percent on an idle machine (results/openmp-waiting).
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")

@@ -127,6 +127,6 @@ SYSTEMS: dict[str, Callable[[], System]] = {
 def choose_system(name: str) -> System:
     """The system called `name`: from the menu, or `path/to/file.py:function`.
 
-    Raises RecipeError naming the nearest neighbours.
+    Raises RecipeError naming the nearest neighbors.
     """
     return choose_named(name, SYSTEMS, (System,), "system")

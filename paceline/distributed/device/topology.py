@@ -194,7 +194,7 @@ def _homes(topology: Topology, local_world: int, near: Sequence[int]) -> list[in
     """The NUMA node of each local rank: its device's; else (unknown, no usable core) one with as many cores a rank as the others."""
     cores = {node: sum(core.node == node for core in topology.cores) for node in topology.nodes}
     known = [near[rank] if rank < len(near) and near[rank] in cores else UNKNOWN for rank in range(local_world)]
-    if all(home == UNKNOWN for home in known):  # in order: neighbouring ranks on neighbouring cores
+    if all(home == UNKNOWN for home in known):  # in order: neighboring ranks on neighboring cores
         count = len(topology.cores)
         return [topology.cores[rank * count // local_world].node for rank in range(local_world)]
     homes = list(known)
@@ -210,7 +210,7 @@ def _dealt(topology: Topology, local_world: int, near: Sequence[int]) -> list[li
         return _cut(topology.cores, _even(len(topology.cores), local_world))
     homes = _homes(topology, local_world, near)
     cores = {node: [core for core in topology.cores if core.node == node] for node in topology.nodes}
-    for rank in reversed(range(local_world)):  # a node with more ranks than cores sends its last ones to a neighbour
+    for rank in reversed(range(local_world)):  # a node with more ranks than cores sends its last ones to a neighbor
         here = homes[rank]
         if homes.count(here) > len(cores[here]):
             free = [node for node in cores if homes.count(node) < len(cores[node])]
@@ -230,7 +230,7 @@ def _dealt(topology: Topology, local_world: int, near: Sequence[int]) -> list[li
 
 
 def _even(number: int, parts: int) -> list[int]:
-    """Sizes of `parts` neighbouring parts of `number` things; they differ by one at most."""
+    """Sizes of `parts` neighboring parts of `number` things; they differ by one at most."""
     return [number * (part + 1) // parts - number * part // parts for part in range(parts)]
 
 
@@ -243,7 +243,7 @@ def _levelled(sizes: Sequence[int], more: int) -> list[int]:
 
 
 def _cut(cores: Sequence[Core], sizes: Sequence[int]) -> list[list[Core]]:
-    """Neighbouring parts of these sizes."""
+    """Neighboring parts of these sizes."""
     parts, first = [], 0
     for size in sizes:
         parts.append(list(cores[first : first + size]))

@@ -1,7 +1,7 @@
 """Photos with boxes and masks: predictions, annotations, or both beside each other; and training samples as `paceline preview`
 shows them.
 
-A box is left, top, width, height in pixels of the photo as it is given. Classes are 1..K; a class has one colour in
+A box is left, top, width, height in pixels of the photo as it is given. Classes are 1..K; a class has one color in
 every picture. Boxes are cut at the photo's border; one without any pixel inside, or with a number that is none, is not
 drawn. Names never cover each other, and not the picture (label_layout.py).
 Letters: n objects   H, W pixels of the network's input
@@ -23,7 +23,7 @@ from paceline.inference.drawing.label_layout import Rectangle, add_legend, area,
 from paceline.inference.drawing.masks import Mask, draw_masks, instance_color, resample_mask
 from paceline.inference.drawing.rendering import BACKGROUND, Photo, fit_image, to_pil
 
-# Far apart for the eye and bright enough on dark and on light photos; neighbouring classes differ most.
+# Far apart for the eye and bright enough on dark and on light photos; neighboring classes differ most.
 PALETTE = (
     (255, 112, 67), (64, 170, 255), (120, 214, 75), (236, 102, 210), (255, 205, 40), (50, 214, 200),
     (166, 128, 255), (255, 82, 100), (196, 226, 66), (90, 120, 255), (240, 165, 110), (60, 200, 120),
@@ -40,7 +40,7 @@ class Annotation:
     """One box of a picture."""
 
     box: tuple[float, float, float, float]  # left, top, width, height; pixels of the photo
-    label: int  # class 1..K, picks the colour
+    label: int  # class 1..K, picks the color
     text: str  # written beside the box; "" for nothing
     line: Literal["solid", "dashed", "thin"] = "solid"  # dashed draws attention, thin is a box near the one that is shown
     mask: Mask | None = None  # of the whole photo, see masks.py; None for a box alone
@@ -48,7 +48,7 @@ class Annotation:
 
 
 def class_color(label: int) -> tuple[int, int, int]:
-    """The colour of class 1..K."""
+    """The color of class 1..K."""
     return PALETTE[(label - 1) % len(PALETTE)]
 
 

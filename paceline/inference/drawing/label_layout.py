@@ -1,7 +1,7 @@
 """Names beside boxes: their places and size, and a legend below a picture that has too many.
 
 Names never cover each other, and together no more than a part of the picture: they are written smaller first, then those of the
-least important boxes are left out. The colour still shows the class, and a legend can name each colour's class.
+least important boxes are left out. The color still shows the class, and a legend can name each color's class.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def place_labels(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], 
 
 
 def draw_labels(draw: ImageDraw.ImageDraw, names: Sequence[PlacedLabel], colours: Sequence[Color], text: int) -> None:
-    """Write each name on a field of its box's colour."""
+    """Write each name on a field of its box's color."""
     for words, location, number in names:
         draw.rectangle((location[0], location[1], location[2] - 1, location[3] - 1), colours[number])
         middle = (location[1] + location[3]) / 2
@@ -98,7 +98,7 @@ def draw_labels(draw: ImageDraw.ImageDraw, names: Sequence[PlacedLabel], colours
 def add_legend(
     picture: Image.Image, counts: Mapping[int, int], names: Mapping[int, str], color_of: Callable[[int], Color]
 ) -> Image.Image:
-    """The picture with a strip below it: each class's colour, name and number of boxes, the most frequent first.
+    """The picture with a strip below it: each class's color, name and number of boxes, the most frequent first.
 
     counts  class -> number of boxes
     """

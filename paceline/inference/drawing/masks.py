@@ -1,4 +1,4 @@
-"""Instance masks on a picture: a translucent fill, and a thin contour that separates an instance from its neighbours.
+"""Instance masks on a picture: a translucent fill, and a thin contour that separates an instance from its neighbors.
 
 A mask covers the whole photo, whatever its resolution: (h, w) bool or 0/1, or COCO's run-length encoding
 {"size": [h, w], "counts": compressed, str or bytes}. It is drawn at the picture's scale; what is too small to fill half
@@ -20,16 +20,16 @@ from paceline.data.rle import Mask, mask_pixels
 
 Color: TypeAlias = tuple[int, int, int]
 
-# Share of the colour in a filled pixel: the photo stays readable below it.
+# Share of the color in a filled pixel: the photo stays readable below it.
 FILL = 0.42
-# Instances of one class differ in hue, degrees on the colour circle; the first has the class's own colour.
+# Instances of one class differ in hue, degrees on the color circle; the first has the class's own color.
 HUES = (0, 32, -32, 64, -64)
 _BRIGHT = 0.5  # share of white in a contour, which lies on its own fill
 _HALO = 0.55  # how far the photo is darkened right outside a contour
 
 
 def resample_mask(mask: np.ndarray, frame: Sequence[float], height: int, width: int) -> np.ndarray:
-    """A mask on a picture: each pixel takes the mask's pixel that its centre lies in.
+    """A mask on a picture: each pixel takes the mask's pixel that its center lies in.
 
     mask    (h, w) bool or 0/1
     frame   x and y of the mask's left upper corner in the picture, then the width and height of one of its pixels there
@@ -44,7 +44,7 @@ def resample_mask(mask: np.ndarray, frame: Sequence[float], height: int, width: 
 
 
 def instance_color(color: Color, number: int) -> Color:
-    """The colour of a class's instance `number`, 0, 1, 2, ...: neighbours differ in hue."""
+    """The color of a class's instance `number`, 0, 1, 2, ...: neighbors differ in hue."""
     hue, light, strength = colorsys.rgb_to_hls(*(value / 255 for value in color))
     turned = colorsys.hls_to_rgb((hue + HUES[number % len(HUES)] / 360) % 1.0, light, strength)
     red, green, blue = (round(255 * value) for value in turned)
@@ -54,7 +54,7 @@ def instance_color(color: Color, number: int) -> Color:
 def draw_masks(picture: Image.Image, masks: Sequence[tuple[Mask, Color]], *, line: int) -> Image.Image:
     """A copy of the picture with the masks drawn; where instances overlap, the smaller one lies on top.
 
-    masks  with a colour each
+    masks  with a color each
     line   width of a contour, pixels
     """
     width, height = picture.size

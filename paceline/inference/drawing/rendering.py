@@ -110,7 +110,7 @@ def fit_image(picture: Image.Image, width: int, height: int) -> Image.Image:
 
 
 def encode_jpeg(picture: Image.Image, quality: int, *, subsampling: int = -1) -> bytes:
-    """The picture as a JPEG file; subsampling 0 keeps the colour of thin lines, -1 is the format's usual."""
+    """The picture as a JPEG file; subsampling 0 keeps the color of thin lines, -1 is the format's usual."""
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=quality, subsampling=subsampling)
     return buffer.getvalue()

@@ -27,7 +27,7 @@ class ExportFormat:
     """One row."""
 
     suffix: str  # of its files
-    module: str  # its file in this room
+    module: str  # its file in this package
     about: str  # in words
     takes: tuple[str, ...] = ()  # fields of the verb's flags that mean something for this form
     extras: tuple[str, ...] = ()  # whose packages it needs

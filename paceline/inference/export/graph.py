@@ -99,7 +99,7 @@ class Graph(nn.Module):
         return columns if result.masks is None else (*columns, result.masks)
 
     def example(self) -> tuple[Tensor, ...]:
-        """Grey photos in the arguments' shapes."""
+        """Gray photos in the arguments' shapes."""
         photos = 2 if self.any_batch else self.flags.batch  # torch takes a batch of one for a constant
         shape = self.shape or (8 * self.multiple, 12 * self.multiple)
         images = torch.full((photos, *shape, 3), 128, dtype=torch.uint8)

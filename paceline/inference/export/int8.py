@@ -1,4 +1,4 @@
-"""--precision int8: an ONNX file's network in whole numbers of eight bits, by onnxruntime's static quantisation; and what that costs.
+"""--precision int8: an ONNX file's network in whole numbers of eight bits, by onnxruntime's static quantization; and what that costs.
 
 Ranges of the numbers inside come from training photos; weights have a scale for each channel and seven bits, so that no processor's
 sums overflow. Layers whose outputs are scores and shifts of boxes stay in float32, and so do decoding, suppression and the last layer
@@ -75,7 +75,7 @@ class CalibrationData:
         folding = runtime.SessionOptions()
         folding.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC
         folding.optimized_model_filepath = str(out)
-        # Weights that are multiplied by their normalisation's scale become constants: others have no int8.
+        # Weights that are multiplied by their normalization's scale become constants: others have no int8.
         runtime.InferenceSession(floats, folding, providers=["CPUExecutionProvider"])
         model = load(out)
         chosen = list_int8_nodes(model.graph)
@@ -91,7 +91,7 @@ class CalibrationData:
                 return arguments and dict(zip(names, arguments))
 
         before = logging.root.manager.disable
-        logging.disable(logging.WARNING)  # advice to optimise a graph that is folded already
+        logging.disable(logging.WARNING)  # advice to optimize a graph that is folded already
         try:
             # It also computes scales of what is not chosen, and decoding has -inf for places that are empty.
             with np.errstate(invalid="ignore"):

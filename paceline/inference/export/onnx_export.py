@@ -98,7 +98,7 @@ def export_program(made: WrittenGraph) -> Any:
 
 
 def _sign(part: Path, made: WrittenGraph) -> None:
-    """Write the facts into a file that onnxruntime's quantisation has signed with its own name."""
+    """Write the facts into a file that onnxruntime's quantization has signed with its own name."""
     import onnx
 
     model = onnx.load(part)

@@ -188,7 +188,7 @@ def _record(result: PredictionResult, least: float) -> dict[str, Any]:
 
 
 async def _unless_gone(request: Request, work: Awaitable[Done]) -> Done:
-    """What `work` gives; it is cancelled when the client hangs up."""
+    """What `work` gives; it is canceled when the client hangs up."""
     answer, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)

@@ -55,7 +55,7 @@ class BatchQueue:
     async def answers(self, photos: Sequence[bytes]) -> list[PredictionResult | FailedImage]:
         """The photos' results in their order. Photos whose header shows that they cannot be read, or are too large, do not wait.
 
-        Raises Full where the others find no place. Cancelled, it takes those out of the queue that are not being computed.
+        Raises Full where the others find no place. Canceled, it takes those out of the queue that are not being computed.
         """
         sizes = await asyncio.to_thread(lambda: [_pixels_of(photo) for photo in photos])
         if sum(isinstance(size, int) for size in sizes) > self.room:
@@ -79,7 +79,7 @@ class BatchQueue:
             self._tell()
 
     async def run(self) -> None:
-        """Answer until cancelled; what is being computed then is waited for."""
+        """Answer until canceled; what is being computed then is waited for."""
         loop = asyncio.get_running_loop()
         try:
             while True:

@@ -25,7 +25,7 @@ def choose_mounts(
 ) -> tuple[Mount, ...]:
     """The run's folder, the cache, what the command names, and what was asked for; a folder before those inside it.
 
-    words  of the command: what they name that is there is read; a file brings its folder, where its neighbours are
+    words  of the command: what they name that is there is read; a file brings its folder, where its neighbors are
     more   HOST, HOST:INSIDE, each with :rw at the end where it is written
     reads  values of flags that are known to name data or weights, also those that a run.json brings; "" = not given
     writes values of flags that name a folder to write into, which is made on each node; "" = not given
@@ -90,7 +90,7 @@ def _read(texts: Sequence[str], workdir: Path, *, here: bool) -> Iterable[tuple[
         path = _absolute(text, workdir)
         elsewhere = not here and Path(text).expanduser().is_absolute() and not path.exists()
         if path.is_file() or (elsewhere and path.suffix and path.parent != ROOT):
-            path = path.parent  # nobody here knows whether a name with a dot is a file's; its neighbours do no harm
+            path = path.parent  # nobody here knows whether a name with a dot is a file's; its neighbors do no harm
         if (elsewhere or path.is_dir()) and path != ROOT:
             yield text, path
 

@@ -3,7 +3,7 @@
 Folders are tried with a probe of a megabyte, as large files find a full disk that small ones do not.
 Nodes reach each other over plain TCP, without any library between. Each node listens at a port of the system's choice, as gloo's
 and NCCL's are, and at rank 0's where that is known; every other node connects to both. Who connects sends the start's token first,
-asks for the time, and sends some megabytes to its neighbours.
+asks for the time, and sends some megabytes to its neighbors.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, images: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) float, normalised -> maps (B, C_i, about H / s_i, W / s_i), finest first."""
+        """(B, 3, H, W) float, normalized -> maps (B, C_i, about H / s_i, W / s_i), finest first."""
 
     @abstractmethod
     def frozen_modules(self, part: Part) -> list[nn.Module]:
@@ -107,11 +107,11 @@ class Backbone(nn.Module, ABC):
         self.fc = Linear(self.channels[-1], classes)
 
     def pooled(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) float, normalised -> (B, C), the last map's mean."""
+        """(B, 3, H, W) float, normalized -> (B, C), the last map's mean."""
         return F.adaptive_avg_pool2d(self(images)[-1], 1).flatten(1)
 
     def classify(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) float, normalised -> logits (B, K) float32."""
+        """(B, 3, H, W) float, normalized -> logits (B, K) float32."""
         return self.fc(self.pooled(images)).float()
 
 

@@ -150,7 +150,7 @@ class ResNet(Backbone):
         padding        of the max-pool; end: an even side is padded at its end alone, as TensorFlow's SAME is (an odd one is
                        padded on both sides there too); its ResNets pad their strided convolutions on both sides
         bn_momentum    share of the new statistics in an update (MXNet's 0.9 is 0.1 here)
-        Parameters are left uninitialised: call `initialize`, or load weights.
+        Parameters are left uninitialized: call `initialize`, or load weights.
         Raises RecipeError for an unknown depth.
         """
         super().__init__()
@@ -185,7 +185,7 @@ class ResNet(Backbone):
             self.add_classes(classes)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """(B, 3 or 4, H, W) float, normalised -> the output of each stage."""
+        """(B, 3 or 4, H, W) float, normalized -> the output of each stage."""
         features = self.maxpool(norm_add_relu(self.bn1, self.conv1(images)))
         maps = []
         for stage in self.stages:

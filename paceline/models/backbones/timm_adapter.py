@@ -238,7 +238,7 @@ class TimmBackbone(Backbone):
         return ours
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) float, normalised -> timm's maps, finest first."""
+        """(B, 3, H, W) float, normalized -> timm's maps, finest first."""
         return list(self.net(images))
 
     def frozen_modules(self, part: Part) -> list[nn.Module]:

@@ -5,7 +5,7 @@ Letters: B images of one forward on one rank   C channels   H, W pixels   G grou
 BatchNorm, Hoffer et al. 2017); a forward of fewer is joined over R ranks (group BatchNorm, as MLPerf submissions call it).
 Parameter and buffer names are torch's, so any ResNet's weights fit.
 
-Running statistics move once an optimiser step. The mean over all groups of all the step's forwards is collected in `pending`, and
+Running statistics move once an optimizer step. The mean over all groups of all the step's forwards is collected in `pending`, and
 `update_running_statistics` folds it in with one exponential-moving-average update. That update is linear, so ranks may commit on
 their own and be averaged later (`average_running_statistics`): 1 x 64, 4 x 16 and 2 ranks x 32 with a span of 16 end with the same
 running statistics, provided that they cut the global batch into the same groups.
@@ -30,7 +30,7 @@ from paceline.models.ops.dispatch import uses_triton
 class BatchNorm(nn.BatchNorm2d):
     """torch's BatchNorm2d plus the span of its statistics; with the default span its results are torch's, bit for bit.
 
-    `num_batches_tracked` counts commits (optimiser steps), not forwards.
+    `num_batches_tracked` counts commits (optimizer steps), not forwards.
     """
 
     pending: Tensor
@@ -115,7 +115,7 @@ def configure_batch_norm(
     groups      parts of consecutive images into which a forward is split
     join_group  the process group of the `join` ranks that share statistics, each with equally many images; None for 1
     join        ranks that share one set of statistics
-    forwards    forwards per optimiser step on one rank
+    forwards    forwards per optimizer step on one rank
     Raises RecipeError for a forward that would be both split and joined.
     """
     if min(groups, join, forwards) < 1:
@@ -132,7 +132,7 @@ def configure_batch_norm(
 
 @torch.no_grad()
 def update_running_statistics(model: nn.Module) -> None:
-    """End of an optimiser step: fold what its forwards collected into the running statistics. No host sync."""
+    """End of an optimizer step: fold what its forwards collected into the running statistics. No host sync."""
     modules = [module for module in list_batch_norms(model) if module.training]  # frozen ones collected nothing
     if not modules:
         return

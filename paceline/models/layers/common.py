@@ -1,4 +1,4 @@
-"""Layers that networks share: without torch's first weights, input normalisation, frozen and group norms.
+"""Layers that networks share: without torch's first weights, input normalization, frozen and group norms.
 
 torch's first weights would cost time and move the global random state; a trunk's `draw`, the `initialize` functions or a weight file
 set them.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def split_batch_norm(input: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> tuple[Tensor, Tensor]:
-    """Normalise each of G groups of consecutive images by its own statistics; G divides B.
+    """Normalize each of G groups of consecutive images by its own statistics; G divides B.
 
     -> output (B, C, H, W) of the input's type and layout
        statistics (2, C), fp32: sum over the groups of (mean, unbiased variance), without a gradient
@@ -38,7 +38,7 @@ def split_batch_norm(input: Tensor, weight: Tensor, bias: Tensor, groups: int, e
 def joined_batch_norm(
     input: Tensor, weight: Tensor, bias: Tensor, eps: float, join: int, group: dist.ProcessGroup | None
 ) -> tuple[Tensor, Tensor]:
-    """Normalise the images of R ranks, B on each, by their joint statistics. Every rank of `group` must call it.
+    """Normalize the images of R ranks, B on each, by their joint statistics. Every rank of `group` must call it.
 
     -> output (B, C, H, W) of the input's type and layout
        statistics (2, C), fp32: (mean, unbiased variance) over the joined images, without a gradient

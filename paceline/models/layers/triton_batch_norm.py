@@ -45,7 +45,7 @@ def plan_tiles(images: Tensor, groups: int) -> tuple[int, ...]:
 def batch_norm_forward(
     images: Tensor, shortcut: Tensor | None, weight: Tensor, bias: Tensor, groups: int, eps: float, relu: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(B, C, H, W), channels_last, of a floating type -> the normalised images, plus the shortcut, above 0 if `relu`.
+    """(B, C, H, W), channels_last, of a floating type -> the normalized images, plus the shortcut, above 0 if `relu`.
 
     shortcut  as the images, or None; only with `relu`
     weight, bias  (C,) float32; G divides B, and a group has a row

@@ -21,9 +21,9 @@ def line_of(kept, weight, bias, group, channel, real, channels):
 
 
 @triton.jit
-def passes(centerd, inverse, weight, bias):
-    """Where ReLU lets the normalised images pass; like torch's, it lets NaN pass."""
-    return ~(centerd * (inverse * weight)[None, :] + bias[None, :] <= 0)
+def passes(centered, inverse, weight, bias):
+    """Where ReLU lets the normalized images pass; like torch's, it lets NaN pass."""
+    return ~(centered * (inverse * weight)[None, :] + bias[None, :] <= 0)
 
 
 @triton.jit
@@ -106,7 +106,7 @@ def partial_slopes(
     upstream, images, weight, bias, kept, bits, masked, sums, rows, span, channels,
     RELU: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a part's rows of the gradient behind ReLU and of its product with the normalised images; with bits, that gradient."""
+    """Sums over a part's rows of the gradient behind ReLU and of its product with the normalized images; with bits, that gradient."""
     channel, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.arange(0, HIGH)
     part, group = tl.program_id(1), tl.program_id(2)
     count = tl.minimum(rows - part * span, span)
@@ -117,16 +117,16 @@ def partial_slopes(
         here = (begin + row < count)[:, None] & real[None, :]
         location = (start + begin) * channels + (row[:, None] * channels + channel[None, :])
         grad = tl.load(upstream + location, here, 0.0).to(tl.float32)
-        centerd = tl.load(images + location, here, 0.0).to(tl.float32) - mean[None, :]
+        centered = tl.load(images + location, here, 0.0).to(tl.float32) - mean[None, :]
         if masked is not None:
             bytes = tl.cdiv(channels, 8)
             byte = tl.load(bits + (start + begin) * bytes + (row[:, None] * bytes + (channel // 8)[None, :]), here, 0)
             grad = tl.where((byte.to(tl.int32) >> (channel % 8)[None, :]) & 1 == 1, grad, 0.0)
             tl.store(masked + location, grad, here)
         elif RELU:
-            grad = tl.where(passes(centerd, inverse, slope, shift), grad, 0.0)
+            grad = tl.where(passes(centered, inverse, slope, shift), grad, 0.0)
         total += grad
-        products += grad * centerd
+        products += grad * centered
     to = sums + (group * tl.num_programs(1) + part) * 2 * channels + channel
     tl.store(to, tl.sum(total, axis=0), real)
     tl.store(to + channels, tl.sum(products, axis=0) * inverse, real)
@@ -166,8 +166,8 @@ def image_gradients(
     total, product = tl.load(own, real, 0.0), tl.load(own + channels, real, 0.0)
     location = (group.to(tl.int64) * rows + first) * channels + (row[:, None] * channels + channel[None, :])
     grad = tl.load(upstream + location, here, 0.0).to(tl.float32)
-    centerd = tl.load(images + location, here, 0.0).to(tl.float32) - mean[None, :]
+    centered = tl.load(images + location, here, 0.0).to(tl.float32) - mean[None, :]
     if RELU:
-        grad = tl.where(passes(centerd, inverse, slope, shift), grad, 0.0)
-    grad = (grad - total[None, :]) - centerd * (inverse * product)[None, :]
+        grad = tl.where(passes(centered, inverse, slope, shift), grad, 0.0)
+    grad = (grad - total[None, :]) - centered * (inverse * product)[None, :]
     tl.store(of_images + location, grad * (inverse * slope)[None, :], here)

@@ -1,6 +1,6 @@
 """Copy-paste: objects of another photo, cut out along their masks, lie over a sample of Mask R-CNN.
 
-The other photo is drawn as any (turn, crop or scale, flip, colours), at its own size in this step, cut to the sample's; each of its
+The other photo is drawn as any (turn, crop or scale, flip, colors), at its own size in this step, cut to the sample's; each of its
 objects that has a mask is taken with probability 1/2. Masks end where these begin; an object of which less than MIN_LEFT of its mask
 is left is dropped, the box of one that lost a part shrinks to the rest. Edges are not smoothed: the paper found no difference.
 Numbers drawn, after the sample's own: what the other photo draws, then a coin for each of its objects that stay.
@@ -90,7 +90,7 @@ def remove_covered(objects: InstanceObjects, mask: np.ndarray) -> InstanceObject
 
 
 def _at_centers(objects: InstanceObjects, size: tuple[int, int], mask: np.ndarray) -> np.ndarray:
-    """(n, C + 2, C + 2) bool: the mask, False beyond it, at the centres of the pixels of canvases in a sample of `size`.
+    """(n, C + 2, C + 2) bool: the mask, False beyond it, at the centers of the pixels of canvases in a sample of `size`.
 
     Beyond the sample's border it is the nearest pixel's inside, as canvases are.
     """

@@ -1,8 +1,8 @@
 """An object's mask on a small canvas: cut out of the mask at the input's resolution, or coarser where it is too large.
 
-No bitmap of a whole photo is ever made. Polygons are moved to the input's coordinates first and rasterised there
+No bitmap of a whole photo is ever made. Polygons are moved to the input's coordinates first and rasterized there
 (data/transforms/polygon_fill.py), all of a photo's at once; run-length encoded masks are read pixel by pixel, by the
-nearest-neighbour law with which torch's interpolate resizes them in torchvision's detectors.
+nearest-neighbor law with which torch's interpolate resizes them in torchvision's detectors.
 
 Letters: n objects   C canvas side; a canvas has C + 2 rows and columns, the outer ones a ring around the object's C x C
     P, Q, R points, polygons and runs as in data/index/box_split.py
@@ -153,7 +153,7 @@ def _of_runs(
         return np.zeros((side + 2, side + 2), np.uint8), _nowhere(box, window, flip)
     left, top, right, bottom = bounds
     pitch_x, pitch_y = max(1.0, (right - left) / side), max(1.0, (bottom - top) / side)
-    # Coarser pixels take the value at their centres. Beyond the photo's border the nearest pixel inside is repeated.
+    # Coarser pixels take the value at their centers. Beyond the photo's border the nearest pixel inside is repeated.
     centers = np.arange(side + 2) - 0.5
     at_x = np.clip(np.floor(left + centers * pitch_x), 0, len(columns) - 1).astype(np.int64)
     at_y = np.clip(np.floor(top + centers * pitch_y), 0, len(rows) - 1).astype(np.int64)

@@ -58,7 +58,7 @@ class BackboneWithFPN(nn.Module):
         self.strides = [2**level for level in range(first_level, 7)]
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) normalised -> levels first_level to 6, each (B, C, H_l, W_l)."""
+        """(B, 3, H, W) normalized -> levels first_level to 6, each (B, C, H_l, W_l)."""
         maps = self.body(images)
         return self.fpn([maps[index] for index in self.places])
 

@@ -65,7 +65,7 @@ class Proposals(NamedTuple):
 
 
 class MaskRCNNWithLoss(nn.Module):
-    """Normalisation, network, sampling and losses in one, so that data parallel and the compiler see a whole forward.
+    """Normalization, network, sampling and losses in one, so that data parallel and the compiler see a whole forward.
 
     Losses are not divided; they are sums over the loss groups of this forward (`loss_groups`, consecutive equal parts of its
     images), which paceline/training/loss_normalization.py divides.
@@ -197,7 +197,7 @@ class MaskRCNNWithLoss(nn.Module):
         return Proposals(levels, maps, anchors, *result)
 
     def _input(self, batch: InstanceBatch) -> Tensor:
-        """Normalised photos; the padding is 0, which no pixel value is exactly."""
+        """Normalized photos; the padding is 0, which no pixel value is exactly."""
         images = self.normalize(batch.images)
         height, width = images.shape[2:]
         rows = torch.arange(height, device=images.device) < batch.sizes[:, :1]

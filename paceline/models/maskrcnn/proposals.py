@@ -56,7 +56,7 @@ def make_proposals(
     return      (B, P, 4) float32, zeros in empty places, (B, P) bool, whether a place is taken, and (B,) int64, candidates
                 whose suppression was left open: see `nms_fixed`, always 0 on a CPU; no gradient.
                 P is post; with post_of "batch" a group's number, or an image's candidates where they are fewer.
-                Fixed shapes and no host synchronisation, except on a CPU
+                Fixed shapes and no host synchronization, except on a CPU
     """
     lists = select_candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
     of_group = post_group or len(sizes) // groups * post
@@ -174,7 +174,7 @@ def detect_regions(
     return        boxes (B, D, 4) float32, scores (B, D) float32, labels (B, D) int64 in 1..K, zeros in empty places; and
                   (B, 2) int64, what an accelerator left open: candidates whose suppression did not settle (`nms_fixed`), and
                   pairs beyond `select_candidates` that were not examined; zeros on a CPU.
-                  No gradient. Fixed shapes and no host synchronisation, except on a CPU
+                  No gradient. Fixed shapes and no host synchronization, except on a CPU
     """
     probs = class_logits.float().softmax(dim=2)[..., 1:]
     probs = probs.masked_fill(~(valid.unsqueeze(2) & (probs > rules.score_above)), 0.0)

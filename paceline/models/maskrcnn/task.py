@@ -91,7 +91,7 @@ class InstanceData(ObjectData):
 
     @staticmethod
     def made_up(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:
-        """Grey photos full of objects."""
+        """Gray photos full of objects."""
         side = (recipe.model.mask.canvas if recipe.model.masks else 0) + 2
         (height, width), slots = shape, count_slots(slots)
         # Each object has its own region.

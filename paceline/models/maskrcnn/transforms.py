@@ -1,4 +1,4 @@
-"""One photo and its objects as a sample of Mask R-CNN: turn, crop, flip and colours are drawn, and boxes and masks follow.
+"""One photo and its objects as a sample of Mask R-CNN: turn, crop, flip and colors are drawn, and boxes and masks follow.
 
 Letters: n objects that are wanted, m <= n that stay; h, w the photo in the input; H, W the input; C canvas side
 A sample's random numbers are drawn in a fixed order: turn, crop, flip, jitter. The key of the network's own sampling has a random
@@ -66,7 +66,7 @@ def sample_instance_spec(
     canvas: int,
     shape: Shape,
 ) -> SampleSpec:
-    """The photo, cropped or not, in the top left corner of the input, labelled with the InstanceObjects that stay.
+    """The photo, cropped or not, in the top left corner of the input, labeled with the InstanceObjects that stay.
 
     rows    (n,) int64, the wanted objects' rows in the split; each box with some area inside the photo
     key     see `image_key`; canvas C, 0 where masks are not learned

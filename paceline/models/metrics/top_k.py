@@ -2,7 +2,7 @@
 
 Letters: N images scored by one rank   K classes   5 the best classes kept (fewer when K < 5)
 A class is correct at top-k when fewer than k classes have a larger logit; between equal logits the lower class index comes
-first, so a tie cannot be counted in the model's favour twice. A photo whose logits are not finite is wrong.
+first, so a tie cannot be counted in the model's favor twice. A photo whose logits are not finite is wrong.
 """
 
 from __future__ import annotations

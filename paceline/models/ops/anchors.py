@@ -4,10 +4,10 @@ Letters: A default boxes of an image   k level   n anchors of a cell   h, w cell
 Each cell of SSD's level k has a square of side s_k, a square of side sqrt(s_k * s_(k+1)), and for each extra aspect ratio a the box
 s_k sqrt(a) wide and s_k / sqrt(a) high and the same box turned.
 A pyramid has one size and several aspect ratios in each cell of each level, ltrb in pixels of the network's input. Published ways:
-half_even  torchvision: centred on the cell's left upper corner, half widths and heights rounded (halves to even);
+half_even  torchvision: centered on the cell's left upper corner, half widths and heights rounded (halves to even);
            the step between cells is the input's side over the map's, rounded down: 61, not 64, where 13 rows cover 800
 legacy     Faster R-CNN (MLPerf reference, GluonCV): the shape is rounded at the size of the level's stride, then scaled;
-           right and bottom name the last pixel inside, so a box w wide spans w - 1; centred on the cell's middle
+           right and bottom name the last pixel inside, so a box w wide spans w - 1; centered on the cell's middle
 legacy_edges  the same boxes by their edges, w wide: what legacy anchors are where widths are right - left + 1, as in the
            MLPerf reference; GluonCV takes right - left
 none       as half_even without the rounding, the step between cells is the level's stride (detectron2)

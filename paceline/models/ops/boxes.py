@@ -1,7 +1,7 @@
 """Boxes as tensors: two forms, areas, IoU, and coding: a box as its offset from a reference (a default box, an anchor, a region).
 
 Letters: N, M boxes   ... any leading dimensions, broadcast where two arguments have them
-ltrb is left, top, right, bottom; cxcywh is centre x, centre y, width, height. Both in fractions of the image unless a function says
+ltrb is left, top, right, bottom; cxcywh is center x, center y, width, height. Both in fractions of the image unless a function says
 otherwise; nothing here depends on the unit.
 Deltas are dx, dy, dw, dh without a unit. SSD divides them by two scales (Caffe's "variances"), R-CNN multiplies them by weights: the
 same function, but not the same last bits.
@@ -100,7 +100,7 @@ class BoxCoder:
         return torch.cat((center - half, center + half), dim=-1)
 
     def _parts(self, boxes: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., 2) centre x, y and (..., 2) width, height, float32."""
+        """(..., 2) center x, y and (..., 2) width, height, float32."""
         first, last = boxes[..., :2].float(), boxes[..., 2:].float()
         if self.cxcywh:
             return first, last

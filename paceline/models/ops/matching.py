@@ -28,7 +28,7 @@ BestAnchor = Literal["positive", "negative"]
 NEITHER = -1  # beside 1 of a positive, 0 of a negative
 # Fixed shapes: pairs of object and anchor at once; their IoU takes about half a gibibyte.
 PAIRS_AT_ONCE = 2**25
-# A CPU skips blocks of this many anchors that an object cannot touch. Neighbours in a row: 64 span about 100 pixels.
+# A CPU skips blocks of this many anchors that an object cannot touch. Neighbors in a row: 64 span about 100 pixels.
 BLOCK = 64
 
 
@@ -77,7 +77,7 @@ def label_anchors(
 def overlaps_fixed(
     boxes: Tensor, labels: Tensor, anchors: Tensor, eligible: Tensor | None, pairs: int = PAIRS_AT_ONCE
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Any device: fixed shapes, no host synchronisation, objects in groups that bound the memory.
+    """Any device: fixed shapes, no host synchronization, objects in groups that bound the memory.
 
     return  best IoU (B, A), slots (B, A) int64, forced (B, A) bool: an object's best
     """
@@ -183,7 +183,7 @@ def match_regions(boxes: Tensor, labels: Tensor, regions: Tensor, valid: Tensor,
 
 
 def match_regions_fixed(boxes: Tensor, labels: Tensor, regions: Tensor, valid: Tensor, iou: float) -> tuple[Tensor, Tensor]:
-    """`match_regions` with fixed shapes and no host synchronisation."""
+    """`match_regions` with fixed shapes and no host synchronization."""
     if labels.shape[1] == 0:
         return torch.zeros_like(valid, dtype=torch.int64), torch.zeros_like(valid)
     overlap = pairwise_iou(boxes, regions).mul_((labels > 0).unsqueeze(2))
@@ -245,7 +245,7 @@ def match_fixed(
     equal: Tie = "first",
     pairs: int = PAIRS_AT_ONCE,
 ) -> tuple[Tensor, Tensor]:
-    """`match` with work in proportion to G and no host synchronisation; shapes depend on shapes only.
+    """`match` with work in proportion to G and no host synchronization; shapes depend on shapes only.
 
     pairs  images are matched in equal parts that have no more pairs of object and default box, which bounds the memory
     """

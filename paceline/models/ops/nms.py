@@ -45,7 +45,7 @@ def nms_cpu(boxes: Tensor, iou: float, classes: Tensor | None = None) -> Tensor:
 def nms_fixed(
     boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None = None, *, block: int = BLOCK, rounds: int = ROUNDS
 ) -> tuple[Tensor, Tensor]:
-    """Many lists at once, with fixed shapes and no host synchronisation.
+    """Many lists at once, with fixed shapes and no host synchronization.
 
     The lists are processed in blocks. In a block a box's answer is right as soon as it is right for the better boxes that overlap
     it: repeating the rule settles a chain of overlaps one link a round. What a block keeps then suppresses in all later ones. No more

@@ -2,7 +2,7 @@
 
 Letters: n masks   S side of a mask   H, W pixels of the photo   m pieces that are resized together
 A mask gets a ring of one zero, its box grows by (S + 2) / S about its middle and is cut to whole pixels towards zero, both ends
-included; the mask is resized to that region, bilinear with half-pixel centres, and is the object where it is above the threshold.
+included; the mask is resized to that region, bilinear with half-pixel centers, and is the object where it is above the threshold.
 The law "gluoncv" rounds the box's corners (halves to even), and smooths where it makes a mask smaller, as Pillow does.
 Only places where a column begins, ends or changes are recorded: the runs are the distances between them. Two changes at one place
 cancel out, for example where a column that reaches the photo's bottom goes on at the top of the next.

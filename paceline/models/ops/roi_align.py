@@ -1,4 +1,4 @@
-"""What is cut out of maps: regions from a feature pyramid, mask targets from objects' canvases, 3x3 neighbourhoods of chosen cells.
+"""What is cut out of maps: regions from a feature pyramid, mask targets from objects' canvases, 3x3 neighborhoods of chosen cells.
 
 Letters: B images   C channels, or canvas side without its ring   n regions or chosen cells   S cells along a pooled region's side
 r samples along a cell's side   H_l, W_l cells of level l
@@ -9,13 +9,13 @@ Mask targets: RoIAlign of a whole photo's bitmap needs the bitmap; the object's 
 surroundings, so RoIAlign of the canvas, with the region moved to the canvas's corner, is the same where the canvas has the input's
 resolution (pitch 1). Within a pixel of the photo's border the ring continues the mask as RoIAlign does; regions reach no farther, as
 they are cut at the photo's border.
-Neighbourhoods: a 3x3 convolution whose loss reads few cells needs its gradient at those cells only; everywhere else it is zero.
-Computed on neighbourhoods, the backward of such a convolution costs n cells instead of H_l * W_l.
+Neighborhoods: a 3x3 convolution whose loss reads few cells needs its gradient at those cells only; everywhere else it is zero.
+Computed on neighborhoods, the backward of such a convolution costs n cells instead of H_l * W_l.
 Sources: Lin et al. 2017 (FPN), equation 1; He et al. 2017 (RoIAlign); torchvision, ops/poolers.py; GluonCV, faster_rcnn.py. Mask
 targets: "soft" is RoIAlign as torchvision's project_masks_on_boxes calls it: scale 1, not aligned, as many sample points as a cell has
 pixels (GluonCV, mask_rcnn/rcnn_target.py: two along a side). "binary" follows the MLPerf reference, which scales the polygon from the
-region to the cells and rasterises it there: so a coordinate is a place, not a pixel's middle, and RoIAlign is aligned. The remaining
-difference between the two ways to rasterise: docs/deviations.md.
+region to the cells and rasterizes it there: so a coordinate is a place, not a pixel's middle, and RoIAlign is aligned. The remaining
+difference between the two ways to rasterize: docs/deviations.md.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def pool_regions(
     aligned         shift by half a pixel (detectron2)
     mode            "pool" is RoIPool, which ignores the two above
     return          (n, C, S, S) of the features' dtype, computed in float32; zeros where image is -1. Every level takes
-                    part in the graph, with or without regions. Fixed shapes and no host synchronisation, except on a CPU
+                    part in the graph, with or without regions. Fixed shapes and no host synchronization, except on a CPU
     """
     table = features, strides, image, boxes, levels
     if mode == "align" and uses_triton(boxes):
@@ -266,7 +266,7 @@ def to_canvas(boxes: Tensor, frames: Tensor, *, aligned: bool) -> Tensor:
 
 
 def gather_cells(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Neighbourhoods as rows, zeros outside the map, with the gradient to the maps.
+    """Neighborhoods as rows, zeros outside the map, with the gradient to the maps.
 
     levels  of each (B, C, H_l, W_l)
     image, level, row, column  (n,) int64, the place of each chosen cell
@@ -287,7 +287,7 @@ def gather_cells_cpu(levels: Sequence[Tensor], image: Tensor, level: Tensor, row
 
 
 def gather_cells_fixed(levels: Sequence[Tensor], image: Tensor, level: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """The same with fixed shapes and no host synchronisation: every cell is cut out on every level."""
+    """The same with fixed shapes and no host synchronization: every cell is cut out on every level."""
     result = None
     for number, map in enumerate(levels):
         mine = level == number
@@ -299,7 +299,7 @@ def gather_cells_fixed(levels: Sequence[Tensor], image: Tensor, level: Tensor, r
 
 
 def _patches(map: Tensor, image: Tensor, row: Tensor, column: Tensor) -> Tensor:
-    """Neighbourhoods on one map: (B, C, H, W) -> (n, 9 * C). It reads a view of channels_last memory."""
+    """Neighborhoods on one map: (B, C, H, W) -> (n, 9 * C). It reads a view of channels_last memory."""
     _, channels, height, width = map.shape
     step = torch.arange(-1, 2, device=map.device)
     rows, columns = row.view(-1, 1, 1) + step.view(1, 3, 1), column.view(-1, 1, 1) + step.view(1, 1, 3)

@@ -79,7 +79,7 @@ def sample_candidates(
 def sample_candidates_fixed(
     positive: Tensor, negative: Tensor, bits: Tensor, *, count: int, most_positive: int, fill: Fill
 ) -> SampledBoxes:
-    """`sample_candidates` with fixed shapes and no host synchronisation, without sorting all places."""
+    """`sample_candidates` with fixed shapes and no host synchronization, without sorting all places."""
     first = min(most_positive, count)
     positives, positive_count = select_smallest_fixed(positive, bits, first if fill == "negatives" else count, count)
     negatives, negative_count = select_smallest_fixed(negative, bits, count, count)

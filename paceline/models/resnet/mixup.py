@@ -1,4 +1,4 @@
-"""Mixing photos of a forward with their neighbours, by what data/transforms/augment.py drew for each: after normalisation, on the
+"""Mixing photos of a forward with their neighbors, by what data/transforms/augment.py drew for each: after normalization, on the
 device.
 
 Letters: B images, 2i and 2i + 1 partners   H, W pixels

@@ -19,7 +19,7 @@ from paceline.models.resnet.mixup import mix_images, mixed_fraction, swap_partne
 
 
 class ClassifierWithLoss(nn.Module):
-    """Normalisation, network and loss in one, so that data parallel and the compiler see a whole step's forward."""
+    """Normalization, network and loss in one, so that data parallel and the compiler see a whole step's forward."""
 
     mixes = True  # the photos of a MixedBatch
     class_weights: Tensor | None

@@ -96,7 +96,7 @@ class ClassificationData(DataModule):
 
     @staticmethod
     def draw_eval(recipe: PhotoRecipe, header: Header, name: str, shape: Shape) -> SampleSpec:
-        """The centre of a photo, of class 0."""
+        """The center of a photo, of class 0."""
         return evaluation_spec(header, name, 0, recipe.input)
 
     def draw_train(self, fit: ResizedShape, epoch: int, index: int, header: Header, name: str) -> SampleSpec:
@@ -161,7 +161,7 @@ def fit_linear_probe(data: ClassificationData, model: ClassifierWithLoss) -> str
 
 
 def linear_probe(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Multinomial logistic regression on standardised features.
+    """Multinomial logistic regression on standardized features.
 
     features  (N, C) float64; labels (N,) int64, 0..classes - 1
     return    weight (classes, C) and bias (classes,) float64, for the features as they are; a class without a view gets a low bias

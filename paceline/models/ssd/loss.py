@@ -191,7 +191,7 @@ def softmax_minus_one_hot(logits: Tensor, logsumexp: Tensor, targets: Tensor, we
 
 
 class SSDWithLoss(nn.Module):
-    """Normalisation, network, matching and loss in one, so that data parallel and the compiler see a whole forward."""
+    """Normalization, network, matching and loss in one, so that data parallel and the compiler see a whole forward."""
 
     anchors: Tensor
     corners: Tensor | None
@@ -211,7 +211,7 @@ class SSDWithLoss(nn.Module):
         class_weights: Tensor | None = None,
     ) -> None:
         """
-        anchors  (A, 4) default boxes as centre x, y, width, height, in cell-major order
+        anchors  (A, 4) default boxes as center x, y, width, height, in cell-major order
         corners  (A, 4) their ltrb, to match by; None: computed from them
         order    (A,) int64: an object takes the first of equally good default boxes in this order; None: as they lie
         class_weights  (K + 1,) float32, in whose place the task's are copied; None: there are none

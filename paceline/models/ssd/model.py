@@ -154,7 +154,7 @@ class SSD(nn.Module):
         backbone.freeze(FROZEN[frozen])
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 3, H, W) normalised -> class logits (B, A, K + 1) and deltas (B, A, 4), in the network's own type."""
+        """(B, 3, H, W) normalized -> class logits (B, A, K + 1) and deltas (B, A, 4), in the network's own type."""
         stages = self.trunk(images)
         maps = [stages[index] for index in self.places]
         if len(maps) > 1:

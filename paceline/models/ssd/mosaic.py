@@ -1,8 +1,8 @@
-"""Mosaic: four photos with boxes in one picture, which shows a detector more objects, smaller ones, and other neighbours.
+"""Mosaic: four photos with boxes in one picture, which shows a detector more objects, smaller ones, and other neighbors.
 
 The picture is divided at a point, and each photo fills one of its four parts with a random region of itself, at 1/zoom of the scale at
 which evaluation sees it: zoom is uniform from 1, at which objects are as large as there, to where the region has the photo's whole
-height or width. Objects stay by SSD's rule: where their centre lies in the region.
+height or width. Objects stay by SSD's rule: where their center lies in the region.
 Numbers drawn: the point's x and y, then of each photo turn, zoom, top, left, flip, jitter.
 
 Letters: n objects as annotated, m <= n that stay; S side of the network's input, pixels

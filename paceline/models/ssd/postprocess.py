@@ -52,7 +52,7 @@ def postprocess_ssd(
     keep           D: the best boxes that are kept, of all classes together
     clip           cut their edges at the image's border, after suppression
     return         (B, D, 6) float32: left, top, right, bottom as fractions of the input, score, class 1..K.
-                   Empty places are zeros, class 0. Fixed shapes and no host synchronisation, except on a CPU
+                   Empty places are zeros, class 0. Fixed shapes and no host synchronization, except on a CPU
     """
     images, boxes, classes = logits.shape
     result = logits.new_zeros((images, keep, 6), dtype=torch.float32)

@@ -82,7 +82,7 @@ class BoxData(ObjectData):
         return transforms.evaluation_box_spec(header, name, recipe.input)
 
     def draw_train(self, fit: ResizedShape, epoch: int, index: int, header: Header, name: str) -> SampleSpec:
-        """A random crop, or a mosaic, labelled with the objects that stay in it."""
+        """A random crop, or a mosaic, labeled with the objects that stay in it."""
         settings, random = self.recipe.input, SampleRng(self.recipe.seed, epoch, index)
         photo = self._photo(index, header, name)
         if not settings.mosaic or not random.coin(settings.mosaic):

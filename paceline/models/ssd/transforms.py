@@ -1,8 +1,8 @@
-"""One photo and its boxes as a sample of the network: turn, crop, flip and colours are drawn, and the boxes follow.
+"""One photo and its boxes as a sample of the network: turn, crop, flip and colors are drawn, and the boxes follow.
 
 Letters: n objects as annotated, m <= n that stay; S side of the network's input, pixels.
 A sample's random numbers are drawn in a fixed order, turn, zoom-out, crop, flip, jitter, so a crop's place never depends on how
-colours are treated.
+colors are treated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIN_SIDE = 1e-3
 def sample_box_spec(
     header: Header, name: str, boxes: np.ndarray, classes: np.ndarray, random: SampleRng, settings: BoxInput
 ) -> SampleSpec:
-    """A random crop, labelled with the Objects that stay in it, for an input of (S, S).
+    """A random crop, labeled with the Objects that stay in it, for an input of (S, S).
 
     boxes    (n, 4) float64 x, y, width, height in pixels of the photo; each with some area inside it
     classes  (n,) int, 1..K

@@ -64,7 +64,7 @@ def load_weights(
     allow_missing: tuple[str, ...] = (),
     allow_unexpected: tuple[str, ...] = (),
 ) -> WeightReport:
-    """Copy a weight file into an already initialised classifier, in place, and report every key.
+    """Copy a weight file into an already initialized classifier, in place, and report every key.
 
     labels            classes of the model's rows: those that the file has too, by name, keep its rows
     allow_new_head    keep the model's own first `fc` where the file has another number of classes, or none

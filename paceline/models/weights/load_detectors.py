@@ -28,7 +28,7 @@ OWN_HEAD = re.compile(r"heads\.(\d+)\.(loc|conf|fused)\.(weight|bias)")
 
 
 def load_ssd_weights(model: SSD, source: Path | WeightFile, labels: Labels | None = None) -> WeightReport:
-    """Copy a weight file into an initialised `model`, in place, and report every key.
+    """Copy a weight file into an initialized `model`, in place, and report every key.
 
     A file of the trunk, or of a whole classifier, fills the trunk. An SSD's fills all; where it has other classes, the rows of those
     whose names both sides have are kept, and the others start anew.
@@ -155,7 +155,7 @@ BODY = "backbone.body."
 
 
 def load_mask_rcnn_weights(model: MaskRCNN, source: Path | WeightFile, labels: Labels | None = None) -> WeightReport:
-    """Copy a weight file into an initialised `model`, in place, and report every key.
+    """Copy a weight file into an initialized `model`, in place, and report every key.
 
     labels   the data set's classes: rows of the class-wise layers are picked for them
     Raises CheckpointError where something else does not fit; the model is then unchanged.

@@ -80,10 +80,10 @@ def open_weights(path: Path, *, pickles: bool = False, colours: str = "", key: s
     """Read a weight file or folder as data, on the CPU; nothing in it is executed.
 
     pickles   whether pickled arrays are read too, as `paceline weights` alone asks
-    colours   "rgb" or "bgr", of a file that does not say it
+    colors   "rgb" or "bgr", of a file that does not say it
     key       as for `read_contents`
     Raises CheckpointError for a file that is absent, too large, damaged, holds anything but tensors, is of a network that none
-    of ours can be, does not say its colours, or says them itself.
+    of ours can be, does not say its colors, or says them itself.
     """
     kind, (tensors, facts) = read_contents(path, pickles=pickles, key=key)
     other = facts.pop(NOT_READ, "")

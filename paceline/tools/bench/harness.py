@@ -1,6 +1,6 @@
 """How everything is compared: contenders take turns in rounds, do the same work, and stand beside ours by ratios within a round.
 
-A round times every contender once, each round beginning with another one, so that a drifting clock speed or a busy neighbour hits
+A round times every contender once, each round beginning with another one, so that a drifting clock speed or a busy neighbor hits
 all alike. The first contender is ours: it must run wherever the command does; another that cannot is absent, with the reason.
 Both times of a ratio come from one round; each ratio has the interval in which its median lies.
 """

@@ -111,7 +111,7 @@ class MachinePeak:
         self.kept = sorted(results, key=lambda kernel: -self.best[kernel.name])[:KEPT]
 
     def measure(self, seconds: float) -> None:
-        """Try the fastest once more, for so long together: neighbours on a busy machine may have been in their way."""
+        """Try the fastest once more, for so long together: neighbors on a busy machine may have been in their way."""
         self._measure(self.kept, seconds / KEPT)
 
     def _measure(self, tried: Sequence[PeakKernel], seconds: float) -> None:

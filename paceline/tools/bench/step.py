@@ -1,6 +1,6 @@
 """`paceline bench step`: our training step beside plain loops around the same network, whichever workload's.
 
-Every contender of a workload gets the same batch, already on the device, in the same number format; each normalises on the device.
+Every contender of a workload gets the same batch, already on the device, in the same number format; each normalizes on the device.
 A workload says what it measures by a StepBench of its own (step_resnet.py, step_ssd.py, step_maskrcnn.py), its peers lie in
 benchmarks/.
 """
@@ -182,7 +182,7 @@ def make_step(
     graph: bool = False,
     kernels: Kernels = "torch",
 ) -> harness.ReadyCase:
-    """One optimiser step of paceline on the scene's batch, as a run takes it; with graph, replayed as `--system.graph` does."""
+    """One optimizer step of paceline on the scene's batch, as a run takes it; with graph, replayed as `--system.graph` does."""
     choose_kernels(replace(bench.system, precision=precision, kernels=kernels))
     model = bench.trained(scene, device)
     step = make_step_function(bench, precision, model, device, compile=compile, graph=graph)
@@ -201,7 +201,7 @@ def make_step(
 def make_step_function(
     bench: StepBench, precision: Precision, model: Any, device: torch.device, *, compile: bool = False, graph: bool = False
 ) -> Callable[[Any], Tensor]:
-    """What takes an optimiser step of paceline on a batch that lies on the device -> its loss, on the device."""
+    """What takes an optimizer step of paceline on a batch that lies on the device -> its loss, on the device."""
     system = replace(bench.system, images_per_forward=bench.batch, precision=precision)
     system = replace(system, compile="on" if compile else "off", graph="on" if graph else "off")
     recipe = bench.recipe()

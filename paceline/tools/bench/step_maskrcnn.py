@@ -1,4 +1,4 @@
-"""`paceline bench step --task maskrcnn`: normalisation, forward, sampling, losses, backward and the update.
+"""`paceline bench step --task maskrcnn`: normalization, forward, sampling, losses, backward and the update.
 
 Letters: B images of a step   H, W pixels of the input   K classes
          n objects of an image   P proposals of an image   C canvas side

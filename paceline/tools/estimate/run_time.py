@@ -2,7 +2,7 @@
 
 Pure functions of plan and machine. Every number is an estimate: `Estimate.basis` has its source, docs/estimate.md how good it is.
 A step of b images takes b / R + t0 seconds on a rank, and what it waits for of the exchange between nodes.
-t0 is what a step costs whatever its size: many small kernels, the optimiser, gaps between launches. R and t0 of a workload on a
+t0 is what a step costs whatever its size: many small kernels, the optimizer, gaps between launches. R and t0 of a workload on a
 chip (published_speeds.json) were fitted to published rows of 8 and 64 devices alone; how wrong that is at 384 and more is kept
 beside them. Rows, provenance and fit: results/estimate, scripts/fit_estimate.py. They are other programs' speeds: paceline's own
 are in results/.

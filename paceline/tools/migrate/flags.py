@@ -84,7 +84,7 @@ def read_flags(program: ReferenceProgram, words: Sequence[str]) -> dict[str, Any
 
 
 def _find(program: ReferenceProgram, name: str, words: Sequence[str]) -> FlagTranslation:
-    """The flag of that name or unique prefix. Raises FlagError for an unknown one, naming its neighbours."""
+    """The flag of that name or unique prefix. Raises FlagError for an unknown one, naming its neighbors."""
     names = {one: entry for entry in program.flags for one in entry.names}
     if name in names:
         return names[name]

@@ -65,7 +65,7 @@ class FlagTranslation:
 class TrainingSize:
     """What a training comes to, in numbers; the same of theirs and of ours."""
 
-    global_batch: int  # images of an optimiser step
+    global_batch: int  # images of an optimizer step
     batch_per_device: int  # of these, one accelerator's
     devices: int  # accelerators that train
     steps_per_epoch: float

@@ -41,7 +41,7 @@ class MLLogLine:
 def find_logs(words: Sequence[str], kind: str) -> list[Path]:
     """The log files that the words mean: files, run folders, folders of trials (trial-N/) or of a submission (result_N.txt).
 
-    kind  what asks for them: check or analyse
+    kind  what asks for them: check or analyze
     Raises PacelineError for a word that means none, and for no words.
     """
     if not words:

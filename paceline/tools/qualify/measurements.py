@@ -1,7 +1,7 @@
 """`paceline qualify`, one rank's part: what this rank's device and cores reach in the work of training, all ranks at the same time.
 
 Three small tests say what a core or a device is (`TESTS`; a CPU's per CPU-second, so that they are the same beside a busy
-neighbour), then every part of training is timed in rounds: each workload's step on a made-up batch, its photos to batches, its step
+neighbor), then every part of training is timed in rounds: each workload's step on a made-up batch, its photos to batches, its step
 on those batches, box scores. Last come the disk, with the kernel's cache of the photos dropped, and an all-reduce.
 The photos are the built-in shapes, rendered at a photo's size where the user's data lie. On a CPU the steps are in fp32 and of
 smaller batches, so that one table serves CPUs with and without bf16.
@@ -129,7 +129,7 @@ def measure_rank(
     if launch.local_rank == 0:
         say("disk")
         rounds_of_it = [result["images_per_second"] for result in disk(0.0) if result]
-        own["disk"] = max(rounds_of_it, default=0.0)  # what is read in a blink is easily held up by a neighbour
+        own["disk"] = max(rounds_of_it, default=0.0)  # what is read in a blink is easily held up by a neighbor
     world.barrier()
     own["comm"] = _all_reduce(world) if world.world > 1 else None
     world.barrier()

@@ -25,7 +25,7 @@ from paceline.tools.report.gallery import interleave
 
 # Photos in the report are squares of this many pixels: sharp at twice the density of the page.
 TILE = 232
-# A mislabelled or odd class would fill the page alone; from each pair of classes so many wrong answers are shown.
+# A mislabeled or odd class would fill the page alone; from each pair of classes so many wrong answers are shown.
 MAX_OF_A_PAIR = 6
 
 

@@ -1,6 +1,6 @@
 """Pieces of a self-contained page: templates with one frame and style (frame.html.jinja), and charts as inline SVG.
 
-matplotlib draws the charts (ticks, scales, layout) in stand-in colours, which are then replaced by CSS variables, so that
+matplotlib draws the charts (ticks, scales, layout) in stand-in colors, which are then replaced by CSS variables, so that
 one drawing serves a light and a dark page. Text stays text.
 """
 
@@ -68,7 +68,7 @@ class ChartLine:
     color: int
     # Faint: the unsmoothed values behind a line, without legend and tooltip; dots: few points, marked.
     style: Literal["solid", "bold", "faint", "dots"] = "solid"
-    dash: int = 0  # number of its pattern of dashes, for those who see no colours
+    dash: int = 0  # number of its pattern of dashes, for those who see no colors
 
 
 @dataclass(frozen=True)

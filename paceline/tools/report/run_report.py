@@ -50,7 +50,7 @@ LESS_READ = ("_ar1", "_ar10", "_ar_small", "_ar_medium", "_ar_large")
 # The part of a head that goes into its group: "box AP50" stands as AP50 under box, "box AP small" as small.
 _BOX_OR_MASK = re.compile("(box|mask) (AP (?=[sml]))?")
 
-STATUS = {  # end event's status -> (colour, words)
+STATUS = {  # end event's status -> (color, words)
     "success": ("good", "Target reached"),
     "ran_out": ("fair", "Ended below target"),
     "stopped_early": ("fair", "Stopped early"),

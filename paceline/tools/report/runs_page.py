@@ -1,6 +1,6 @@
 """One page on several runs: their scores, best first, with a picture each; compared, also their curves and what differs between them.
 
-A run has one colour, one pattern of dashes and one letter. Only what is not the same in all of them is named as a difference.
+A run has one color, one pattern of dashes and one letter. Only what is not the same in all of them is named as a difference.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class RunSummary:
 class RunView(NamedTuple):
     """A run as the page shows it."""
 
-    place: int  # of its colour and dashes
+    place: int  # of its color and dashes
     letter: str
     name: str
     link: str  # of its report, from the page; "" where it has none
     recipe: str
-    status: tuple[str, str]  # colour, words
+    status: tuple[str, str]  # color, words
     picture: str
     words: str
     scores: list[tuple[str, float | None]]  # text and number, one a metric

@@ -23,7 +23,7 @@ from paceline.training.logging.events import metrics_of
 Event = Mapping[str, Any]
 # A loss curve is smoothed over about 1 / SMOOTH_PARTS of the run.
 SMOOTH_PARTS = 40
-# Parts of a network that one chart has colours for.
+# Parts of a network that one chart has colors for.
 MAX_PARTS = 7
 
 

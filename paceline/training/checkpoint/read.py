@@ -34,7 +34,7 @@ from paceline.training.checkpoint.write import Snapshot, with_strides
 SUFFIX = ".safetensors"
 # A training beside a reader may delete what `last` and `best` pointed to; they are followed again so many times.
 MAX_TRIES = 20
-# Most bytes of a file of tensors (the optimiser's of timm's largest network fits), and of JSON.
+# Most bytes of a file of tensors (the optimizer's of timm's largest network fits), and of JSON.
 MAX_TENSORS, MAX_TEXT = 16 << 30, 64 << 20
 
 

@@ -90,7 +90,7 @@ class RunInfo:
     submission: Mapping[str, Any]  # MLPerf's benchmark, org, division, status, platform, and its number of accelerators
     cache_cleared: bool  # for MLPerf: whether the systems' caches were cleared before
     mllog: Mapping[str, Any]  # MLPerf keys and values, in order
-    weights: Iterable[str]  # names of the tensors that were initialised
+    weights: Iterable[str]  # names of the tensors that were initialized
     accuracy: Callable[[Mapping[str, float]], Any]  # an evaluation's metrics -> MLPerf's eval_accuracy
 
 

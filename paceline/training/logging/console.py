@@ -1,7 +1,7 @@
 """The console of a run: one live line on a terminal, plain lines anywhere else.
 
 Permanent lines (evaluations, checkpoints, notes) scroll by; on a terminal one line below them shows the progress (live_line.py).
-A log file or a pipe gets one line an interval: no colour, no carriage return. Only rank 0 prints.
+A log file or a pipe gets one line an interval: no color, no carriage return. Only rank 0 prints.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def open_console(controls: RunOptions, rank: int) -> Console:
 
 
 class Console(Reporter):
-    """Shows a run of `total_steps` optimiser steps on `out`; closed by its context.
+    """Shows a run of `total_steps` optimizer steps on `out`; closed by its context.
 
     target    the quality target in words, such as "top1 72 %"; "" when there is none
     quiet     only warnings are printed
-    terminal  live line and colour (True), plain lines (False), or what `out` is (None)
+    terminal  live line and color (True), plain lines (False), or what `out` is (None)
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Console(Reporter):
         self._now.stopping = requested
 
     def stepped(self, step: int) -> None:
-        """`step` optimiser steps were sent to the device. Called after every one, so it only stores numbers."""
+        """`step` optimizer steps were sent to the device. Called after every one, so it only stores numbers."""
         clock = time.monotonic()
         self._now.turn_to("", clock)
         self._now.step = step

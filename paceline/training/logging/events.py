@@ -2,7 +2,7 @@
 
 Every event has
     event    its kind, one of the six below
-    step     optimiser steps done so far; in an eval event those of the weights that were scored
+    step     optimizer steps done so far; in an eval event those of the weights that were scored
     epoch    passes over the training set done so far (may be fractional)
     seconds  wall-clock time since the run began; a resumed run continues counting
 

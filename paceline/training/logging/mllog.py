@@ -10,7 +10,7 @@ The order of calls is the order of the lines:
 Where training continues beside scoring, block_stop and the next block's block_start and epoch_start come before eval_stop, with the
 time when training continued, as in NVIDIA's Mask R-CNN logs.
 
-Epochs count from 1, steps are optimiser steps done. The lines are those that the mlperf-logging package would write, byte for byte.
+Epochs count from 1, steps are optimizer steps done. The lines are those that the mlperf-logging package would write, byte for byte.
 The workload defines the keys of its benchmark (`Reporting` in models/workload.py: benchmark, log_facts, log_accuracy, log_tensors).
 Source: MLPerf training rules; mlperf_logging/compliance_checker; keys as in the submissions to v0.7 (SSD) and v3.0.
 """
@@ -94,7 +94,7 @@ class MLLog:
             self._before_run("POINT_IN_TIME", key, value)
 
     def weights_initialization(self, tensor_names: Iterable[str]) -> None:
-        """One line for every parameter and buffer that was initialised."""
+        """One line for every parameter and buffer that was initialized."""
         for name in tensor_names:
             self._before_run("POINT_IN_TIME", "weights_initialization", None, {"tensor": name})
 

@@ -141,7 +141,7 @@ def config_of(run: Path) -> dict[str, Any]:
 
 
 class WeightsAndBiases:
-    """`--sink wandb`, one W&B run: train/... and eval/... over the optimiser step; in its summary best/... and the status.
+    """`--sink wandb`, one W&B run: train/... and eval/... over the optimizer step; in its summary best/... and the status.
 
     W&B's variables name the place: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, ... Offline (WANDB_MODE=offline) each start of a run
     leaves a folder in RUN/wandb, and `wandb sync` joins those of one run.
@@ -187,7 +187,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """`--sink mlflow`, one MLflow run: metrics train/... and eval/... over the optimiser step, best/... at the end; recipe, plan and
+    """`--sink mlflow`, one MLflow run: metrics train/... and eval/... over the optimizer step, best/... at the end; recipe, plan and
     system as parameters. MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME name the place.
 
     run         the run's folder; its name is the MLflow run's

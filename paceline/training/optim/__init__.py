@@ -1,7 +1,7 @@
 """SGD, LARS, AdamW, loss scale, clipping, weight average: in-place update rules on tensors that never wait for the device.
 
-Here: one class per optimiser; what changes from step to step is in step_scalars.py. A new optimiser: its class in a file of this
-room, a row below, its name in `OptimizerKind`. Not here: the lr schedule (config/schedule.py), the step (training/step.py).
+Here: one class per optimizer; what changes from step to step is in step_scalars.py. A new optimizer: its class in a file of this
+package, a row below, its name in `OptimizerKind`. Not here: the lr schedule (config/schedule.py), the step (training/step.py).
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ OPTIMIZERS: dict[OptimizerKind, Callable[[Sequence[NamedParameter], Optim], Opti
 
 
 def make_optimizer(parameters: Sequence[NamedParameter], optim: Optim) -> Optimizer:
-    """The optimiser that a recipe names, with fresh state."""
+    """The optimizer that a recipe names, with fresh state."""
     return OPTIMIZERS[optim.kind](parameters, optim)

@@ -1,4 +1,4 @@
-"""What all optimisers share: which tensors decay and at which rate, gradients made ready for a step, state for a checkpoint.
+"""What all optimizers share: which tensors decay and at which rate, gradients made ready for a step, state for a checkpoint.
 
 Source of the groups: MLPerf's MXNet ResNet decays `*_weight` and the FC bias, never BatchNorm's gamma and beta, and gives LARS to
 everything but gamma, beta and bias.
@@ -25,7 +25,7 @@ NORM_EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class NamedParameter:
-    """A trainable tensor with its name in the model and how the optimiser treats it."""
+    """A trainable tensor with its name in the model and how the optimizer treats it."""
 
     name: str
     tensor: nn.Parameter
@@ -41,9 +41,9 @@ def named_parameters(
 
     decay_on  all: every tensor decays; no_norm: weights and biases of convolutions and linear layers;
               no_norm_no_bias: their weights alone
-    bias_lr   factor on the learning rate of every bias, a normalisation layer's too, as Detectron's BIAS_LR_FACTOR
+    bias_lr   factor on the learning rate of every bias, a normalization layer's too, as Detectron's BIAS_LR_FACTOR
     factors   further factors by name, where they are not 1
-    A tensor adapts (LARS) when it is neither a bias nor a normalisation layer's.
+    A tensor adapts (LARS) when it is neither a bias nor a normalization layer's.
     """
     parameters: list[NamedParameter] = []
     seen: set[int] = set()
@@ -70,7 +70,7 @@ def treated_alike(parameters: Sequence[NamedParameter]) -> dict[tuple[float, boo
 
 
 class Optimizer(ABC):
-    """Weights, gradients and the optimiser's own tensors are float32; under autocast the weights are the master weights."""
+    """Weights, gradients and the optimizer's own tensors are float32; under autocast the weights are the master weights."""
 
     def __init__(self, parameters: Sequence[NamedParameter], optim: Optim, *own: str) -> None:
         """
@@ -124,7 +124,7 @@ class Optimizer(ABC):
             parameter.tensor.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        """The optimiser's tensors themselves, such as "velocity.<parameter name>"."""
+        """The optimizer's tensors themselves, such as "velocity.<parameter name>"."""
         return {
             f"{name}.{parameter.name}": tensors[index]
             for index, parameter in enumerate(self.parameters)

@@ -1,6 +1,6 @@
 """An exponential moving average of the weights, to evaluate and keep instead of the weights themselves.
 
-average <- decay * average + (1 - decay) * weight, after every optimiser step, over parameters and BatchNorm's running
+average <- decay * average + (1 - decay) * weight, after every optimizer step, over parameters and BatchNorm's running
 statistics (Polyak and Juditsky 1992; Tarvainen and Valpola 2017). It starts as a copy of the current weights, so make it after
 pretrained weights were loaded. The decay of a step is the Plan's (config/plan.py, `ema_at`); `update` takes 1 - decay, the share
 that is new (step_scalars.py).
@@ -29,7 +29,7 @@ class EMA:
 
     @torch.no_grad()
     def update(self, fresh: Number) -> None:
-        """Move the average towards the model's state; call it after the optimiser step and BatchNorm's commit.
+        """Move the average towards the model's state; call it after the optimizer step and BatchNorm's commit.
 
         fresh  share of the model's state in the new average, in (0, 1]
         """

@@ -1,4 +1,4 @@
-"""torch's operations on lists of tensors, one kernel for many: its own optimisers use them, but they have no public names.
+"""torch's operations on lists of tensors, one kernel for many: its own optimizers use them, but they have no public names.
 
 A trailing _ changes the first list in place, as everywhere in torch.
 """

@@ -1,4 +1,4 @@
-"""Numbers that change from one optimiser step to the next: learning rate, momentum, the average's share, and the loss scale.
+"""Numbers that change from one optimizer step to the next: learning rate, momentum, the average's share, and the loss scale.
 
 The first three are written before a step and only read in it. On a CPU they are Python floats. On an accelerator they are scalars
 on the device: a recorded step, such as a CUDA graph, reads in each replay what was written last, where a Python float would keep

@@ -68,7 +68,7 @@ def test_a_dropped_photo_shows_its_boxes_and_the_slider_and_the_classes_choose_a
     page.eval("document.querySelector('[data-do=all]').click()")
     assert listed() == expected(0)
     page.press("Home", 36)
-    # The best object's frame has its class's colour: where its left edge is, or right beside it.
+    # The best object's frame has its class's color: where its left edge is, or right beside it.
     page.eval("light(0)")
     box, wide = found.boxes[0], page.eval("document.querySelector('#canvas').width") / found.width
     x, y = max(0.0, box[0]) * wide, (max(0.0, box[1]) + min(found.height, box[1] + box[3])) / 2 * wide

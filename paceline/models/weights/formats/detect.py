@@ -1,4 +1,4 @@
-"""The kinds of files that weights come in: a row each says how a kind is recognised and how its bytes become arrays.
+"""The kinds of files that weights come in: a row each says how a kind is recognized and how its bytes become arrays.
 
 Nothing in any of them is executed, sizes are bounded, and what is no dict of named arrays is refused with the file's name. Pickled
 arrays are read for `paceline weights` alone, which asks for them: everywhere else such a file is refused unread.
@@ -34,7 +34,7 @@ from paceline.models.weights.formats.mxnet_files import read_npy_folder, read_pa
 from paceline.models.weights.formats.tensorflow import find_index, find_indexes, read_tf_checkpoint
 
 PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")
-# A ResNet-269 in float32 is 0.4 GB, with an optimiser's state 1.2 GB; a file beyond this, packed or not, is something else.
+# A ResNet-269 in float32 is 0.4 GB, with an optimizer's state 1.2 GB; a file beyond this, packed or not, is something else.
 MAX_BYTES = 2 * 2**30
 # Longer texts beside the tensors (a whole configuration) say nothing that is needed here.
 MAX_TEXT = 200

@@ -41,7 +41,7 @@ class WeightFormatError(Exception):
 
 
 class UnknownColorOrder(WeightFormatError):
-    """Nothing in a file says in which order of colours its pixels were."""
+    """Nothing in a file says in which order of colors its pixels were."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PacelineWeights:
     needs: Mapping[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()  # names of the class rows, without the background; () = unknown
     notes: tuple[str, ...] = ()  # what a user should know, a line each
-    left_out: tuple[str, ...] = ()  # names in the file that are no weights: counters, anchors, an optimiser's state
+    left_out: tuple[str, ...] = ()  # names in the file that are no weights: counters, anchors, an optimizer's state
     lacks: str = ""  # of a network known by name that none of ours is: what it is, and what of it fits
     certain: bool = False  # whether a file of ours says these classes; else so many rows were published with them
 

@@ -1,6 +1,6 @@
 """The forms of weights that are known, a row each, and how they are written. Another form is a row here and a file beside this one.
 
-A row says how a form is recognised by the names of the tensors, how it becomes ours, and how it is written where its side still has
+A row says how a form is recognized by the names of the tensors, how it becomes ours, and how it is written where its side still has
 users. Rows are tried in order; the last one takes everything. How bytes become tensors is another table,
 models/weights/formats/detect.py.
 """

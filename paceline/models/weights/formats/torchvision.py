@@ -1,6 +1,6 @@
 """torchvision's weights, whose names are ours: older files' names are changed, and what it has no network for is not written.
 
-timm's ResNets have the same names and the same networks. torchvision's detectors that none of our networks is are recognised by the
+timm's ResNets have the same names and the same networks. torchvision's detectors that none of our networks is are recognized by the
 names of their tensors (`describe_missing`), and a ResNet's depth and width by their shapes (`resnet_fields`).
 Source: torchvision (models: resnet.py; models/detection/: mask_rcnn.py, faster_rcnn.py, keypoint_rcnn.py, retinanet.py, fcos.py,
 ssd.py; from 0.2 on).

@@ -21,7 +21,7 @@ class CheckPage(NamedTuple):
     """A check page."""
 
     html: str
-    verdict: tuple[str, str]  # colour and words
+    verdict: tuple[str, str]  # color and words
     notices: list[Notice]
 
 
