@@ -21,7 +21,7 @@ from paceline._utils.platform import count_cpus
 from paceline.data.index.records import RecordReader
 from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
-from paceline.tools.bench.input import measure_rates, photos_in, rates, require_linux
+from paceline.tools.bench.input import measure_rates, photos_in, require_linux, steady_rates
 from paceline.tools.bench.input_cases import open_file_records, paceline_loader
 
 FETCH_THREADS = (0, 8, 32)
@@ -67,7 +67,7 @@ def run_fetch_bench(data: Path, *, milliseconds: float, seconds: float, size: in
     for threads in FETCH_THREADS:
         menu[f"late, {threads} fetch threads"] = partial(paceline_loader, late, size, cores, "simplejpeg", threads)
     menu[KEPT] = partial(paceline_loader, _kept(late), size, cores, "simplejpeg")
-    works = {name: partial(rates, make, seconds) for name, make in menu.items()}
+    works = {name: partial(steady_rates, make, seconds) for name, make in menu.items()}
     found = measure_rates(run_all_rounds(works, rounds, console.print))
     wall = found["images_per_second"]
     report = {

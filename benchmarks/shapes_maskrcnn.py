@@ -26,7 +26,7 @@ from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import Shape, make_buckets, resized_sizes
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.models.maskrcnn.model import MaskRCNN
-from paceline.tools.bench.input import task_of
+from paceline.tools.bench.input import get_task
 
 
 def count_shapes(
@@ -40,7 +40,7 @@ def count_shapes(
     """
     manifest = Manifest.load(prepare_if_needed(data, kind="boxes"))
     images = epochs * max(batch, manifest.splits["train"].images)
-    task = task_of("maskrcnn", manifest, settings, batch, images)
+    task = get_task("maskrcnn", manifest, settings, batch, images)
     return {
         "data": str(data),
         "images": task.data.train_images,

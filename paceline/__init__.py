@@ -1,13 +1,13 @@
 """Train ResNet-50, SSD-ResNet34 and Mask R-CNN on CPUs and GPUs.
 
     import paceline
-    ending = paceline.train("resnet50-tiny", data="photos", out="runs/first")
+    trained = paceline.train("resnet50-tiny", data="photos", out="runs/first")
     paceline.load("runs/first").predict("cat.jpg").draw().show()
 
-train      train a recipe; returns how the run ended
-load       open a finished (or unfinished) run for prediction
+train          train a recipe; returns a TrainResult: how the run ended
+load           open a finished (or unfinished) run for prediction; returns a Predictor
 PacelineError  what both raise for anything that a user can fix: its text says what is wrong and what to do. Its subclasses DataError
-           and RecipeError are for your own readers and networks
+               and RecipeError are for your own readers and networks
 
 Importing has no side effects and does not import torch; the functions do when called.
 """

@@ -43,10 +43,10 @@ def train(
 ) -> TrainResult:
     """Train a recipe to its quality target, or as long as is asked; -> how the run ended.
 
-        ending = paceline.train("resnet50-tiny", data="photos", out="runs/first", steps=500)
-        ending = paceline.train("ssd-custom", data="coco", weights="resnet34", global_batch=16, changes={"optim.lr": 0.005})
-        ending.status, ending.best, ending.run        # "success", {"box_ap": 0.41, ...}, "/home/me/runs/first"
-        paceline.load(ending.run).predict("cat.jpg")
+        trained = paceline.train("resnet50-tiny", data="photos", out="runs/first", steps=500)
+        trained = paceline.train("ssd-custom", data="coco", weights="resnet34", global_batch=16, changes={"optim.lr": 0.005})
+        trained.status, trained.best, trained.run        # "success", {"box_ap": 0.41, ...}, "/home/me/runs/first"
+        paceline.load(trained.run).predict("cat.jpg")
 
     `paceline train` does the same: the run prints its progress, writes a checkpoint an epoch and a report. Called again with the
     same `out` it resumes an interrupted run, and continues a finished one where it is given more steps.

@@ -101,8 +101,8 @@ def main() -> None:
         own.append(row)
         theirs.append([boxes[0], scores[0], labels[0].astype(np.float32)])
         difference = compare_predictions(own[-1:], theirs[-1:], 0.05)
-        print(f"{file.name}  {difference.in_words(('boxes', 'scores', 'labels'))}", flush=True)
-    print("all:", compare_predictions(own, theirs, 0.05).in_words(("boxes", "scores", "labels")))
+        print(f"{file.name}  {difference.format_line(('boxes', 'scores', 'labels'))}", flush=True)
+    print("all:", compare_predictions(own, theirs, 0.05).format_line(("boxes", "scores", "labels")))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from paceline._utils.text import escape_control_characters
+from paceline._utils.text import escape_text
 from paceline.models.registry import WORKLOADS
 from paceline.tools.mlperf.compliance import ComplianceResult, check_compliance
 from paceline.training.logging.events import read_events
@@ -62,7 +62,7 @@ def main() -> int:
                         f"=== {task}, {ranks} rank{'s' if ranks > 1 else ''}, {kind}: rules {WORKLOADS[task].reporting.ruleset}",
                         flush=True,
                     )
-                    print(escape_control_characters(verdict.text), flush=True)
+                    print(escape_text(verdict.text), flush=True)
                     known = (*LACKING, UNFINISHED) if kind == "interrupted" else LACKING
                     unexpected = [line for line in verdict.failed if not any(part in line for part in known)]
                     surprises += len(unexpected)

@@ -16,7 +16,7 @@ from paceline.training.logging.callbacks import RunInfo
 from paceline.training.logging.console import Console
 from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import TrainEvent, read_events
-from paceline.training.logging.trackers import makers
+from paceline.training.logging.trackers import tracker_makers
 
 PAGES = Path(__file__).parents[1] / "docs" / "extending"
 
@@ -61,7 +61,7 @@ def test_a_tracker_is_a_sink_of_the_events(tmp_path):
         submission=dict(benchmark="ssd", org="", division="closed", status="onprem", platform=""),
     )
     facts = RunInfo(total_steps=4, global_batch=2, steps_per_epoch=4, **nothing)
-    sinks = makers(RunOptions(sink=(f"{tmp_path}/curves.py:Curves",), tensorboard=False))
+    sinks = tracker_makers(RunOptions(sink=(f"{tmp_path}/curves.py:Curves",), tensorboard=False))
     for resumed_at, steps in ((None, (2, 3)), (2, (3, 4))):
         told = EventLogger(tmp_path, facts, Console(quiet=True), sinks=sinks, resumed_at=resumed_at)
         told.start(resumed_at or 0, 0.0)

@@ -125,7 +125,7 @@ def format_late_capture_warning(steps: int, step: int) -> str:
     )
 
 
-def format_approximation_warning(kind: str, count: int, step: int | None = None) -> str:
+def approximation_warning(kind: str, count: int, step: int | None = None) -> str:
     """The warning about what an accelerator's fixed shapes left out; kinds are those of batch.py's APPROXIMATED."""
     what = {
         "unsettled_boxes": "boxes whose suppression was not settled when its rounds were over, so that some may stay too many",

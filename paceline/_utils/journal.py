@@ -137,7 +137,7 @@ class LineWriter:
         try:
             self._journal = Journal(path)
         except OSError as error:
-            raise cannot_write(path, error) from error
+            raise write_error(path, error) from error
         self.torn = self._journal.torn
 
     def append(self, line: str, *, durable: bool = False) -> None:
@@ -145,14 +145,14 @@ class LineWriter:
         try:
             self._journal.append(line.encode() + b"\n", durable=durable)
         except OSError as error:
-            raise cannot_write(self.path, error) from error
+            raise write_error(self.path, error) from error
 
     def lines(self) -> list[str]:
         """Every line without its newline; bytes that are no UTF-8 come as lone surrogates. Raises PacelineError."""
         try:
             content = read_entry(self.path, MAX_BYTES)
         except OSError as error:
-            raise cannot_write(self.path, error) from error
+            raise write_error(self.path, error) from error
         return content.decode(errors="surrogateescape").split("\n")[:-1]
 
     def rewrite(self, keep: Callable[[str], bool]) -> int:
@@ -163,7 +163,7 @@ class LineWriter:
             pieces = (line.encode(errors="surrogateescape") + b"\n" for line in kept)
             atomic_write(self.path, pieces, sync=True)
         except OSError as error:
-            raise cannot_write(self.path, error) from error
+            raise write_error(self.path, error) from error
         return len(lines) - len(kept)
 
 
@@ -173,7 +173,7 @@ def name_lines(numbers: Sequence[int]) -> str:
     return f"line {shown}" if len(numbers) == 1 else f"lines {shown}"
 
 
-def cannot_write(path: Path, error: OSError) -> PacelineError:
+def write_error(path: Path, error: OSError) -> PacelineError:
     """The error where a file of a run cannot be written."""
     folder = path.parent.parent if path.parent.name == "predictions" else path.parent
     remedy = (

@@ -54,11 +54,11 @@ NAMED, LONGEST = 8, 20
 
 
 def get_suffix(name: bytes) -> str:
-    """The suffix of a file's name, as `format_skipped_suffixes` counts it."""
+    """The suffix of a file's name, as `format_suffixes` counts it."""
     return os.fsdecode(os.path.splitext(name)[1].lower())[:LONGEST]
 
 
-def format_skipped_suffixes(counts: Mapping[str, int]) -> str:
+def format_suffixes(counts: Mapping[str, int]) -> str:
     """What was left out: '7 files: 6 .heic, 1 without suffix; .heic is not read: ...'; "" where nothing was.
 
     counts  of each suffix, in small letters with its dot, how many files; "" for none

@@ -19,14 +19,14 @@ _HALF = re.compile("[\ud800-\udfff]")
 MAX_NAME = 1000
 
 
-def escape_control_characters(text: str) -> str:
+def escape_text(text: str) -> str:
     """`text`, of one line or several, without anything that a terminal would obey."""
     return _UNSAFE.sub(lambda result: _escape(result[0]), text)
 
 
-def escape_to_line(text: str) -> str:
-    """As `escape_control_characters`, and line breaks are escaped too."""
-    return escape_control_characters(text).replace("\n", "\\n")
+def escape_line(text: str) -> str:
+    """As `escape_text`, and line breaks are escaped too."""
+    return escape_text(text).replace("\n", "\\n")
 
 
 def abbreviate(value: object, most: int = 60) -> str:
@@ -34,7 +34,7 @@ def abbreviate(value: object, most: int = 60) -> str:
     import reprlib  # here: --help does without
 
     text = value if isinstance(value, str) else reprlib.repr(value)
-    return escape_to_line(text[:most])
+    return escape_line(text[:most])
 
 
 def join_names(names: Iterable[str], most: int = 5) -> str:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def match_weights(
-    printer: Printer, weights: Path, requested: Mapping[str, Recipe], given: Collection[str], world: int
+    printer: Printer, weights: Path, requested: Mapping[str, Recipe], explicit: Collection[str], world: int
 ) -> tuple[Path, str, Recipe]:
     """-> the file to read, the recipe of its network in words, and that recipe.
 
-    requested  the recipe that was named, by its name, and `given` its fields that were set by hand; {} = found from the file
+    requested  the recipe that was named, by its name, and `explicit` its fields that were set by hand; {} = found from the file
     world   number of ranks
     Raises PacelineError for published weights that several ranks would bring at once, CheckpointError as `identify_network`.
     """
@@ -40,7 +40,7 @@ def match_weights(
     file = open_weights(path)
     # A named recipe is built for the data's classes, whatever the file's are; what it lacks is found then.
     fit = (
-        next(find_matching_recipes(file, apply_author_settings(file, requested, given), given))
+        next(find_matching_recipes(file, apply_author_settings(file, requested, explicit), explicit))
         if requested
         else identify_network(file, {})
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline._utils.errors import PacelineError, RecipeError
-from paceline.cli.help import HELP, SYSTEM, HelpEntry, list_help_entries, print_help, requested_help
+from paceline.cli.help import HELP, SYSTEM, HelpEntry, list_help_entries, parse_help_request, print_help
 from paceline.cli.node_counts import count_nodes
 from paceline.cli.printing import SHARED, Printer
 from paceline.config.constraints import get_annotations
@@ -53,8 +53,8 @@ class ParsedArgs:
         system = self.system_flags
         if self.asks:
             names = [entry.name for entry in dataclasses.fields(System)]
-            given = {name for name in names if self.given & {f"system.{name}", f"system.no_{name}"}}
-            changes = {name: getattr(system, name) for name in given}
+            explicit = {name for name in names if self.given & {f"system.{name}", f"system.no_{name}"}}
+            changes = {name: getattr(system, name) for name in explicit}
             system = dataclasses.replace(choose_system(self.system_name), **changes)
         check_system(system)
         return system
@@ -76,7 +76,7 @@ def parse(printer: Printer, arguments: Sequence[str], default: Fields, prog: str
     Raises PacelineError for an unknown flag, or a number that no verb can mean by it; prints a message and exits with 2 for a value
     that does not fit its flag.
     """
-    if (requested := requested_help(arguments)) is not None:
+    if (requested := parse_help_request(arguments)) is not None:
         print_help(requested, prog, description, [*list_help_entries(default), *_shared(default)])
     own: Any = default
     arguments = printer.taken(arguments, [entry.name for entry in dataclasses.fields(own)])
@@ -91,7 +91,7 @@ def explain(prog: str, about: str, flags: Any, words: Sequence[str]) -> NoReturn
     is asked for, but words are missing.
     """
     print_help(
-        requested_help(words) or "", prog, about, [*list_help_entries(flags), *_shared(flags)], code=0 if words else 2
+        parse_help_request(words) or "", prog, about, [*list_help_entries(flags), *_shared(flags)], code=0 if words else 2
     )
 
 
@@ -148,13 +148,13 @@ def parse_recipe(
         asked_system, words = pop_flag_value(words, "--system", "h100x8")
         if asked_system:
             system_name, system = asked_system, None
-    asks = system is None and asks_machine(system_name, words)
+    asks = system is None and needs_machine(system_name, words)
     if asks:
         system = System()
     elif system is None:
         system = system_for(name, system_name, choose_system(system_name), _given(words))
     known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
-    if (help_of := requested_help(words)) is not None:
+    if (help_of := parse_help_request(words)) is not None:
         entries = [
             HelpEntry("run", "--system", "NAME", SYSTEM, "auto"),
             *list_help_entries(controls),
@@ -165,28 +165,28 @@ def parse_recipe(
         print_help(help_of, f"{verb} {name}", description or _about(name, recipe), entries)
     parts = [("", recipe), ("system.", system), ("", controls)]
     changed, where, controls = _parse(parts, words, known, f"{verb} {name}")
-    printer.json, given = getattr(controls, "json", False) is True, _given(words)
-    changed = resolve_length(changed, given)
-    check_batch_and_lr(recipe, changed, given)
+    printer.json, explicit = getattr(controls, "json", False) is True, _given(words)
+    changed = resolve_length(changed, explicit)
+    check_batch_and_lr(recipe, changed, explicit)
     check_recipe(changed)
     # Number format and accelerator are not known before the machine is detected: what depends on them is checked later.
     later = {"precision": "fp32", "loss_scale": 0.0, "graph": False, "kernels": "torch"} if asks else {}
     check_system(dataclasses.replace(where, **later))
     # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
-    published = published_for(name, system_name, count_nodes(controls, given, where.per_node))
+    published = published_for(name, system_name, count_nodes(controls, explicit, where.per_node))
     layers = (system.env, published.env if published else ())
     env = merge_env(*(layers if base is None or asked_system else reversed(layers)))
-    if "system.env" in given:
+    if "system.env" in explicit:
         env = merge_env(env, where.env)
-    given |= {"system"} if asked_system or any(name.startswith("system.") for name in given) else set()
-    return ParsedArgs(name, changed, system_name, controls, frozenset(given), dataclasses.replace(where, env=env), asks)
+    explicit |= {"system"} if asked_system or any(name.startswith("system.") for name in explicit) else set()
+    return ParsedArgs(name, changed, system_name, controls, frozenset(explicit), dataclasses.replace(where, env=env), asks)
 
 
-def asks_machine(system_name: str, words: Sequence[str]) -> bool:
+def needs_machine(system_name: str, words: Sequence[str]) -> bool:
     """Whether this machine is detected after parsing; --help detects auto never and a named machine at once."""
     from paceline.distributed.device.systems import DETECTED
 
-    return system_name in DETECTED and (system_name == "auto" or requested_help(words) is None)
+    return system_name in DETECTED and (system_name == "auto" or parse_help_request(words) is None)
 
 
 def _parse(parts: Sequence[tuple[str, Any]], words: Sequence[str], known: Sequence[str], prog: str) -> list[Any]:

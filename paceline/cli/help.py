@@ -63,7 +63,7 @@ class HelpEntry(NamedTuple):
         return f"  {self.name} {value}".rstrip()
 
 
-def requested_help(words: Sequence[str]) -> str | None:
+def parse_help_request(words: Sequence[str]) -> str | None:
     """What of the help is asked for: "" the screen, "all", or a group's name; None: no help."""
     at = next((number for number, word in enumerate(words) if word in HELP), None)
     if at is None:

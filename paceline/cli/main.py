@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from types import FrameType, ModuleType
 
 from paceline._utils.errors import PacelineError
-from paceline._utils.text import escape_control_characters
+from paceline._utils.text import escape_text
 from paceline.cli.printing import Printer, print_error
 from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code, set_library_variables
-from paceline.training.logging.stdout_guard import guard_exit, lasting_output
+from paceline.training.logging.stdout_guard import guard_exit, keep_output_open
 
 # Command -> what it does. Its module in commands/ has a function `run(printer, arguments) -> exit code`.
 VERBS = {
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_library_variables()
     guard_exit()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with lasting_output() as output:
+    with keep_output_open() as output:
         if not words or words[0] not in WORKERS:
             output.quiet_pipe = True  # `paceline show ... | head` is no accident
             output.goes_on = "what this command prints is lost"
@@ -139,7 +139,7 @@ def _outcome(words: Sequence[str], printer: Printer) -> int:
         if (short := explain_shortage(error)) is not None:
             print_error(f"paceline: {short}", short)
         else:
-            print(escape_control_characters(traceback.format_exc()), end="", file=sys.stderr)
+            print(escape_text(traceback.format_exc()), end="", file=sys.stderr)
         return FAILED
 
 

@@ -26,16 +26,16 @@ def note_published(args: ParsedArgs) -> str:
     return check_nodes(args.name, args.system_name, args.controls.nodes)
 
 
-def count_ranks(flags: Any, given: Collection[str], per_node: int) -> int:
+def count_ranks(flags: Any, explicit: Collection[str], per_node: int) -> int:
     """All ranks of a plan: --world, or --nodes times a node's; a run's own number gives way to a --nodes that was given.
 
-    given  names of the flags that were set by hand
-    Raises RecipeError where both were given and disagree.
+    explicit  names of the flags that were set by hand
+    Raises RecipeError where both were explicit and disagree.
     """
     world, of_nodes = getattr(flags, "world", 0), flags.nodes * per_node
-    if "nodes" not in given:
+    if "nodes" not in explicit:
         return world or of_nodes
-    if "world" in given and world not in (0, of_nodes):
+    if "world" in explicit and world not in (0, of_nodes):
         raise RecipeError(
             f"--nodes {flags.nodes} and --world {world} disagree: {flags.nodes} x {per_node} ranks a node are {of_nodes}. Leave one "
             "away, or name --system.per-node."
@@ -43,6 +43,6 @@ def count_ranks(flags: Any, given: Collection[str], per_node: int) -> int:
     return of_nodes
 
 
-def count_nodes(flags: Any, given: Collection[str], per_node: int) -> int:
+def count_nodes(flags: Any, explicit: Collection[str], per_node: int) -> int:
     """Number of nodes of the plan; 0 for the flags of a verb whose launcher decides it."""
-    return math.ceil(count_ranks(flags, given, per_node) / per_node) if hasattr(flags, "nodes") else 0
+    return math.ceil(count_ranks(flags, explicit, per_node) / per_node) if hasattr(flags, "nodes") else 0

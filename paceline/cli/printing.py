@@ -16,7 +16,7 @@ from typing import Any
 from paceline._utils.atomic_write import KEY, write_user_file
 from paceline._utils.errors import RankError
 from paceline._utils.reporter import Lines, Reporter
-from paceline._utils.text import escape_control_characters, escape_to_line
+from paceline._utils.text import escape_line, escape_text
 from paceline.distributed.comm.launcher import is_first_on_node
 
 LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
@@ -50,7 +50,7 @@ class Printer(Reporter):
 
     def say(self, text: object) -> None:
         """Print a line that the command was asked for."""
-        line = escape_to_line(str(text))
+        line = escape_line(str(text))
         if self.lines is not None:
             self.lines.append(line)
         self.warning(line)
@@ -66,7 +66,7 @@ class Printer(Reporter):
 
     def warning(self, text: str) -> None:
         """Print the message."""
-        print(escape_to_line(text), file=sys.stdout if self.lines is None else sys.stderr)
+        print(escape_line(text), file=sys.stdout if self.lines is None else sys.stderr)
 
     def taken(self, words: Sequence[str], own: Iterable[str]) -> list[str]:
         """The words without --quiet and --json, which are obeyed here where they are none of a command's `own` flags."""
@@ -92,7 +92,7 @@ class Printer(Reporter):
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            bar.add_task(escape_to_line(what), total=None)
+            bar.add_task(escape_line(what), total=None)
             yield
 
     @contextmanager
@@ -111,7 +111,7 @@ class Printer(Reporter):
 def print_error(text: str, problem: BaseException | None = None) -> None:
     """Print an error on stderr, once a node: ranks fail alike for the same reason. Every rank prints its RankError."""
     if isinstance(problem, RankError) or is_first_on_node():
-        print(escape_control_characters(text), file=sys.stderr)
+        print(escape_text(text), file=sys.stderr)
 
 
 def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = "--out") -> None:

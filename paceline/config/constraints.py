@@ -173,12 +173,12 @@ def check_bounds(node: Any, above: str = "--", *, of: type | None = None) -> Non
         if is_dataclass(value):
             check_bounds(value, f"{flag}.")
         elif not all(_holds(bound, value) for bound in bounds):
-            raise RecipeError(f"{flag} {format_value(value)}: must be {_in_words(bounds)}.")
+            raise RecipeError(f"{flag} {format_value(value)}: must be {_format_bounds(bounds)}.")
 
 
 def format_bounds(kind: type, name: str) -> str:
     """A field's bounds for its help: "in [0, 1)", "1 or more"; "" where it has none."""
-    return _in_words(_bounded(kind).get(name, ())).removesuffix(" and finite")
+    return _format_bounds(_bounded(kind).get(name, ())).removesuffix(" and finite")
 
 
 def format_value(value: Any) -> str:
@@ -221,7 +221,7 @@ def _holds(bound: Any, value: Any) -> bool:
     return value % bound.multiple_of == 0
 
 
-def _in_words(bounds: tuple[Any, ...]) -> str:
+def _format_bounds(bounds: tuple[Any, ...]) -> str:
     low = high = None
     before = ""
     for bound in bounds:

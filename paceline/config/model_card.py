@@ -17,7 +17,7 @@ from typing import Any
 
 from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.safe_read import open_plain, parse_json
-from paceline._utils.text import MAX_NAME, abbreviate, escape_to_line, format_count, join_names
+from paceline._utils.text import MAX_NAME, abbreviate, escape_line, format_count, join_names
 from paceline.config.graph_file import GRAPHS, metadata
 
 SCHEMA = 1
@@ -40,7 +40,7 @@ OF_DATA = ("hash", "category_ids", "class_folders")
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_NAME and escape_to_line(value) == value
+    return isinstance(value, str) and len(value) <= MAX_NAME and escape_line(value) == value
 
 
 def _texts(value: Any) -> bool:

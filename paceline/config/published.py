@@ -172,7 +172,7 @@ def recipe_for_nodes(workload: str, system_name: str, nodes: int) -> PublishedCo
             return pairing
     raise RecipeError(
         f"--nodes {nodes}: nothing of {workload} was published for {nodes} {system_name}, and the batches of its neighbours "
-        f"cannot be cut over {nodes * neighbors[0].ranks_per_node} ranks: {' and '.join(map(_in_words, neighbors))}. "
+        f"cannot be cut over {nodes * neighbors[0].ranks_per_node} ranks: {' and '.join(map(_format_published, neighbors))}. "
         "Take one of these numbers of nodes, or a recipe whose --global-batch divides."
     )
 
@@ -206,10 +206,10 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
         return f"--nodes {nodes}: {recipe_name} is the nearest of those published on {system_name}"
     is_there = "published there is" if other.nodes == nodes else "the nearest that was published is"
     if fits:
-        return f"--nodes {nodes}: {is_there} {_in_words(other)}"
+        return f"--nodes {nodes}: {is_there} {_format_published(other)}"
     raise RecipeError(
         f"--nodes {nodes}: the batch of {recipe_name} ({results[0].global_batch:,} images) cannot be cut over "
-        f"{nodes * results[-1].ranks_per_node} ranks; {is_there} {_in_words(other)}."
+        f"{nodes * results[-1].ranks_per_node} ranks; {is_there} {_format_published(other)}."
     )
 
 
@@ -223,6 +223,6 @@ def _can_be_cut(pairing: PublishedConfig, nodes: int) -> bool:
     return True
 
 
-def _in_words(pairing: PublishedConfig) -> str:
+def _format_published(pairing: PublishedConfig) -> str:
     count = f"{pairing.nodes} node{'s'[: pairing.nodes > 1]}"
     return f"{count} ({pairing.recipe}, {pairing.global_batch:,} images a step)"

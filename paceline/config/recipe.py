@@ -211,15 +211,15 @@ def check_rules(*rules: tuple[str, Any, bool, str]) -> None:
 
 
 def check_batch_and_lr(
-    before: Recipe, after: Recipe, given: Set[str], *, spelt: Literal["flags", "python"] = "flags"
+    before: Recipe, after: Recipe, explicit: Set[str], *, spelt: Literal["flags", "python"] = "flags"
 ) -> None:
     """Refuse a changed global batch whose learning rate was not stated again (no hidden scaling).
 
-    given   dotted names of the fields that were set by hand
+    explicit  dotted names of the fields that were set by hand
     spelt   how the message names fields
     Raises RecipeError that prints both ways out.
     """
-    if after.global_batch == before.global_batch or "optim.lr" in given:
+    if after.global_batch == before.global_batch or "optim.lr" in explicit:
         return
     batch, lr, way = "--global-batch", "--optim.lr", "--optim.lr {:.6g}"
     if spelt == "python":
@@ -233,14 +233,14 @@ def check_batch_and_lr(
     )
 
 
-def resolve_length(recipe: Recipe, given: set[str]) -> Recipe:
+def resolve_length(recipe: Recipe, explicit: set[str]) -> Recipe:
     """--epochs on a recipe counted in images (or the reverse) replaces its length instead of contradicting it.
 
-    given   dotted names of the fields that were set by hand
+    explicit  dotted names of the fields that were set by hand
     """
-    if "epochs" in given and "images_seen" not in given and recipe.epochs:
+    if "epochs" in explicit and "images_seen" not in explicit and recipe.epochs:
         return replace(recipe, images_seen=0)
-    if "images_seen" in given and "epochs" not in given and recipe.images_seen:
+    if "images_seen" in explicit and "epochs" not in explicit and recipe.images_seen:
         return replace(recipe, epochs=0.0)
     return recipe
 

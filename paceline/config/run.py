@@ -347,8 +347,8 @@ def check_fold(controls: RunOptions) -> None:
     if folds < 2:
         raise RecipeError("--folds 1: one part would leave nothing to learn. Take 2 or more; 5 is usual.")
     if not 1 <= fold <= folds:
-        given = f"--fold {fold}" if fold else f"--folds {folds} without --fold"
-        raise RecipeError(f"{given}: name the part to evaluate on, --fold 1 to --fold {folds}; a run has one of them.")
+        explicit = f"--fold {fold}" if fold else f"--folds {folds} without --fold"
+        raise RecipeError(f"{explicit}: name the part to evaluate on, --fold 1 to --fold {folds}; a run has one of them.")
 
 
 # --weights none: random values, meant.

@@ -91,11 +91,11 @@ def load(
     from paceline.models.weights.weight_file import find_run_folder
 
     if weights:
-        fitting, given = parse_named_recipe(recipe)
+        fitting, explicit = parse_named_recipe(recipe)
         file = resolve_weights(path, reporter)
         beside = find_run_folder(file) if path.is_dir() and not fitting else None
         if not beside:
-            return TorchPredictor(open_weights_only(file, recipe=fitting, given=given, reporter=reporter))
+            return TorchPredictor(open_weights_only(file, recipe=fitting, explicit=explicit, reporter=reporter))
         path, checkpoint = beside, file.parent.name  # RUN/checkpoints/best: the run, as --checkpoint has it
         refuse_synthetic(read_run(path), path, "answer with")
     return TorchPredictor(open_trained(path, checkpoint=checkpoint, workload=workload, reporter=reporter))

@@ -113,11 +113,11 @@ class _Photos:
         parts = self._parts[nearest[0]]
         if best == len(folders) or best >= len(parts) - 1:
             return nearest[0]
-        given, own = folders[-1 - best], parts[-2 - best]
+        explicit, own = folders[-1 - best], parts[-2 - best]
         there = os.path.join(*parts[: -2 - best], *folders[len(folders) - 1 - best :], parts[-1])
-        splits = [result[1].lower() for one in (given, own) if (result := _SPLIT.fullmatch(one))]
+        splits = [result[1].lower() for one in (explicit, own) if (result := _SPLIT.fullmatch(one))]
         is_other = (
-            len(set(splits)) > 1 or given in self._folders or (given not in ("", ".", "..") and os.path.exists(there))
+            len(set(splits)) > 1 or explicit in self._folders or (explicit not in ("", ".", "..") and os.path.exists(there))
         )
         return None if is_other else nearest[0]
 
@@ -163,16 +163,16 @@ def match_classes(
     else:
         numbers = {first + index: index for index in range(len(names))}
     # Texts that look like numbers are names if all of them are, as of digits.
-    named = not own and all(given in indices for given in set(rows.classes) if isinstance(given, str))
+    named = not own and all(explicit in indices for explicit in set(rows.classes) if isinstance(explicit, str))
     result = np.zeros(len(rows.classes), np.int64)
-    for row, given in enumerate(rows.classes):
-        number = None if named and isinstance(given, str) else parse_id(given)
-        position = indices.get(str(given)) if number is None else numbers.get(number)
+    for row, explicit in enumerate(rows.classes):
+        number = None if named and isinstance(explicit, str) else parse_id(explicit)
+        position = indices.get(str(explicit)) if number is None else numbers.get(number)
         if position is None:
             kind = "name" if number is None else "number"
             have = join_names(list(names), 8) if number is None else join_names([str(number) for number in numbers], 8)
             raise DataError(
-                f"{path}: {rows.places[row]}: class {abbreviate(repr(given), 100)} is not the {kind} of a class "
+                f"{path}: {rows.places[row]}: class {abbreviate(repr(explicit), 100)} is not the {kind} of a class "
                 f"here; these are {have}. "
                 "Name the model's classes in its own order with --class-names A B C, and the number of the first with --first-class."
             )

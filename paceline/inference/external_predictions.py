@@ -157,9 +157,9 @@ def _name(entry: dict[str, Any], keys: Sequence[str], where: str) -> int | str:
 
 
 def _class_of(entry: dict[str, Any], where: str) -> int | str:
-    given = _name(entry, ("category_name", "category_id"), where)
-    number = None if "category_name" in entry else parse_id(given)
-    return given if number is None else number
+    explicit = _name(entry, ("category_name", "category_id"), where)
+    number = None if "category_name" in entry else parse_id(explicit)
+    return explicit if number is None else number
 
 
 def parse_id(value: int | str) -> int | None:

@@ -58,7 +58,7 @@ class ExternalScores:
             share, odd = _share(self, task.data, rows, photos)
             self.shares.append(share)
             results += [f"{self.path}: {text}" for text in odd if text]
-        if any(isinstance(given, int) for given in rows.classes):
+        if any(isinstance(explicit, int) for explicit in rows.classes):
             if rows.ids and isinstance(task.data, ObjectData) and not self.classes:
                 results.append("numbers of classes are the annotations' category ids")
             else:
@@ -103,9 +103,9 @@ def _share(
     classes = match_classes(rows, answers.path, data.classes, data.category_ids, answers.classes, answers.first)
     sizes = np.stack([data.val.heights, data.val.widths], axis=1)[data.val_numbers[photos]].reshape(-1, 2)  # (n, 2)
     boxes = rows.boxes * np.tile(sizes[:, ::-1], 2) if rows.fractions else rows.boxes
-    given = boxes.any(axis=1)
-    odd = [guess_coordinate_format(boxes[given], sizes[given, ::-1])]
-    if flat := np.count_nonzero((boxes[given, 2:] <= 0).any(axis=1)):
+    explicit = boxes.any(axis=1)
+    odd = [guess_coordinate_format(boxes[explicit], sizes[explicit, ::-1])]
+    if flat := np.count_nonzero((boxes[explicit, 2:] <= 0).any(axis=1)):
         odd.append(f"Boxes without area: {flat:,} of {len(boxes):,}.")
     masks = None
     if rows.kind == "masks":
@@ -124,23 +124,23 @@ def _strings(rows: PredictionRows, first: int, sizes: np.ndarray, path: Path) ->
     """Masks from row `first` on as run-length strings, read as annotations are, and polygons left out; sizes: of their photos."""
     from hotcoco import mask as coco
 
-    given = rows.masks[first : first + len(sizes)]
-    if (texts := _compressed(given, sizes)) is not None:
+    explicit = rows.masks[first : first + len(sizes)]
+    if (texts := _compressed(explicit, sizes)) is not None:
         return texts, 0
     if rows.fractions:
-        given = [
+        explicit = [
             [(np.reshape(polygon, (-1, 2)) * size[::-1]).reshape(-1).tolist() for polygon in mask]
-            for mask, size in zip(given, sizes)
+            for mask, size in zip(explicit, sizes)
         ]
 
     def error_of(row: int, reason: str) -> DataError:
         return DataError(f"{path}: {rows.places[first + row]}: {reason}.")
 
-    if empty := [row for row, mask in enumerate(given) if mask is None]:
+    if empty := [row for row, mask in enumerate(explicit) if mask is None]:
         raise error_of(empty[0], "it has no segmentation, and others have one; expected polygons or run lengths")
-    arrays, left_out, not_finite = mask_arrays(given, sizes[:, 0], sizes[:, 1], error_of)
+    arrays, left_out, not_finite = mask_arrays(explicit, sizes[:, 0], sizes[:, 1], error_of)
     if not_finite:
-        raise error_of(_not_finite(given), "its segmentation holds a number that is not finite")
+        raise error_of(_not_finite(explicit), "its segmentation holds a number that is not finite")
     strings = list(compress(arrays["rle_counts"].astype(np.int64), arrays["object_rles"]))
     starts, objects = arrays["polygon_starts"], arrays["object_polygons"]
     for row, (height, width) in enumerate(sizes.tolist()):

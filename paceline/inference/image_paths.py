@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from paceline._utils.errors import DataError
 from paceline._utils.listing import glob_paths, scan_folder
-from paceline._utils.names import PREDICTED_SUFFIX_FORMATS, format_skipped_suffixes, get_suffix
+from paceline._utils.names import PREDICTED_SUFFIX_FORMATS, format_suffixes, get_suffix
 
 SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".ogv")
@@ -43,7 +43,7 @@ class ImageListing:
     def skipped(self) -> str:
         """The entries that were passed over in the named folders, on one line; "" for none."""
         parts = []
-        if left_out := format_skipped_suffixes(self.others):
+        if left_out := format_suffixes(self.others):
             parts.append(left_out)
         parts += [f"{number} {why}" for why, number in self.passed.items()]
         return "; ".join(parts)

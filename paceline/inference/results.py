@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._utils.errors import PacelineError
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -37,7 +37,7 @@ class PredictionResult(ABC):
     orientation: int = 1
 
     def __repr__(self) -> str:
-        return escape_to_line(f"<{type(self).__name__} in {self.file or 'the given photo'}: {self.line()}>")
+        return escape_line(f"<{type(self).__name__} in {self.file or 'the given photo'}: {self.line()}>")
 
     @abstractmethod
     def line(self, score_above: float = SHOWN_ABOVE) -> str:

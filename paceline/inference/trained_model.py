@@ -115,20 +115,20 @@ def open_weights_only(
     path: Path,
     *,
     recipe: Mapping[str, Recipe] | None = None,
-    given: Collection[str] = (),
+    explicit: Collection[str] = (),
     device: torch.device | None = None,
     reporter: Reporter = WARNINGS,
 ) -> TrainedModel:
     """Open any file of weights; a checkpoint of a run has recipe and classes from the run.
 
     recipe  the named recipe, by its name; None: found from the file (models/weights/identify.py)
-    given   its dotted fields that were set by hand
+    explicit  its dotted fields that were set by hand
     device  None: CUDA where torch sees one, else the CPU. It computes in float32
     reporter  gets the name of the network that it was read as
     Raises CheckpointError, in a line, for what is no file of weights, and for one that no network of ours can predict with.
     """
     file = open_weights(path)
-    fit = identify_network(file, recipe or {}, given)
+    fit = identify_network(file, recipe or {}, explicit)
     assert fit.model is not None
     count = fit.classes
     known = [row[0] for row in file.classes] or published_class_names(count)

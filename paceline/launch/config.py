@@ -13,13 +13,13 @@ from typing import Annotated, Literal
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import PacelineError
 from paceline._utils.platform import count_cpus
-from paceline._utils.text import escape_to_line, parse_duration
+from paceline._utils.text import escape_line, parse_duration
 from paceline.config.constraints import Help
 from paceline.config.system import System
 from paceline.launch.containers.engines import CONTAINER
 from paceline.launch.containers.image_build import default_image
 from paceline.launch.containers.mounts import choose_mounts
-from paceline.launch.job import BatchOptions, EnvironmentVariable, LaunchJob, Words
+from paceline.launch.job import BatchOptions, EnvVariable, LaunchJob, Words
 from paceline.launch.runner import USUAL_START, check_together
 
 MAX_NODES = 65536
@@ -76,9 +76,9 @@ def check_launch_config(where: LaunchConfig) -> None:
         raise PacelineError(f"--port {where.port}: no port number (1 to 65535; 0 = found by itself).")
     if where.hostfile and where.through != "hostfile":
         raise PacelineError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
-    given = [field.name for field in fields(BatchOptions) if getattr(where.slurm, field.name) != field.default]
-    if given and where.through != "slurm":
-        raise PacelineError(f"--slurm.{given[0].replace('_', '-')} is read with --through slurm alone.")
+    explicit = [field.name for field in fields(BatchOptions) if getattr(where.slurm, field.name) != field.default]
+    if explicit and where.through != "slurm":
+        raise PacelineError(f"--slurm.{explicit[0].replace('_', '-')} is read with --through slurm alone.")
     if where.container == "none" and (where.image or where.mount):
         raise PacelineError("--image and --mount are for containers: name one with --container docker, pyxis or apptainer.")
     check_together(where.through, choose_starter(where), where.container, where.nodes)
@@ -166,7 +166,7 @@ def apply_container(
     environ = tuple(variable for variable in job.environ if variable.name not in OUTSIDE)
     here = job.through == "local"
     mounts = choose_mounts(job.words, job.folder, cache, more, job.workdir, reads=reads, writes=writes, here=here)
-    kept = EnvironmentVariable("PACELINE_CACHE", str(cache), "paceline: this machine's cache, mounted at its own place")
+    kept = EnvVariable("PACELINE_CACHE", str(cache), "paceline: this machine's cache, mounted at its own place")
     return replace(
         job,
         image=job.image or default_image(job.container),
@@ -178,33 +178,29 @@ def apply_container(
 
 def collect_variables(
     system: System, port: int, *, local: bool, network: bool = False, environ: Mapping[str, str] = os.environ
-) -> tuple[EnvironmentVariable, ...]:
+) -> tuple[EnvVariable, ...]:
     """The environment variables of a job's ranks. No more than they need: the rest of this shell's environment stays here.
 
     port   where rank 0 listens; 0: no variable for it
     local  whether the ranks run on this machine, whose cores can be counted
     network  forward what a network's libraries read in this shell: nobody else does, and no image has its own
     """
-    results = [EnvironmentVariable(name, environ[name], why) for name, why in CARRIED.items() if environ.get(name)]
+    results = [EnvVariable(name, environ[name], why) for name, why in CARRIED.items() if environ.get(name)]
     if not local and environ.get("MASTER_ADDR"):
-        results.append(
-            EnvironmentVariable("MASTER_ADDR", environ["MASTER_ADDR"], "where rank 0 is found, as this shell had it")
-        )
+        results.append(EnvVariable("MASTER_ADDR", environ["MASTER_ADDR"], "where rank 0 is found, as this shell had it"))
     if threads := choose_threads_per_rank(system, environ, local=local):
         # Each launcher has a default of its own, and the number of threads decides the bits of a sum.
         why = "--system.intra-op-threads" if system.intra_op_threads else "the same under every launcher"
-        results.append(EnvironmentVariable("OMP_NUM_THREADS", str(threads), f"compute threads a rank, {why}"))
+        results.append(EnvVariable("OMP_NUM_THREADS", str(threads), f"compute threads a rank, {why}"))
     if port:
-        results.append(EnvironmentVariable("MASTER_PORT", str(port), "--port: where rank 0 listens"))
+        results.append(EnvVariable("MASTER_PORT", str(port), "--port: where rank 0 listens"))
     for pair in system.env:
         name, _, value = pair.partition("=")
-        results.append(EnvironmentVariable(name, environ.get(name, value), "--system.env"))
+        results.append(EnvVariable(name, environ.get(name, value), "--system.env"))
     if network:
         there = {variable.name for variable in results}
         why = "as in this shell: a network's libraries read it"
-        results += [
-            EnvironmentVariable(name, environ[name], why) for name in list_network_variables(environ) if name not in there
-        ]
+        results += [EnvVariable(name, environ[name], why) for name in list_network_variables(environ) if name not in there]
     return tuple(results)
 
 
@@ -220,7 +216,7 @@ def list_network_variables(environ: Mapping[str, str] = os.environ) -> list[str]
         if (name == NETWORK or name.startswith(NETWORK_PREFIXES))
         and name.isidentifier()
         and value
-        and value == escape_to_line(value)
+        and value == escape_line(value)
         and not (own and name.startswith(("OMPI_MCA_", "PRTE_MCA_")))
     )
 

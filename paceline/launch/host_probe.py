@@ -25,7 +25,7 @@ def probe_host(wanted: dict) -> dict:
     return {
         "workdir": there,
         "token": parse_probe(wanted["token"]),
-        "port": why_port_is_taken(wanted["port"]),
+        "port": explain_taken_port(wanted["port"]),
         "programs": [name for name in wanted["programs"] if shutil.which(name)],
         "interfaces": [name for _, name in socket.if_nameindex()],
         **collect_versions(),
@@ -40,7 +40,7 @@ def parse_probe(path: str) -> str:
         return ""
 
 
-def why_port_is_taken(port: int) -> str:
+def explain_taken_port(port: int) -> str:
     """'' where it is free, or not asked for."""
     if not port:
         return ""

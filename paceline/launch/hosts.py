@@ -24,7 +24,7 @@ from typing import Any
 
 from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import read_plain_text
-from paceline._utils.text import abbreviate, escape_to_line
+from paceline._utils.text import abbreviate, escape_line
 from paceline._utils.version import __version__
 from paceline.config.system import MAX_RANKS
 from paceline.launch import host_probe
@@ -200,12 +200,12 @@ def _missing(job: LaunchJob, answer: dict[str, Any], token: str) -> list[str]:
     own = {"paceline": __version__, "torch": importlib.metadata.version("torch")}
     if job.container == "none" and not answer["paceline"]:
         results.append(
-            f"{answer['python']} there has no paceline ({escape_to_line(str(answer['why']))}). Install it on all hosts."
+            f"{answer['python']} there has no paceline ({escape_line(str(answer['why']))}). Install it on all hosts."
         )
     elif job.container == "none":
         for name, version in own.items():
             if answer[name] != version:
-                there = escape_to_line(str(answer[name])) or "none"
+                there = escape_line(str(answer[name])) or "none"
                 results.append(f"{name} {there} there, {version} here. All hosts need the same version.")
     if answer["token"] != token:
         results.append(
@@ -218,12 +218,10 @@ def _missing(job: LaunchJob, answer: dict[str, Any], token: str) -> list[str]:
         )
     interface = job.system.interface
     if interface and interface not in answer["interfaces"]:
-        there = ", ".join(escape_to_line(str(name)) for name in answer["interfaces"])
+        there = ", ".join(escape_line(str(name)) for name in answer["interfaces"])
         results.append(f"there is no network interface {interface} (--system.interface). It has {there}.")
     if job.start == "mpirun" and not answer["programs"]:
         results.append("there is no Open MPI in the PATH that ssh gives. Install it there, or use --start torchrun.")
     if answer["port"]:
-        results.append(
-            f"rank 0 cannot listen there ({escape_to_line(str(answer['port']))}). Choose another port with --port."
-        )
+        results.append(f"rank 0 cannot listen there ({escape_line(str(answer['port']))}). Choose another port with --port.")
     return results

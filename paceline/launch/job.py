@@ -18,7 +18,7 @@ from typing import Annotated, Literal, Protocol
 from paceline._utils.names import LAUNCH_FOLDER
 from paceline.config.constraints import Help
 from paceline.config.system import System
-from paceline.distributed.comm.environment import EnvironmentVariable
+from paceline.distributed.comm.environment import EnvVariable
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
 from paceline.distributed.comm.launcher import derive_port
 
@@ -69,7 +69,7 @@ class LaunchJob:
     through: str = "local"
     start: str = "torchrun"
     container: str = "none"
-    environ: tuple[EnvironmentVariable, ...] = ()
+    environ: tuple[EnvVariable, ...] = ()
     mounts: tuple[Mount, ...] = ()
     # The interpreter that ranks start with, as it is called where they run: inside the container, if there is one.
     python: Words = (sys.executable,)
@@ -116,22 +116,16 @@ class LaunchJob:
         return self.launch_folder / "preflight"
 
 
-def make_environment(job: LaunchJob) -> tuple[EnvironmentVariable, ...]:
+def make_environment(job: LaunchJob) -> tuple[EnvVariable, ...]:
     """The job's variables and our own."""
-    own = [
-        EnvironmentVariable(
-            EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 leaves its exit code here; launchers swallow it"
-        )
-    ]
-    own.append(EnvironmentVariable("PYTHONUNBUFFERED", "1", "what ranks print is seen at once"))
+    own = [EnvVariable(EXIT_CODE_FILE, str(job.exit_code_file), "rank 0 leaves its exit code here; launchers swallow it")]
+    own.append(EnvVariable("PYTHONUNBUFFERED", "1", "what ranks print is seen at once"))
     if job.start == "mpirun":
-        own.append(
-            EnvironmentVariable("TERM", "dumb", "mpirun gives ranks a terminal, but what they print goes into a log")
-        )
+        own.append(EnvVariable("TERM", "dumb", "mpirun gives ranks a terminal, but what they print goes into a log"))
     return (*job.environ, *own)
 
 
-def format_exports(variables: Sequence[EnvironmentVariable]) -> str:
+def format_exports(variables: Sequence[EnvVariable]) -> str:
     """`export NAME=value  # why`, a line each."""
     return "".join(f"export {one.name}={shlex.quote(one.value)}  # {one.why}\n" for one in variables)
 

@@ -16,7 +16,7 @@ from types import FrameType
 from paceline._utils.journal import read_lines
 from paceline._utils.names import CHECKPOINTS
 from paceline._utils.safe_read import open_plain_sized
-from paceline._utils.text import escape_control_characters
+from paceline._utils.text import escape_text
 from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code
 from paceline.launch.job import LaunchJob, RunningJob
 
@@ -86,7 +86,7 @@ def follow(job: LaunchJob, begin: Callable[[], RunningJob], *, say: Callable[[st
         stopped = bool(requested)
     status, reason = ended.found()
     if status == "failed" and reason:  # launchers print pages of their own after the ranks' words
-        say(escape_control_characters(f"{job.name}: {reason}"))
+        say(escape_text(f"{job.name}: {reason}"))
     return find_exit_code(job, status, read_exit_code(job.exit_code_file), kept, say, stopped=stopped)
 
 
@@ -102,7 +102,7 @@ def _stay_with(job: LaunchJob, running: RunningJob, tail: LogTail, requested: li
     while True:
         code = running.poll()
         while text := tail.more(all_of_it=code is not None):
-            say(escape_control_characters(text.rstrip("\n")))
+            say(escape_text(text.rstrip("\n")))
             kept = "\n".join((kept + text).splitlines()[-LAST_LINES:]) + "\n"
         if code is not None:
             return kept
@@ -140,9 +140,7 @@ def find_exit_code(
         next_start = "resumes from its newest checkpoint" if saved else "starts from the beginning"
         say(f"{job.name}: stopped before its end; {job.again} {next_start}")
         return INTERRUPTED
-    say(
-        f"{job.name}: its ranks ended without a word of how. The last lines of {job.log}:\n{escape_control_characters(kept.rstrip())}"
-    )
+    say(f"{job.name}: its ranks ended without a word of how. The last lines of {job.log}:\n{escape_text(kept.rstrip())}")
     return FAILED
 
 

@@ -16,7 +16,7 @@ from paceline._utils.atomic_write import atomic_writer
 from paceline._utils.errors import PacelineError
 from paceline._utils.names import check_entries
 from paceline._utils.safe_read import read_plain
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.launch.containers.engines import CONTAINER
 from paceline.launch.job import LaunchFile, LaunchJob, Scheduler, Words
 from paceline.launch.log_follow import follow
@@ -82,9 +82,9 @@ def check_combination(job: LaunchJob) -> None:
 def _check_lines(job: LaunchJob) -> None:
     """Refuse what would not stay on its line: comments and #SBATCH lines end with the line, and no quotes help there."""
     for what, text in _texts_on_lines(job):
-        if text != escape_to_line(text):
+        if text != escape_line(text):
             raise PacelineError(
-                f"{what} {escape_to_line(text)}: it holds a line break or another control character, and would be read as something "
+                f"{what} {escape_line(text)}: it holds a line break or another control character, and would be read as something "
                 "else in a script. Give it another name."
             )
     if job.through == "slurm" and "\\" in str(job.workdir):

@@ -30,13 +30,20 @@ class AutoConfig:
 
 
 def apply_auto(
-    task: Task, recipe: Recipe, controls: RunOptions, given: Collection[str], *, cpu: bool, ranks: int, reporter: Reporter
+    task: Task,
+    recipe: Recipe,
+    controls: RunOptions,
+    explicit: Collection[str],
+    *,
+    cpu: bool,
+    ranks: int,
+    reporter: Reporter,
 ) -> AutoConfig:
     """Choose by the task's images, with a line for each field: its flag, and why."""
     usual = RunOptions()
     held = {entry.name for entry in fields(RunOptions) if getattr(controls, entry.name) != getattr(usual, entry.name)}
     result = collect_stats(task.data)
-    choices = choose_fields(recipe, result, AutoContext({*given, *held}, cpu, ranks))
+    choices = choose_fields(recipe, result, AutoContext({*explicit, *held}, cpu, ranks))
     reporter.line(f"auto: {format_stats(result)}")
     for why, some in groupby(choices, key=lambda choice: choice.why):
         reporter.line(f"  {' '.join(choice.flag for choice in some):<{COLUMN}}  {why}")
@@ -56,7 +63,7 @@ def with_choices(recipe: Recipe, controls: RunOptions, choices: Collection[AutoC
 
 
 def restore_choices(
-    saved: RunRecord, recipe: Recipe, controls: RunOptions, given: Collection[str], run: object
+    saved: RunRecord, recipe: Recipe, controls: RunOptions, explicit: Collection[str], run: object
 ) -> AutoConfig:
     """What the run of this run.json was begun with: the images are not looked at again.
 
@@ -65,7 +72,7 @@ def restore_choices(
     """
     if not isinstance(saved.auto, dict):
         raise CheckpointError(f"{run}: it was begun without --auto, and goes on so: leave the flag away.")
-    facts = {name: value for name, value in saved.auto.items() if name not in given}
+    facts = {name: value for name, value in saved.auto.items() if name not in explicit}
     if "patience" in facts:
         facts["patience"] = convert_checked(int, facts["patience"], f"{run}: run.json: auto.patience")
     return with_choices(recipe, controls, [AutoChoice(name, value, "") for name, value in facts.items()])

@@ -17,7 +17,7 @@ from paceline.training.eval_history import EvalHistory
 from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import CheckpointEvent
 from paceline.training.recording import Monitors
-from paceline.training.resume import fingerprint, make_cards
+from paceline.training.resume import make_cards, run_fingerprint
 from paceline.training.run_dir.sync import ENDED_SECONDS, STOPPED_SECONDS, FolderSync
 from paceline.training.state import EVALUATES, State
 
@@ -38,7 +38,7 @@ class Checkpointer:
         seconds    of the run so far
         evaluates  whether an evaluation follows
         """
-        facts = {"seconds": seconds, EVALUATES: evaluates, **fingerprint(self.run)}
+        facts = {"seconds": seconds, EVALUATES: evaluates, **run_fingerprint(self.run)}
         snapshot = state.snapshot(self.world, facts)
         if self.writer is None:
             return

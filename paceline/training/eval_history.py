@@ -16,7 +16,7 @@ from paceline._utils.commands import resume_command
 from paceline.config.run import RunSpec
 from paceline.config.run_length import Cadence, format_schedule_progress
 from paceline.models.metrics import format_targets, is_better, meets_targets
-from paceline.training.logging.events import metrics_of
+from paceline.training.logging.events import get_metrics
 
 Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
 # --steps or --time-budget asked for stopping early, so a script that used them continues.
@@ -41,7 +41,7 @@ class EvalHistory:
         standing = cls(headline)
         for event in events:
             if event["event"] == "eval":
-                standing.remember(event["step"], metrics_of(event))
+                standing.remember(event["step"], get_metrics(event))
                 standing.discarded_steps = event.get("discarded_steps", 0)
         return standing
 

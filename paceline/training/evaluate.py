@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from paceline._utils.atomic_write import atomic_write
-from paceline._utils.journal import cannot_write
+from paceline._utils.journal import write_error
 from paceline._utils.threads import Thread, failure_in_thread
 from paceline.config.system import System
 from paceline.distributed.comm.collectives import broadcast_from_main
@@ -250,7 +250,7 @@ def write_predictions(run: Path, step: int, predictions: Mapping[str, Any]) -> N
         file.parent.mkdir(exist_ok=True)
         atomic_write(file, iterate_json({"step": step, **predictions}))
     except OSError as error:
-        raise cannot_write(file, error) from error
+        raise write_error(file, error) from error
 
 
 def iterate_json(facts: Mapping[str, Any]) -> Iterator[str]:

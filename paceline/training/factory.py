@@ -29,11 +29,11 @@ from paceline.training.checkpoint.read import SUFFIX, check_file, load_checkpoin
 from paceline.training.loss_normalization import configure_loss_groups
 from paceline.training.meters import Meters
 from paceline.training.optim import make_optimizer
-from paceline.training.optim.base import named_parameters
+from paceline.training.optim.base import list_named_parameters
 from paceline.training.optim.ema import EMA
 from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.previous_run import SavedRun
-from paceline.training.rank_consistency import checkpoint_facts, weight_facts
+from paceline.training.rank_consistency import checkpoint_fingerprint, weight_fingerprint
 from paceline.training.request import Request, check_weights_named
 from paceline.training.resume import ResumePoint
 from paceline.training.state import State
@@ -71,7 +71,7 @@ def build_state(model: nn.Module, run: RunSpec, world: DistContext) -> State:
     """Fresh optimizer, average and the rest, for a model that has its first weights: the average is a copy of these."""
     recipe, system = run.recipe, run.system
     optim = recipe.optim
-    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr, factors=get_lr_factors(model, optim))
+    parameters = list_named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr, factors=get_lr_factors(model, optim))
     optimizer = make_optimizer(parameters, optim)
     scaler = None
     if system.precision == "fp16":
@@ -81,7 +81,7 @@ def build_state(model: nn.Module, run: RunSpec, world: DistContext) -> State:
     return State(model, optimizer, average, scaler, Meters(world.device))
 
 
-def weights_file(name: str, *, pickles: bool = False) -> Path:
+def find_weights_file(name: str, *, pickles: bool = False) -> Path:
     """The file that --weights names: itself, or a checkpoint folder's model (its average where weights were averaged).
 
     A run's folder is its best checkpoint, or its last where none was evaluated yet.
@@ -107,11 +107,11 @@ def weights_file(name: str, *, pickles: bool = False) -> Path:
     return step / f"{'average' if 'average' in groups else 'model'}{SUFFIX}"
 
 
-def first_weights(name: str, world: DistContext, reporter: Reporter) -> Path | None:
+def load_initial_weights(name: str, world: DistContext, reporter: Reporter) -> Path | None:
     """The file that a fresh run starts from; None where `name` is "". Published weights are downloaded into the cache.
 
     Rank 0 downloads them, then the first rank of each node, which finds them where nodes share the cache.
-    Raises CheckpointError as `weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
+    Raises CheckpointError as `find_weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
     """
     if not name:
         return None
@@ -122,8 +122,8 @@ def first_weights(name: str, world: DistContext, reporter: Reporter) -> Path | N
         if world.local_rank == 0 and not world.is_main:
             download_to_cache(name, reporter)
         world.barrier()
-        return weights_file(str(cached_weights(name)))
-    file = weights_file(name)
+        return find_weights_file(str(cached_weights(name)))
+    file = find_weights_file(name)
     refuse_synthetic_weights(file, name)
     return file
 
@@ -133,7 +133,7 @@ def choose_weights(
 ) -> tuple[Request, Path | None]:
     """-> (the request with the weights that the run began from, the file to read them from; None where a checkpoint has them).
 
-    Raises RecipeError where a run would start from random values unasked, and as `first_weights`.
+    Raises RecipeError where a run would start from random values unasked, and as `load_initial_weights`.
     """
     if start.snapshot is not None:
         return replace(request, controls=replace(request.controls, weights=saved.weights())), None
@@ -141,7 +141,7 @@ def choose_weights(
         check_weights_named(request)
     if request.controls.weights == NONE:
         reporter.line(f"--weights {NONE}: training starts from random values")
-    return request, first_weights(get_initial_weights(request.controls), world, reporter)
+    return request, load_initial_weights(get_initial_weights(request.controls), world, reporter)
 
 
 def load_first_weights(
@@ -162,15 +162,15 @@ def load_first_weights(
             reporter.line(line)
         if start.snapshot is None and "fc.weight" in report.reinitialised:
             _fit_head(model, task, run, world, reporter)
-    elif start.snapshot is None and not run.controls.synthetic and (frozen := untrained(model)):
+    elif start.snapshot is None and not run.controls.synthetic and (frozen := is_untrained(model)):
         reporter.warning(
             f"{frozen} do not train and keep random values: nothing is learned there. Name --weights, or let all parts train "
             "(--model.frozen none, --model.freeze 0)"
         )
     if world.world > 1 and start.snapshot is not None:
-        world.agree(checkpoint_facts(start.snapshot, start.checkpoint), "weights")
+        world.agree(checkpoint_fingerprint(start.snapshot, start.checkpoint), "weights")
     elif world.world > 1 and weights is not None:
-        world.agree(weight_facts(model.state_dict(), "--weights"), "weights")
+        world.agree(weight_fingerprint(model.state_dict(), "--weights"), "weights")
 
 
 def _fit_head(model: nn.Module, task: Task, run: RunSpec, world: DistContext, reporter: Reporter) -> None:
@@ -189,8 +189,8 @@ def check_weights(name: str, recipe: Recipe, classes: int, labels: Labels | None
     """Load what --weights names into a network whose own values are not drawn, and report as training does before its first step.
 
     classes, labels  of the data; 0 and None where they are not open
-    Published weights that are not in the cache are not brought: a line says so. Raises CheckpointError as `first_weights`, and where
-    they do not fit.
+    Published weights that are not in the cache are not brought: a line says so. Raises CheckpointError as `load_initial_weights`,
+    and where they do not fit.
     """
     published = is_published(name)
     if published and not cached_weights(name).is_file():
@@ -198,7 +198,7 @@ def check_weights(name: str, recipe: Recipe, classes: int, labels: Labels | None
             f"--weights {name}: not in this machine's cache; whether they fit is seen when train has brought them"
         )
         return
-    file = weights_file(str(cached_weights(name)) if published else name)
+    file = find_weights_file(str(cached_weights(name)) if published else name)
     refuse_synthetic_weights(file, name)
     workload = get_workload(recipe.task)
     network = workload.network.build(recipe, classes or workload.classes)
@@ -206,7 +206,7 @@ def check_weights(name: str, recipe: Recipe, classes: int, labels: Labels | None
         reporter.line(line)
 
 
-def untrained(model: nn.Module) -> str:
+def is_untrained(model: nn.Module) -> str:
     """The parts of a model whose parameters do not train, in words; "" where all do."""
     names = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     parts = dict.fromkeys(name.removeprefix("network.").partition(".")[0] for name in names)

@@ -43,7 +43,7 @@ class InputRate:
         """Whether the step would wait for images."""
         return 0 < self.one_core * self.cores < self.step
 
-    def in_words(self) -> str:
+    def format_line(self) -> str:
         """A line for the plan, and for the note that the step waits."""
         made = f"one core makes {self.one_core:,.0f} images/s, {self.cores} make {self.one_core * self.cores:,.0f}"
         return f"{made}; the step takes up to {self.step:,.0f} (published)" if self.step else made
@@ -55,19 +55,19 @@ class InputRate:
         return f"--input.decoder auto lets it decode. {smaller}" if _fits_a_device(recipe) else smaller
 
 
-def feeding_of(task: Task, rank_info: InputRank, world: int) -> InputRate | None:
+def measure_input_rate(task: Task, rank_info: InputRank, world: int) -> InputRate | None:
     """None on a CPU, for made-up batches, and for a workload that is not ours."""
     if rank_info.device.type == "cpu" or not hasattr(task.data, "train_index") or task.recipe.task not in WORKLOADS:
         return None
     question = {"cpu": get_cpu_name(), "data": task.facts, "input": asdict(task.recipe.input), **collect_versions()}
-    kept = cached_answer("input-rate", question, lambda: {"one_core": one_core(task)})
+    kept = cached_answer("input-rate", question, lambda: {"one_core": limit_to_one_core(task)})
     published, usual = find_reference_rate(task.recipe.task, get_device_name(rank_info.device), world), task.workload.input
     largest = task.workload.network.largest
     same = largest(task.recipe) == largest(replace(task.recipe, input=usual))
     return InputRate(kept["one_core"], rank_info.threads, published.rate if published is not None and same else 0.0)
 
 
-def one_core(task: Task) -> float:
+def limit_to_one_core(task: Task) -> float:
     """Training images per second of CPU time of one core, which other processes do not change."""
     epochs, indices = task.data.samples(0)
     numbers, began = task.data.train_numbers[indices][:SAMPLES], 0.0
@@ -83,7 +83,7 @@ def one_core(task: Task) -> float:
     return len(samples) / max(1e-6, time.thread_time() - began)
 
 
-def settle_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: RunRecord | None) -> Recipe:
+def resolve_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: RunRecord | None) -> Recipe:
     """`auto` where no data are needed to decide: a resumed run keeps its decoder, and the CPU decodes where nothing else can.
 
     on_cpu  --exact asks for it, or --synthetic decodes nothing
@@ -91,12 +91,12 @@ def settle_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: RunRecor
     if getattr(recipe.input, "decoder", "") != "auto":
         return recipe
     if saved is not None:
-        return decoded_by(recipe, saved.recipe["input"]["decoder"])
+        return describe_decoder(recipe, saved.recipe["input"]["decoder"])
     where_it_can_be = system.accelerator == "cuda" and not on_cpu and _fits_a_device(recipe)
-    return recipe if where_it_can_be else decoded_by(recipe, "simplejpeg")
+    return recipe if where_it_can_be else describe_decoder(recipe, "simplejpeg")
 
 
-def chosen_decoder(recipe: Recipe, rank_info: InputRank, feeding: InputRate | None) -> str:
+def choose_decoder(recipe: Recipe, rank_info: InputRank, feeding: InputRate | None) -> str:
     """What `auto` is once the rates are known: the device decodes if the cores would be short, and if it can."""
     if feeding is not None and feeding.short and _fits_a_device(recipe):
         with suppress(RecipeError):  # a torchvision without CUDA
@@ -105,10 +105,10 @@ def chosen_decoder(recipe: Recipe, rank_info: InputRank, feeding: InputRate | No
     return "simplejpeg"
 
 
-def decoded_by(recipe: Recipe, decoder: str) -> Recipe:
+def describe_decoder(recipe: Recipe, decoder: str) -> Recipe:
     """The recipe with this decoder."""
     return replace(recipe, input=replace(recipe.input, decoder=decoder))
 
 
 def _fits_a_device(recipe: Recipe) -> bool:
-    return decoder_rule(decoded_by(recipe, "nvjpeg").input)[2]
+    return decoder_rule(describe_decoder(recipe, "nvjpeg").input)[2]

@@ -21,20 +21,20 @@ from paceline.models.weights.download import HUB, is_published
 PIXELS = ("mean", "std")
 
 
-def settle_pixels(
-    recipe: Recipe, weights: str, given: Collection[str], reporter: Reporter, *, saved: RunRecord | None = None
+def resolve_pixel_stats(
+    recipe: Recipe, weights: str, explicit: Collection[str], reporter: Reporter, *, saved: RunRecord | None = None
 ) -> Recipe:
     """The recipe with mean and deviation as its trunk's weights want them, and a line where these are others than the recipe's.
 
     weights  as --weights names them; "" and "none": random values
-    given    dotted names of the recipe's fields set by hand: mean or deviation among them, both stay
+    explicit  dotted names of the recipe's fields set by hand: mean or deviation among them, both stay
     saved    run.json of the run that goes on; None: a new one
     A recipe whose author has set them otherwise than the workload does is left as it is, and so are other trunks than timm's.
     Raises RecipeError where timm is missing or has no such network.
     """
     backbone, usual = getattr(recipe.model, "trunk", ""), get_workload(recipe.task).input
     own = any(getattr(recipe.input, name, None) != getattr(usual, name, None) for name in PIXELS)
-    if not backbone.startswith(HUB) or own or {"input", "input.mean", "input.std"} & set(given):
+    if not backbone.startswith(HUB) or own or {"input", "input.mean", "input.std"} & set(explicit):
         return recipe
     if saved is not None:
         return with_fields(recipe, _in_run(saved))

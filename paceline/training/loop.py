@@ -25,7 +25,7 @@ from paceline.models.metrics.predictions_file import final_intervals
 from paceline.training.context import Checkpointer, TrainContext
 from paceline.training.eval_history import EvalHistory, StopTraining, TrainResult, check_stop, how_to_resume
 from paceline.training.evaluate import Validator, predictions_file
-from paceline.training.logging.events import EndEvent, EvalEvent, TrainEvent, facts_of
+from paceline.training.logging.events import EndEvent, EvalEvent, TrainEvent, loss_facts
 from paceline.training.logging.profiler import Tracer
 from paceline.training.memory_probe import warm_up
 from paceline.training.nan_debug import explain_non_finite
@@ -49,7 +49,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
         open_things.callback(step_once.close)
         vote = open_things.enter_context(open_stop_vote(world, context.folder / STOP_FILE, outside=roles.evaluators > 0))
         recorder.stopping(lambda: vote.request.asked)
-        validator = validator_of(context, vote)
+        validator = make_validator(context, vote)
         explain = partial(explain_non_finite, run, task, rank_info, world, context.folder, checkpoints.wait)
         take = partial(take_result, validator, run, standing, due, checkpoints, monitors)
         evaluate = partial(begin_evaluation, validator, due, run.system.score_beside, monitors, take)
@@ -105,7 +105,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
     raise AssertionError("the evaluation after the last step ends every run")
 
 
-def validator_of(context: TrainContext, vote: StopVote) -> Validator:
+def make_validator(context: TrainContext, vote: StopVote) -> Validator:
     """The validator of the run on this rank."""
     plan, recorder, ranks = context.run.plan, context.recorder, context.roles.peers.world
     return Validator(
@@ -122,7 +122,7 @@ def validator_of(context: TrainContext, vote: StopVote) -> Validator:
     )
 
 
-def serve(context: TrainContext) -> TrainResult:
+def serve_evaluations(context: TrainContext) -> TrainResult:
     """On a rank that only evaluates (`--eval-ranks`): score the weights that rank 0 sends until the run ends.
 
     The ranks that train continue meanwhile, and take the result where they would take any other, so the run is the same as without
@@ -132,7 +132,7 @@ def serve(context: TrainContext) -> TrainResult:
     """
     roles = context.roles
     with open_stop_vote(roles.peers, context.folder / STOP_FILE, outside=True) as vote:
-        validator = validator_of(context, vote)
+        validator = make_validator(context, vote)
         while "end" not in (order := roles.next_order(vote.stopping_here)):
             validator.answer(order["evaluate"])
         return TrainResult(**order["end"])
@@ -169,7 +169,7 @@ def report_interval(
     if bad_step is not None:
         raise StopTraining("failed", explain(bad_step, means))
     unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, like the losses
-    losses, facts = facts_of(means), dict[str, Any]()
+    losses, facts = loss_facts(means), dict[str, Any]()
     if unsettled is not None:
         facts["approximated"] = {"unsettled_boxes": round(unsettled * state.meters.steps * monitors.plan.global_batch)}
     if state.scaler is not None:
@@ -281,7 +281,7 @@ def finish(context: TrainContext, ended: StopTraining) -> TrainResult:
         reason=reason,
         evaluations_since_best=standing.since_best,
         discarded_steps=ended.discarded,
-        **(intervals(standing, context.folder) if over else {}),
+        **(log_intervals(standing, context.folder) if over else {}),
         **context.monitors.joules(),
         **context.checkpoints.finish_mirror(ended.status),
     )
@@ -292,7 +292,7 @@ def finish(context: TrainContext, ended: StopTraining) -> TrainResult:
     return ending
 
 
-def intervals(standing: EvalHistory, folder: Path) -> dict[str, Any]:
+def log_intervals(standing: EvalHistory, folder: Path) -> dict[str, Any]:
     """Of the best evaluation's scores, for the `end` event of a run that is over; {} where the photos are many."""
     if standing.best_step < 0:
         return {}

@@ -23,6 +23,7 @@ from torch import nn
 
 from paceline._utils.errors import RecipeError, ResourceError
 from paceline._utils.reporter import Reporter
+from paceline._utils.text import format_count
 from paceline.config.plan import BatchPlan, evaluation_batch, step_rates
 from paceline.config.run import RunSpec, parse_time_budget
 from paceline.config.run_length import Cadence
@@ -31,7 +32,7 @@ from paceline.distributed.comm.roles import RankRoles
 from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.accelerators import empty_cache, get_peak_memory, synchronize
 from paceline.distributed.device.compiler import count_compilations, set_recompile_limit
-from paceline.distributed.device.oom import explain_shortage, format_images, is_out_of_memory, plan_smaller_forwards
+from paceline.distributed.device.oom import explain_shortage, is_out_of_memory, plan_smaller_forwards
 from paceline.models.datamodule import is_shape_costly
 from paceline.models.layers.batch_norm import list_batch_norms
 from paceline.models.memory_estimate import MemoryEstimate
@@ -52,7 +53,7 @@ TRY_SECONDS, TRY_STEPS, TRY_SHARE = 10.0, 50, 0.05
 LATER_EVALUATION = 2.0
 
 
-def worth_trying(device: torch.device) -> bool:
+def can_probe_memory(device: torch.device) -> bool:
     """Whether a step is tried before a run: a CPU's memory is the machine's, and a shortage shows there in other ways."""
     return device.type != "cpu"
 
@@ -66,7 +67,7 @@ def run_that_fits(run: RunSpec, task: Task, state: State, roles: RankRoles, repo
     """
     device = roles.everyone.device
     while True:
-        short = None if roles.evaluates else shortage_alone(run, task, state, device)
+        short = None if roles.evaluates else catch_shortage(run, task, state, device)
         if all_min(roles.everyone, int(short is None)):
             return run
         smaller = _next_smaller(run, task)
@@ -76,7 +77,7 @@ def run_that_fits(run: RunSpec, task: Task, state: State, roles: RankRoles, repo
             roles.everyone.barrier()
             raise AssertionError("a rank that is short of memory ends all of them")
         reporter.line(
-            f"not enough memory for forwards of {format_images(run.plan.images_per_forward)}: "
+            f"not enough memory for forwards of {format_count(run.plan.images_per_forward, 'image')}: "
             f"{smaller.images_per_forward} at a time, in {smaller.forwards} forwards a step (the result is the same)"
         )
         # Written down so, a resumed run begins with this cut.
@@ -85,7 +86,7 @@ def run_that_fits(run: RunSpec, task: Task, state: State, roles: RankRoles, repo
         configure_splitting(state.model, smaller, roles.peers, trains=not roles.evaluates)
 
 
-def shortage_alone(run: RunSpec, task: Task, state: State, device: torch.device) -> ResourceError | None:
+def catch_shortage(run: RunSpec, task: Task, state: State, device: torch.device) -> ResourceError | None:
     """The error if this rank has too little memory for a step of the run's largest shape; None if it has enough.
 
     Nothing is exchanged; weights, statistics and gradients are as before. A step that the run captures is captured here, too: a

@@ -97,7 +97,7 @@ class StepSizes:
 
     def __init__(self, network: nn.Module) -> None:
         named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
-        self._parts = parts_of([name for name, _ in named])
+        self._parts = group_parameters([name for name, _ in named])
         self._weights: list[Tensor] = [weight for _, weight in named]
         self._kept: list[Tensor] = []
         self._norms: tuple[Tensor, ...] = ()  # of gradients, updates, weights: (P,) float32 each, on the device
@@ -141,7 +141,7 @@ class StepSizes:
         }
 
 
-def parts_of(names: Sequence[str]) -> dict[str, list[int]]:
+def group_parameters(names: Sequence[str]) -> dict[str, list[int]]:
     """Parameters by part of the network: the beginnings of their names, with as few levels as make three parts.
 
     names   dotted, in the network's order

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from paceline._utils.atomic_write import atomic_write
 from paceline._utils.errors import PacelineError
-from paceline._utils.journal import cannot_write
+from paceline._utils.journal import write_error
 from paceline.config.run import RunSpec
 from paceline.data.batch import Batch
 from paceline.distributed.comm.world import DistContext
@@ -26,7 +26,7 @@ from paceline.distributed.device.setup import autocast_for
 from paceline.models.task import InputRank, Task
 from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import load_checkpoint
-from paceline.training.factory import weights_file
+from paceline.training.factory import find_weights_file
 from paceline.training.state import load_model
 
 
@@ -54,16 +54,16 @@ def explain_non_finite(
         try:
             atomic_write(bundle, json.dumps(facts, indent=2))
         except OSError as error:
-            raise cannot_write(bundle, error) from error
+            raise write_error(bundle, error) from error
         written()
-        begins = where_it_begins(run, task, folder, rank_info, step)
+        begins = find_first_non_finite(run, task, folder, rank_info, step)
     return (
         f"the {what} of step {step + 1:,} is not finite; its {len(files)} images are named in {bundle.name}. {begins} "
         "Usual causes, in order: an lr for another batch, too short a warm-up, fp16 without a dynamic loss scale."
     )
 
 
-def where_it_begins(run: RunSpec, task: Task, folder: Path, rank_info: InputRank, step: int) -> str:
+def find_first_non_finite(run: RunSpec, task: Task, folder: Path, rank_info: InputRank, step: int) -> str:
     """A sentence that names the first module whose output is not finite in 0-based `step`. One rank calls it, alone."""
     try:
         model, weights = _weights_before(run, task, folder, rank_info.device, step)
@@ -75,7 +75,7 @@ def where_it_begins(run: RunSpec, task: Task, folder: Path, rank_info: InputRank
     return f"With {weights} all of that step is finite: the weights have diverged since."
 
 
-def first_non_finite(model: nn.Module, batch: Batch) -> str:
+def first_non_finite_name(model: nn.Module, batch: Batch) -> str:
     """Name of the first module whose output is not finite in a forward of `model`, "the loss" where only that is; "" for none."""
     results: list[str] = []
     named = [(name, module) for name, module in model.named_modules() if name]
@@ -115,7 +115,7 @@ def _weights_before(run: RunSpec, task: Task, folder: Path, device: torch.device
         load_model(model, load_checkpoint(folder / "checkpoints" / name).tensors["model"])
         return model, f"the weights of {name}"
     if run.controls.weights not in ("", "none"):
-        task.load_weights(model, weights_file(run.controls.weights))
+        task.load_weights(model, find_weights_file(run.controls.weights))
     return model, "the run's first weights"
 
 
@@ -127,6 +127,6 @@ def _first_module(run: RunSpec, task: Task, model: nn.Module, rank_info: InputRa
             _, batches = next(iter(loader))
             for batch in batches:
                 with autocast():
-                    if result := first_non_finite(model, batch):
+                    if result := first_non_finite_name(model, batch):
                         return result
     return ""

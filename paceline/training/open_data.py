@@ -13,7 +13,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import RunOptions
 from paceline.data.index.manifest import Kind, Manifest
 from paceline.data.index.splits import format_fold, format_half
-from paceline.training.request import check_recipe, data_folder
+from paceline.training.request import check_recipe, resolve_data_folder
 
 if TYPE_CHECKING:
     from paceline.distributed.comm.world import DistContext
@@ -30,8 +30,8 @@ def prepare_data(recipe: Recipe, controls: RunOptions, world: DistContext, repor
 
     workload = check_recipe(recipe)
     require_decoder(recipe.input.decoder)
-    root = data_folder(controls.data, workload) if controls.data else built_in(workload.kind, reporter)
-    return prepared_once(world, lambda: prepare_if_needed(root, kind=workload.kind, reporter=reporter))
+    root = resolve_data_folder(controls.data, workload) if controls.data else render_built_in(workload.kind, reporter)
+    return prepare_once(world, lambda: prepare_if_needed(root, kind=workload.kind, reporter=reporter))
 
 
 def open_task(
@@ -88,7 +88,7 @@ def open_task(
     return task
 
 
-def opened_again(task: Task, recipe: Recipe, controls: RunOptions) -> Task:
+def reopen_task(task: Task, recipe: Recipe, controls: RunOptions) -> Task:
     """The same images with a recipe that was chosen by looking at them. Raises RecipeError where it cannot be."""
     task.workload.network.check(recipe)
     limits = {"limit_train": controls.limit_train, "limit_val": controls.limit_val}
@@ -107,7 +107,7 @@ def _check_sampler(task: Task, reporter: Reporter) -> None:
     reporter.line(f"sampler {sampler}: {task.facts['draws']}")
 
 
-def prepared_once(world: DistContext, prepare: Callable[[], Path]) -> Manifest:
+def prepare_once(world: DistContext, prepare: Callable[[], Path]) -> Manifest:
     """The manifest in the folder that `prepare` returns; each node's first rank prepares, the others wait for it."""
     if world.local_rank == 0:
         prepare()
@@ -115,7 +115,7 @@ def prepared_once(world: DistContext, prepare: Callable[[], Path]) -> Manifest:
     return Manifest.load(prepare())
 
 
-def built_in(kind: Kind, reporter: Reporter) -> Path:
+def render_built_in(kind: Kind, reporter: Reporter) -> Path:
     """The folder of the built-in shapes, rendered into the cache on first use."""
     from paceline.data.shapes.render import shapes_folder
 

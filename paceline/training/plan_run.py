@@ -31,7 +31,7 @@ from paceline.models.memory_estimate import MemoryEstimate, max_images_per_forwa
 from paceline.models.task import InputRank, Task
 from paceline.training.factory import build_model, build_state
 from paceline.training.memory_probe import Throughput, measure_pace
-from paceline.training.previous_run import SavedRun, fitted_to
+from paceline.training.previous_run import SavedRun, restore_fitted_schedule
 from paceline.training.request import Request
 from paceline.training.small_data import check_image_count, report_length
 from paceline.training.step_variants import choose_forms, choose_kernels
@@ -144,7 +144,7 @@ def fit(
 
     measure   called on every rank where the number of steps is not known yet; None on a rank that only evaluates
     """
-    requested, controls, plan = fitted_to(run.controls), run.controls, run.plan
+    requested, controls, plan = restore_fitted_schedule(run.controls), run.controls, run.plan
     facts: dict[str, Any] = {"asked": requested, "steps": min(controls.steps, plan.total_steps)}
     if saved.facts is not None:
         facts = dict(saved.facts.fitted)

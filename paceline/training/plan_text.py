@@ -60,7 +60,7 @@ def describe(
                   *_batch_norms(recipe, plan, memory), *_losses(plan)]),
         ("system", [system_name, f"{system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each",
                     system.precision, *_switches(system)]),
-        *(("", [fact]) for fact in (*torch_of(system), *_published(name, recipe.task, system_name, system))),
+        *(("", [fact]) for fact in (*format_torch(system), *_published(name, recipe.task, system_name, system))),
         ("memory", [f"about {memory.total(plan.images_per_forward) / GIB:.2f} GiB a rank",
                     f"{memory.fixed / GIB:.2f} GiB for {memory.parameters / 1e6:.2f} M parameters + {plan.images_per_forward} images "
                     f"x {memory.per_image / 2**20:.1f} MiB"]),
@@ -71,10 +71,10 @@ def report_plan(run: RunSpec, memory: MemoryEstimate, feeding: InputRate | None,
     """Print the plan of a run, and how fast its input is; feeding: None where that is not known."""
     reporter.rows(describe(run.name, run.recipe, run.system_name, run.system, run.plan, memory))
     if run.plan.eval_ranks:
-        reporter.line(in_roles(run.plan))
+        reporter.line(format_roles(run.plan))
     if feeding is None:
         return
-    reporter.line(f"input: {feeding.in_words()}")
+    reporter.line(f"input: {feeding.format_line()}")
     if feeding.short and run.recipe.input.decoder != "nvjpeg":
         reporter.warning(f"note: the accelerator will wait for images. {feeding.remedy(run.recipe)}")
 
@@ -115,7 +115,7 @@ def _weights(recipe: Recipe, named: str) -> list[Row]:
     return [("weights", [f"none are named; train wants --weights {fit}{about}{other}"])]
 
 
-def torch_of(system: System) -> list[str]:
+def format_torch(system: System) -> list[str]:
     """The line about an accelerator that today's torch has no code for."""
     pin = find_torch_pin(system.chip)
     return [f"torch {pin.torch} ({pin.constraints}): {pin.why}"] if pin else []
@@ -167,7 +167,7 @@ def _switches(system: System) -> list[str]:
     return on + ["kernels triton"] * (system.kernels == "triton")
 
 
-def in_roles(plan: BatchPlan) -> str:
+def format_roles(plan: BatchPlan) -> str:
     """How many ranks train and how many only evaluate, in words."""
     evaluate = "1 rank only evaluates" if plan.eval_ranks == 1 else f"{plan.eval_ranks:,} ranks only evaluate"
     return f"{plan.world:,} rank{'s train' if plan.world > 1 else ' trains'}, {evaluate}"

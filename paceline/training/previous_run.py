@@ -26,7 +26,7 @@ from paceline.config.run_length import count_recipe_steps
 from paceline.config.system import FORMS, MAX_THREADS, System
 from paceline.models.metrics import format_targets, meets_targets
 from paceline.training.auto_config import restore_choices
-from paceline.training.logging.events import metrics_of, read_events
+from paceline.training.logging.events import get_metrics, read_events
 
 # Statuses of a run that did what it was asked: only more work is a reason to resume it.
 ENDED = ("success", "ran_out", "stopped_early")
@@ -40,13 +40,13 @@ class FinishedError(PacelineError):
         self.folder = folder
 
 
-def stand_of(
-    path: Path, name: str, recipe: Recipe, controls: RunOptions, given: Collection[str], *, repeats: bool
+def load_previous_run(
+    path: Path, name: str, recipe: Recipe, controls: RunOptions, explicit: Collection[str], *, repeats: bool
 ) -> tuple[RunRecord, str]:
     """-> (run.json of the run in `path`, the status with which it ended; empty where it did not end).
 
     name    the recipe's name
-    given   dotted names of the recipe's fields set by hand
+    explicit  dotted names of the recipe's fields set by hand
     repeats whether recipe and controls come from a run.json
     Raises FinishedError, with the ways to resume, where the command asks for no more than the run has; CheckpointError for a
     run of another task, fitted to another length, or where one is on data and the other synthetic; PacelineError where the folder
@@ -55,29 +55,29 @@ def stand_of(
     saved = read_run(path)
     task = str(saved.recipe.get("task"))
     if not is_same_workload(task, recipe.task):
-        raise CheckpointError(f"{is_another(path, saved, name)} {how_to_go_on(path, task)}")
+        raise CheckpointError(f"{is_another(path, saved, name)} {how_to_extend(path, task)}")
     if controls.synthetic != bool(saved.controls.get("synthetic")):
         on = "data" if controls.synthetic else "synthetic batches"
         raise CheckpointError(f"{path} was trained on {on}; choose another --out.")
     events = read_events(path / "events.jsonl")
     ends = [event for event in events if event["event"] == "end"]
     ended = ends[-1]["status"] if ends and ends[-1]["status"] in ENDED else ""
-    requested, had = fitted_to(controls), saved.fitted.get("asked", "")
+    requested, had = restore_fitted_schedule(controls), saved.fitted.get("asked", "")
     if requested != had and (requested or not repeats):
         to = [f"fitted to {length}" if length else "not fitted" for length in (had, requested)]
         raise CheckpointError(
             f"{path}: the schedule of this run is {to[0]}, this command's is {to[1]}. "
-            f"{how_to_go_on(path, task)}{_longer(saved, ended) if ended else ''}"
+            f"{how_to_extend(path, task)}{_longer(saved, ended) if ended else ''}"
         )
     if not ended:
         return saved, ""
     if controls.auto:
-        own = restore_choices(saved, recipe, controls, given, path)
+        own = restore_choices(saved, recipe, controls, explicit, path)
         recipe, controls = own.recipe, own.controls
     end = ends[-1]
     scored = [event for event in events if event["event"] == "eval" and event["step"] == end["step"]]
     try:
-        ways = _ways(end, metrics_of(scored[-1]) if scored else {}, saved, recipe, controls, given)
+        ways = _ways(end, get_metrics(scored[-1]) if scored else {}, saved, recipe, controls, explicit)
     except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
         raise PacelineError(
             f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --out."
@@ -91,7 +91,7 @@ def stand_of(
     return saved, end["status"]
 
 
-def fitted_to(controls: RunOptions) -> str:
+def restore_fitted_schedule(controls: RunOptions) -> str:
     """The flags that --fit-schedule fits a schedule to; empty without it."""
     if not controls.fit_schedule:
         return ""
@@ -103,7 +103,7 @@ def is_another(path: Path, saved: RunRecord, name: str) -> str:
     return f"{path} is a {saved.recipe.get('task')} run (recipe {saved.name}), not {name}."
 
 
-def how_to_go_on(path: Path, task: str) -> str:
+def how_to_extend(path: Path, task: str) -> str:
     """The message with the command that resumes the run in `path`; task: its recipe's."""
     return f"To go on with it:\n  {resume_command(path, task)}"
 
@@ -122,12 +122,12 @@ def _ways(
     saved: RunRecord,
     recipe: Recipe,
     controls: RunOptions,
-    given: Collection[str],
+    explicit: Collection[str],
 ) -> list[str]:
     """Changes to the command that would resume the run, in words; [] where it resumes as it is."""
     ways = []
     # Without the flag the run's own counts: the recipe's may have been left out for data that it was not set for.
-    targets = recipe.quality.targets if "quality.targets" in given else saved.recipe["quality"]["targets"]
+    targets = recipe.quality.targets if "quality.targets" in explicit else saved.recipe["quality"]["targets"]
     if meets_targets(targets, metrics):
         ways.append(f"another --quality.targets than {format_targets(targets)} (or the flag alone: none)")
     length = count_recipe_steps(asdict(recipe), saved.plan)
@@ -167,12 +167,12 @@ class SavedRun:
     path: Path
     facts: RunRecord | None
 
-    def system(self, wanted: System, *, given: Collection[str], world: int) -> System:
+    def system(self, wanted: System, *, explicit: Collection[str], world: int) -> System:
         """Return the system to run on: a resumed run keeps its own if the number of ranks is the same, so its bits stay the same.
 
         With another number of ranks, or if a flag sets the system, it keeps its precision unless a flag sets that too.
 
-        given   fields that flags set. If they set the system, the number of images per forward that fitted into as much memory
+        explicit  fields that flags set. If they set the system, the number of images per forward that fitted into as much memory
                 is kept (memory_probe.py)
         """
         if self.facts is None:
@@ -180,26 +180,26 @@ class SavedRun:
         saved = saved_system(self.facts, self.path)
         if saved.accelerator != wanted.accelerator:  # it moved to another kind of machine
             return wanted
-        if "system.precision" not in given:
-            scale = wanted.loss_scale if "system.loss_scale" in given else saved.loss_scale
+        if "system.precision" not in explicit:
+            scale = wanted.loss_scale if "system.loss_scale" in explicit else saved.loss_scale
             wanted = replace(wanted, precision=saved.precision, loss_scale=scale)
         kept = {name: getattr(saved, name) for name in FORMS if getattr(wanted, name) == "auto"}
         wanted = replace(wanted, **kept)
         if self.facts.world != world:
             return wanted
-        if "system" not in given:
+        if "system" not in explicit:
             return saved
-        if "system.images_per_forward" in given or saved.memory_gib != wanted.memory_gib:
+        if "system.images_per_forward" in explicit or saved.memory_gib != wanted.memory_gib:
             return wanted
         return replace(wanted, images_per_forward=saved.images_per_forward)
 
-    def with_threads(self, system: System, *, given: bool, world: int) -> System:
+    def with_threads(self, system: System, *, explicit: bool, world: int) -> System:
         """`system` with a resumed run's number of compute threads, which decides the bits of its sums.
 
-        given   whether this command names a number
+        explicit  whether this command names a number
         An automatic number stays automatic with another number of ranks, or on another kind of machine.
         """
-        if self.facts is None or given or system.intra_op_threads or self.facts.world != world:
+        if self.facts is None or explicit or system.intra_op_threads or self.facts.world != world:
             return system
         if saved_system(self.facts, self.path).accelerator != system.accelerator:
             return system

@@ -39,12 +39,12 @@ FREE_DATA = ("root", "manifest")
 GIVEN = ("system", "system.intra_op_threads", "data", "epochs", "images_seen")
 
 
-def request_facts(
-    verb: str, recipe: Recipe, system: System, controls: RunOptions, *, given: Iterable[str] = (), **more: Any
+def request_fingerprint(
+    verb: str, recipe: Recipe, system: System, controls: RunOptions, *, explicit: Iterable[str] = (), **more: Any
 ) -> dict[str, Any]:
     """Facts of a rank before it has met the others: its code, and its request.
 
-    given  dotted names of the flags set by hand
+    explicit  dotted names of the flags set by hand
     more   further facts of the verb, by name
     """
     return {
@@ -56,11 +56,11 @@ def request_facts(
         **_as_flags(_without(asdict(controls), FREE_CONTROLS)),
         **more,
         "--stage": "given" if controls.stage else "not given",
-        "flags given": sorted(name for name in given if name in GIVEN or name.partition(".")[0] == "quality"),
+        "flags given": sorted(name for name in explicit if name in GIVEN or name.partition(".")[0] == "quality"),
     }
 
 
-def data_facts(task: Task) -> dict[str, Any]:
+def data_fingerprint(task: Task) -> dict[str, Any]:
     """Facts of a rank once its data is open."""
     counts = {"train_images": task.data.train_images, "val_images": task.data.val_images}
     return _as_flags({**counts, **_without(task.facts, FREE_DATA), "classes": list(task.data.classes)}, "data.")
@@ -82,15 +82,15 @@ def run_facts(run: RunSpec, checkpoint: str, weights: Path | None) -> dict[str, 
     }
 
 
-def weight_facts(tensors: Mapping[str, Tensor], source: str) -> dict[str, Any]:
+def weight_fingerprint(tensors: Mapping[str, Tensor], source: str) -> dict[str, Any]:
     """A digest of every tensor, once the weights are loaded; source: of the weights, in words that are alike on all ranks."""
     return {f"SHA-256 of {name} from {source}": tensor_digest(tensor) for name, tensor in tensors.items()}
 
 
-def checkpoint_facts(snapshot: Snapshot, name: str) -> dict[str, Any]:
+def checkpoint_fingerprint(snapshot: Snapshot, name: str) -> dict[str, Any]:
     """Digests of the checkpoint that the run resumes from: all tensors, every rank's own statistics among them, and its facts."""
     tensors = {f"{group}.{key}": one for group, ones in snapshot.tensors.items() for key, one in ones.items()}
-    return {**weight_facts(tensors, name), f"SHA-256 of the facts in {name}": hash_facts(snapshot.facts)}
+    return {**weight_fingerprint(tensors, name), f"SHA-256 of the facts in {name}": hash_facts(snapshot.facts)}
 
 
 def tensor_digest(tensor: Tensor) -> str:

@@ -21,7 +21,7 @@ from paceline.training.logging.console import Console
 from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import ResumeEvent, read_events
 from paceline.training.logging.monitors import ContentionMonitor, GradNormMonitor, LogInterval, StragglerMonitor, TrainTimer
-from paceline.training.logging.trackers import makers
+from paceline.training.logging.trackers import tracker_makers
 from paceline.training.resume import ResumePoint
 from paceline.training.run_dir.folder import RunFolder
 from paceline.training.state import State
@@ -44,7 +44,7 @@ def open_recorder(
         folder.path if folder.is_main else None,
         log_facts(run, workload, names, device),
         console,
-        sinks=makers(run.controls) if folder.is_main else (),
+        sinks=tracker_makers(run.controls) if folder.is_main else (),
         json=run.controls.json,
         resumed_at=state.step if resumed else None,
         evaluated=not start.pending(run.plan.stop_after),

@@ -22,8 +22,8 @@ from paceline.data.containers.label_exports import prepare_first
 from paceline.distributed.comm.launcher import Launch
 from paceline.models.registry import get_workload
 from paceline.models.weights.download import pretrained_for
-from paceline.training.logging.trackers import makers
-from paceline.training.previous_run import stand_of
+from paceline.training.logging.trackers import tracker_makers
+from paceline.training.previous_run import load_previous_run
 from paceline.training.small_data import check_auto
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def validate(request: Request, launch: Launch) -> None:
 
 def _check_sinks(request: Request, launch: Launch) -> None:
     if launch.rank == 0:  # the others record nothing
-        makers(request.controls, request.given)
+        tracker_makers(request.controls, request.given)
 
 
 def _check_auto(request: Request, launch: Launch) -> None:
@@ -65,7 +65,7 @@ def _check_auto(request: Request, launch: Launch) -> None:
 
 def _check_target(request: Request, launch: Launch) -> None:
     """A target that other data may still take away is checked once the data are open (resolve.py)."""
-    if keeps_target(request.controls, request.given, repeats=request.repeats):
+    if keeps_default_target(request.controls, request.given, repeats=request.repeats):
         check_metrics(request.recipe)
 
 
@@ -73,13 +73,13 @@ def check_not_finished(request: Request, launch: Launch) -> None:
     """A finished run of which no more is asked; with several ranks, and where its report is missing, the run itself answers."""
     path = Path(request.controls.out).expanduser().absolute()
     if launch.world == 1 and request.controls.out and all((path / name).exists() for name in ("run.json", "report.html")):
-        stand_of(path, request.name, request.recipe, request.controls, request.given, repeats=request.repeats)
+        load_previous_run(path, request.name, request.recipe, request.controls, request.given, repeats=request.repeats)
 
 
 def _check_data_folder(request: Request, launch: Launch) -> None:
     """With several ranks the run itself looks for it, so that all of them learn what one lacks."""
     if launch.world == 1 and request.controls.data:
-        data_folder(request.controls.data, get_workload(request.recipe.task))
+        resolve_data_folder(request.controls.data, get_workload(request.recipe.task))
 
 
 CHECKS: tuple[Callable[[Request, Launch], object], ...] = (
@@ -106,16 +106,16 @@ def check_request(recipe: Recipe, data: str, *, scored: bool = False) -> None:
     """
     workload = check_recipe(recipe)
     if data:
-        data_folder(data, workload, scored=scored)
+        resolve_data_folder(data, workload, scored=scored)
 
 
 def check_recipe(recipe: Recipe) -> WorkloadSpec:
     """The recipe's workload. Raises RecipeError for an invalid recipe, or one written for another workload."""
     workload = get_workload(recipe.task)
-    for part, given, wanted in (("model", recipe.model, workload.model), ("input", recipe.input, workload.input)):
-        if not isinstance(given, type(wanted)):
+    for part, explicit, wanted in (("model", recipe.model, workload.model), ("input", recipe.input, workload.input)):
+        if not isinstance(explicit, type(wanted)):
             raise RecipeError(
-                f"--task {recipe.task}: its {part} is a {type(wanted).__name__}, this recipe's a {type(given).__name__}. "
+                f"--task {recipe.task}: its {part} is a {type(wanted).__name__}, this recipe's a {type(explicit).__name__}. "
                 "Choose a recipe of that workload: paceline list recipes"
             )
     workload.network.check(recipe)
@@ -124,7 +124,7 @@ def check_recipe(recipe: Recipe) -> WorkloadSpec:
     return workload
 
 
-def data_folder(data: str, workload: WorkloadSpec, *, scored: bool = False) -> Path:
+def resolve_data_folder(data: str, workload: WorkloadSpec, *, scored: bool = False) -> Path:
     """The folder that --data names. Raises PacelineError, naming what the workload's data folder holds, where it is not there."""
     root = Path(data).expanduser()
     if not root.is_dir():
@@ -154,9 +154,9 @@ def check_metrics(recipe: Recipe) -> None:
             raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(metrics)}.")
 
 
-def keeps_target(controls: RunOptions, given: Collection[str], *, repeats: bool) -> bool:
+def keeps_default_target(controls: RunOptions, explicit: Collection[str], *, repeats: bool) -> bool:
     """Whether the target holds on any data: it was set by hand, or by the run that is repeated on its data."""
-    return not controls.synthetic and ("quality.targets" in given or (repeats and "data" not in given))
+    return not controls.synthetic and ("quality.targets" in explicit or (repeats and "data" not in explicit))
 
 
 def check_profile(requested: str, system: System) -> None:

@@ -21,12 +21,12 @@ from paceline.models.metrics import format_targets
 from paceline.models.registry import get_workload
 from paceline.models.task import InputRank, Task
 from paceline.training.auto_config import apply_auto, command_without, restore_choices
-from paceline.training.input_rate import InputRate, chosen_decoder, decoded_by, feeding_of, settle_decoder
-from paceline.training.input_stats import settle_pixels
-from paceline.training.open_data import opened_again
+from paceline.training.input_rate import InputRate, choose_decoder, describe_decoder, measure_input_rate, resolve_decoder
+from paceline.training.input_stats import resolve_pixel_stats
+from paceline.training.open_data import reopen_task
 from paceline.training.previous_run import SavedRun
-from paceline.training.rank_consistency import data_facts
-from paceline.training.request import Request, check_metrics, check_profile, keeps_target, refuse_inexact
+from paceline.training.rank_consistency import data_fingerprint
+from paceline.training.request import Request, check_metrics, check_profile, keeps_default_target, refuse_inexact
 
 
 def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: Reporter) -> Request:
@@ -34,16 +34,16 @@ def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: 
 
     Raises PacelineError where the resumed run and the command do not go together.
     """
-    recipe, controls, given = request.recipe, request.controls, request.given
-    system = saved.system(request.system, given=given, world=trainers)
+    recipe, controls, explicit = request.recipe, request.controls, request.given
+    system = saved.system(request.system, explicit=explicit, world=trainers)
     controls = replace(controls, mlperf=saved.submission(controls.mlperf, reporter))
     if not request.repeats:
-        recipe = settle_pixels(recipe, controls.weights, given, reporter, saved=saved.facts)
-    recipe = settle_decoder(recipe, system, controls.exact or controls.synthetic, saved.facts)
+        recipe = resolve_pixel_stats(recipe, controls.weights, explicit, reporter, saved=saved.facts)
+    recipe = resolve_decoder(recipe, system, controls.exact or controls.synthetic, saved.facts)
     if controls.auto and saved.facts is not None:
-        own = restore_choices(saved.facts, recipe, controls, given, saved.path)
+        own = restore_choices(saved.facts, recipe, controls, explicit, saved.path)
         recipe, controls = own.recipe, own.controls
-    system = settle_system(recipe, system, controls.exact, reporter)
+    system = resolve_system(recipe, system, controls.exact, reporter)
     check_profile(controls.profile, system)
     return replace(request, recipe=recipe, system=system, controls=controls)
 
@@ -64,21 +64,21 @@ def resolve_with_data(
         if request.command:
             reporter.line(f"the same without --auto:  {command_without(request.command, result.facts)}")
         controls, auto = result.controls, result.facts
-        task = opened_again(task, result.recipe, controls)
-    feeding = feeding_of(task, rank_info, roles.trainers)
+        task = reopen_task(task, result.recipe, controls)
+    feeding = measure_input_rate(task, rank_info, roles.trainers)
     if getattr(task.recipe.input, "decoder", "") == "auto":
-        decoder = broadcast_from_main(roles.everyone, chosen_decoder(task.recipe, rank_info, feeding), "decoder")
-        task = opened_again(task, decoded_by(task.recipe, decoder), controls)
+        decoder = broadcast_from_main(roles.everyone, choose_decoder(task.recipe, rank_info, feeding), "decoder")
+        task = reopen_task(task, describe_decoder(task.recipe, decoder), controls)
         reporter.line(f"--input.decoder auto: {decoder}")
-    recipe = settle_target(task.recipe, controls, request.given, task, reporter, repeats=request.repeats)
+    recipe = resolve_targets(task.recipe, controls, request.given, task, reporter, repeats=request.repeats)
     check_metrics(recipe)
-    roles.everyone.agree(data_facts(task), "data")
+    roles.everyone.agree(data_fingerprint(task), "data")
     if part_of := task.facts.get("part_of"):
         reporter.line(f"the data are a part of {part_of}")
     return replace(request, recipe=recipe, controls=controls), task, auto, feeding
 
 
-def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporter) -> System:
+def resolve_system(recipe: Recipe, system: System, exact: bool, reporter: Reporter) -> System:
     """The system as the recipe's workload can use it: without compilation, and with a line, where the workload cannot be compiled.
 
     Raises RecipeError for --exact on an accelerator where a kernel of the workload has no deterministic form, and with compressed
@@ -99,19 +99,19 @@ def settle_system(recipe: Recipe, system: System, exact: bool, reporter: Reporte
     return replace(system, compile="off")
 
 
-def undecided(request: Request) -> tuple[str, ...]:
+def unresolved_flags(request: Request) -> tuple[str, ...]:
     """Dotted names of the recipe's fields whose values follow only from the open data."""
-    kept = keeps_target(request.controls, request.given, repeats=request.repeats)
+    kept = keeps_default_target(request.controls, request.given, repeats=request.repeats)
     return (*(() if kept else ("quality.targets",)), *(FITTED if request.controls.fit_schedule else ()))
 
 
-def settle_target(
-    recipe: Recipe, controls: RunOptions, given: Collection[str], task: Task, reporter: Reporter, *, repeats: bool
+def resolve_targets(
+    recipe: Recipe, controls: RunOptions, explicit: Collection[str], task: Task, reporter: Reporter, *, repeats: bool
 ) -> Recipe:
     """The recipe without its target, and with a warning, on other data than the target was set for."""
     if controls.synthetic:  # open_task has reported that
         return replace(recipe, quality=replace(recipe.quality, targets=()))
-    if not recipe.quality.targets or task.data.is_target_data or keeps_target(controls, given, repeats=repeats):
+    if not recipe.quality.targets or task.data.is_target_data or keeps_default_target(controls, explicit, repeats=repeats):
         return recipe
     reporter.warning(
         f"the target {format_targets(recipe.quality.targets)} {'was' if len(recipe.quality.targets) == 1 else 'were'} set for "

@@ -33,7 +33,7 @@ from paceline.training.checkpoint.read import find_newest_valid, load_checkpoint
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.eval_history import EvalHistory
 from paceline.training.logging.events import read_events
-from paceline.training.previous_run import SavedRun, how_to_go_on, is_another
+from paceline.training.previous_run import SavedRun, how_to_extend, is_another
 from paceline.training.request import Request
 from paceline.training.state import check_snapshot, is_evaluation_due
 
@@ -82,17 +82,17 @@ def find_start(
     return ResumePoint(EvalHistory(**standing), seconds, snapshot, folder.name)
 
 
-def check_start(was: SavedRun, start: ResumePoint, run: RunSpec, given: Collection[str]) -> None:
+def check_start(was: SavedRun, start: ResumePoint, run: RunSpec, explicit: Collection[str]) -> None:
     """Check a resumed run against the open data, and the recipe that they decide.
 
-    given   dotted names of the recipe's fields set by hand
+    explicit  dotted names of the recipe's fields set by hand
     Raises CheckpointError when the checkpoint belongs to another recipe or to other data, or its evaluations scored other images.
     """
     if start.snapshot is None or was.facts is None:
         return
-    facts, wanted = start.snapshot.facts, fingerprint(run)
+    facts, wanted = start.snapshot.facts, run_fingerprint(run)
     data = run.provenance["data"]
-    _check_recipe(was, facts, run.name, run.recipe, given)
+    _check_recipe(was, facts, run.name, run.recipe, explicit)
     if any(facts[name] != wanted[name] for name in ("data_hash", "train_images")):
         raise CheckpointError(
             f"{was.path} was begun on other training images ({facts['train_images']:,} there{_fold(was.facts.data)}, "
@@ -150,17 +150,17 @@ def _check_recipe(
     facts: Mapping[str, Any],
     name: str,
     recipe: Recipe,
-    given: Collection[str],
+    explicit: Collection[str],
     undecided: Collection[str] = (),
 ) -> None:
     """Compare a recipe with that of a checkpoint of these facts."""
     workload = get_workload(recipe.task)
     template = Recipe(task="", model=workload.model, input=workload.input)
     saved, now = with_defaults(facts["recipe"], template), asdict(recipe)
-    may_differ = [field for field in given if field.startswith("quality.")] + [*undecided, NO_FLAG]
+    may_differ = [field for field in explicit if field.startswith("quality.")] + [*undecided, NO_FLAG]
     if is_same_workload(str(saved["task"]), recipe.task):
         may_differ.append("task")
-    if set(LENGTH) & set(given) - set(undecided):
+    if set(LENGTH) & set(explicit) - set(undecided):
         # By the run's own number of images: the command's data have as many, or are refused.
         per_epoch = steps_in_epoch(facts["train_images"], recipe.global_batch, recipe.epoch_steps)
         counts = {"steps_per_epoch": per_epoch, "global_batch": recipe.global_batch}
@@ -176,11 +176,11 @@ def _check_recipe(
         now,
         ignore=tuple(may_differ),
         summary="" if was.facts is None or was.facts.name == name else is_another(was.path, was.facts, name),
-        go_on=how_to_go_on(was.path, str(saved["task"])),
+        go_on=how_to_extend(was.path, str(saved["task"])),
     )
 
 
-def fingerprint(run: RunSpec) -> dict[str, Any]:
+def run_fingerprint(run: RunSpec) -> dict[str, Any]:
     """A checkpoint's facts about its run: recipe and data decide whether another run may resume from it."""
     data = run.provenance["data"]
     facts = {"recipe": asdict(run.recipe), "data_hash": data["hash"], "train_images": data["train_images"]}

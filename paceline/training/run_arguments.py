@@ -68,7 +68,7 @@ def format_workload_command(verb: str, path: Path) -> Callable[[str], str]:
     return lambda name: format_command(verb, path, "--workload", name)
 
 
-def saved_count(facts: RunRecord, name: str) -> int:
+def read_saved_count(facts: RunRecord, name: str) -> int:
     """A number of images in a run.json's plan. Raises RecipeError for what is not a whole number above 0."""
     number = facts.plan.get(name)
     if type(number) is not int or not 1 <= number <= MAX_IMAGES:
@@ -94,15 +94,15 @@ def is_weights_argument(path: Path, recipe: str = "") -> bool:
 def resolve_weights(path: Path, reporter: Reporter) -> Path:
     """The file to read; published weights are downloaded into the cache.
 
-    Raises CheckpointError as `weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
+    Raises CheckpointError as `find_weights_file`, and for weights that synthetic batches trained; DataError where a download fails.
     """
     from paceline.models.weights.download import download_to_cache
-    from paceline.training.factory import refuse_synthetic_weights, weights_file
+    from paceline.training.factory import find_weights_file, refuse_synthetic_weights
 
     name = str(path)
     if is_published(name):
         return download_to_cache(name, reporter)
-    file = weights_file(name)
+    file = find_weights_file(name)
     refuse_synthetic_weights(file, name)
     return file
 
@@ -140,14 +140,14 @@ def _changes(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]:
         else:
             raise RecipeError(f"{word} is not a flag.")
     result: dict[str, Any] = {}
-    for name, given in texts.items():
+    for name, explicit in texts.items():
         above, dot, last = name.rpartition(".")
-        if not given and last.startswith("no_"):
+        if not explicit and last.startswith("no_"):
             result[f"{above}{dot}{last[3:]}"] = False
         elif isinstance(fields.get(name), tuple):
-            result[name] = tuple(map(_value, given))
+            result[name] = tuple(map(_value, explicit))
         else:
-            result[name] = _value(" ".join(given)) if given else True
+            result[name] = _value(" ".join(explicit)) if explicit else True
     return result
 
 

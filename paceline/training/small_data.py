@@ -27,7 +27,7 @@ FOR_OWN = ("-custom", "-cpu", "-tiny")
 
 
 def check_image_count(
-    name: str, recipe: Recipe, plan: BatchPlan, controls: RunOptions, given: Collection[str], accelerator: str
+    name: str, recipe: Recipe, plan: BatchPlan, controls: RunOptions, explicit: Collection[str], accelerator: str
 ) -> None:
     """Refuse a recipe of the menu that was made for far more photos than these, unless what decides it was set by hand.
 
@@ -40,10 +40,10 @@ def check_image_count(
     if controls.synthetic or controls.limit_train or get_design_size(recipe) == plan.train_images:
         return
     photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
-    length = {"epochs", "images_seen", "global_batch"}.intersection(given) or controls.steps or controls.fit_schedule
+    length = {"epochs", "images_seen", "global_batch"}.intersection(explicit) or controls.steps or controls.fit_schedule
     times = get_design_size(recipe) / photos
     # tiny: for trying out, on any photos
-    if batch > photos and "global_batch" not in given and not name.endswith("-tiny"):
+    if batch > photos and "global_batch" not in explicit and not name.endswith("-tiny"):
         reason = f"a batch of {batch:,} is more than the {photos:,} training photos"
     elif steps < MIN_STEPS and not length:
         reason = (
@@ -88,12 +88,12 @@ MANY_EVALUATIONS = 25
 
 
 def report_length(
-    name: str, recipe: Recipe, plan: BatchPlan, given: Collection[str], cpu: bool, reporter: Reporter
+    name: str, recipe: Recipe, plan: BatchPlan, explicit: Collection[str], cpu: bool, reporter: Reporter
 ) -> None:
     """A line where a recipe for one's own photos is short, long, or often evaluated on these, and its length is not set by hand."""
     if not name.endswith("-custom") and not name.endswith("-custom-cpu"):
         return
-    if {"epochs", "images_seen"} & set(given):
+    if {"epochs", "images_seen"} & set(explicit):
         return
     least, most = step_range(get_workload(recipe.task).kind == "boxes", cpu)
     steps, number = plan.total_steps, count_evaluations(recipe, plan.train_images)
@@ -102,7 +102,7 @@ def report_length(
         said += f"and fewer than {least:,} are little"
     elif steps > most:
         said += f"and more than {most:,} are seldom needed"
-    elif number > MANY_EVALUATIONS and "eval_every" not in given:
+    elif number > MANY_EVALUATIONS and "eval_every" not in explicit:
         said += f"with {number:,} evaluations between them"
     else:
         return

@@ -91,7 +91,7 @@ def choose_forms(
             f"contiguous, with {layout.instructions} in {layout.precision}: {layout.measured}"
         )
     elif measured and (system.accelerator, system.precision) == ("cuda", "bf16") and torch.version.hip is None:
-        more = {"varied": varied, "seconds": seconds, "builds": can_build(), "cores": count_cpus()}
+        more = {"varied": varied, "seconds": seconds, "builds": can_build_kernels(), "cores": count_cpus()}
         row = find_fastest(recipe.task, requested, plan, compiles=not workload.network.no_compile, **more)
         if row is not None:
             chosen |= {name: getattr(row, name) for name in chosen if name != "channels_last"}
@@ -108,7 +108,7 @@ def find_layout(task: str, system: System) -> StepSeconds | None:
     return next((row for row in LAYOUTS if (row.task, row.instructions, row.precision) == wanted), None)
 
 
-def can_build() -> bool:
+def can_build_kernels() -> bool:
     """Whether this machine can build the kernels of Triton and of torch.compile: both call a C compiler and need Python's headers."""
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"

@@ -19,7 +19,7 @@ from paceline.config.run_length import Cadence
 from paceline.data.loader.gpu_decode import choose_gpu_decoder
 from paceline.data.workers.template import start_early
 from paceline.distributed.comm.environment import apply_environment
-from paceline.distributed.comm.failure import is_secondary_failure
+from paceline.distributed.comm.failure import is_secondary
 from paceline.distributed.comm.launcher import Launch, read_launch
 from paceline.distributed.comm.roles import RankRoles, assign_roles
 from paceline.distributed.comm.world import open_distributed
@@ -36,19 +36,19 @@ from paceline.training.data_cache import open_memory_cache, open_staged_copy
 from paceline.training.eval_history import TrainResult
 from paceline.training.factory import build_model, build_state, choose_weights, load_first_weights
 from paceline.training.logging.console import Console, open_console
-from paceline.training.logging.stdout_guard import lasting_output
-from paceline.training.loop import loop, serve
-from paceline.training.memory_probe import run_that_fits, worth_trying
+from paceline.training.logging.stdout_guard import keep_output_open
+from paceline.training.loop import loop, serve_evaluations
+from paceline.training.memory_probe import can_probe_memory, run_that_fits
 from paceline.training.open_data import open_task, prepare_data
 from paceline.training.plan_run import plan_run, report_short_average, with_forms, with_length, with_provenance
 from paceline.training.plan_text import report_plan
 from paceline.training.previous_run import SavedRun
-from paceline.training.rank_consistency import request_facts, run_facts
+from paceline.training.rank_consistency import request_fingerprint, run_facts
 from paceline.training.recording import open_monitors, open_recorder
 from paceline.training.request import Request
-from paceline.training.resolve import resolve_request, resolve_with_data, undecided
+from paceline.training.resolve import resolve_request, resolve_with_data, unresolved_flags
 from paceline.training.resume import ResumePoint, check_start, find_start
-from paceline.training.run_dir.folder import nearest_folder, open_run_folder
+from paceline.training.run_dir.folder import find_nearest_folder, open_run_folder
 from paceline.training.state import State
 from paceline.training.step_variants import choose_kernels
 
@@ -66,7 +66,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
     """
     began, launch = time.monotonic(), read_launch(os.environ)
     with ExitStack() as held:
-        output = held.enter_context(lasting_output())
+        output = held.enter_context(keep_output_open())
         console = held.enter_context(console or open_console(request.controls, launch.rank))
         roles = held.enter_context(join_ranks(request, launch, console))
         # Only rank 0 prints. Another rank that prepares the data of its node writes their check page too.
@@ -76,7 +76,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         saved = folder.saved
         request = resolve_request(request, saved, roles.trainers, reporter)
         rank_info, threads, placement = held.enter_context(set_up_device(request, saved, roles, reporter))
-        start = find_start(saved, request, world, reporter, undecided=undecided(request))
+        start = find_start(saved, request, world, reporter, undecided=unresolved_flags(request))
         request, weights = choose_weights(request, saved, start, world, reporter)
 
         reporter.doing("opening the data")
@@ -93,7 +93,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         run, fitted = with_length(run, task, rank_info, roles, memory, saved, reporter, began)
         facts = {**placement, "fitted": fitted, "forms": forms, "feeding": feeding and asdict(feeding), "auto": auto}
         run = with_provenance(run, request.command, launch.kind, threads, task, memory, facts)
-        console.input_rate = feeding.in_words() if feeding is not None else ""
+        console.input_rate = feeding.format_line() if feeding is not None else ""
         report_plan(run, memory, feeding, reporter)
 
         reporter.doing("building the model")
@@ -101,7 +101,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         world.agree(run_facts(run, start.checkpoint, weights), "run")
         state = build_state_from(run, task, roles, start, weights, reporter)
         folder.check_space(state, run.controls.keep)
-        if worth_trying(rank_info.device):
+        if can_probe_memory(rank_info.device):
             reporter.doing("trying a step")
             run = run_that_fits(run, task, state, roles, reporter)
         roles.meet()
@@ -119,7 +119,9 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         )
         output.goes_on = f"training goes on, events are in {folder.path}/events.jsonl"
         with record_failure(context):
-            ending = serve(context) if roles.evaluates else loop(context, pending=start.pending(run.plan.stop_after))
+            ending = (
+                serve_evaluations(context) if roles.evaluates else loop(context, pending=start.pending(run.plan.stop_after))
+            )
             if on_end is not None and world.is_main:
                 on_end(ending, run, task.workload, console)
         return ending
@@ -133,11 +135,11 @@ def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[R
     """
     facts = folder = None
     if launch.world > 1:
-        given, repeats = request.given, request.repeats
-        facts = request_facts(
-            "train", request.recipe, request.system, request.controls, given=given, name=request.name, repeats=repeats
+        explicit, repeats = request.given, request.repeats
+        facts = request_fingerprint(
+            "train", request.recipe, request.system, request.controls, explicit=explicit, name=request.name, repeats=repeats
         )
-        folder = nearest_folder(request.controls.out)
+        folder = find_nearest_folder(request.controls.out)
     with apply_environment(request.system, launch, named="system.interface" in request.given) as notes:
         start_early("paceline.data.loader.render_job")
         for note in filter(None, (*notes, warn_untested_torch(torch.__version__)) if launch.rank == 0 else ()):
@@ -156,9 +158,9 @@ def set_up_device(
 
     Raises RecipeError where the cores do not suffice.
     """
-    system, world, given = request.system, roles.everyone, "system.intra_op_threads" in request.given
+    system, world, explicit = request.system, roles.everyone, "system.intra_op_threads" in request.given
     with bind_cores(system, world, reporter) as placed:
-        wanted = saved.with_threads(system, given=given, world=roles.trainers)
+        wanted = saved.with_threads(system, explicit=explicit, world=roles.trainers)
         threads = set_threads(wanted, world, reporter, placed.share)
         saved.report_threads(threads["intra_op"], reporter)
         choose_kernels(system)
@@ -206,6 +208,6 @@ def record_failure(context: TrainContext) -> Iterator[None]:
         with explained_failures(context.run):
             yield
     except Exception as error:
-        if watch is None or not is_secondary_failure(error):  # an echo: the watch reports the rank that failed first
+        if watch is None or not is_secondary(error):  # an echo: the watch reports the rank that failed first
             fail(f"{type(error).__name__}: {error}".splitlines()[0])
         raise

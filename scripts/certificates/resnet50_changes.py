@@ -17,9 +17,9 @@ from resnet50_systems import Losses, Start, changed
 
 from paceline.config.plan import lr_at
 from paceline.config.recipe import Recipe
-from paceline.training.optim.base import NamedParameter, named_parameters
+from paceline.training.optim.base import NamedParameter, list_named_parameters
 from paceline.training.optim.sgd import update_lr_inside
-from paceline.training.optim.step_scalars import momentum_at
+from paceline.training.optim.step_scalars import get_momentum
 
 # Errors that rounding hides in a run. An epsilon of 1e-8 changes a trust ratio by 1e-8; float32 hides more, which float64 shows.
 HIDDEN = dict.fromkeys(("sgd64", "lars64", "nvidia64"), frozenset({"epsilon 1e-8 for 0"}))
@@ -81,9 +81,9 @@ def adapting(rule: Callable[[NamedParameter], bool]) -> Iterator[None]:
     """Inside, LARS gives a trust ratio to other tensors than it should: an error to plant."""
 
     def changed(*given: Any, **named: Any) -> list[NamedParameter]:
-        return [replace(one, adapts=rule(one)) for one in named_parameters(*given, **named)]
+        return [replace(one, adapts=rule(one)) for one in list_named_parameters(*given, **named)]
 
-    with patch("paceline.training.factory.named_parameters", changed):
+    with patch("paceline.training.factory.list_named_parameters", changed):
         yield
 
 
@@ -112,10 +112,10 @@ def norms_summed_in_order() -> Iterator[None]:
 @contextmanager
 def rates_in_float32() -> Iterator[None]:
     """Inside, our step gets its learning rates and its corrected momentum as MXNet's kernels do."""
-    rate, momentum = lr_at, momentum_at
+    rate, momentum = lr_at, get_momentum
     with (
         patch("trajectories.lr_at", lambda *given: float(np.float32(rate(*given)))),
-        patch("paceline.training.optim.step_scalars.momentum_at", lambda *given: float(np.float32(momentum(*given)))),
+        patch("paceline.training.optim.step_scalars.get_momentum", lambda *given: float(np.float32(momentum(*given)))),
     ):
         yield
 

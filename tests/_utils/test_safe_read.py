@@ -10,7 +10,7 @@ import pytest
 from messages import raises
 
 from paceline._utils.safe_read import open_plain, read_plain, read_plain_text, require_plain
-from paceline._utils.text import abbreviate, escape_control_characters, escape_to_line, tidy_name
+from paceline._utils.text import abbreviate, escape_line, escape_text, tidy_name
 
 
 @pytest.fixture
@@ -61,11 +61,8 @@ def test_more_than_the_bound_is_not_read(tmp_path: Path) -> None:
 
 def test_nothing_that_a_terminal_obeys_is_left() -> None:
     text = "a\x1b[2J\x07\r\x9b1m\u202eb\u2028\ud800\udcff\ttab\nline \u00e9\u4e2d\U0001f600"
-    assert (
-        escape_control_characters(text)
-        == r"a\x1b[2J\x07\x0d\x9b1m\u202eb\u2028\ud800\udcff" + "\ttab\nline \u00e9\u4e2d\U0001f600"
-    )
-    assert escape_to_line("a\nb\r\n") == r"a\nb\x0d\n"
+    assert escape_text(text) == r"a\x1b[2J\x07\x0d\x9b1m\u202eb\u2028\ud800\udcff" + "\ttab\nline \u00e9\u4e2d\U0001f600"
+    assert escape_line("a\nb\r\n") == r"a\nb\x0d\n"
 
 
 def test_what_is_shown_of_a_value_is_short_whatever_it_is() -> None:

@@ -30,7 +30,7 @@ from paceline.models.weights.classes import COCO_80, COCO_90, category_ids
 from paceline.models.weights.formats.torchvision import describe_missing
 from paceline.models.weights.identify import identify_network
 from paceline.models.weights.weight_file import open_weights
-from paceline.training.factory import weights_file
+from paceline.training.factory import find_weights_file
 
 ROOT = Path(paceline.__file__).parents[1]
 DETECTION = torchvision.models.detection
@@ -137,12 +137,12 @@ def test_a_checkpoint_alone_answers_as_its_run(resnet_run, photo, tmp_path, caps
 def test_a_run_stands_for_its_best_checkpoint_and_for_its_last_before_there_is_one(resnet_run, tmp_path):
     run = shutil.copytree(resnet_run.folder, tmp_path / "run", symlinks=True)
     kept = run / "checkpoints"
-    assert weights_file(str(run)) == weights_file(str(kept / "best"))
+    assert find_weights_file(str(run)) == find_weights_file(str(kept / "best"))
     (kept / "best").unlink()
-    assert weights_file(str(run)) == weights_file(str(kept / "last"))
+    assert find_weights_file(str(run)) == find_weights_file(str(kept / "last"))
     shutil.rmtree(kept)
     with raises(CheckpointError, "--weights", "checkpoint"):
-        weights_file(str(run))
+        find_weights_file(str(run))
 
 
 def test_eval_finds_the_network_and_names_the_data_that_the_file_is_not_for(tmp_path, capsys):

@@ -73,15 +73,15 @@ def test_the_permutation_test_counts_every_order(one, other):
     seen, count = abs(np.mean(one) - np.mean(other)), 0
     for order in permutations([*one, *other]):
         count += abs(np.mean(order[: len(one)]) - np.mean(order[len(one) :])) >= seen - 1e-12
-    assert compare.permutation_p(one, other) == pytest.approx(count / math.factorial(len(one) + len(other)))
+    assert compare.permutation_p_value(one, other) == pytest.approx(count / math.factorial(len(one) + len(other)))
 
 
 def test_many_runs_draw_orders_and_agree_with_counting_all(monkeypatch):
     random = np.random.default_rng(0)
     one, other = random.normal(0, 1, 8).tolist(), random.normal(0.9, 1, 8).tolist()
-    whole = compare.permutation_p(one, other)
+    whole = compare.permutation_p_value(one, other)
     monkeypatch.setattr(compare, "MAX_ORDERS", 5_000)
-    assert compare.permutation_p(one, other) == pytest.approx(whole, abs=0.02) and 0.001 < whole < 0.5
+    assert compare.permutation_p_value(one, other) == pytest.approx(whole, abs=0.02) and 0.001 < whole < 0.5
 
 
 def test_the_paired_interval_is_that_of_the_drawn_photos_and_other_photos_have_none(runs, tmp_path):

@@ -185,7 +185,7 @@ def test_a_checkpoint_of_impossible_facts_is_skipped_by_name(photos, run, two_th
 def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class_photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
     words = ["train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY]
-    whole = context.fingerprint
+    whole = context.run_fingerprint
 
     def of_an_older_version(run):
         facts = whole(run)
@@ -193,7 +193,7 @@ def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class
         return {**facts, "recipe": {**facts["recipe"], "model": model}}
 
     with monkeypatch.context() as patch:
-        patch.setattr(context, "fingerprint", of_an_older_version)
+        patch.setattr(context, "run_fingerprint", of_an_older_version)
         assert command(capsys, *words, "--steps", 2).code == 0
     forge(tmp_path / "run", {f"recipe.model.{name}": None for name in NEW})
     said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3)

@@ -84,7 +84,7 @@ SITUATIONS = {
         (0, 0),
     ),
     "a run of another recipe": Situation(
-        (("_utils/commands.py", "resume_command", "train"), ("training/previous_run.py", "how_to_go_on", "resume_command")),
+        (("_utils/commands.py", "resume_command", "train"), ("training/previous_run.py", "how_to_extend", "resume_command")),
         lambda here, data: ["train", "ssd-tiny", "--out", unfinished(here, data)],
         2,
         (0,),

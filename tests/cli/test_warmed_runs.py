@@ -169,7 +169,7 @@ def room_for(monkeypatch, images):
         return whole(self, batch)
 
     monkeypatch.setattr(ClassifierWithLoss, "forward", forward)
-    monkeypatch.setattr(trainer, "worth_trying", lambda device: True)
+    monkeypatch.setattr(trainer, "can_probe_memory", lambda device: True)
 
 
 def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(capsys, tmp_path, monkeypatch):

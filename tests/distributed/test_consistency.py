@@ -23,7 +23,7 @@ from paceline.distributed.comm.consistency import assert_equal_on_ranks
 from paceline.distributed.comm.launcher import RankInfo
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.training.rank_consistency import request_facts, source_digests
+from paceline.training.rank_consistency import request_fingerprint, source_digests
 
 
 def said_by(all_facts: list[dict[str, Any]]) -> list[str]:
@@ -84,8 +84,8 @@ def test_a_file_of_an_older_checkout_is_named(tmp_path) -> None:
 
 def test_paths_and_a_machines_memory_are_no_difference() -> None:
     recipe, system = RECIPES["ssd-tiny"](), SYSTEMS["cpu"]()
-    here = request_facts("train", recipe, system, RunOptions(data="a", out="runs/a", keep=2))
-    there = request_facts("train", recipe, system, RunOptions(data="b", out="./runs/a", keep=3))
+    here = request_fingerprint("train", recipe, system, RunOptions(data="a", out="runs/a", keep=2))
+    there = request_fingerprint("train", recipe, system, RunOptions(data="b", out="./runs/a", keep=3))
     assert here == there
     names = list(here)
     assert {"optim.lr", "seed", "system.precision", "eval-every", "version of torch"} <= set(names)
@@ -124,5 +124,5 @@ def test_a_flag_that_differs_is_named_with_both_values(flag, values, named) -> N
     asked = [
         parse_recipe(["resnet50-tiny", "--system", "cpu", flag, value], RunOptions(), verb="train") for value in values
     ]
-    said = said_by([request_facts("train", one.recipe, one.system, one.controls) for one in asked])
+    said = said_by([request_fingerprint("train", one.recipe, one.system, one.controls) for one in asked])
     assert check_text(said[0].splitlines()[0], named)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from messages import raises
 
 from paceline.distributed.comm import stop as stop_module
-from paceline.distributed.comm.failure import is_secondary_failure
+from paceline.distributed.comm.failure import is_secondary
 from paceline.distributed.comm.interfaces import (
     describe_interfaces,
     find_interface_towards,
@@ -122,11 +122,11 @@ def test_ranks_are_named_in_runs(ranks, text):
 
 def test_broken_connections_are_told_from_errors_of_ones_own():
     closed = RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer")
-    assert is_secondary_failure(closed) and is_secondary_failure(dist.DistNetworkError("reset"))
+    assert is_secondary(closed) and is_secondary(dist.DistNetworkError("reset"))
     wrapped = ValueError("while averaging")
     wrapped.__cause__ = closed
-    assert is_secondary_failure(wrapped)
-    assert not is_secondary_failure(RuntimeError("CUDA out of memory")) and not is_secondary_failure(KeyError("x"))
+    assert is_secondary(wrapped)
+    assert not is_secondary(RuntimeError("CUDA out of memory")) and not is_secondary(KeyError("x"))
 
 
 def test_this_hosts_interfaces_are_known():

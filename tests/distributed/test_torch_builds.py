@@ -15,7 +15,7 @@ from paceline.distributed.device import setup
 from paceline.distributed.device.systems import DETECTED, SYSTEMS
 from paceline.distributed.device.torch_builds import V100, explain_unsupported, find_torch_pin, supports_accelerator
 from paceline.launch.doctor.local_checks import _accelerators, _network
-from paceline.training.plan_text import torch_of
+from paceline.training.plan_text import format_torch
 
 ROOT = Path(__file__).parents[2]
 # torch.cuda.get_arch_list() of PyPI's wheels: 2.9.0 and 2.15.0 (results/images/v100.txt).
@@ -84,7 +84,7 @@ def test_a_v100_trains_in_fp16_with_the_published_loss_scale():
 def test_a_plan_says_in_one_line_which_torch_its_system_needs():
     for name in set(SYSTEMS) - set(DETECTED):
         wanted = [f"torch 2.9.1 ({V100.constraints}): {V100.why}"] if name in HAVE_V100 else []
-        assert torch_of(SYSTEMS[name]()) == wanted
+        assert format_torch(SYSTEMS[name]()) == wanted
 
 
 def test_doctor_names_the_torch_for_a_v100_that_torch_does_not_see(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from paceline._utils.errors import PacelineError
-from paceline._utils.text import escape_control_characters
+from paceline._utils.text import escape_text
 from paceline.cli.main import main
 
 # What is done to the folder; what the refusal says, or "".
@@ -62,7 +62,7 @@ def judge(family: Family, name: str, folder: Path) -> None:
 
 def check_message(message: str, says: str) -> None:
     assert re.search(says, message), message
-    lines = escape_control_characters(message).splitlines()
+    lines = escape_text(message).splitlines()
     assert len(lines) <= MAX_LINES and len(message) < 4000, message
     assert not any(line.startswith("forged") for line in lines), message
 

@@ -20,7 +20,7 @@ from paceline.distributed.device.timing import find_host_wait
 from paceline.models.backbones.base import init_weights
 from paceline.models.registry import WORKLOADS
 from paceline.training.meters import Meters
-from paceline.training.optim.base import named_parameters
+from paceline.training.optim.base import list_named_parameters
 from paceline.training.optim.sgd import SGD
 from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.state import State
@@ -42,7 +42,7 @@ def a_step(device: str, precision: str, *, compile: str = "off") -> tuple[TrainS
     init_weights(model.network, "torchvision", torch.Generator().manual_seed(0))
     model = model.to(device).to(memory_format=torch.channels_last)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
-    optimizer = SGD(named_parameters(model, "all"), Optim(weight_decay=1e-4))
+    optimizer = SGD(list_named_parameters(model, "all"), Optim(weight_decay=1e-4))
     state = State(model, optimizer, None, scaler, Meters(torch.device(device)))
     return TrainStep(state, plan, system, torch.device(device)), state
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from paceline.config.plan import StepRates
 from paceline.config.recipe import Optim
 from paceline.training.optim import make_optimizer
-from paceline.training.optim.base import named_parameters
+from paceline.training.optim.base import list_named_parameters
 from paceline.training.optim.step_scalars import LossScaler, StepScalars
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -35,7 +35,7 @@ def trained(optim: Optim, device: str, *, scaled: bool) -> list[Tensor]:
         for weight in model.parameters():
             weight.copy_(torch.randn(weight.shape, generator=random))
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = make_optimizer(named_parameters(model, "no_norm_no_bias"), optim)
+    optimizer = make_optimizer(list_named_parameters(model, "no_norm_no_bias"), optim)
     numbers = StepScalars(optim, device)
     scaler = LossScaler("dynamic", 1024.0, device=device) if scaled else None
     for step in range(6):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.config.system import System
 from paceline.launch.containers.flags import PYTHON
-from paceline.launch.job import EnvironmentVariable, LaunchJob, Mount
+from paceline.launch.job import EnvVariable, LaunchJob, Mount
 
 RUN = Path("/runs/ssd")
 MOUNTS = (
@@ -25,7 +25,7 @@ JOB = LaunchJob(
     per_node=8,
     system_name="h100x8",
     system=EIGHT_GPUS,
-    environ=(EnvironmentVariable("OMP_NUM_THREADS", "12", "compute threads a rank"),),
+    environ=(EnvVariable("OMP_NUM_THREADS", "12", "compute threads a rank"),),
     mounts=MOUNTS,
     python=PYTHON,
     image="registry.example.com/team/paceline:0.1.0",

@@ -14,7 +14,7 @@ from paceline._utils.errors import PacelineError
 from paceline.config.system import System
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.launch.containers.engines import CONTAINER
-from paceline.launch.job import BatchOptions, EnvironmentVariable, LaunchJob
+from paceline.launch.job import BatchOptions, EnvVariable, LaunchJob
 from paceline.launch.runner import THROUGH, explain_conflict, make_command, make_files, write_files
 from paceline.launch.starters import START
 
@@ -77,7 +77,7 @@ def test_ranks_of_many_nodes_under_srun():
 
 def test_mpirun_forwards_what_ranks_need_and_nothing_else(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
-    asked = job(start="mpirun", per_node=8, environ=(EnvironmentVariable("FI_PROVIDER", "efa", "fabric"),))
+    asked = job(start="mpirun", per_node=8, environ=(EnvVariable("FI_PROVIDER", "efa", "fabric"),))
     command = make_command(asked)
     assert command[:3] == ("mpirun", "--host", "localhost:8")
     forwarded = {command[at + 1] for at, word in enumerate(command) if word == "-x"}
@@ -114,7 +114,7 @@ def test_an_sbatch_script_says_all_that_was_asked_and_is_one_that_bash_reads(tmp
         folder=tmp_path / "a run",
         walltime_minutes=90,
         between="echo 3 > /proc/sys/vm/drop_caches",
-        environ=(EnvironmentVariable("NCCL_DEBUG", "WARN it's", "what NCCL says"),),
+        environ=(EnvVariable("NCCL_DEBUG", "WARN it's", "what NCCL says"),),
         batch=BatchOptions(partition="big", account="me", qos="high", gres="gpu:4", reservation="mine", constraint="h100", lead=60,
                     extra=("--comment=two words",)),
     )  # fmt: skip

@@ -20,7 +20,7 @@ from paceline._utils.errors import PacelineError
 from paceline.config.system import System
 from paceline.launch import hosts as asking
 from paceline.launch.hosts import Host, check_hosts
-from paceline.launch.job import EnvironmentVariable, LaunchJob
+from paceline.launch.job import EnvVariable, LaunchJob
 from paceline.launch.runner import check_combination, make_files
 from paceline.launch.schedulers import hostfile
 
@@ -39,10 +39,7 @@ def job(tmp_path) -> LaunchJob:
         through="hostfile",
         start="mpirun",
         hostfile=hosts,
-        environ=(
-            EnvironmentVariable("NCCL_DEBUG", "VERSION", "--system.env"),
-            EnvironmentVariable("TEXT", "a b $HOME", "--system.env"),
-        ),
+        environ=(EnvVariable("NCCL_DEBUG", "VERSION", "--system.env"), EnvVariable("TEXT", "a b $HOME", "--system.env")),
         python=("/opt/venv/bin/python",),
         workdir=Path("/shared/my work"),
     )
@@ -72,12 +69,12 @@ def test_24_hosts_are_one_mpirun_line_with_the_variables_that_ranks_need_and_no_
 
 
 def test_rank_0_is_found_at_the_first_host_or_where_the_shell_says(job):
-    for environ, address in ((job.environ, "172.31.0.1"), ((EnvironmentVariable("MASTER_ADDR", "ib-1", "x"),), "ib-1")):
+    for environ, address in ((job.environ, "172.31.0.1"), ((EnvVariable("MASTER_ADDR", "ib-1", "x"),), "ib-1")):
         text = text_of(replace(job, environ=environ), "run.sh")
         assert re.findall(r"^export MASTER_ADDR=(\S+)", text, re.MULTILINE) == [address]
         assert text.count("-x MASTER_ADDR ") == 1
     with raises(PacelineError, "MASTER_ADDR=localhost", "another machine"):
-        hostfile.HOSTFILE.check(replace(job, environ=(EnvironmentVariable("MASTER_ADDR", "localhost", "x"),)))
+        hostfile.HOSTFILE.check(replace(job, environ=(EnvVariable("MASTER_ADDR", "localhost", "x"),)))
 
 
 def test_a_command_before_the_ranks_runs_once_on_each_host(job):
@@ -149,7 +146,7 @@ def said_of(job: LaunchJob, port: int = 0) -> str:
 
 
 def test_a_host_that_can_take_part_is_asked_and_nothing_is_left_in_the_folder(here):
-    path = EnvironmentVariable("PYTHONPATH", str(Path(paceline.__file__).parents[1]), "for this test")
+    path = EnvVariable("PYTHONPATH", str(Path(paceline.__file__).parents[1]), "for this test")
     check_hosts(replace(here, environ=(path,)), (Host("127.0.0.1", 8),), 0)
     assert list(here.launch_folder.iterdir()) == []
 
@@ -159,7 +156,7 @@ def test_what_a_host_lacks_is_said_in_one_line(here):
     other = here.folder / "other" / "paceline"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text('__version__ = "9.9"')
-    strange = replace(here, environ=(EnvironmentVariable("PYTHONPATH", str(other.parent), "for this test"),))
+    strange = replace(here, environ=(EnvVariable("PYTHONPATH", str(other.parent), "for this test"),))
     assert check_text(said_of(strange), "127.0.0.1", "paceline 9.9", f"{paceline.__version__} here")
     (other / "__init__.py").write_text("raise ImportError('a\\x1b[2J\\nb')")
     said = said_of(strange)

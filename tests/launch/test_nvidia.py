@@ -9,11 +9,11 @@ from messages import check_lines
 from tiny_runs import command
 
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.launch.doctor.node import collect_node_facts, gaudi_driver
+from paceline.launch.doctor.node import collect_node_facts, get_gaudi_driver
 from paceline.launch.doctor.nvidia import (
-    driver_version,
     explain_old_driver,
     format_links,
+    get_driver_version,
     query_gpus,
     query_links,
     read_gpus,
@@ -108,14 +108,14 @@ def test_doctor_has_the_versions_that_hl_smi_prints(tmp_path, monkeypatch, capsy
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     said = command(capsys, "doctor", "--system", "gaudi8")
     assert said.code == 0 and "hl-smi" in said.out and "SynapseAI" not in said.out
-    assert gaudi_driver() == "" and "hl-smi" not in command(capsys, "doctor").out
+    assert get_gaudi_driver() == "" and "hl-smi" not in command(capsys, "doctor").out
     program = tmp_path / "hl-smi"
     program.write_text(f"#!/bin/sh\ncat <<'TABLE'\n{HL_SMI}TABLE\n")
     program.chmod(0o755)
     assert "driver 1.18.0-ee698fb, SynapseAI 1.18.0" in command(capsys, "doctor", "--system", "gaudi8").out
-    assert collect_node_facts(SINGLE, tmp_path).driver == gaudi_driver() == "1.18.0-ee698fb, SynapseAI 1.18.0"
+    assert collect_node_facts(SINGLE, tmp_path).driver == get_gaudi_driver() == "1.18.0-ee698fb, SynapseAI 1.18.0"
     program.write_text("#!/bin/sh\necho no device\n")
-    assert gaudi_driver() == ""
+    assert get_gaudi_driver() == ""
 
 
 @pytest.mark.parametrize(
@@ -134,8 +134,8 @@ def test_a_driver_runs_its_own_major_version_and_older_ones(driver, torch, refus
 
 def test_the_drivers_version_is_read_from_its_module(tmp_path):
     file = tmp_path / "version"
-    assert driver_version(file) == ""
+    assert get_driver_version(file) == ""
     file.write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12.3.0\n"
     )
-    assert driver_version(file) == "550.54.15"
+    assert get_driver_version(file) == "550.54.15"

@@ -50,18 +50,18 @@ SOCKETS = (
     ids=["ib", "roce", "mixed", "efa", "efa-newer", "ofi-tcp", "sockets", "sockets-newer", "other", "empty", "foreign"],
 )  # fmt: skip
 def test_the_network_that_nccl_chose_is_named(text, words):
-    assert parse_nccl_log(text).in_words() == words
+    assert parse_nccl_log(text).format_line() == words
 
 
 def test_of_one_node_the_way_inside_it_counts():
     assert parse_nccl_log(IB).within == ("P2P",) and parse_nccl_log(IB).bootstrap == "ens5"
-    assert check_text(parse_nccl_log(IB).in_words(nodes=1), "NCCL", "node", "P2P")
-    assert "not tell" in parse_nccl_log("").in_words(nodes=1)
+    assert check_text(parse_nccl_log(IB).format_line(nodes=1), "NCCL", "node", "P2P")
+    assert "not tell" in parse_nccl_log("").format_line(nodes=1)
 
 
 def test_a_socket_chosen_beside_adapters_is_sockets_all_the_same():
     text = IB.replace("Using network IB", "Using network Socket") + SOCKETS
-    assert parse_nccl_log(text).in_words().startswith("NCCL fell to sockets")
+    assert parse_nccl_log(text).format_line().startswith("NCCL fell to sockets")
 
 
 def test_warnings_are_kept_and_cut():

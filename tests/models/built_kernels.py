@@ -12,7 +12,7 @@ from typing import Any
 from triton_programs import built
 
 from paceline.models.ops.triton_matching import BLOCK, OPTIONS, best_of_anchors, best_of_objects
-from paceline.models.ops.triton_nms import ROWS, WIDE, overlapped, walk
+from paceline.models.ops.triton_nms import ROWS, WIDE, mark_overlapped, walk
 
 KINDS = {
     "boxes": "*fp32", "labels": "*i64", "anchors": "*fp32", "eligible": "*i1", "most": "*i64", "best": "*fp32", "slots": "*i64",
@@ -32,7 +32,7 @@ def main(capability: int, *widths: int) -> dict[str, Any]:
         "objects": of(best_of_objects, capability, {"BLOCK": BLOCK}),
         "anchors": of(best_of_anchors, capability, anchors),
         "defaults": of(best_of_anchors, capability, defaults),
-        "overlapped": of(overlapped, capability, {"ROWS": ROWS}),
+        "overlapped": of(mark_overlapped, capability, {"ROWS": ROWS}),
     }
     for width in widths:
         found[f"walk {width}"] = of(walk, capability, {"WIDTH": width}, num_warps=max(1, width // WIDE))

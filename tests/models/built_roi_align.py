@@ -12,7 +12,7 @@ from typing import Any
 from triton_programs import built
 
 from paceline.models.ops.triton_roi_align import CELLS, MEMBERS, OPTIONS, PIXELS, ROWS, WIDEST
-from paceline.models.ops.triton_roi_align_kernels import LEVELS, by_map, gather, pool
+from paceline.models.ops.triton_roi_align_kernels import LEVELS, gather, group_by_map, pool
 
 KINDS = {
     "image": "*i64", "boxes": "*fp32", "levels": "*i64", "order": "*i32", "spans": "*i32",
@@ -25,7 +25,7 @@ RULES = {"RATIO": 2, "ALIGNED": False}
 def main(capability: str, number: str) -> dict[str, Any]:
     kinds = KINDS | {f"{what}{level}": kind for what, kind in OF_LEVELS.items() for level in range(LEVELS)}
     kinds |= dict.fromkeys(("output", "upstream", *(f"map{level}" for level in range(LEVELS))), f"*{number}")
-    found = {"by_map": built(by_map, int(capability), kinds, {"ROWS": ROWS}, OPTIONS)}
+    found = {"by_map": built(group_by_map, int(capability), kinds, {"ROWS": ROWS}, OPTIONS)}
     for side in (7, 14):
         sides = RULES | {"SIDE": side, "WIDE": WIDEST // (4 if number == "fp32" else 2)}
         found[f"pool {side}"] = built(pool, int(capability), kinds, sides | {"CELLS": CELLS}, OPTIONS, ("channels",))

@@ -29,7 +29,7 @@ from paceline.models import memory_estimate as memory_module
 from paceline.models.memory_estimate import COUNTABLE, MemoryEstimate, estimate_recipe_memory, max_images_per_forward
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank, Task
-from paceline.training.resolve import settle_system
+from paceline.training.resolve import resolve_system
 
 
 def memory_of_network(recipe, system, classes=0):
@@ -189,20 +189,20 @@ def test_a_network_of_ones_own_is_counted_each_time(monkeypatch, tmp_path):
 def test_mask_r_cnn_is_not_compiled_and_says_so(tasks):
     detection, instances = tasks
     compiled, said = replace(h200x8(), compile="on"), []
-    assert settle_system(instances.recipe, compiled, False, Lines(said.append)) == replace(compiled, compile="off")
+    assert resolve_system(instances.recipe, compiled, False, Lines(said.append)) == replace(compiled, compile="off")
     assert len(said) == 1 and said[0].startswith("compile off: maskrcnn")
-    assert settle_system(detection.recipe, compiled, False, Lines(said.append)) is compiled and len(said) == 1
+    assert resolve_system(detection.recipe, compiled, False, Lines(said.append)) is compiled and len(said) == 1
     plain = replace(compiled, compile="off")
-    assert settle_system(instances.recipe, plain, False, Lines(said.append)) is plain and len(said) == 1
+    assert resolve_system(instances.recipe, plain, False, Lines(said.append)) is plain and len(said) == 1
 
 
 def test_exact_mask_r_cnn_is_refused_on_an_accelerator_alone(tasks):
     detection, instances = tasks
     with pytest.raises(RecipeError, match=r"--exact: maskrcnn .*RoIAlign.*--system.kernels triton.*--system cpu"):
-        settle_system(instances.recipe, replace(h200x8(), kernels="torch"), True, SILENT)
+        resolve_system(instances.recipe, replace(h200x8(), kernels="torch"), True, SILENT)
     own = h200x8()  # training/step_variants.py chooses the kernels in Triton
     with pytest.raises(RecipeError, match=r"RoIPool.*train with --system cpu"):
-        settle_system(override(instances.recipe, {"model.roi.mode": "pool"}), own, True, SILENT)
-    settle_system(instances.recipe, own, True, SILENT)
-    settle_system(instances.recipe, System("cpu"), True, SILENT)
-    settle_system(detection.recipe, h200x8(), True, SILENT)
+        resolve_system(override(instances.recipe, {"model.roi.mode": "pool"}), own, True, SILENT)
+    resolve_system(instances.recipe, own, True, SILENT)
+    resolve_system(instances.recipe, System("cpu"), True, SILENT)
+    resolve_system(detection.recipe, h200x8(), True, SILENT)

@@ -33,7 +33,7 @@ def test_the_page_s_trunk_trains_predicts_and_fits_under_every_network(tmp_path,
     without_report(monkeypatch)
     names = {"torch": torch}
     exec(training, names)
-    assert names["ending"].step == 4 and len(names["answer"].names) == 3
+    assert names["trained"].step == 4 and len(names["result"].names) == 3
     exec(checks, names)
     # The two detectors, from the same field.
     trunk = build_backbone(SSDModel(trunk="plain", width=4), BackboneSpec(stride=8))

@@ -10,7 +10,7 @@ from torch import nn
 
 from paceline.config.recipe import Optim
 from paceline.training.optim.adamw import AdamW
-from paceline.training.optim.base import clip_gradients, named_parameters, treated_alike
+from paceline.training.optim.base import clip_gradients, list_named_parameters, param_groups
 from paceline.training.optim.sgd import LARS, SGD
 from paceline.training.optim.step_scalars import LossScaler
 
@@ -40,7 +40,7 @@ def ours_of(model: nn.Module, bias_lr: float):
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.weight.requires_grad_(False)
-    return named_parameters(model, "no_norm_no_bias", bias_lr=bias_lr)
+    return list_named_parameters(model, "no_norm_no_bias", bias_lr=bias_lr)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -88,7 +88,7 @@ def test_adamw_with_a_rate_for_biases_and_a_clipped_norm_equals_torch(clip_norm)
 def test_clipped_elements_in_mxnet_s_form_follow_its_formula(form):
     """clip(g) before the decay: v <- m v - lr (clip(g) + d w); w <- w + v, with twice the rate for biases."""
     model = network()
-    parameters = named_parameters(model, "no_norm_no_bias", bias_lr=2.0)
+    parameters = list_named_parameters(model, "no_norm_no_bias", bias_lr=2.0)
     optimizer = SGD(parameters, Optim(weight_decay=0.1, momentum_form=form, clip_value=0.5))
     weights = {p.name: p.tensor.detach().double().numpy().copy() for p in parameters}
     velocities = {name: np.zeros_like(value) for name, value in weights.items()}
@@ -114,7 +114,7 @@ def test_clipped_elements_in_mxnet_s_form_follow_its_formula(form):
 def test_gradients_are_clipped_after_the_loss_scale_is_divided_out():
     plain, scaled = network(), network()
     first, second = (
-        SGD(named_parameters(model, "all"), Optim(weight_decay=0.1, clip_value=0.5)) for model in (plain, scaled)
+        SGD(list_named_parameters(model, "all"), Optim(weight_decay=0.1, clip_value=0.5)) for model in (plain, scaled)
     )
     scaler = LossScaler("static", 128.0)
     set_gradients(plain, 0)
@@ -129,7 +129,7 @@ def test_gradients_are_clipped_after_the_loss_scale_is_divided_out():
 def test_a_step_that_overflowed_changes_nothing_clipped_or_not(value, norm):
     model = network()
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    parameters = named_parameters(model, "all", bias_lr=2.0)
+    parameters = list_named_parameters(model, "all", bias_lr=2.0)
     optimizer = SGD(parameters, Optim(weight_decay=0.1, clip_value=value, clip_norm=norm))
     scaler = LossScaler("dynamic", 128.0)
     set_gradients(model, 0)
@@ -144,7 +144,9 @@ def test_lars_gives_biases_their_rate_too():
     for rate in (1.0, 3.0):
         model = network()
         before = model[4].bias.detach().clone()
-        optimizer = LARS(named_parameters(model, "no_norm_no_bias", bias_lr=rate), Optim(momentum=0.0, weight_decay=0.1))
+        optimizer = LARS(
+            list_named_parameters(model, "no_norm_no_bias", bias_lr=rate), Optim(momentum=0.0, weight_decay=0.1)
+        )
         set_gradients(model, 0)
         take(optimizer, 0.1)
         moved.append(model[4].bias.detach() - before)
@@ -160,7 +162,7 @@ def test_zeros_small_gradients_and_no_gradients_stay():
 
 
 def test_every_bias_has_the_rate_and_nothing_else():
-    parameters = named_parameters(network(), "all", bias_lr=2.0)
+    parameters = list_named_parameters(network(), "all", bias_lr=2.0)
     assert {p.name for p in parameters if p.rate == 2.0} == {"0.bias", "1.bias", "2.bias", "4.bias"}
     assert {p.rate for p in parameters if not p.name.endswith("bias")} == {1.0}
-    assert treated_alike(parameters) == {(1.0, True): [0, 2, 4, 6], (2.0, True): [1, 3, 5, 7]}
+    assert param_groups(parameters) == {(1.0, True): [0, 2, 4, 6], (2.0, True): [1, 3, 5, 7]}

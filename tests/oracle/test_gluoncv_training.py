@@ -16,7 +16,7 @@ from paceline.data.rle import decode_mask
 from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.resample import resample_torch
 from paceline.models.ops import paste_masks
-from paceline.training.optim.base import named_parameters
+from paceline.training.optim.base import list_named_parameters
 from paceline.training.optim.sgd import SGD
 
 
@@ -49,7 +49,7 @@ def test_sgd_with_its_clip_and_its_decay(recorded: Recorded) -> None:
     model.conv = nn.Conv2d(1, 40, 1)
     model.conv.weight.data = torch.from_numpy(theirs["start"][0]).view(40, 1, 1, 1)
     model.conv.bias.data = torch.from_numpy(theirs["start"][1])
-    parameters = named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
+    parameters = list_named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
     optimizer = SGD(parameters, optim)
     assert np.abs(theirs["gradients"]).max() > optim.clip_value
     for rate, gradients, after in zip(theirs["rates"].tolist(), theirs["gradients"], theirs["after"]):

@@ -15,7 +15,7 @@ from paceline._utils.errors import CheckpointError
 from paceline.config.recipe import Optim, OptimizerKind
 from paceline.training.optim import OPTIMIZERS, make_optimizer
 from paceline.training.optim.adamw import AdamW
-from paceline.training.optim.base import NamedParameter, named_parameters
+from paceline.training.optim.base import NamedParameter, list_named_parameters
 from paceline.training.optim.sgd import LARS, SGD
 from paceline.training.optim.step_scalars import LossScaler
 
@@ -225,7 +225,7 @@ def test_parameters_without_a_gradient_stay_and_zero_grad_drops_all():
 
 def test_the_optimiser_takes_a_models_named_parameters():
     model = nn.Sequential(nn.Linear(3, 2))
-    optimizer = SGD(named_parameters(model, "all"), Optim())
+    optimizer = SGD(list_named_parameters(model, "all"), Optim())
     assert list(optimizer.state()) == ["velocity.0.weight", "velocity.0.bias"]
 
 

@@ -19,7 +19,7 @@ from paceline.config.run import RunOptions
 from paceline.training.logging import trackers
 from paceline.training.logging.callbacks import AsyncLogger
 from paceline.training.logging.events import read_events
-from paceline.training.logging.trackers import makers
+from paceline.training.logging.trackers import tracker_makers
 
 MINE = """
 import json
@@ -134,7 +134,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
     monkeypatch.setattr(trackers, "TRACKERS", (*trackers.TRACKERS, "nosuchpackage"))
     for _ in range(2):
         with pytest.raises(PacelineError, match=r"pip install 'nosuchpackage>=2'"):
-            makers(RunOptions(sink=("nosuchpackage",)))
+            tracker_makers(RunOptions(sink=("nosuchpackage",)))
         (tmp_path / "nosuchpackage").mkdir(exist_ok=True)  # a folder of that name is no package
         monkeypatch.syspath_prepend(tmp_path)
 

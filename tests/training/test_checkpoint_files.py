@@ -20,7 +20,7 @@ from paceline.training.checkpoint import read, write
 from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import find_checkpoint, find_newest_valid, load_checkpoint
 from paceline.training.checkpoint.write import Snapshot, are_dense, count_tensor_bytes, save_checkpoint, unusual_strides
-from paceline.training.factory import weights_file
+from paceline.training.factory import find_weights_file
 from paceline.training.resume import check_same_recipe
 
 
@@ -277,7 +277,7 @@ def test_a_checkpoint_that_a_training_deletes_under_its_reader_gives_way_to_the_
         path, found = read.load_checkpoint_with_retry(lambda: find_checkpoint(tmp_path, which))
         assert_equal(found, snapshot(4))
     else:
-        path = weights_file(str(tmp_path / which)).parent
+        path = find_weights_file(str(tmp_path / which)).parent
         assert_equal(load_checkpoint(path), snapshot(4))
     assert path == tmp_path / "step-000004" and between.left == 0
     between.left = 1

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.training.eval_history import EvalHistory
-from paceline.training.logging.events import EventLog, metrics_of, read_events
+from paceline.training.logging.events import EventLog, get_metrics, read_events
 
 value = st.sampled_from([0.0, 0.1, 0.25, 1 / 3, 1.0]) | st.floats(0, 1) | st.just(nan)
 results = st.lists(st.fixed_dictionaries({"top1": value, "top5": value}), max_size=8)
@@ -64,6 +64,6 @@ def test_a_result_without_the_headline_is_never_the_best(metrics):
 def test_steps_discarded_at_an_end_are_the_newest_evaluation_s_and_no_metric():
     common = {"event": "eval", "epoch": 1.0, "seconds": 1.0, "images": 3, "eval_seconds": 1.0}
     events = [{**common, "step": 5, "top1": 0.5, "discarded_steps": 3}, {**common, "step": 9, "top1": 0.4}]
-    assert metrics_of(events[0]) == {"top1": 0.5}
+    assert get_metrics(events[0]) == {"top1": 0.5}
     assert EvalHistory.of_events("top1", events[:1]).discarded_steps == 3
     assert EvalHistory.of_events("top1", events).discarded_steps == 0

@@ -19,7 +19,7 @@ from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank
 from paceline.training import input_rate
-from paceline.training.input_rate import InputRate, chosen_decoder, feeding_of, settle_decoder
+from paceline.training.input_rate import InputRate, choose_decoder, measure_input_rate, resolve_decoder
 
 CPU, CUDA = InputRank(0, 1, torch.device("cpu"), 2), InputRank(0, 1, torch.device("cuda", 0), 2)
 SHORT, ENOUGH, UNKNOWN = InputRate(100.0, 2, 6000.0), InputRate(4000.0, 2, 6000.0), InputRate(100.0, 2, 0.0)
@@ -39,40 +39,40 @@ def task(class_photos):
 def test_one_cores_rate_is_measured_once_and_stands_beside_the_published_step(task, monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
     monkeypatch.setattr(input_rate, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    assert feeding_of(task, CPU, 1) is None
-    found = feeding_of(task, CUDA, 1)
+    assert measure_input_rate(task, CPU, 1) is None
+    found = measure_input_rate(task, CUDA, 1)
     assert found is not None and found.one_core > 0 and found.cores == 2 and found.step > 1000
-    assert check_text(found.in_words(), f"{found.one_core:,.0f} images/s", "2")
-    assert found.in_words().endswith(f" {found.step:,.0f} (published)")
-    monkeypatch.setattr(input_rate, "one_core", lambda task: pytest.fail("it was measured again"))
-    assert feeding_of(task, CUDA, 1) == found
+    assert check_text(found.format_line(), f"{found.one_core:,.0f} images/s", "2")
+    assert found.format_line().endswith(f" {found.step:,.0f} (published)")
+    monkeypatch.setattr(input_rate, "limit_to_one_core", lambda task: pytest.fail("it was measured again"))
+    assert measure_input_rate(task, CUDA, 1) == found
     monkeypatch.setattr(input_rate, "get_device_name", lambda device: "a card that nobody measured")
-    other = feeding_of(task, CUDA, 1)
-    assert other is not None and other.step == 0 and not other.short and "published" not in other.in_words()
+    other = measure_input_rate(task, CUDA, 1)
+    assert other is not None and other.step == 0 and not other.short and "published" not in other.format_line()
 
 
 def test_another_size_has_no_published_step(task, monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
     monkeypatch.setattr(input_rate, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(input_rate, "one_core", lambda task: 1000.0)
+    monkeypatch.setattr(input_rate, "limit_to_one_core", lambda task: 1000.0)
     smaller = replace(task.recipe, input=replace(task.recipe.input, size=64))
-    found = feeding_of(WORKLOADS["classification"].open(smaller, task.data.manifest), CUDA, 1)
+    found = measure_input_rate(WORKLOADS["classification"].open(smaller, task.data.manifest), CUDA, 1)
     assert found == InputRate(1000.0, 2, 0.0)
 
 
 def test_auto_decodes_on_the_device_only_where_the_cores_are_short_and_it_can(monkeypatch):
     asked = []
     monkeypatch.setattr(input_rate, "get_gpu_decoder", asked.append)
-    assert chosen_decoder(recipe(), CUDA, SHORT) == "nvjpeg" and asked == [CUDA.device]
-    assert [chosen_decoder(recipe(), CUDA, one) for one in (ENOUGH, UNKNOWN, None)] == ["simplejpeg"] * 3
-    assert chosen_decoder(recipe("ssd"), CUDA, SHORT) == "simplejpeg"  # its colors change on a CPU
-    assert chosen_decoder(recipe("ssd", jitter="none"), CUDA, SHORT) == "nvjpeg"
+    assert choose_decoder(recipe(), CUDA, SHORT) == "nvjpeg" and asked == [CUDA.device]
+    assert [choose_decoder(recipe(), CUDA, one) for one in (ENOUGH, UNKNOWN, None)] == ["simplejpeg"] * 3
+    assert choose_decoder(recipe("ssd"), CUDA, SHORT) == "simplejpeg"  # its colors change on a CPU
+    assert choose_decoder(recipe("ssd", jitter="none"), CUDA, SHORT) == "nvjpeg"
 
     def none(device):
         raise RecipeError("decodes nothing")
 
     monkeypatch.setattr(input_rate, "get_gpu_decoder", none)
-    assert chosen_decoder(recipe(), CUDA, SHORT) == "simplejpeg"
+    assert choose_decoder(recipe(), CUDA, SHORT) == "simplejpeg"
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_auto_decodes_on_the_device_only_where_the_cores_are_short_and_it_can(mo
 )
 def test_what_needs_no_rates_is_settled_first(name, system, on_cpu, saved, expected):
     facts = saved and RunRecord(recipe={"input": {"decoder": saved}})
-    assert settle_decoder(recipe(name), System(system), on_cpu, facts).input.decoder == expected
+    assert resolve_decoder(recipe(name), System(system), on_cpu, facts).input.decoder == expected
     named = recipe(name, decoder="pillow")
-    assert settle_decoder(named, System(system), on_cpu, facts) is named
+    assert resolve_decoder(named, System(system), on_cpu, facts) is named
 
 
 def test_the_remedy_names_auto_only_where_it_helps():

@@ -16,7 +16,7 @@ from paceline._utils.errors import RecipeError
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunRecord, read_run
-from paceline.training.input_stats import settle_pixels
+from paceline.training.input_stats import resolve_pixel_stats
 
 timm = pytest.importorskip("timm")
 HALF, IMAGENET = ((0.5,) * 3,) * 2, ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -27,7 +27,7 @@ RUN = f"{SMALL} --global-batch 2 --bn-span 2 --optim.lr 1e-4 --system cpu --syst
 
 def settled(changes, weights, given=(), **more):
     heard = Recording()
-    recipe = settle_pixels(override(RECIPES["resnet50-custom-cpu"](), changes), weights, given, heard, **more)
+    recipe = resolve_pixel_stats(override(RECIPES["resnet50-custom-cpu"](), changes), weights, given, heard, **more)
     return (recipe.input.mean, recipe.input.std), heard.lines
 
 

@@ -12,7 +12,7 @@ import torch
 from paceline.distributed.comm.world import DistContext
 from paceline.training.logging import event_logger
 from paceline.training.logging.console import Console
-from paceline.training.logging.events import EvalEvent, metrics_of, read_events
+from paceline.training.logging.events import EvalEvent, get_metrics, read_events
 from paceline.training.loop import report_interval
 from paceline.training.meters import Meters
 
@@ -77,5 +77,5 @@ def test_an_evaluation_s_numbers_are_no_metrics(tells) -> None:
     left_open = {"unsettled_boxes": 0, "candidates_left_out": 12_345}
     scored(told, left_open)
     (event,) = read_events(events)
-    assert event["approximated"] == left_open and metrics_of(event) == {"box_ap": 0.25}
+    assert event["approximated"] == left_open and get_metrics(event) == {"box_ap": 0.25}
     assert out.getvalue().count("warning") == 1 and "12,345 detections" in out.getvalue()

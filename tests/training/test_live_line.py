@@ -12,7 +12,7 @@ from messages import check_lines, check_text
 
 from paceline.training.logging import live_line
 from paceline.training.logging.console import SLOW_INPUT, Console
-from paceline.training.logging.live_line import RunStatus, fitted, parts
+from paceline.training.logging.live_line import RunStatus, fit_line, format_parts
 
 TRAIN = dict(epoch=12.5, loss=1.23456, lr=0.12, images_per_second=1234.5, data_wait=0.01, eta_seconds=200.0)
 
@@ -82,40 +82,40 @@ def test_waiting_for_data_is_shown_where_it_is_worth_advice_and_before_what_is_l
 @pytest.mark.parametrize("width", range(1, 60))
 def test_a_line_never_exceeds_its_width_and_keeps_the_first_parts(width):
     texts = ["ETA 3 min 20 s", "step 7,350/10,000", "loss 1.2346"]
-    line = fitted(texts, width)
+    line = fit_line(texts, width)
     assert len(line) <= width
     assert line in (texts[0][:width], "  ".join(texts[:2]), "  ".join(texts))
 
 
 def test_the_time_left_counts_down_between_two_events():
     now = RunStatus(since=100.0, step=50, total=100, step_seconds=2.0, images_per_second=4.0)
-    assert parts(now, 100.0)[0] == "ETA 1 min 40 s" and parts(now, 130.0)[0] == "ETA 1 min 10 s"
-    assert parts(now, 130.0)[1] == "step 50/100 (30 s)"  # a slow step shows its own seconds
-    assert parts(now, 1e6)[0] == "ETA 1 s"
+    assert format_parts(now, 100.0)[0] == "ETA 1 min 40 s" and format_parts(now, 130.0)[0] == "ETA 1 min 10 s"
+    assert format_parts(now, 130.0)[1] == "step 50/100 (30 s)"  # a slow step shows its own seconds
+    assert format_parts(now, 1e6)[0] == "ETA 1 s"
 
 
 def test_before_the_first_interval_is_over_pace_and_time_left_follow_from_the_steps_sent():
     now = RunStatus(total=100, batch=8)
-    assert parts(now, now.since)[0] == "step 0/100"
+    assert format_parts(now, now.since)[0] == "step 0/100"
     now.turn_to("first step", 0.0)
-    assert parts(now, 12.4) == ["first step  12 s"]
+    assert format_parts(now, 12.4) == ["first step  12 s"]
     now.turn_to("", 20.0)
     now.step, now.begun = 1, (1, 20.0)
-    assert parts(now, 21.0) == ["step 1/100 (1 s)"]
+    assert format_parts(now, 21.0) == ["step 1/100 (1 s)"]
     now.step, now.since = 3, 24.0
-    assert parts(now, 24.0) == ["ETA 3 min 14 s", "step 3/100", "4.0 images/s"]
+    assert format_parts(now, 24.0) == ["ETA 3 min 14 s", "step 3/100", "4.0 images/s"]
     # Ten minutes of an evaluation say nothing of the pace.
     now.turn_to("evaluating", 24.0, 400)
     now.done = 120
-    assert parts(now, 30.0) == ["evaluating 120/400  6 s", "step 3/100"]
+    assert format_parts(now, 30.0) == ["evaluating 120/400  6 s", "step 3/100"]
     now.turn_to("", 624.0)
     now.step, now.since = 4, 626.0
-    assert parts(now, 626.0)[0] == "ETA 3 min 12 s"
+    assert format_parts(now, 626.0)[0] == "ETA 3 min 12 s"
 
 
 def test_whoever_asks_a_run_to_stop_sees_at_once_that_it_heard():
     now = RunStatus(since=100.0, step=50, total=100, step_seconds=27.0, stopping=lambda: True)
-    assert check_lines(parts(now, 112.0), ("stopping",), ("step 50/100", "12 s"))
+    assert check_lines(format_parts(now, 112.0), ("stopping",), ("step 50/100", "12 s"))
 
 
 def test_it_moves_by_itself(monkeypatch, terminal):

@@ -16,7 +16,7 @@ from messages import raises
 
 from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import Lines
-from paceline.training.logging.events import SCHEMA, EventLog, metrics_of, plain, read_events, schema_problems
+from paceline.training.logging.events import SCHEMA, EventLog, find_schema_problems, get_metrics, read_events, to_json_value
 
 FACTS = {
     "train": {"loss": 2.5, "lr": 0.1, "images_per_second": 120.0, "data_wait": 0.01, "samples": 640},
@@ -48,7 +48,7 @@ def test_every_event_is_one_json_line_that_follows_the_schema(tmp_path):
         write(log, event, step)
     records = strict_json(tmp_path / "events.jsonl")
     assert [record["event"] for record in records] == list(FACTS)
-    assert [schema_problems(record) for record in records] == [[]] * len(SCHEMA)
+    assert [find_schema_problems(record) for record in records] == [[]] * len(SCHEMA)
     assert read_events(tmp_path / "events.jsonl") == [
         {name: value for name, value in record.items() if name != "crc"} for record in records
     ]
@@ -94,14 +94,14 @@ def test_numbers_come_back_as_they_were_and_the_file_is_always_json(tmp_path_fac
 
 def test_facts_of_numpy_torch_and_paths_are_written_as_plain_values():
     facts = {"a": np.int64(3), "b": torch.tensor(1.5), "c": Path("x/y"), "d": (np.bool_(True), None), "e": [math.inf]}
-    assert plain(facts) == {"a": 3, "b": 1.5, "c": "x/y", "d": [True, None], "e": ["inf"]}
+    assert to_json_value(facts) == {"a": 3, "b": 1.5, "c": "x/y", "d": [True, None], "e": ["inf"]}
     with raises(ValueError, "JSON"):
-        plain({"x": object()})
+        to_json_value({"x": object()})
 
 
 def test_metrics_are_what_an_evaluation_has_beside_its_own_facts():
     event = {"event": "eval", "step": 1, "epoch": 1.0, "seconds": 2.0, **FACTS["eval"], "eval_loss": "nan", "note": "x"}
-    metrics = metrics_of(event)
+    metrics = get_metrics(event)
     assert metrics.pop("eval_loss") != metrics
     assert metrics == {"top1": 0.5, "top5": 0.9}
 

@@ -11,7 +11,7 @@ import pytest
 from messages import check_lines
 
 from paceline.training.logging.console import Console
-from paceline.training.logging.stdout_guard import SafeStream, lasting_output
+from paceline.training.logging.stdout_guard import SafeStream, keep_output_open
 
 
 class Leaving(io.StringIO):
@@ -42,7 +42,7 @@ def replaced(monkeypatch) -> Callable[[], tuple[Leaving, io.StringIO]]:
 
 def test_the_loss_is_said_once_and_later_lines_are_dropped(replaced):
     out, err = replaced()
-    with lasting_output() as output:
+    with keep_output_open() as output:
         output.goes_on = "it goes on"
         for number in range(9):
             print(f"line {number}", flush=True)
@@ -55,7 +55,7 @@ def test_the_loss_is_said_once_and_later_lines_are_dropped(replaced):
 def test_a_thread_that_prints_and_the_live_line_of_a_terminal_are_not_ended_by_it(replaced):
     _out, err = replaced()
     ended = []
-    with lasting_output():
+    with keep_output_open():
         thread = threading.Thread(target=lambda: ended.append([print("many words", n) for n in range(9)]))
         thread.start()
         thread.join()
@@ -68,7 +68,7 @@ def test_a_thread_that_prints_and_the_live_line_of_a_terminal_are_not_ended_by_i
 
 def test_inside_another_block_the_outer_one_speaks(replaced):
     replaced()
-    with lasting_output() as outer, lasting_output() as inner:
+    with keep_output_open() as outer, keep_output_open() as inner:
         assert inner is outer
     assert not isinstance(sys.stdout, SafeStream)
 
@@ -76,7 +76,7 @@ def test_inside_another_block_the_outer_one_speaks(replaced):
 def test_a_stream_that_was_closed_and_one_without_stderr_are_no_error_either(replaced):
     out, err = replaced()
     err.close()
-    with lasting_output() as output:
+    with keep_output_open() as output:
         out.close()
         print("nobody hears this")
         print("nor this", file=sys.stderr)
@@ -86,6 +86,6 @@ def test_a_stream_that_was_closed_and_one_without_stderr_are_no_error_either(rep
 def test_characters_that_the_stream_has_no_code_for_are_escaped(monkeypatch):
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    with lasting_output() as output:
+    with keep_output_open() as output:
         print("a\udcffb\xe9")
     assert raw.getvalue() == b"a\\udcffb\\xe9\n" and output.lost is None

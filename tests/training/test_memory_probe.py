@@ -21,7 +21,7 @@ from paceline.distributed.comm.roles import RankRoles
 from paceline.distributed.comm.world import open_distributed
 from paceline.distributed.device import accelerators
 from paceline.models.layers.batch_norm import list_batch_norms
-from paceline.training.memory_probe import run_that_fits, worth_trying
+from paceline.training.memory_probe import can_probe_memory, run_that_fits
 from paceline.training.step import TrainStep
 
 CPU = torch.device("cpu")
@@ -141,7 +141,7 @@ def test_another_error_is_that_error(alone):
 
 
 def test_a_cpu_is_not_tried():
-    assert not worth_trying(CPU) and worth_trying(torch.device("cuda", 0))
+    assert not can_probe_memory(CPU) and can_probe_memory(torch.device("cuda", 0))
 
 
 def test_a_capture_that_needs_more_memory_than_the_step_takes_the_next_smaller_cut(alone, monkeypatch):

@@ -20,7 +20,7 @@ from paceline.training.logging.monitors import (
     ContentionMonitor,
     LogInterval,
     StragglerMonitor,
-    machine_seconds,
+    read_machine_seconds,
 )
 
 CPU = torch.device("cpu")
@@ -114,13 +114,13 @@ def test_other_processes_on_the_cores_are_told_of_once(monkeypatch):
 
 
 def test_the_machines_seconds_hold_this_processs():
-    before = machine_seconds()
+    before = read_machine_seconds()
     if before is None:
         pytest.skip("no /proc/stat here")
     own = time.process_time()
     while time.process_time() - own < 0.3:
         pass
-    cores, seconds = machine_seconds() or (0, 0.0)
+    cores, seconds = read_machine_seconds() or (0, 0.0)
     assert cores == before[0] >= 1 and seconds - before[1] >= 0.25
 
 
@@ -129,4 +129,4 @@ def test_a_machine_whose_seconds_cannot_be_read_says_nothing(content, tmp_path, 
     if content is not None:
         (tmp_path / "stat").write_text(content)
     monkeypatch.setattr(monitors, "Path", lambda _: tmp_path / "stat")
-    assert machine_seconds() is None and ContentionMonitor(2).look() == ""
+    assert read_machine_seconds() is None and ContentionMonitor(2).look() == ""

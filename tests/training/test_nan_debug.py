@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from paceline.training.nan_debug import first_non_finite
+from paceline.training.nan_debug import first_non_finite_name
 
 
 class Net(nn.Module):
@@ -27,13 +27,13 @@ def batch(count: float = 1.0) -> Any:
 
 def test_the_innermost_module_that_is_computed_first_is_named():
     net = Net()
-    assert first_non_finite(net, batch()) == ""
+    assert first_non_finite_name(net, batch()) == ""
     net.body[2].weight.data[0, 0] = float("nan")
-    assert first_non_finite(net, batch()) == "body.2"
+    assert first_non_finite_name(net, batch()) == "body.2"
     net.body[0].bias.data[1] = float("inf")
-    assert first_non_finite(net, batch()) == "body.0"
+    assert first_non_finite_name(net, batch()) == "body.0"
     assert not net.stem._forward_hooks
 
 
 def test_a_loss_that_alone_is_no_number_is_said_so():
-    assert first_non_finite(Net(), batch(0.0)) == "the loss"
+    assert first_non_finite_name(Net(), batch(0.0)) == "the loss"

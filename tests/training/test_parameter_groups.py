@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.training.optim.base import named_parameters
+from paceline.training.optim.base import list_named_parameters
 
 
 class Block(nn.Module):
@@ -26,7 +26,7 @@ class Block(nn.Module):
     ],
 )
 def test_decay_follows_the_owning_module(decay_on, decaying):
-    found = named_parameters(Block(), decay_on)
+    found = list_named_parameters(Block(), decay_on)
     assert [p.name for p in found] == [name for name, _ in Block().named_parameters()]
     assert {p.name for p in found if p.decays} == decaying
     assert {p.name for p in found if p.adapts} == {"conv.weight", "fc.weight"}
@@ -36,12 +36,12 @@ def test_frozen_and_shared_tensors():
     model = nn.Sequential(Block(), Block())
     model[1].fc.weight = model[0].fc.weight
     model[0].conv.weight.requires_grad_(False)
-    names = [p.name for p in named_parameters(model, "all")]
+    names = [p.name for p in list_named_parameters(model, "all")]
     assert "0.conv.weight" not in names
     assert "1.fc.weight" not in names
     assert len(names) == 10
 
 
 def test_a_model_without_parameters_has_none():
-    assert named_parameters(nn.ReLU(), "all") == []
-    assert isinstance(named_parameters(nn.Linear(1, 1), "all")[0].tensor, torch.nn.Parameter)
+    assert list_named_parameters(nn.ReLU(), "all") == []
+    assert isinstance(list_named_parameters(nn.Linear(1, 1), "all")[0].tensor, torch.nn.Parameter)

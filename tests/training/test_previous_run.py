@@ -35,5 +35,5 @@ BF16 = replace(ASKED, precision="bf16")
 )  # fmt: skip
 def test_a_resumed_run_keeps_its_system_and_what_fitted_into_its_memory(wanted, given, world, expected):
     saved = RunRecord(world=2, system=asdict(OWN))
-    assert SavedRun(Path("run"), saved).system(wanted, given=given, world=world) == expected
-    assert SavedRun(Path("run"), None).system(wanted, given=given, world=world) == wanted
+    assert SavedRun(Path("run"), saved).system(wanted, explicit=given, world=world) == expected
+    assert SavedRun(Path("run"), None).system(wanted, explicit=given, world=world) == wanted

@@ -17,7 +17,7 @@ from paceline.models.layers.batch_norm import configure_batch_norm
 from paceline.training.logging.events import COUNT
 from paceline.training.loss_normalization import configure_loss_groups, group_losses
 from paceline.training.meters import Meters
-from paceline.training.optim.base import named_parameters
+from paceline.training.optim.base import list_named_parameters
 from paceline.training.optim.sgd import SGD
 from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.state import State
@@ -36,7 +36,7 @@ def step(plan: BatchPlan, objects: list[int], *, scale: float = 0.0) -> tuple[di
     configure_batch_norm(toy, groups=plan.bn_groups, join=1, join_group=None, forwards=plan.forwards)
     configure_loss_groups(toy, plan)
     # Without momentum and decay the velocity is the gradient.
-    optimizer = SGD(named_parameters(toy, "all"), Optim(momentum=0.0, weight_decay=0.0))
+    optimizer = SGD(list_named_parameters(toy, "all"), Optim(momentum=0.0, weight_decay=0.0))
     scaler = LossScaler("static", scale) if scale else None
     state = State(toy, optimizer, None, scaler, Meters(torch.device("cpu")))
     each = plan.images_per_forward

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from paceline.config.plan import StepRates
 from paceline.config.recipe import Optim, OptimizerKind
 from paceline.training.optim import OPTIMIZERS, make_optimizer
-from paceline.training.optim.base import NamedParameter, named_parameters
+from paceline.training.optim.base import NamedParameter, list_named_parameters
 from paceline.training.optim.ema import EMA
-from paceline.training.optim.step_scalars import LossScaler, StepScalars, momentum_at
+from paceline.training.optim.step_scalars import LossScaler, StepScalars, get_momentum
 
 STEPS = 20
 OVERFLOWS = (0, 1, 7, 13)
@@ -67,7 +67,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.optimizer = make_optimizer(
-            named_parameters(self.model, self.optim.decay_on, bias_lr=self.optim.bias_lr), self.optim
+            list_named_parameters(self.model, self.optim.decay_on, bias_lr=self.optim.bias_lr), self.optim
         )
         self.optimizer.fused = self.form == "fused"
         self.numbers = StepScalars(self.optim, "cpu", tensors=self.form != "floats")
@@ -110,7 +110,7 @@ class Training:
 
 def slow_loop(optim: Optim, fp16: bool) -> dict[str, np.ndarray]:
     """The formulas, tensor by tensor in float64: weights, and their average as "average.<name>"."""
-    parameters = named_parameters(network(), optim.decay_on, bias_lr=optim.bias_lr)
+    parameters = list_named_parameters(network(), optim.decay_on, bias_lr=optim.bias_lr)
     weights = {p.name: p.tensor.detach().double().numpy().copy() for p in parameters}
     velocities, squares = ({name: np.zeros_like(value) for name, value in weights.items()} for _ in range(2))
     average, taken = {name: value.copy() for name, value in weights.items()}, 0
@@ -186,7 +186,7 @@ def test_a_planted_float_is_seen() -> None:
 def test_no_number_of_the_device_is_read_on_the_host(name: str, fp16: bool) -> None:
     """A tensor without data raises where it is asked for its value."""
     optim, model = CASES[name], network("meta")
-    optimizer = make_optimizer(named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr), optim)
+    optimizer = make_optimizer(list_named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr), optim)
     numbers, average = StepScalars(optim, "meta"), EMA(model)
     scaler = LossScaler("dynamic", 64.0, device="meta") if fp16 else None
     for step in range(2):
@@ -206,11 +206,11 @@ def test_numbers_are_rounded_once_and_stay_where_they_are() -> None:
     for step in (5, 6, 6, 0, 19):
         now = rates(step)
         numbers.write(now)
-        expected = now.lr, momentum_at(optim, now), 1 - now.ema
+        expected = now.lr, get_momentum(optim, now), 1 - now.ema
         assert all(a is b for a, b in zip((numbers.lr, numbers.momentum, numbers.fresh), held))
         assert [float(number) for number in held] == [float(np.float32(number)) for number in expected]
-    assert momentum_at(optim, StepRates(0.3, 0.1)) == optim.momentum * (0.3 / 0.1)
-    assert momentum_at(optim, StepRates(0.3, 0.0)) == optim.momentum
+    assert get_momentum(optim, StepRates(0.3, 0.1)) == optim.momentum * (0.3 / 0.1)
+    assert get_momentum(optim, StepRates(0.3, 0.0)) == optim.momentum
     assert StepScalars(CASES["sgd"], "cpu", tensors=True).momentum == 0.9  # the same in every step
     assert (StepScalars(optim, "cpu").lr, type(StepScalars(optim, "meta").lr)) == (0.0, Tensor)
 

@@ -11,9 +11,9 @@ from torch import nn
 
 from paceline.config.plan import StepRates
 from paceline.config.recipe import Optim
-from paceline.training.meters import StepSizes, parts_of
+from paceline.training.meters import StepSizes, group_parameters
 from paceline.training.optim import make_optimizer
-from paceline.training.optim.base import named_parameters
+from paceline.training.optim.base import list_named_parameters
 from paceline.training.optim.step_scalars import LossScaler, StepScalars
 
 
@@ -42,7 +42,7 @@ def test_norms_are_those_of_a_loop_in_float64_before_clipping_and_the_step_is_th
     assert sizes.read() == {}
     for net in (network, twin):
         optim = Optim(lr=0.1, clip_norm=1e-3)
-        optimizer = make_optimizer(named_parameters(net, optim.decay_on, bias_lr=optim.bias_lr), optim)
+        optimizer = make_optimizer(list_named_parameters(net, optim.decay_on, bias_lr=optim.bias_lr), optim)
         scaler = None if scale is None else LossScaler("static", scale)
         numbers = StepScalars(optim, torch.device("cpu"))
         numbers.write(StepRates(0.1, 0.1))
@@ -82,8 +82,8 @@ def test_a_gradient_that_is_no_number_is_said_so_and_weights_that_are_zero_have_
 
 
 def test_parts_are_the_fewest_levels_of_names_that_make_three():
-    assert list(parts_of(["network.conv1.weight", "network.layer1.0.bias", "network.fc.weight"])) == [
+    assert list(group_parameters(["network.conv1.weight", "network.layer1.0.bias", "network.fc.weight"])) == [
         "network.conv1", "network.layer1", "network.fc",
     ]  # fmt: skip
-    assert parts_of(["a.weight", "b.weight", "a.bias", "c.weight"]) == {"a": [0, 2], "b": [1], "c": [3]}
-    assert parts_of(["weight", "bias"]) == {"weight": [0], "bias": [1]} and parts_of([]) == {}
+    assert group_parameters(["a.weight", "b.weight", "a.bias", "c.weight"]) == {"a": [0, 2], "b": [1], "c": [3]}
+    assert group_parameters(["weight", "bias"]) == {"weight": [0], "bias": [1]} and group_parameters([]) == {}

@@ -17,7 +17,7 @@ from paceline.models.layers.batch_norm import configure_batch_norm
 from paceline.models.registry import WORKLOADS
 from paceline.models.ssd.model import init_ssd
 from paceline.training.meters import Meters
-from paceline.training.optim.base import named_parameters
+from paceline.training.optim.base import list_named_parameters
 from paceline.training.optim.sgd import SGD
 from paceline.training.state import State
 from paceline.training.step import TrainStep
@@ -45,7 +45,7 @@ def step(over: str, batches: list[DetectionBatch]):
     plan = make_plan(recipe, System(), world=1, most=4, train_images=64, val_images=4)
     plan = replace(plan, forwards=len(batches), images_per_forward=4 // len(batches))
     configure_batch_norm(model, groups=4 // len(batches), join=1, join_group=None, forwards=len(batches))
-    optimizer = SGD(named_parameters(model, "all"), Optim(momentum=0.0, weight_decay=0.0))
+    optimizer = SGD(list_named_parameters(model, "all"), Optim(momentum=0.0, weight_decay=0.0))
     state = State(model, optimizer, None, None, Meters(torch.device("cpu")))
     losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, StepRates(0.05, 0.05))
     return losses, {name: tensor.clone() for name, tensor in model.state_dict().items()}

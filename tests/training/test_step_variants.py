@@ -32,7 +32,7 @@ NAMES = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
     """With Triton and a C compiler, and 16 cores."""
-    monkeypatch.setattr(step_variants, "can_build", lambda: True)
+    monkeypatch.setattr(step_variants, "can_build_kernels", lambda: True)
     monkeypatch.setattr(step_variants, "count_cpus", lambda: 16)
 
 
@@ -111,7 +111,7 @@ def test_what_was_not_measured_takes_the_plain_form(system, more) -> None:
 
 
 def test_without_a_compiler_nothing_needs_one(monkeypatch) -> None:
-    monkeypatch.setattr(step_variants, "can_build", lambda: False)
+    monkeypatch.setattr(step_variants, "can_build_kernels", lambda: False)
     for task in WORKLOADS:
         values, _ = chosen(task)
         assert (values["compile"], values["graph"], values["kernels"]) == ("off", "on", "torch")

@@ -14,7 +14,7 @@ from messages import check_text, raises
 from tiny_runs import train, without_report
 
 from paceline._utils.errors import PacelineError
-from paceline.training.logging.events import metrics_of, read_events
+from paceline.training.logging.events import get_metrics, read_events
 from paceline.training.logging.trackers import TrackerRun
 
 
@@ -129,7 +129,7 @@ def test_weights_and_biases_holds_what_was_sent(class_photos, tmp_path, capsys, 
         if event["event"] == "train":
             assert (row["train/loss"], row["train/lr"], row["epoch"]) == (event["loss"], event["lr"], event["epoch"])
         else:
-            assert {name: row[f"eval/{name}"] for name in metrics_of(event)} == metrics_of(event)
+            assert {name: row[f"eval/{name}"] for name in get_metrics(event)} == get_metrics(event)
     assert first["config"]["recipe"]["seed"] == 7 and second["config"]["plan"]["stop_after"] == 3
     assert second["summary"]["status"] == "stopped_early" and second["exit"] == [0]
     assert second["summary"]["best/top1"] == max(event["top1"] for event in events if "top1" in event)

@@ -19,7 +19,7 @@ from paceline.distributed.comm.stop import StopRequest, StopVote
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.context import TrainContext
 from paceline.training.eval_history import TrainResult
-from paceline.training.loop import validator_of
+from paceline.training.loop import make_validator
 from paceline.training.request import Request
 from paceline.training.trainer import run_training
 
@@ -64,7 +64,7 @@ def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(so
         for name, value in state.average.state().items():
             assert torch.equal(value, saved[name]), name
             assert torch.equal(state.model.state_dict()[name], saved[name]), name
-        evaluator = validator_of(context, StopVote(context.roles.peers, StopRequest()))
+        evaluator = make_validator(context, StopVote(context.roles.peers, StopRequest()))
         assert evaluator.begin() and evaluator.pending == 0
         result = evaluator.take()
         assert result is not None and evaluator.pending is None

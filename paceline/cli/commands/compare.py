@@ -30,7 +30,7 @@ from paceline.config.run import RunRecord, run_folder
 from paceline.models.metrics.bootstrap import paired_difference
 from paceline.models.metrics.predictions_file import metric_type, read_predictions, resample_stored
 from paceline.tools.compare.run_groups import group_key
-from paceline.training.logging.events import metrics_of, read_events
+from paceline.training.logging.events import get_metrics, read_events
 from paceline.training.previous_run import ENDED
 
 MIN_SEEDS = 3
@@ -89,9 +89,9 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print differences, a line a run, and the verdict."""
     flags = parse(printer, arguments, CompareFlags(), "compare", "What differs between runs, and what came of it.")
     if flags.bisect:
-        from paceline.tools.compare.bisect import bisect
+        from paceline.tools.compare.bisect import print_bisection
 
-        return bisect(
+        return print_bisection(
             printer.say, printer.waiting, flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json
         )
     if len(flags.runs) < 2:
@@ -142,9 +142,9 @@ def _described(name: str) -> tuple[Path, dict[str, Any], RunRecord, list[dict[st
 def _compared(folder: Path, row: Mapping[str, Any], facts: RunRecord, metric: str) -> ComparedRun:
     events = read_events(folder / "events.jsonl")
     scored = [
-        (event["step"], float(event["seconds"]), metrics_of(event)[metric])
+        (event["step"], float(event["seconds"]), get_metrics(event)[metric])
         for event in events
-        if event["event"] == "eval" and math.isfinite(metrics_of(event).get(metric, math.nan))
+        if event["event"] == "eval" and math.isfinite(get_metrics(event).get(metric, math.nan))
     ]
     seed = facts.recipe.get("seed")
     seconds = float(row["seconds"])
@@ -164,6 +164,8 @@ def _differences(sides: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 def _record(sides: Sequence[Sequence[ComparedRun]], metric: str) -> dict[str, Any]:
     """What --json prints."""
+    from paceline.tools.report.runs_page import run_letter
+
     every = [one for side in sides for one in side]
     bests = [one.best for one in every if one.best is not None]
     common = min(bests) if len(bests) == len(every) else None  # what all of them have reached
@@ -172,7 +174,7 @@ def _record(sides: Sequence[Sequence[ComparedRun]], metric: str) -> dict[str, An
         for one in side:
             reached = one.reached(common) if common is not None else None
             rows.append(
-                {"side": side_name(number), "name": one.name, "seed": one.seed, "status": one.status,
+                {"side": run_letter(number), "name": one.name, "seed": one.seed, "status": one.status,
                  "steps": one.steps, "seconds": one.seconds, "best": one.best, "last": one.last, "reached": reached}
             )  # fmt: skip
     spreads = [_spread([one.last for one in side if one.counts and one.last is not None]) for side in sides]
@@ -191,11 +193,6 @@ def _record(sides: Sequence[Sequence[ComparedRun]], metric: str) -> dict[str, An
     }
 
 
-def side_name(number: int) -> str:
-    """A side's name: A to Z, then A1, B1, ..."""
-    return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
-
-
 def _spread(values: Sequence[float]) -> dict[str, Any]:
     deviation = statistics.stdev(values) if len(values) > 1 else None
     return {"runs": len(values), "mean": statistics.fmean(values) if values else None, "deviation": deviation}
@@ -208,12 +205,12 @@ def _seeds(one: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> dict[str
         return {"p": None, "why": f"{len(values[0])} and {len(values[1])} finished runs; {MIN_SEEDS} a side are the least"}
     return {
         "difference": statistics.fmean(values[1]) - statistics.fmean(values[0]),
-        "p": permutation_p(*values),
+        "p": permutation_p_value(*values),
         "apart": min(values[1]) > max(values[0]) or max(values[1]) < min(values[0]),
     }
 
 
-def permutation_p(one: Sequence[float], other: Sequence[float]) -> float:
+def permutation_p_value(one: Sequence[float], other: Sequence[float]) -> float:
     """The share of all divisions of the values into two such sides whose means differ as much or more, both ways (Fisher 1935).
 
     Beyond MAX_ORDERS divisions so many are drawn, always the same.

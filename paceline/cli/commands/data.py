@@ -14,7 +14,7 @@ import tyro
 
 from paceline._utils.errors import PacelineError
 from paceline._utils.hashing import sha256
-from paceline._utils.text import escape_to_line, format_count, join_names
+from paceline._utils.text import escape_line, format_count, join_names
 from paceline.cli.flags import parse
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
@@ -84,7 +84,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         printer.say(f"  lie as {split['kind']} in {format_count(split['files'], 'file')}, {split['first_file']} first")
         printer.say(f"  labels_sha256 {split['labels_sha256']}")
     if locations := remote_addresses(manifest):
-        printer.say(f"photos lie at {join_names(map(escape_to_line, locations))}, which was not asked")
+        printer.say(f"photos lie at {join_names(map(escape_line, locations))}, which was not asked")
     printer.say(f"content {facts['content_hash']}")
     printer.say(f"manifest: {path}")
     return 0

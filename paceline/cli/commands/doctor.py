@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from paceline._utils.atomic_write import check_user_file
 from paceline._utils.errors import PacelineError
-from paceline._utils.text import WORDS, escape_to_line, text_width
+from paceline._utils.text import WORDS, escape_line, text_width
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.cli.remote_command import RemoteFlags, is_launched, launch_command
@@ -90,10 +90,10 @@ def print_findings(findings: Sequence[MachineFact], width: int = 14) -> None:
 
     console = Console(soft_wrap=True)
     for finding in findings:
-        text, indent = escape_to_line(finding.text), " " * (width + 9)
+        text, indent = escape_line(finding.text), " " * (width + 9)
         if console.is_terminal:
             text = f"\n{indent}".join(wrap(text, text_width() - len(indent), **WORDS))
-        head = f"{MARKS[finding.level]} {escape(escape_to_line(finding.about)):<{width}}"
+        head = f"{MARKS[finding.level]} {escape(escape_line(finding.about)):<{width}}"
         console.print(f"{head} {escape(text)}", highlight=False)
 
 

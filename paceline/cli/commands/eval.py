@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.atomic_write import KEY, write_user_file
 from paceline._utils.commands import format_command
 from paceline._utils.errors import DataError, PacelineError, RecipeError
-from paceline._utils.formatting import format_approximation_warning
+from paceline._utils.formatting import approximation_warning
 from paceline._utils.reporter import Lines, Reporter
 from paceline._utils.text import format_count
 from paceline.cli.eval_flags import DETECT, IN_GRAPH, EvalFlags, check_flags, read_external_predictions
@@ -47,7 +47,7 @@ from paceline.distributed.device.systems import choose_system
 from paceline.models.registry import get_workload
 from paceline.training.logging.console import open_console
 from paceline.training.request import check_request
-from paceline.training.run_arguments import is_weights_argument, open_run, parse_named_recipe, saved_count
+from paceline.training.run_arguments import is_weights_argument, open_run, parse_named_recipe, read_saved_count
 
 if TYPE_CHECKING:
     from paceline.data.index.manifest import Manifest
@@ -89,7 +89,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.models.metrics.bootstrap import confidence_intervals
     from paceline.models.task import InputRank
     from paceline.training.evaluate import make_predictions
-    from paceline.training.rank_consistency import data_facts, request_facts, weight_facts
+    from paceline.training.rank_consistency import data_fingerprint, request_fingerprint, weight_fingerprint
     from paceline.training.step_variants import choose_kernels
 
     system, recipe = subject.system, subject.recipe
@@ -97,7 +97,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     choose_kernels(system)
     controls = _chosen_photos(flags, subject)
     requested = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
-    alike = request_facts("eval", recipe, system, controls, **requested) if launch.world > 1 else None
+    alike = request_fingerprint("eval", recipe, system, controls, **requested) if launch.world > 1 else None
     with apply_environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
         choose_adapter(system, launch, os.environ)
         world = to_the_end.enter_context(open_distributed(launch, device=device, facts=alike, secret_folder=flags.run))
@@ -108,7 +108,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         placed = to_the_end.enter_context(bind_cores(system, world, reporter))
         threads = set_threads(system, world, reporter, placed.share)
         task = _open(flags, subject, controls, world, reporter)
-        world.agree(data_facts(task), "data")
+        world.agree(data_fingerprint(task), "data")
         rank_info = InputRank(world.rank, world.world, device, threads["loader"])
         source = [describe_class_source(flags.run, task)] if subject.facts is None and not answers else []
         for line in filter(None, answers.notes(task) if answers else source):
@@ -117,7 +117,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             evaluate, model, label, step = _model(flags, subject, name, task, device, reporter, answers)
             if world.world > 1:
                 which = {} if subject.facts is None else {"scored checkpoint": label}
-                world.agree({**which, **weight_facts(model.state_dict(), name)}, f"weights of {name}")
+                world.agree({**which, **weight_fingerprint(model.state_dict(), name)}, f"weights of {name}")
             with open_console(RunOptions(json=flags.json), world.rank) as console:
                 console.doing(f"scoring {label}", task.data.val_images)
                 result = evaluate(
@@ -142,7 +142,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
                     printer.say(line)
             for kind, count in result.approximated.items():
                 if count:
-                    reporter.line(format_approximation_warning(kind, count))
+                    reporter.line(approximation_warning(kind, count))
             if flags.out:
                 write_user_file(flags.out, json.dumps({KEY: "eval", "step": step, **make_predictions(task, result)}))
     return 0
@@ -166,7 +166,7 @@ def _run(flags: EvalFlags, world: int) -> EvalSubject:
     saved = from_json(RunOptions(), facts.controls, f"{flags.run}: controls")
     check_controls(saved)
     if facts.plan:
-        saved_count(facts, "images_per_forward")
+        read_saved_count(facts, "images_per_forward")
     names = [flags.checkpoint]
     if flags.checkpoint == "all" and flags.run.is_dir():
         from paceline.training.checkpoint.layout import list_steps, step_name
@@ -211,12 +211,12 @@ def _weights(printer: Printer, flags: EvalFlags, world: int) -> tuple[EvalFlags,
     if flags.workload:
         raise PacelineError(f"--workload {flags.workload}: {flags.run} is weights; its --recipe names the workload.")
     _need_data(flags)
-    requested, given = parse_named_recipe(flags.recipe)
+    requested, explicit = parse_named_recipe(flags.recipe)
     for recipe in requested.values():  # before torch is loaded
         _refuse_early(_detecting(recipe, flags), flags.data if world == 1 else "")
     from paceline.cli.eval_weights import match_weights
 
-    path, called, recipe = match_weights(printer, flags.run, requested, given, world)
+    path, called, recipe = match_weights(printer, flags.run, requested, explicit, world)
     flags = replace(flags, run=path, recipe=called)
     return flags, EvalSubject(
         _detecting(recipe, flags), None, choose_system(flags.system or "auto"), RunOptions(), ["weights"]
@@ -273,11 +273,11 @@ def _held_out(flags: EvalFlags, subject: EvalSubject, world: DistContext, report
     """The data to score on, prepared once on each node, in the run's classes."""
     from paceline.data.index.class_mapping import map_classes
     from paceline.data.prepare.eval_split import EvalSplit, prepare_eval_split
-    from paceline.training.open_data import prepared_once
+    from paceline.training.open_data import prepare_once
 
     kind = get_workload(subject.recipe.task).kind
     wanted = EvalSplit(flags.data, flags.split, flags.images, flags.annotations)
-    manifest = prepared_once(world, lambda: prepare_eval_split(wanted, kind, reporter=reporter))
+    manifest = prepare_once(world, lambda: prepare_eval_split(wanted, kind, reporter=reporter))
     return manifest if subject.facts is None else map_classes(manifest, subject.facts)
 
 
@@ -316,7 +316,7 @@ def _model(
 def _batch(subject: EvalSubject, task: Task, world: int) -> int:
     """Images in one forward, as the run did; for weights, as training would."""
     if subject.facts is not None and subject.facts.plan:
-        return evaluation_batch(saved_count(subject.facts, "images_per_forward"), task.data.val_images, world)
+        return evaluation_batch(read_saved_count(subject.facts, "images_per_forward"), task.data.val_images, world)
     from paceline.models.memory_estimate import max_images_per_forward
 
     most = max_images_per_forward(task.memory(subject.system), subject.system)

@@ -13,7 +13,7 @@ from typing import Annotated
 import tyro
 
 from paceline._utils.errors import PacelineError
-from paceline._utils.text import escape_control_characters
+from paceline._utils.text import escape_text
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer, print_error
 from paceline.config.constraints import Help
@@ -83,7 +83,7 @@ def _check(printer: Printer, arguments: Sequence[str]) -> int:
     for verdict in verdicts:
         said = {True: "passed", False: "FAILED", None: "not asked"}[verdict.passed]
         printer.say(f"== {verdict.judge} of {verdict.about}: {said}")
-        print(escape_control_characters(verdict.text.rstrip()))
+        print(escape_text(verdict.text.rstrip()))
     one = f", though not {missed[0].about}: of {len(files)} runs one may fail" if allowed else ""
     printer.say(f"== {benchmark}, rules {ruleset}: {'passed' if passed else 'FAILED'}{one}")
     return 0 if passed else 1

@@ -123,8 +123,8 @@ def _found(flags: PredictFlags) -> tuple[Video | None, ImageListing]:
 
     videos = [path for path in flags.photos if is_video(path)]
     if not videos:
-        for flag, given in (("--every", flags.every > 1), ("--frames", flags.frames)):
-            if given:
+        for flag, explicit in (("--every", flags.every > 1), ("--frames", flags.frames)):
+            if explicit:
                 raise PacelineError(f"{flag}: for a video or a camera, and photos are named. Leave it away.")
         return None, find_photos(flags.photos, apart_from=(flags.run, flags.out))
     if len(flags.photos) > 1:
@@ -215,14 +215,14 @@ def _manner(
 def _check_objects(flags: PredictFlags, predictor: Predictor) -> None:
     """Refuse flags of objects for a run that names whole photos, and classes that the run does not have."""
     if not predictor.finds_objects:
-        given = {
+        overrides = {
             "--classes": flags.classes,
             "--max-objects": flags.max_objects,
             "--no-labels": not flags.labels,
             "--annotations": flags.annotations,
             "--tile": flags.tile,
         }
-        for flag in (flag for flag, value in given.items() if value):
+        for flag in (flag for flag, value in overrides.items() if value):
             raise PacelineError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
     for name in flags.classes:
         if name not in predictor.classes:

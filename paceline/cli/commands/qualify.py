@@ -15,7 +15,7 @@ from paceline._utils.atomic_write import check_user_file, write_user_file
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import PacelineError
 from paceline._utils.platform import count_cpus
-from paceline._utils.text import WORDS, escape_to_line, text_width
+from paceline._utils.text import WORDS, escape_line, text_width
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.cli.remote_command import RemoteFlags, is_launched, launch_for_answer
@@ -164,19 +164,19 @@ def _finish(flags: QualifyFlags, facts: dict[str, Any] | None) -> int:
 def format_report(verdict: QualifyReport, facts: Mapping[str, Any]) -> list[str]:
     """The table, who is slowest, the verdict and what to look at, at most as wide as the terminal."""
     wide = min(text_width(), 120)
-    results = wrap(escape_to_line(describe_machine(facts)), wide, **WORDS)
+    results = wrap(escape_line(describe_machine(facts)), wide, **WORDS)
     results.append(f"{'':<30}{'measured':>10}{'expected':>10}{'':10}{'ratio':>6}")
     for row in verdict.rows:
         words = format_check(row)
         results.append(f"{row.name:<30.30}{words[0]:>10}{words[1]:>10} {row.unit:<9}{words[2]:>6}  {row.verdict}")
     for basis in dict.fromkeys(row.basis for row in verdict.rows if row.basis):
-        results += wrap(f"expected by {escape_to_line(basis)}", wide, subsequent_indent="  ", **WORDS)
+        results += wrap(f"expected by {escape_line(basis)}", wide, subsequent_indent="  ", **WORDS)
     if verdict.slowest:
-        results += wrap(f"slowest: {escape_to_line(verdict.slowest)}", wide, subsequent_indent="  ", **WORDS)
+        results += wrap(f"slowest: {escape_line(verdict.slowest)}", wide, subsequent_indent="  ", **WORDS)
     slow = sum(row.verdict == "slower" for row in verdict.rows)
     results.append(f"slower than expected: {slow} of {len(verdict.rows)}" if slow else "as fast as expected")
     for text in verdict.advice:
-        results += wrap(f"look at: {escape_to_line(text)}", wide, subsequent_indent="  ", **WORDS)
+        results += wrap(f"look at: {escape_line(text)}", wide, subsequent_indent="  ", **WORDS)
     return results
 
 

@@ -23,7 +23,7 @@ from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, read_run
 from paceline.models.registry import WORKLOADS
 from paceline.tools.compare.run_groups import format_group, group_runs
-from paceline.training.logging.events import metrics_of, read_events
+from paceline.training.logging.events import get_metrics, read_events
 
 # Columns and their widths: 80 in all with a time of 6 and the spaces between them. Longer words get what others leave.
 COLUMNS = {"name": 17, "recipe": 13, "status": 11, "step": 11, "best": 12}
@@ -72,7 +72,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         if not groups:
             printer.say(f"no runs in {flags.folder} differ by fold or seed alone")
     elif results:
-        rows = [{name: name for name in (*COLUMNS, "time")}, *(_in_words(row) for row, *_ in results)]
+        rows = [{name: name for name in (*COLUMNS, "time")}, *(_format_row(row) for row, *_ in results)]
         widths = _widths(rows, shutil.get_terminal_size((NARROW, 24)).columns)
         for row in rows:
             printer.say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
@@ -93,7 +93,7 @@ def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], RunRecor
     events = read_events(folder / "events.jsonl", Lines(damaged.append))
     last = events[-1] if events else {"event": "", "step": 0, "seconds": 0.0}
     workload = WORKLOADS.get(str(facts.recipe.get("task")))
-    scores = [metrics_of(event) for event in events if event["event"] == "eval"]
+    scores = [get_metrics(event) for event in events if event["event"] == "eval"]
     # A workload of one's own has a headline that its run does not name, boxes alone no mask_ap: the first metric then.
     first = next(iter(scores[0]), "") if scores else ""
     usual = workload.reporting.headline if workload is not None else ""
@@ -115,7 +115,7 @@ def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], RunRecor
     return row, facts, scores
 
 
-def _in_words(row: dict[str, Any]) -> dict[str, str]:
+def _format_row(row: dict[str, Any]) -> dict[str, str]:
     steps = row["steps"] if isinstance(row["steps"], int) else "?"
     best = "synthetic" if row["synthetic"] else "-"
     if row["best"] is not None:

@@ -31,12 +31,12 @@ from paceline.data.index.splits import format_fold, format_half
 from paceline.models.registry import get_workload
 from paceline.models.weights.download import pretrained_for
 from paceline.tools.estimate.summary import check_rates, choose_speed, estimate_rows, measure_run_speed, unknown_rows
-from paceline.training.input_stats import settle_pixels
+from paceline.training.input_stats import resolve_pixel_stats
 from paceline.training.logging.events import read_events
 from paceline.training.open_data import open_task
 from paceline.training.plan_text import describe
 from paceline.training.request import check_request
-from paceline.training.run_arguments import saved_count
+from paceline.training.run_arguments import read_saved_count
 from paceline.training.select import MARK, choose_recipe, is_folder
 from paceline.training.small_data import check_auto, check_image_count, report_length
 
@@ -112,14 +112,14 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     reporter = SILENT if flags.json else printer
     if not shown.repeats:
         first = flags.weights or pretrained_for(args.recipe)
-        args = replace(args, recipe=settle_pixels(args.recipe, first, args.given, reporter))
+        args = replace(args, recipe=resolve_pixel_stats(args.recipe, first, args.given, reporter))
     for line in shown.about_row:
         printer.note(line)
     if not (flags.world or shown.repeats) and (text := note_published(args)):
         printer.note(text)
     recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=args), controls, reporter)
     if shown.facts.plan.get("nodes") and not args.given & {"nodes", "world", "system", "system.per_node"}:
-        plan = replace(plan, nodes=saved_count(shown.facts, "nodes"))
+        plan = replace(plan, nodes=read_saved_count(shown.facts, "nodes"))
     own = None
     if shown.repeats and not shown.card and not args.given & {"system"}:
         own = measure_run_speed(shown.run, facts, recipe, args.system.chip)
@@ -251,13 +251,13 @@ def _of_run(facts: RunRecord, controls: RunOptions) -> ShowFlags:
     """The ranks and images of a run; a file that was never trained here has none."""
     if not facts.plan:
         return ShowFlags()
-    evaluating = saved_count(facts, "eval_ranks") if facts.plan.get("eval_ranks") else 0
+    evaluating = read_saved_count(facts, "eval_ranks") if facts.plan.get("eval_ranks") else 0
     return ShowFlags(
         world=facts.world + evaluating,
         eval_ranks=evaluating,
-        train_images=saved_count(facts, "train_images"),
+        train_images=read_saved_count(facts, "train_images"),
         # Made-up batches are not evaluated: what is planned for are the images of the recipe's own data.
-        val_images=0 if controls.synthetic else saved_count(facts, "val_images"),
+        val_images=0 if controls.synthetic else read_saved_count(facts, "val_images"),
     )
 
 
@@ -278,9 +278,9 @@ def _time(run: Path) -> list[Row]:
     return [(head, [f"{name} {took}: {shares}"]) for head, (name, (took, shares)) in zip(("time", ""), went.items())]
 
 
-def _with_fold(controls: RunOptions, flags: ShowFlags, given: Collection[str]) -> RunOptions:
+def _with_fold(controls: RunOptions, flags: ShowFlags, explicit: Collection[str]) -> RunOptions:
     """The controls of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
-    named = {name: getattr(flags, name) for name in ("folds", "fold") if name in given}
+    named = {name: getattr(flags, name) for name in ("folds", "fold") if name in explicit}
     if flags.auto and not flags.data:
         raise RecipeError("--auto chooses by the images of a data set: name it with --data DIR.")
     if named and not flags.data:
@@ -302,8 +302,8 @@ def _opened(shown: ShowArgs, own: RunOptions, reporter: Reporter) -> tuple[Any, 
     from paceline.distributed.comm.launcher import read_launch
     from paceline.distributed.comm.world import open_distributed
     from paceline.training.auto_config import apply_auto, command_without
-    from paceline.training.open_data import opened_again
-    from paceline.training.resolve import settle_target
+    from paceline.training.open_data import reopen_task
+    from paceline.training.resolve import resolve_targets
 
     args, flags, system = shown.asked, shown.asked.controls, shown.asked.system
     fold = {name: getattr(own, name) for name in FOLD}
@@ -315,12 +315,12 @@ def _opened(shown: ShowArgs, own: RunOptions, reporter: Reporter) -> tuple[Any, 
         ranks = count_training_ranks(count_ranks(flags, args.given, system.per_node), flags.eval_ranks)
         cpu = system.accelerator == "cpu"
         result = apply_auto(task, args.recipe, controls, args.given, cpu=cpu, ranks=ranks, reporter=reporter)
-        task = opened_again(task, result.recipe, controls)
+        task = reopen_task(task, result.recipe, controls)
         first = flags.weights or pretrained_for(args.recipe)
         weights = ("--weights", first) if first else ()
         typed = format_command("train", *remove_flags(shown.words, flags, ShowFlags, ()), "--data", flags.data, *weights)
         to_train = command_without(typed, result.facts)
-    return task, settle_target(task.recipe, controls, args.given, task, reporter, repeats=shown.repeats), to_train
+    return task, resolve_targets(task.recipe, controls, args.given, task, reporter, repeats=shown.repeats), to_train
 
 
 # A published row is planned on its own machine, given as flags. Flag of the user -> flag of that machine which it replaces too:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from paceline._utils.commands import format_command
 from paceline._utils.errors import RecipeError
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.cli.flags import parse_recipe
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
@@ -45,7 +45,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         args = parse_recipe(words, controls, verb="train", base=base, printer=printer)
         for name in ("data", "weights"):
             if (path := getattr(args.controls, name)) and name not in args.given and is_first_on_node():
-                notes.append(escape_to_line(f"--{name} {path!r}: as {arguments[0]} names it"))
+                notes.append(escape_line(f"--{name} {path!r}: as {arguments[0]} names it"))
     else:
         if is_folder(arguments[0]):
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")

@@ -122,9 +122,9 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     if out.suffix not in form.suffixes:
         raise PacelineError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
     from paceline.models.weights.weight_file import find_non_finite, open_weights
-    from paceline.training.factory import weights_file
+    from paceline.training.factory import find_weights_file
 
-    path = weights_file(flags.file, pickles=True)
+    path = find_weights_file(flags.file, pickles=True)
     if out.exists() and path.exists() and out.samefile(path):
         raise PacelineError(f"--out {flags.out}: this is the file that is converted. Name another one.")
     check_user_file(out)

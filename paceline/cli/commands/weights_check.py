@@ -47,14 +47,14 @@ def run_check(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.models.weights.formats.detect import PICKLED, conversion_command
     from paceline.models.weights.identify import SMALL, detect_timm_name, find_matching_recipes
     from paceline.models.weights.weight_file import find_non_finite, open_weights
-    from paceline.training.factory import weights_file
+    from paceline.training.factory import find_weights_file
     from paceline.training.select import choose_recipe
 
-    path = weights_file(flags.file, pickles=True)
+    path = find_weights_file(flags.file, pickles=True)
     if args is not None:
-        recipes, given = {flags.recipe: args.recipe}, args.given
+        recipes, explicit = {flags.recipe: args.recipe}, args.given
     else:
-        recipes, given = {name: choose_recipe(name) for name in NETWORKS} | _of_its_run(printer, path), frozenset()
+        recipes, explicit = {name: choose_recipe(name) for name in NETWORKS} | _of_its_run(printer, path), frozenset()
     file = open_weights(path, pickles=True)
     tensors = file.ours.tensors
     _row(printer, "file", f"{path}{_bytes_and_digest(path)}")
@@ -86,10 +86,10 @@ def run_check(printer: Printer, arguments: Sequence[str]) -> int:
     wild = find_non_finite(tensors)
     _row(printer, "finite", f"no: {join_names(wild, LEFT_OUT)}" if wild else "yes")
     with printer.waiting("trying networks"):
-        results = [replace(fit, model=None) for fit in find_matching_recipes(file, recipes, given)]  # a network is large
+        results = [replace(fit, model=None) for fit in find_matching_recipes(file, recipes, explicit)]  # a network is large
         if args is None and not any(fit.report for fit in results):
             small = {name: choose_recipe(name) for name, _ in SMALL}
-            results += [fit for fit in find_matching_recipes(file, small, given) if fit.report]
+            results += [fit for fit in find_matching_recipes(file, small, explicit) if fit.report]
     taken = any(fit.report for fit in results)
     printer.facts = {
         **{"file": path, "kind": file.kind, "form": file.form.name, "tensors": len(tensors), "numbers": numbers},

@@ -20,7 +20,7 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.listing import in_system_folder, is_system_name
-from paceline._utils.names import OTHER_PICTURES, format_skipped_suffixes, get_suffix, is_image_name, is_image_path
+from paceline._utils.names import OTHER_PICTURES, format_suffixes, get_suffix, is_image_name, is_image_path
 from paceline.data.containers.box_labels import sample_annotations
 from paceline.data.containers.label_exports import find_export, unpack_first
 from paceline.data.containers.listing import (
@@ -32,7 +32,7 @@ from paceline.data.containers.listing import (
     folder_names,
     join_files,
 )
-from paceline.data.containers.reading import format_member_name, read_at
+from paceline.data.containers.reading import format_member, read_at
 from paceline.data.containers.split_files import ContainerFiles, ContainerRequest
 from paceline.data.containers.tar import inner_tars, tar_members
 from paceline.data.containers.webdataset import group_samples, read_label
@@ -164,7 +164,7 @@ def _archived(
     bases = [os.path.basename(one.path) for one in chain.from_iterable(entries) if not one.is_photo]
     others = Counter(get_suffix(base) for base in bases if not (is_system_name(base) or is_image_name(base)))
     if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used
-        files.notes.append(f"{files.first}: left out {format_skipped_suffixes(others)}")
+        files.notes.append(f"{files.first}: left out {format_suffixes(others)}")
     if files.listed:
         whole = join_files(kind, _held_files(files, photos, lambda one: one.held))
         return {files.split: replace(whole, ignored=ignored)}
@@ -182,7 +182,7 @@ def _archived(
     if left:
         files.notes.append(
             f"{len(left):,} photos lie in neither of the folders that are used ({', '.join(splits.values())}), "
-            f"{format_member_name(left[0])} first: left out"
+            f"{format_member(left[0])} first: left out"
         )
     return result
 
@@ -250,7 +250,7 @@ def _refuse_nested(archive: str, members: Sequence[ArchiveMember]) -> None:
     if odd is not None:
         right = next(one.path for one in members if one.above == usual)
         raise DataError(
-            f"{archive}: {format_member_name(odd)} and {format_member_name(right)} do not lie in class folders side "
+            f"{archive}: {format_member(odd)} and {format_member(right)} do not lie in class folders side "
             "by side, so their classes "
             "are unknown. Pack it as CLASS/photo.jpg, below train/ and val/ where both are in it."
         )
@@ -267,6 +267,6 @@ def _labeled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[ListedImage
         photo = sample.photo(name)
         field, member = sample.label(name)
         label = read_label(
-            field, read_at(file, member.offset, member.length), f"{name}: sample {format_member_name(sample.key)}"
+            field, read_at(file, member.offset, member.length), f"{name}: sample {format_member(sample.key)}"
         )
         yield ListedImage(photo.name, photo.offset, photo.length), label

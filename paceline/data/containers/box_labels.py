@@ -18,7 +18,7 @@ from PIL import Image
 
 from paceline._utils.errors import DataError
 from paceline._utils.listing import list_matching
-from paceline._utils.text import abbreviate, escape_to_line
+from paceline._utils.text import abbreviate, escape_line
 from paceline.data.containers.class_labels import read_numbered_names
 from paceline.data.containers.listing import ContainedImages, ContainerListing, join_splits
 from paceline.data.containers.split_files import ContainerRequest
@@ -47,9 +47,9 @@ def prepare_container_boxes(
     annotated: dict[str, Annotations] = {}
     files: dict[str, tuple[str, ...]] = {}
     for split, part in splits.items():
-        given = request.annotations if split == "train" else request.val_annotations
-        if given:
-            path = Path(os.path.realpath(os.path.expanduser(given)))
+        explicit = request.annotations if split == "train" else request.val_annotations
+        if explicit:
+            path = Path(os.path.realpath(os.path.expanduser(explicit)))
             file, record = load_json(path, split)
             read, more = coco_annotations(file, record, target)
             folder = _folder_of(read, part, path)
@@ -177,7 +177,7 @@ def _class_names(source: Path, objects: Sequence[ImageBoxes]) -> dict[int, str]:
     for photo in objects:
         for number, name in zip(photo.classes.tolist(), photo.names):
             if name and named.setdefault(number, name) != name:
-                first, other = (escape_to_line(os.fsdecode(one)) for one in (named[number], name))
+                first, other = (escape_line(os.fsdecode(one)) for one in (named[number], name))
                 raise DataError(
                     f"{source}: class {number} is called {first} and {other}. These files were written with different lists of "
                     "classes."

@@ -170,19 +170,19 @@ def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str
     path = Path(request.classes).expanduser()
     try:
         text = read_plain_text(path, MAX_LIST_BYTES)
-        given = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
+        explicit = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"--classes {path}: cannot be read ({reason}). Write one class a line.") from None
-    if not isinstance(given, list | dict):
+    if not isinstance(explicit, list | dict):
         raise DataError(f"--classes {path}: no list of names. Write one class a line, or a JSON list.")
     title = f"--classes {path}: a class"
-    names = tuple(tidy_class_name(name, title) for name in given)
+    names = tuple(tidy_class_name(name, title) for name in explicit)
     if (twice := find_duplicate(names)) is not None:
         raise DataError(f"--classes {path}: {twice!r} stands in it twice.")
-    if isinstance(given, list) or all(name == value for name, value in given.items()):
+    if isinstance(explicit, list) or all(name == value for name, value in explicit.items()):
         return names, None
-    return names, tuple(tidy_class_name(name, title) for name in given.values())
+    return names, tuple(tidy_class_name(name, title) for name in explicit.values())
 
 
 def _with_official_classes(part: ContainerListing, request: ContainerRequest) -> ContainerListing:

@@ -11,7 +11,7 @@ import re
 from typing import BinaryIO, NamedTuple
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 
 # Nothing larger than this in a container is read into memory: no photo is.
 MAX_BYTES = 1 << 30
@@ -84,9 +84,9 @@ class TarMember(NamedTuple):
     length: int  # bytes of the data
 
 
-def format_member_name(name: bytes) -> str:
+def format_member(name: bytes) -> str:
     """A member's name for a message."""
-    return escape_to_line(os.fsdecode(name[:300]))
+    return escape_line(os.fsdecode(name[:300]))
 
 
 def check_member_name(name: bytes, archive: str) -> bytes:
@@ -108,5 +108,5 @@ def check_member_name(name: bytes, archive: str) -> bytes:
     else:
         return b"/".join(parts)
     raise DataError(
-        f"{archive}: the name of {format_member_name(name)} is {why}: not an archive of photos. Nothing of it is used."
+        f"{archive}: the name of {format_member(name)} is {why}: not an archive of photos. Nothing of it is used."
     )

@@ -117,9 +117,9 @@ def _classes(labels: Sequence[np.ndarray], whole: ContainerListing, column: int)
     for i, label in enumerate(labels):
         value = float(label[column]) if column < len(label) else float("nan")
         if not value.is_integer() or value < 0:
-            given = " ".join(f"{one:g}" for one in label[:8])
+            explicit = " ".join(f"{one:g}" for one in label[:8])
             raise DataError(
-                f"{whole.title(i)} has the label {given}, and number {column} of it is no class (0, 1, ...). Name another with "
+                f"{whole.title(i)} has the label {explicit}, and number {column} of it is no class (0, 1, ...). Name another with "
                 "--label-column, or pack it again."
             )
         numbers[i] = int(value)

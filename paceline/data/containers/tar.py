@@ -25,7 +25,7 @@ from paceline.data.containers.reading import (
     TarMember,
     Truncated,
     check_member_name,
-    format_member_name,
+    format_member,
     read_at,
     refuse_compressed,
 )
@@ -97,12 +97,10 @@ def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, Ta
             base = outer.name.rsplit(b"/", 1)[-1]
             if in_system_folder(outer.name) or not base.lower().endswith(b".tar"):
                 if is_image_path(outer.name):
-                    raise DataError(
-                        f"{name}: {format_member_name(outer.name)} lies beside tars, in one of which it should be."
-                    )
+                    raise DataError(f"{name}: {format_member(outer.name)} lies beside tars, in one of which it should be.")
                 continue
             end = min(outer.offset + outer.length, size)
-            for member in _members(file, outer.offset, end, f"{name}: {format_member_name(outer.name)}"):
+            for member in _members(file, outer.offset, end, f"{name}: {format_member(outer.name)}"):
                 yield outer.name, member
                 records += 1
     except _Cut as cut:
@@ -113,7 +111,7 @@ def _members(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Tar
     """The plain files of the tar in the bytes from `begin` to `end`. Raises _Cut."""
     for member in _entries(file, begin, end, archive):
         if member.offset + member.length > end:
-            raise _Cut(end, f"inside {format_member_name(member.name)}")
+            raise _Cut(end, f"inside {format_member(member.name)}")
         yield member
 
 
@@ -132,7 +130,7 @@ def _entries(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Tar
             yield TarMember(name, at, length)
         elif kind != _FOLDER and is_image_path(name):
             raise DataError(
-                f"{archive}: {format_member_name(name)} is {_KINDS.get(kind, 'of an unknown kind')}, which has no bytes of its own. "
+                f"{archive}: {format_member(name)} is {_KINDS.get(kind, 'of an unknown kind')}, which has no bytes of its own. "
                 "Pack the archive again with the photo itself:  tar --dereference --hard-dereference -cf NEW.tar FOLDER"
             )
         elif header.kind == _SPARSE:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.data.containers.tfrecord import BYTES, FIXED32, VARINT, MalformedMessage, read_fields, read_varint
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
@@ -210,7 +210,7 @@ def _unlike(features: dict[str, Feature], where: str, name: str, wanted: str) ->
     if name in features:
         result = f"it holds {max(len(values) for values in features[name])}"
     else:
-        result = "it is not there; there are " + escape_to_line(", ".join(sorted(features)[:20])[:500] or "none")
+        result = "it is not there; there are " + escape_line(", ".join(sorted(features)[:20])[:500] or "none")
     return DataError(f"{where}: {name} should hold {wanted}: {result}. Written by other scripts than the original ones?")
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from paceline._utils.errors import DataError
 from paceline._utils.names import IMAGE_SUFFIXES
 from paceline._utils.text import abbreviate
-from paceline.data.containers.reading import TarMember, Truncated, format_member_name
+from paceline.data.containers.reading import TarMember, Truncated, format_member
 
 _PHOTO_FIELDS = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
 # Where a label is looked for, in this order; and, in JSON, under which of these names.
@@ -43,9 +43,9 @@ class WebDatasetSample(NamedTuple):
             " A sample's name ends at its first dot: if these are several samples, use names without dots." if dots else ""
         )
         raise DataError(
-            f"{archive}: sample {format_member_name(self.key)} has {len(photos) or 'no'} "
+            f"{archive}: sample {format_member(self.key)} has {len(photos) or 'no'} "
             f"photo{'s' if photos else ''}, one is needed; its fields "
-            f"are {', '.join(map(format_member_name, self.fields))}.{hint}"
+            f"are {', '.join(map(format_member, self.fields))}.{hint}"
         )
 
     def label(self, archive: str) -> tuple[str, TarMember]:
@@ -56,8 +56,8 @@ class WebDatasetSample(NamedTuple):
                     break
                 return name.decode(), self.fields[name]
         raise DataError(
-            f"{archive}: sample {format_member_name(self.key)} has no label (.cls, .json or .txt of "
-            f"{MAX_LABEL_BYTES:,} bytes at most); its fields are {', '.join(map(format_member_name, self.fields))}."
+            f"{archive}: sample {format_member(self.key)} has no label (.cls, .json or .txt of "
+            f"{MAX_LABEL_BYTES:,} bytes at most); its fields are {', '.join(map(format_member, self.fields))}."
         )
 
 
@@ -84,14 +84,14 @@ def group_samples(members: Iterable[TarMember], archive: str) -> Iterator[WebDat
                     yield WebDatasetSample(key, fields)
                 if name in seen:
                     raise DataError(
-                        f"{archive}: the files of sample {format_member_name(name)} do not stand together. Pack it "
+                        f"{archive}: the files of sample {format_member(name)} do not stand together. Pack it "
                         "again with sorted names:  tar --sort=name"
                     )
                 seen.add(name)
                 key, fields = name, {}
             field = field.lower()
             if field in fields:
-                raise DataError(f"{archive}: sample {format_member_name(key)} has two files .{format_member_name(field)}.")
+                raise DataError(f"{archive}: sample {format_member(key)} has two files .{format_member(field)}.")
             fields[field] = member
     except Truncated as cut:
         # The last sample may have lost a file.

@@ -17,7 +17,7 @@ from typing import BinaryIO, NamedTuple
 
 from paceline._utils.errors import DataError
 from paceline._utils.names import is_image_path
-from paceline.data.containers.reading import MAX_BYTES, Truncated, check_member_name, format_member_name, read_at
+from paceline.data.containers.reading import MAX_BYTES, Truncated, check_member_name, format_member, read_at
 
 # Deflate makes at most this many bytes of one.
 MAX_RATIO = 1032
@@ -95,7 +95,7 @@ def zip_members(file: BinaryIO, size: int, name: str) -> Iterator[ZipMember]:
     for entry in sorted(_read_entries(file, directory, name), key=lambda entry: entry.at):
         offset = _data_offset(file, entry, name) if entry.at < directory.begin else entry.at
         if entry.at < reached or offset + entry.stored_length > directory.begin:
-            own = format_member_name(entry.name)
+            own = format_member(entry.name)
             raise DataError(f"{name}: the bytes of {own} are those of other members too: a bomb, or damaged.")
         reached = offset + entry.stored_length
         if member := _plain(entry, offset, name):
@@ -125,7 +125,7 @@ def _plain(entry: _Entry, offset: int, archive: str) -> ZipMember | None:
     is_photo = is_image_path(name)
     if not name or entry.name.endswith(b"/") or (entry.is_link and not is_photo):
         return None
-    member, deflated = f"{archive}: {format_member_name(name)}", entry.method == _DEFLATED
+    member, deflated = f"{archive}: {format_member(name)}", entry.method == _DEFLATED
     if entry.is_link:
         raise DataError(f"{member} is a symbolic link. Pack the archive again with the photo itself.")
     if entry.flags & (_ENCRYPTED | _MASKED):
@@ -159,7 +159,7 @@ def _data_offset(file: BinaryIO, entry: _Entry, archive: str) -> int:
         if same:
             return entry.at + len(head) + extra
     raise DataError(
-        f"{archive}: at byte {entry.at:,} there is not {format_member_name(entry.name)}, which its directory has there: damaged. "
+        f"{archive}: at byte {entry.at:,} there is not {format_member(entry.name)}, which its directory has there: damaged. "
         "Copy or download the archive again."
     )
 

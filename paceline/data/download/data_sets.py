@@ -22,7 +22,7 @@ from pathlib import Path
 
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.config.tables import read_menu
 from paceline.data.download.check import ExpectedFile, FileMismatch, require_free_space
 from paceline.data.download.fetch import fetch, local_path
@@ -140,7 +140,7 @@ def _obtain(archive: Archive, folder: Path, source: str, keep: bool, reporter: R
             archive.check(local, reporter)
         except FileMismatch as other:
             raise DataError(f"{other} Name another place with --from.") from None
-        reporter.line(f"{archive.name}: read from {escape_to_line(str(local))}")
+        reporter.line(f"{archive.name}: read from {escape_line(str(local))}")
         return local, False
     sha256, md5 = archive.sha256 or None, archive.md5 or None
     fetch(urls, target, size=archive.size, sha256=sha256, md5=md5, reporter=reporter)

@@ -20,10 +20,10 @@ from paceline._utils.errors import DataError
 from paceline._utils.formatting import format_bytes
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import open_plain_sized
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.data.download.check import ExpectedFile, FileMismatch, require_free_space
 from paceline.data.download.http import ConnectionLost, DownloadRefused, RemoteFileChanged, get, printable_url, with_retries
-from paceline.data.download.part import BLOCK, PartialFile, RemoteVersion, cannot_write, fetch_ranges
+from paceline.data.download.part import BLOCK, PartialFile, RemoteVersion, fetch_ranges, write_error
 
 # Bytes that are read at a time.
 SLICE = 1 << 18
@@ -82,7 +82,7 @@ def fetch(
                         silent.add(host)
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise cannot_write(destination, error) from None
+                raise write_error(destination, error) from None
             kept = part.bytes_kept()
             again = f"{format_bytes(kept)} are kept: make room, and the same command goes on" if kept else "Make room"
             raise DataError(f"{destination}: the disk is full. {again}, or choose a folder on another disk.") from None
@@ -112,7 +112,7 @@ def local_path(url: str) -> Path | None:
         return None
     if scheme == "file":
         return Path(url2pathname(urlsplit(url).path))
-    raise DownloadRefused(f"addresses begin with http://, https:// or file://, not with {escape_to_line(scheme)[:20]}://")
+    raise DownloadRefused(f"addresses begin with http://, https:// or file://, not with {escape_line(scheme)[:20]}://")
 
 
 def _fetch_checked(url: str, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:

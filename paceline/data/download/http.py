@@ -21,7 +21,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline._utils.version import __version__
 
 # Seconds without a byte until a connection counts as cut.
@@ -151,7 +151,7 @@ def get(url: str, first: int | None = None, last: int | None = None, validator: 
             raise UnknownHost(f"its host is not known: {_reason(error)} (is there a network?)") from None
         raise ConnectionLost(_reason(error)) from None
     except ValueError as error:
-        raise DownloadRefused(f"this is no address ({escape_to_line(str(error))})") from None
+        raise DownloadRefused(f"this is no address ({escape_line(str(error))})") from None
     with response:
         yield _answer(response, first, last, validator)
 
@@ -159,7 +159,7 @@ def get(url: str, first: int | None = None, last: int | None = None, validator: 
 def _answer(response: HTTPResponse, first: int | None, last: int | None, validator: str) -> HttpResponse:
     headers = response.headers
     if (coding := headers.get("Content-Encoding", "identity")) != "identity":
-        raise DownloadRefused(f"the server changes the file on the way (Content-Encoding {escape_to_line(coding)[:40]})")
+        raise DownloadRefused(f"the server changes the file on the way (Content-Encoding {escape_line(coding)[:40]})")
     etag = headers.get("ETag", "")
     # What If-Range takes: a strong ETag, else the date.
     new = etag[:200] if etag and not etag.startswith("W/") else headers.get("Last-Modified", "")[:100]
@@ -187,7 +187,7 @@ def _answer(response: HTTPResponse, first: int | None, last: int | None, validat
 def _reason(error: Exception) -> str:
     """An error of the network in a few words."""
     inner = getattr(error, "reason", error)
-    return escape_to_line(str(getattr(inner, "strerror", None) or str(inner) or type(inner).__name__))[:200]
+    return escape_line(str(getattr(inner, "strerror", None) or str(inner) or type(inner).__name__))[:200]
 
 
 def printable_url(url: str) -> str:
@@ -195,5 +195,5 @@ def printable_url(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        return escape_to_line(url)[:200]
-    return escape_to_line(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))[:300]
+        return escape_line(url)[:200]
+    return escape_line(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")))[:300]

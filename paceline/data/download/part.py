@@ -70,7 +70,7 @@ class PartialFile:
         except OSError as error:
             if self._lock >= 0:
                 os.close(self._lock)
-            raise cannot_write(self.destination, error) from None
+            raise write_error(self.destination, error) from None
 
     def __enter__(self) -> PartialFile:
         return self
@@ -241,7 +241,7 @@ def _fetch_span(
         pass
 
 
-def cannot_write(destination: Path, error: OSError) -> DataError:
+def write_error(destination: Path, error: OSError) -> DataError:
     """Why a file cannot be written where it should go, and the next step."""
     reason = error.strerror or error
     return DataError(f"{destination}: cannot be written ({reason}). Choose another folder, or make room.")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from paceline._utils.errors import DataError
-from paceline._utils.names import format_skipped_suffixes
+from paceline._utils.names import format_suffixes
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import format_count, join_names, tidy_name
 from paceline.data.formats.file_matching import normalize_name
@@ -165,7 +165,7 @@ def list_split(folder: Path) -> SplitListing:
                 f"({join_names(map(os.fsdecode, inside.folders), 3)}). Move their images up into {path}, or the folders away."
             )
         if not inside.images:
-            others_text = f" ({text})" if (text := format_skipped_suffixes(inside.others)) else ""
+            others_text = f" ({text})" if (text := format_suffixes(inside.others)) else ""
             raise DataError(
                 f"{path}: no images in this class folder{others_text}. Add some, or remove the folder from every split."
             )
@@ -182,7 +182,7 @@ def _no_train_reason(root: Path, folders: list[str], top: FolderNames, out: Path
             f"so their classes are unknown. {LAYOUT}"
         )
     if not folders:
-        result = f"only {text}" if (text := format_skipped_suffixes(top.others)) else "empty, there is nothing to train on"
+        result = f"only {text}" if (text := format_suffixes(top.others)) else "empty, there is nothing to train on"
         return f"{root}: {result}. {LAYOUT}"
     for name in folders:
         if (root / name / TRAIN_FOLDER).is_dir():
@@ -195,7 +195,7 @@ def _no_train_reason(root: Path, folders: list[str], top: FolderNames, out: Path
             f"fifth of each apart for validation; no photo is moved or copied:\n  {_split_command(root, out)}"
         )
     others = sum((list_folder(root / name).others for name in folders[:3]), Counter[str]())
-    inside = f" In the first of them: {text}." if (text := format_skipped_suffixes(others)) else ""
+    inside = f" In the first of them: {text}." if (text := format_suffixes(others)) else ""
     return f"{root}: no train/ in it, only {join_names(folders)}.{inside} {LAYOUT}"
 
 
@@ -252,14 +252,14 @@ def class_names_changed(manifest: Manifest) -> str | None:
     return None if now == manifest.class_names else f"{manifest.root_path}: its readable class names changed"
 
 
-def tidy_class_name(given: object, title: str, end: str = ".", *, tag: str = "name") -> str:
+def tidy_class_name(explicit: object, title: str, end: str = ".", *, tag: str = "name") -> str:
     """A class's name on one line. Raises DataError, "TITLE has no TAG.", where it is none."""
     reason = f"has no {tag}"
     try:
-        if isinstance(given, str):
-            return tidy_name(given)
+        if isinstance(explicit, str):
+            return tidy_name(explicit)
     except ValueError as error:
-        reason += f" that can be used: {error}" if str(given).strip() else ""
+        reason += f" that can be used: {error}" if str(explicit).strip() else ""
     raise DataError(f"{title} {reason}{end}")
 
 

@@ -24,31 +24,31 @@ Box = tuple[float, float, float, float]
 Segmentation = dict[str, Any] | list[Any] | None
 
 
-def to_rle_or_polygons(given: Any) -> Segmentation:
+def to_rle_or_polygons(explicit: Any) -> Segmentation:
     """-> run lengths, polygons (each a list of an even number of values, which are not looked at), or None for no mask.
 
     Raises ValueError with the reason if it is neither.
     """
-    if given is None or (isinstance(given, dict) and "counts" in given):
-        return given
-    if not isinstance(given, list | tuple):
-        what = f"neither polygons nor run lengths but {abbreviate(given, 40)!r}"
-        what = f"an object with {join_names(map(abbreviate, given))}" if isinstance(given, dict) else what
+    if explicit is None or (isinstance(explicit, dict) and "counts" in explicit):
+        return explicit
+    if not isinstance(explicit, list | tuple):
+        what = f"neither polygons nor run lengths but {abbreviate(explicit, 40)!r}"
+        what = f"an object with {join_names(map(abbreviate, explicit))}" if isinstance(explicit, dict) else what
         raise ValueError(f"its segmentation is {what}; {EXPECTED}")
-    if any(isinstance(part, dict) for part in given):
-        if len(given) == 1 and isinstance(given[0], dict) and "counts" in given[0]:
-            return given[0]
-        keys = join_names(map(abbreviate, next(part for part in given if isinstance(part, dict))))
-        raise ValueError(f"its segmentation is a list of {len(given):,} objects with {keys}; {EXPECTED}")
-    lists = [isinstance(part, list | tuple) for part in given]
+    if any(isinstance(part, dict) for part in explicit):
+        if len(explicit) == 1 and isinstance(explicit[0], dict) and "counts" in explicit[0]:
+            return explicit[0]
+        keys = join_names(map(abbreviate, next(part for part in explicit if isinstance(part, dict))))
+        raise ValueError(f"its segmentation is a list of {len(explicit):,} objects with {keys}; {EXPECTED}")
+    lists = [isinstance(part, list | tuple) for part in explicit]
     if not any(lists):
-        polygons = [list(given)] if given else []
+        polygons = [list(explicit)] if explicit else []
     elif not all(lists):
         raise ValueError(f"its segmentation mixes numbers and lists; {EXPECTED}")
-    elif all(map(_is_point, given)):
-        polygons = [list(chain.from_iterable(given))]
+    elif all(map(_is_point, explicit)):
+        polygons = [list(chain.from_iterable(explicit))]
     else:
-        polygons = [_flat(part) for part in given]
+        polygons = [_flat(part) for part in explicit]
     if odd := next((polygon for polygon in polygons if len(polygon) % 2), None):
         raise ValueError(f"its segmentation has an odd number of values, {len(odd):,}, in one of its lists; {EXPECTED}")
     return polygons
@@ -83,9 +83,9 @@ def decompress(text: bytes) -> np.ndarray:
     return rle.decompress(rle.RLE.of([text]))[0]
 
 
-def decode_runs(given: dict[str, Any], height: int, width: int) -> np.ndarray:
+def decode_runs(overrides: dict[str, Any], height: int, width: int) -> np.ndarray:
     """(n,) uint32, the runs of a mask of an image of that size. Raises ValueError with the reason if they are not its."""
-    counts, size = given.get("counts"), given.get("size")
+    counts, size = overrides.get("counts"), overrides.get("size")
     if not isinstance(size, list | tuple) or list(size) != [height, width]:
         raise ValueError(f"its RLE mask has size {abbreviate(size, 40)}, the image has [{height}, {width}]")
     try:
@@ -117,12 +117,12 @@ def run_extent(runs: np.ndarray, height: int) -> Box:
     return left.min(), top.min(), right.max() + 1, bottom.max() + 1
 
 
-def segmentation_box(given: Any) -> Box | None:
+def segmentation_box(explicit: Any) -> Box | None:
     """x, y, width, height: the bounds of a segmentation's polygons, or of the pixels of its run lengths; None if it marks nothing.
 
     Raises ValueError, TypeError, or OverflowError with the reason if it cannot be read.
     """
-    mask = to_rle_or_polygons(given)
+    mask = to_rle_or_polygons(explicit)
     if isinstance(mask, dict):
         size = mask.get("size")
         if not isinstance(size, list | tuple) or len(size) != 2 or not set(map(type, size)) <= {int} or min(size) < 1:

@@ -16,7 +16,7 @@ from functools import cache
 from paceline._utils.listing import walk_visible
 from paceline._utils.names import OTHER_PICTURES, get_suffix, is_image_name
 from paceline._utils.safe_read import open_plain
-from paceline._utils.text import escape_to_line, format_count, join_names
+from paceline._utils.text import escape_line, format_count, join_names
 from paceline.data.formats.file_matching import NearNames, fold_name, fold_name_loosely, group_pairs
 
 IMAGE_FOLDERS = ("images", "image", "imgs", "img")
@@ -133,7 +133,7 @@ class LabelFiles:
 
 def format_relative(path: str, folder: str) -> str:
     """`path` for a message, relative to `folder`."""
-    return escape_to_line(os.path.relpath(path, folder))
+    return escape_line(os.path.relpath(path, folder))
 
 
 def _stem(name: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.text import escape_control_characters, join_names
+from paceline._utils.text import escape_text, join_names
 
 # A read that takes longer is named, again after as long; a mount that fails over is back within some minutes.
 SAY_SECONDS = 60.0
@@ -53,4 +53,4 @@ class ReadWatchdog:
         text = f"step {step:,} waits for {join_names(map(name, late), NAMED)}: not read within {seconds:.0f} s"
         if seconds >= FAIL_SECONDS:
             raise DataError(f"{text}. Its disk or mount does not answer: mend it, then give the same command again.")
-        print(escape_control_characters(f"paceline: {text}; still waiting"), file=sys.stderr, flush=True)
+        print(escape_text(f"paceline: {text}; still waiting"), file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
-from paceline._utils.text import escape_to_line, format_count
+from paceline._utils.text import escape_line, format_count
 from paceline.data.formats.class_folders import TRAIN_FOLDER, class_names_changed, list_class_folders
 from paceline.data.formats.published_sets import official_wnids
 from paceline.data.index.manifest import (
@@ -145,7 +145,7 @@ def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: O
 def report_addresses(manifest: Manifest, root: Path, reporter: Reporter) -> None:
     """Report the hosts and buckets that an index names, before any of them is contacted; nothing for photos on a disk."""
     try:
-        named = ", ".join(map(escape_to_line, remote_addresses(manifest)[:MAX_ADDRESSES]))
+        named = ", ".join(map(escape_line, remote_addresses(manifest)[:MAX_ADDRESSES]))
     except DataError:  # a damaged index is refused where it is compared
         return
     if named:

@@ -132,11 +132,11 @@ def mask_arrays(
     error_of         (object row, reason) -> the error that is raised for numbers that are none, runs that do not fill the image
     """
     polygons, per_object, runs, left_out, not_finite = [], [], [], 0, 0
-    for row, given in enumerate(segmentations):
+    for row, explicit in enumerate(segmentations):
         kept: list[Any] = []
         run = _NO_RUNS
         try:
-            mask = to_rle_or_polygons(given)
+            mask = to_rle_or_polygons(explicit)
             if isinstance(mask, dict):
                 run = decode_runs(mask, int(heights[row]), int(widths[row]))
             elif mask:

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.listing import walk_visible
-from paceline._utils.names import OTHER_PICTURES, format_skipped_suffixes, get_suffix, is_image_name
+from paceline._utils.names import OTHER_PICTURES, format_suffixes, get_suffix, is_image_name
 from paceline._utils.text import join_names
 from paceline.data.formats.annotations import Annotations
 from paceline.data.formats.class_folders import find_duplicate
@@ -114,7 +114,7 @@ def count_unlisted(source: DetectionLayout) -> tuple[dict[str, int], list[str]]:
                     counts[key] += 1
                 elif (suffix := get_suffix(os.fsencode(name))) in OTHER_PICTURES:
                     others[suffix] += 1
-        if left_out := format_skipped_suffixes(others):
+        if left_out := format_suffixes(others):
             notes.append(f"{key}: left out {left_out}")
     return counts, notes
 

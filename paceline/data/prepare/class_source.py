@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.names import format_skipped_suffixes
+from paceline._utils.names import format_suffixes
 from paceline._utils.text import join_names
 from paceline.data.formats.class_folders import (
     ClassFolderListing,
@@ -97,7 +97,7 @@ class ClassSource(ListedDataset):
         for key, split in self.listing.splits.items():
             rows = np.arange(first, first + len(self.labels[key]))
             first += len(rows)
-            if left_out := format_skipped_suffixes(split.others):
+            if left_out := format_suffixes(split.others):
                 notes.append(f"{key}: left out {left_out}")
             is_good = ~np.isin(rows, list(result.reasons))
             good, labels = rows[is_good], self.labels[key][is_good]

@@ -83,7 +83,9 @@ def render_shapes(
 
     Raises DataError if `out` exists and is not an empty folder, OSError if it cannot be written.
     """
-    train, val, side = (default if given is None else given for given, default in zip((train, val, side), DEFAULTS[kind]))
+    train, val, side = (
+        default if explicit is None else explicit for explicit, default in zip((train, val, side), DEFAULTS[kind])
+    )
     _refuse_unless_free(out)
     out = out.absolute()
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -52,14 +52,14 @@ class BucketFolder:
 
     def names(self) -> list[str]:
         """Names of all objects, sorted."""
-        with self._in_words(""):
+        with self._explained_errors(""):
             results = [entry["path"] for some in self._obstore.list(self._place, prefix=self._prefix) for entry in some]
         return sorted(name.removeprefix(f"{self._prefix}/") for name in results)
 
     def read(self, name: str) -> bytes | None:
         """A small object; None where there is none."""
         try:
-            with self._in_words(name):
+            with self._explained_errors(name):
                 return bytes(self._obstore.get(self._place, self._key(name)).bytes())
         except FileNotFoundError as problem:
             if "bucket" in (problem.strerror or ""):
@@ -76,7 +76,7 @@ class BucketFolder:
     def write(self, name: str, content: bytes | BinaryIO, *, new: bool = False) -> bool:
         """Make an object, or another in its place; new: only where there is none -> False where there is one."""
         mode = "create" if new else "overwrite"
-        with self._in_words(name, "write"):
+        with self._explained_errors(name, "write"):
             try:
                 self._obstore.put(self._place, self._key(name), content, mode=mode, max_concurrency=PARTS)
             except self._obstore.exceptions.AlreadyExistsError:
@@ -86,14 +86,14 @@ class BucketFolder:
     def delete(self, names: Sequence[str]) -> None:
         """Delete objects, one after the other; it is no error where one is gone already."""
         for name in names:
-            with suppress(FileNotFoundError), self._in_words(name, "delete"):
+            with suppress(FileNotFoundError), self._explained_errors(name, "delete"):
                 self._obstore.delete(self._place, self._key(name))
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}"
 
     @contextmanager
-    def _in_words(self, name: str, does: str = "read") -> Iterator[None]:
+    def _explained_errors(self, name: str, does: str = "read") -> Iterator[None]:
         began = time.monotonic()
         try:
             yield

@@ -45,15 +45,15 @@ NO_GOOGLE = (
 
 def patience_seconds(environment: Mapping[str, str] = os.environ) -> float:
     """`$PACELINE_STORE_PATIENCE` seconds, or PATIENCE_SECONDS. Raises PacelineError where it is no number of 0 to 280."""
-    given = environment.get("PACELINE_STORE_PATIENCE")
-    if not given:
+    explicit = environment.get("PACELINE_STORE_PATIENCE")
+    if not explicit:
         return PATIENCE_SECONDS
     try:
-        seconds = float(given)
+        seconds = float(explicit)
     except ValueError:
         seconds = math.nan
     if not 0 <= seconds <= MAX_PATIENCE_SECONDS:
-        raise PacelineError(f"PACELINE_STORE_PATIENCE={given}: must be seconds, 0 to {MAX_PATIENCE_SECONDS:g}.")
+        raise PacelineError(f"PACELINE_STORE_PATIENCE={explicit}: must be seconds, 0 to {MAX_PATIENCE_SECONDS:g}.")
     return seconds
 
 

@@ -33,7 +33,7 @@ from paceline._utils.cache import cache_folder
 from paceline._utils.errors import PacelineError
 from paceline._utils.parallel_copy import BackgroundThreads, write_at
 from paceline._utils.platform import O_BINARY, flock, pwrite, unlock
-from paceline._utils.text import escape_control_characters
+from paceline._utils.text import escape_text
 from paceline.data.storage.store import ByteRange, ByteStore, FileStatus, RangeError, pread
 
 _SLOT = struct.Struct("<QII")  # first byte + 1 (0: empty), bytes, CRC-32
@@ -148,7 +148,7 @@ class DiskCacheStore(ByteStore):
         except OSError as error:
             self._full_until = math.inf
             text = f"{self._folder}: cannot be written ({error.strerror}); photos are read without it from here on"
-            print(escape_control_characters(text), file=sys.stderr)
+            print(escape_text(text), file=sys.stderr)
 
     def _write_slot(self, path: str, row_at: int, wanted: ByteRange, crc: int) -> None:
         """Into the range's own slot, else an empty one, else one of others'."""

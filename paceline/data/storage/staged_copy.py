@@ -37,11 +37,11 @@ from paceline.data.storage.staged_folder import (
     COPYING,
     LEDGER,
     PARTS,
-    cannot_write,
     file_line,
     open_folder,
     part_line,
     read_ledger,
+    write_error,
 )
 from paceline.data.storage.store import ByteRange, ByteStore, StoreError, get_scheme, pread
 
@@ -95,7 +95,7 @@ class StagedCopy:
             folder.parent.mkdir(parents=True, exist_ok=True)
             self._in_use = open_folder(folder, about)
         except OSError as error:
-            raise cannot_write(folder.parent, error) from None
+            raise write_error(folder.parent, error) from None
         self._stores: dict[str, ByteStore] = {}
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class StagedCopy:
         try:
             held = lock(self.folder / COPYING, waits=waits)
         except OSError as error:
-            raise cannot_write(self.folder, error) from None
+            raise write_error(self.folder, error) from None
         try:
             finished, begun = read_ledger(self.folder / LEDGER)
             missing = [one for one in wanted if not self._is_here(one, finished)]
@@ -125,7 +125,7 @@ class StagedCopy:
         except OSError as error:
             with suppress(OSError):  # a full disk needs the room
                 self._drop_parts(keep=set())
-            raise cannot_write(self.folder, error) from None
+            raise write_error(self.folder, error) from None
         finally:
             os.close(held)
 

@@ -117,7 +117,7 @@ def clear_copies(stage: Path) -> tuple[int, int, list[Path]]:
                 f"{folder}: a run reads from this copy. Wait for its end, then give the same command."
             ) from None
         except OSError as error:
-            raise cannot_write(folder, error) from None
+            raise write_error(folder, error) from None
         try:
             finished, _ = read_ledger(folder / LEDGER)
             names = [folder / os.fsdecode(name) for name in finished]
@@ -136,7 +136,7 @@ def clear_copies(stage: Path) -> tuple[int, int, list[Path]]:
                 _remove(folder / LEDGER)
             sets += 1
         except OSError as error:
-            raise cannot_write(folder, error) from None
+            raise write_error(folder, error) from None
         finally:
             os.close(held)
     return sets, size, left
@@ -165,7 +165,7 @@ def _remove(path: Path) -> int:
     return size
 
 
-def cannot_write(path: Path, error: OSError) -> PacelineError:
+def write_error(path: Path, error: OSError) -> PacelineError:
     """The error where a copy cannot be written, with the next step."""
     why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
     return PacelineError(f"--stage: {path}: cannot be written ({why}). Name another folder, or train without --stage.")

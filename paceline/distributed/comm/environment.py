@@ -19,7 +19,7 @@ from paceline.distributed.comm.launcher import Launch
 
 
 @dataclass(frozen=True)
-class EnvironmentVariable:
+class EnvVariable:
     """One environment variable of every rank."""
 
     name: str
@@ -31,24 +31,24 @@ class EnvironmentVariable:
 FABRICS = {
     "": (),
     "tcp": (
-        EnvironmentVariable("NCCL_NET", "Socket", "fabric tcp: NCCL uses plain sockets, not a plugin that happens to be installed"),
-        EnvironmentVariable("NCCL_IB_DISABLE", "1", "fabric tcp: NCCL leaves InfiniBand and RoCE adapters alone"),
+        EnvVariable("NCCL_NET", "Socket", "fabric tcp: NCCL uses plain sockets, not a plugin that happens to be installed"),
+        EnvVariable("NCCL_IB_DISABLE", "1", "fabric tcp: NCCL leaves InfiniBand and RoCE adapters alone"),
     ),
-    "roce": (EnvironmentVariable("NCCL_IB_DISABLE", "0", "fabric roce: NCCL uses the RoCE adapters"),),
-    "ib": (EnvironmentVariable("NCCL_IB_DISABLE", "0", "fabric ib: NCCL uses the InfiniBand adapters"),),
-    "efa": (EnvironmentVariable("FI_PROVIDER", "efa", "fabric efa: libfabric, through which NCCL talks on AWS, uses EFA"),),
+    "roce": (EnvVariable("NCCL_IB_DISABLE", "0", "fabric roce: NCCL uses the RoCE adapters"),),
+    "ib": (EnvVariable("NCCL_IB_DISABLE", "0", "fabric ib: NCCL uses the InfiniBand adapters"),),
+    "efa": (EnvVariable("FI_PROVIDER", "efa", "fabric efa: libfabric, through which NCCL talks on AWS, uses EFA"),),
 }  # fmt: skip
 
 
 def recommended_variables(
     system: System, *, nodes: int, named: bool = True, there: Collection[str] = ()
-) -> list[EnvironmentVariable]:
+) -> list[EnvVariable]:
     """What `system` asks for on `nodes` machines; a variable in --system.env stands over the same one of fabric or interface.
 
     named  whether the interface was named by hand: a menu's is for several nodes, and one alone may not have it
     there  names of a host's interfaces, where known: NCCL takes a name for the beginning of one, so "eth1" would be eth10 too
     """
-    result = {name: EnvironmentVariable(name, value, "--system.env") for name, value in parse_env(system).items()}
+    result = {name: EnvVariable(name, value, "--system.env") for name, value in parse_env(system).items()}
     if nodes > 1 and system.accelerator == "cuda":
         for variable in FABRICS[system.fabric]:
             result.setdefault(variable.name, variable)
@@ -56,16 +56,14 @@ def recommended_variables(
         why = (
             "NCCL's own watch over errors asks for what a captured exchange has no answer to (torch's notes on CUDA graphs)"
         )
-        result.setdefault(
-            "TORCH_NCCL_ASYNC_ERROR_HANDLING", EnvironmentVariable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", why)
-        )
+        result.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", EnvVariable("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", why))
     if system.interface and (named or nodes > 1):
         why = "the network interface between nodes (--system.interface)"
         alone = sum(name.startswith(system.interface) for name in there) <= 1
         exact = system.interface if alone else f"={system.interface}"
         library = "HCCL" if system.accelerator == "hpu" else "NCCL"
         for name, value in ((f"{library}_SOCKET_IFNAME", exact), ("GLOO_SOCKET_IFNAME", system.interface)):
-            result.setdefault(name, EnvironmentVariable(name, value, why))
+            result.setdefault(name, EnvVariable(name, value, why))
     return list(result.values())
 
 

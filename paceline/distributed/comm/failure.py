@@ -24,7 +24,7 @@ from typing import Any
 import torch.distributed as dist
 
 from paceline._utils.errors import PacelineError, ResourceError
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline._utils.threads import Thread
 from paceline.distributed.comm.exit_code import leave_exit_code
 from paceline.distributed.comm.launcher import RankInfo
@@ -99,7 +99,7 @@ class PeerWatch:
         Prints the traceback (of a PacelineError: the message alone), unless another rank failed first.
         Does not return where `error` is the echo of another rank's end: this process then ends with that rank's name.
         """
-        if is_secondary_failure(error):
+        if is_secondary(error):
             self._suspicious = True
             # The talker ends this process as soon as the cause is known; past that time nobody is missing.
             time.sleep(SUSPECT_SECONDS + ECHO_SECONDS)
@@ -143,7 +143,7 @@ class PeerWatch:
             except RuntimeError as error:  # torch's DistError
                 if self._stop.is_set():
                     return
-                text = f"its store at {self._address} is gone ({escape_to_line(str(error).splitlines()[0])})"
+                text = f"its store at {self._address} is gone ({escape_line(str(error).splitlines()[0])})"
                 self._leave(0, text, FAILED_EXIT, store_lost=True)
             self._looks_without_answer = 0
 
@@ -220,10 +220,10 @@ def _readable(failed: str) -> dict[str, Any]:
     """The value of the key `failed`, as arguments of Watch._leave. Its text comes from another host, and goes to a terminal."""
     facts = json.loads(failed)
     code = USER_EXIT if facts["code"] == USER_EXIT else FAILED_EXIT
-    return {"rank": int(facts["rank"]), "text": escape_to_line(facts["text"].partition("\n")[0]), "code": code}
+    return {"rank": int(facts["rank"]), "text": escape_line(facts["text"].partition("\n")[0]), "code": code}
 
 
-def is_secondary_failure(error: BaseException) -> bool:
+def is_secondary(error: BaseException) -> bool:
     """Whether `error`, or what caused it, is a broken connection between ranks: the echo of another rank's end."""
     seen: BaseException | None = error
     while seen is not None:

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import torch
 
 from paceline._utils.errors import RankError
-from paceline._utils.text import escape_to_line
-from paceline.distributed.comm.failure import is_secondary_failure
+from paceline._utils.text import escape_line
+from paceline.distributed.comm.failure import is_secondary
 from paceline.distributed.comm.interfaces import describe_interfaces, find_interface_towards
 from paceline.distributed.comm.launcher import Launch
 
@@ -44,10 +44,10 @@ def explain_unreachable(launch: Launch) -> Iterator[None]:
     try:
         yield
     except RuntimeError as problem:
-        if launch.nodes == 1 or not is_secondary_failure(problem):
+        if launch.nodes == 1 or not is_secondary(problem):
             raise
         # "[enforce fail at .../socket.cc:142] rv != -1. -1 vs -1. connect: Network is unreachable"
-        reason = escape_to_line(str(problem).partition("\n")[0].rsplit(" vs -1. ", 1)[-1])
+        reason = escape_line(str(problem).partition("\n")[0].rsplit(" vs -1. ", 1)[-1])
         used = os.environ.get("GLOO_SOCKET_IFNAME")
         raise RankError(
             f"rank {launch.rank} (of {launch.world}) on {socket.gethostname()} met the others at {launch.address}, and does not "

@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from paceline._utils.errors import RankError
 from paceline._utils.platform import allow_open_files
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.distributed.comm.interfaces import describe_interfaces, is_address_of_this_host
 from paceline.distributed.comm.launcher import THIS_HOST, Launch
 from paceline.distributed.comm.messages import NOTHING, Messages
@@ -117,7 +117,7 @@ def _host_of_store(launch: Launch) -> str:
 
 
 def _first_line(problem: BaseException) -> str:
-    return escape_to_line((str(problem) or type(problem).__name__).splitlines()[0])
+    return escape_line((str(problem) or type(problem).__name__).splitlines()[0])
 
 
 def _serve(launch: Launch) -> dist.TCPStore:
@@ -284,7 +284,7 @@ def _answer_the_roll(messages: Messages, launch: Launch, deadline: float) -> Non
 def _missing(signed: Sequence[str | None], launch: Launch, timeout_seconds: float) -> str:
     missing = [rank for rank, text in enumerate(signed) if text is None]
     present = [rank for rank, text in enumerate(signed) if text is not None]
-    hosts = sorted({escape_to_line(json.loads(text)[0]) for text in signed if text is not None})
+    hosts = sorted({escape_line(json.loads(text)[0]) for text in signed if text is not None})
     return (
         f"{format_ranks(missing)} (of {launch.world}) never arrived within {timeout_seconds:g} s; "
         f"address {launch.address}:{launch.port}; here: {format_ranks(present)} on {', '.join(hosts)}.\n"

@@ -72,11 +72,11 @@ def bind_cores(
     before = get_allowed_cpus()
     masks = _masks_of_node(world, before)
     near = [read_device(address, root).node for address in find_device_addresses(system, world.local_world)]
-    given = topology.read_topology(root, allowed=set().union(*masks))
-    own, share = assign_cores(given, masks, near, system, world.local_rank)
-    every = [assign_cores(given, masks, near, system, rank)[0] for rank in range(world.local_world)]
+    explicit = topology.read_topology(root, allowed=set().union(*masks))
+    own, share = assign_cores(explicit, masks, near, system, world.local_rank)
+    every = [assign_cores(explicit, masks, near, system, rank)[0] for rank in range(world.local_world)]
     bind_threads(own)
-    reporter.warning(_in_words(system, masks, every))
+    reporter.warning(_format_binding(system, masks, every))
     facts = {
         "bind": system.bind,
         "cores": [topology.format_cpu_list(cores) for cores in every],
@@ -89,11 +89,11 @@ def bind_cores(
 
 
 def assign_cores(
-    given: topology.Topology, masks: Sequence[set[int]], near: Sequence[int], system: System, local_rank: int
+    explicit: topology.Topology, masks: Sequence[set[int]], near: Sequence[int], system: System, local_rank: int
 ) -> tuple[tuple[int, ...], int]:
     """-> (hardware threads of a local rank, how many of them it should count on).
 
-    given  the node's cores that any of its ranks may use
+    explicit  the node's cores that any of its ranks may use
     masks  (W,) what the launcher left to each local rank
     near   (W,) NUMA nodes of their devices; may be empty
     Raises RecipeError as `bind_cores`.
@@ -108,7 +108,7 @@ def assign_cores(
                 "mpirun --bind-to none, srun --cpu-bind=none"
             )
     nodes = [near[rank] for rank in group] if near else []
-    location = (given.only(mine), group.index(local_rank), len(group), system.bind, nodes)
+    location = (explicit.only(mine), group.index(local_rank), len(group), system.bind, nodes)
     return topology.select_cores(*location), topology.count_usable_cores(*location)
 
 
@@ -172,7 +172,7 @@ def get_node_name() -> str:
     return f"{platform.node()} {boot.read_text().strip() if boot.is_file() else ''} {slurm}".rstrip()
 
 
-def _in_words(system: System, masks: Sequence[set[int]], every: Sequence[Sequence[int]]) -> str:
+def _format_binding(system: System, masks: Sequence[set[int]], every: Sequence[Sequence[int]]) -> str:
     ranks = ", ".join(f"rank {rank} on {topology.format_cpu_list(cores)}" for rank, cores in enumerate(every[:2]))
     more = f", and {len(every) - 2} more" if len(every) > 2 else ""
     launcher = "; within what the launcher gave each" if len({frozenset(mask) for mask in masks}) > 1 else ""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from paceline._utils.errors import RecipeError, ResourceError
 from paceline._utils.platform import get_soft_limit
+from paceline._utils.text import format_count
 from paceline._utils.threads import failure_in_thread
 from paceline.config.plan import BatchPlan, resplit
 from paceline.config.run import RunSpec
@@ -57,7 +58,7 @@ def explain_shortage(error: BaseException, run: RunSpec | None = None) -> Resour
     else:
         said, advice = "not enough memory", "use a machine with more, or a smaller --input.size or --model"
         if run is not None:
-            said += f" beside forwards of {format_images(run.plan.images_per_forward)}"
+            said += f" beside forwards of {format_count(run.plan.images_per_forward, 'image')}"
             # Half of it: whoever gives the command again waits for the answer.
             if (smaller := plan_smaller_forwards(run, run.plan.images_per_forward // 2)) is not None:
                 images = smaller.images_per_forward
@@ -82,11 +83,6 @@ def explained_failures(run: RunSpec | None = None) -> Iterator[None]:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether `error` is the machine's lack of memory."""
     return _kind(error, str(error).lower()) == "memory"
-
-
-def format_images(number: int) -> str:
-    """1 image, 2 images."""
-    return f"{number} image{'s'[: number > 1]}"
 
 
 def plan_smaller_forwards(run: RunSpec, most: int) -> BatchPlan | None:

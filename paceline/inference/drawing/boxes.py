@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image, ImageDraw
 
-from paceline.inference.drawing.label_layout import Rectangle, add_legend, area, choose_label_layout, draw_labels
+from paceline.inference.drawing.label_layout import Rectangle, add_legend, choose_label_layout, count_pixels, draw_labels
 from paceline.inference.drawing.masks import Mask, draw_masks, instance_color, resample_mask
 from paceline.inference.drawing.rendering import BACKGROUND, Photo, fit_image, to_pil
 
@@ -136,7 +136,7 @@ def _with_marks(picture: Image.Image, placed: list[tuple[Rectangle, Annotation]]
         line = max(1, min(line, round(median(sides) / 12)))
     canvas = picture.copy()
     draw = ImageDraw.Draw(canvas)
-    for rectangle, mark in sorted(placed, key=lambda pair: -area(pair[0])):
+    for rectangle, mark in sorted(placed, key=lambda pair: -count_pixels(pair[0])):
         _outline(draw, rectangle, class_color(mark.label), line, mark.line)
     names, text = choose_label_layout([(box, mark.text) for box, mark in placed], picture.size, text)
     draw_labels(draw, names, [class_color(mark.label) for _, mark in placed], text)

@@ -63,7 +63,7 @@ def place_labels(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], 
     size   of the picture
     text   height of the letters, pixels
     """
-    small = np.array([box for box, _ in boxes if area(box) <= (_SMALL * text) ** 2], np.int64).reshape(-1, 4)
+    small = np.array([box for box, _ in boxes if count_pixels(box) <= (_SMALL * text) ** 2], np.int64).reshape(-1, 4)
     taken = np.zeros((len(boxes), 4), np.int64)
     room = MAX_WRITTEN * size[0] * size[1]
     names: list[PlacedLabel] = []
@@ -150,7 +150,7 @@ def _shared(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return (most - least).clip(min=0).prod(axis=2)
 
 
-def area(rectangle: Rectangle) -> int:
+def count_pixels(rectangle: Rectangle) -> int:
     """Pixels."""
     return (rectangle[2] - rectangle[0]) * (rectangle[3] - rectangle[1])
 

@@ -15,7 +15,7 @@ from paceline.config.run import relative_data
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest, find_manifest
 from paceline.inference.graph.graph_model import GraphInput
-from paceline.inference.graph.onnx_reader import as_input
+from paceline.inference.graph.onnx_reader import to_input
 from paceline.inference.image_input import Photo, encode_photo
 from paceline.inference.image_paths import find_photos
 from paceline.inference.torch_predictor import TorchPredictor
@@ -44,7 +44,7 @@ def load_sample_images(
             results.append(GraphInput(seen.pixels, seen.label.size if recipe.task == "maskrcnn" else seen.pixels.shape[:2]))
         else:
             rules = {"task": recipe.task, "input": asdict(recipe.input), "height": shape[0], "width": shape[1]}
-            results.append(GraphInput(*as_input(encode_photo(photo)[0], rules)[:2]))
+            results.append(GraphInput(*to_input(encode_photo(photo)[0], rules)[:2]))
     if not results:
         raise PacelineError(f"{flags.photos or trained.folder}: none of its photos can be read.")
     return results

@@ -25,7 +25,7 @@ from paceline.inference.torch_predictor import TorchPredictor
 from paceline.inference.trained_model import TrainedModel
 from paceline.models.ops.boxes import pairwise_iou
 from paceline.training.checkpoint.write import safetensors_chunks
-from paceline.training.logging.events import metrics_of
+from paceline.training.logging.events import get_metrics
 
 if TYPE_CHECKING:
     from paceline.inference.export.formats import ExportOptions
@@ -93,9 +93,9 @@ class WrittenGraph:
             return
         if (precision := self.trained.facts.system.get("precision", "fp32")) != self.flags.precision:
             yield f"the run computes in {precision}, this file in {self.flags.precision}: their answers differ by that"
-        given = run_graph(open_session(part), self.graph, self._given)
-        exact = compare_predictions(self._exact, given, self._least or 0.0)
-        said = exact.in_words(self.graph.outputs)
+        explicit = run_graph(open_session(part), self.graph, self._given)
+        exact = compare_predictions(self._exact, explicit, self._least or 0.0)
+        said = exact.format_line(self.graph.outputs)
         if self.flags.precision == "fp32" and not exact.small:
             raise PacelineError(
                 f"--out {self.flags.out}: not written, its answers are not the model's: {said}. Bounds: scores {SCORE:g}, boxes "
@@ -103,9 +103,9 @@ class WrittenGraph:
             )
         if self._given is not self.photos:
             yield f"compared with the network on inputs of {self.flags.size}: {said}"
-            for own, its, boxes in zip(self.photos, self._given, (one[0] for one in given)):
+            for own, its, boxes in zip(self.photos, self._given, (one[0] for one in explicit)):
                 boxes *= np.array([own.size[1] / its.size[1], own.size[0] / its.size[0]] * 2, np.float32)
-            said = compare_predictions(self._own, given, self._least or 0.0).in_words(self.graph.outputs)
+            said = compare_predictions(self._own, explicit, self._least or 0.0).format_line(self.graph.outputs)
         yield f"compared with `predict` on the same photos: {said}"
 
 
@@ -134,7 +134,7 @@ def make_model_card(trained: TrainedModel) -> str:
     facts, more = trained.facts.as_dict(), {"recipe": asdict(trained.recipe), "step": trained.step}
     if trained.folder.is_dir():  # a run; a file has brought its own card, or has none of this
         predictor = TorchPredictor(trained)
-        result = metrics_of(event) if (event := predictor.evaluation()) else {}
+        result = get_metrics(event) if (event := predictor.evaluation()) else {}
         came = {name: facts[key] for key, name in OF_RUN.items() if facts.get(key)}
         more["metrics"] = {name: value for name, value in result.items() if abs(value) < 1e300}
         more |= {"best_f1": best} if (best := predictor.best_f1()) else {}
@@ -174,7 +174,7 @@ class GraphDifference:
         """Whether all are within the bounds of fp32."""
         return not self.alone and self.score <= SCORE and self.box <= BOX and self.mask <= MASK
 
-    def in_words(self, outputs: Sequence[str]) -> str:
+    def format_line(self, outputs: Sequence[str]) -> str:
         """On one line."""
         what = format_count(self.photos, "image")
         if "boxes" not in outputs:

@@ -27,7 +27,7 @@ from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord, read_run, saved_classes
 from paceline.data.transforms.exif import read_orientation
 from paceline.data.transforms.image_header import Header, broken_image_message, read_header
-from paceline.inference.graph.onnx_reader import as_input, pasted
+from paceline.inference.graph.onnx_reader import paste_mask, to_input
 from paceline.inference.graph.runtimes import FORMS, GraphSession, Run, TensorSpec
 from paceline.inference.image_input import Photo, encode_photo
 from paceline.inference.predictor import Predictor, PreparedImage, to_classification, to_detections
@@ -101,7 +101,7 @@ class GraphModel:
 
     @property
     def rules(self) -> dict[str, Any]:
-        """How a photo becomes its input, as `reader.as_input` takes it."""
+        """How a photo becomes its input, as `reader.to_input` takes it."""
         return {**self.facts.graph, "task": self.recipe.task, "input": asdict(self.recipe.input)}
 
     def reader(self) -> Callable[[bytes, str], tuple[Header, GraphInput]]:
@@ -184,8 +184,8 @@ def _is_ours(runner: GraphSession, graph: Mapping[str, Any], recipe: Recipe) -> 
     wanted = {"photos": photos, **({"sizes": ("int64", (2,))} if recipe.task == "maskrcnn" else {})}
     inputs = [TensorSpec(name, kind, (batch, *shape)) for name, (kind, shape) in wanted.items()]
     outputs = [(name, "int64" if name == "labels" else "float32") for name in get_output_names(recipe)]
-    given = [(one.name, one.kind) for one in runner.outputs]
-    return runner.inputs is None or (list(runner.inputs) == inputs and given == outputs)
+    explicit = [(one.name, one.kind) for one in runner.outputs]
+    return runner.inputs is None or (list(runner.inputs) == inputs and explicit == outputs)
 
 
 def get_output_names(recipe: Recipe) -> tuple[str, ...]:
@@ -247,14 +247,14 @@ class GraphPredictor(Predictor):
 
         rules, h, w = self.trained.recipe.model.detect, seen.header.height, seen.header.width
         for location, box in zip(indices, corners):
-            mask = pasted(masks[location], box, h, w, rules.mask_above, rules.paste)
+            mask = paste_mask(masks[location], box, h, w, rules.mask_above, rules.paste)
             yield encode(np.asfortranarray(mask, np.uint8))["counts"]
 
 
 def _read(exif: Exif, rules: dict[str, Any], data: bytes, name: str) -> tuple[Header, GraphInput]:
     header = read_header(data, name, exif)
     try:
-        pixels, size, _ = as_input(data, rules)
+        pixels, size, _ = to_input(data, rules)
     except Exception as reason:  # Pillow's format plugins raise many types where a file is damaged
         raise broken_image_message(name, reason) from reason
     return header, GraphInput(pixels, size)

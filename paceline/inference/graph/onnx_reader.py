@@ -46,7 +46,7 @@ class ONNXModel:
         """A photo's path or encoded bytes -> for each object its name, score and box (left, top, right, bottom in the photo's
         pixels), and where the model has masks its mask, (h, w) bool; of a classifier the five best names and scores."""
         data = photo if isinstance(photo, bytes) else Path(photo).read_bytes()
-        pixels, size, (h, w) = as_input(data, self.facts)
+        pixels, size, (h, w) = to_input(data, self.facts)
         images = pixels[None]
         if self.facts["layout"].startswith("NCHW"):
             images = np.ascontiguousarray(images.transpose(0, 3, 1, 2), np.float32) / np.float32(255)
@@ -63,7 +63,7 @@ class ONNXModel:
             one = {"name": self.classes[labels[location]], "score": float(scores[location])}
             one["box"] = boxes[location] + [0, 0, 1, 1] if self.detect.get("plus_one") else boxes[location]
             if len(outputs) > 3:
-                one["mask"] = pasted(
+                one["mask"] = paste_mask(
                     outputs[3][location], boxes[location], h, w, self.detect["mask_above"], self.detect["paste"]
                 )
             results.append(one)
@@ -74,7 +74,7 @@ class ONNXModel:
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "WEBP", "TIFF", "GIF")
 
 
-def as_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int, int], tuple[int, int]]:
+def to_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int, int], tuple[int, int]]:
     """An encoded photo -> (H, W, 3) uint8, height and width of the photo in it, and h, w of the photo."""
     rules, shape = facts["input"], (facts["height"], facts["width"])
     law = {"tensorflow": "tensorflow-photo"}.get(rules.get("resize", ""), rules.get("resize", "bilinear-antialias"))
@@ -84,7 +84,7 @@ def as_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int,
     stored = picture.size
     w, h = stored[::-1] if turn >= 5 else stored
     any_shape = shape == (None, None)
-    (rows, columns), skip = fitted(h, w, rules, (1 << 30, 1 << 30) if any_shape else shape, facts["task"])
+    (rows, columns), skip = fit_size(h, w, rules, (1 << 30, 1 << 30) if any_shape else shape, facts["task"])
     if any_shape:  # the first of the file's list that holds the image, or the next multiple
         step = rules["multiple"]
         rounded = -(-rows // step) * step, -(-columns // step) * step
@@ -100,23 +100,23 @@ def as_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int,
     part = slice(skip[0], skip[0] + high), slice(skip[1], skip[1] + wide)
     if law == "bilinear-antialias" and not (plain and scale == 1):  # by Pillow, from between pixels where they are scaled
         left_over = picture.height - stored[1] / scale, picture.width - stored[0] / scale
-        picture = turned(picture, turn)
+        picture = rotate(picture, turn)
         y, x = _rim(turn, left_over)
         down, across = h / scale / rows, w / scale / columns
         top, left = y + skip[0] * down, x + skip[1] * across
         box = left, top, min(left + wide * across, picture.width), min(top + high * down, picture.height)
         result = np.asarray(picture.resize((wide, high), Image.Resampling.BILINEAR, box=box))
     elif law == "tensorflow-photo":
-        result = tensorflow(np.asarray(turned(picture, turn)), rows, columns)[part]
+        result = resize_tensorflow(np.asarray(rotate(picture, turn)), rows, columns)[part]
     else:
-        pixels = np.asarray(turned(picture, turn))
+        pixels = np.asarray(rotate(picture, turn))
         antialias = law == "bilinear-antialias"
-        result = along(along(pixels, columns, 1, antialias), rows, 0, antialias)[part]
+        result = resize_axis(resize_axis(pixels, columns, 1, antialias), rows, 0, antialias)[part]
     out[:high, :wide] = result
     return out, (high, wide) if facts["task"] == "maskrcnn" else shape, (h, w)
 
 
-def fitted(
+def fit_size(
     h: int, w: int, rules: dict[str, Any], shape: tuple[int, int], task: str
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """-> the size that the whole photo is resized to, and the rows and columns of it that are above and before the input."""
@@ -143,7 +143,7 @@ def to_rgb(picture: Image.Image) -> Image.Image:
     return picture.convert("RGB")
 
 
-def turned(picture: Image.Image, turn: int) -> Image.Image:
+def rotate(picture: Image.Image, turn: int) -> Image.Image:
     """The photo as it is shown."""
     return picture.transpose(TURNS[turn]) if turn in TURNS else picture
 
@@ -154,7 +154,7 @@ def _rim(turn: int, left_over: tuple[float, float]) -> tuple[float, float]:
     return down if turn in (3, 4, 7, 8) else 0.0, across if turn in (2, 3, 6, 7) else 0.0
 
 
-def along(pixels: np.ndarray, count: int, axis: int, antialias: bool) -> np.ndarray:
+def resize_axis(pixels: np.ndarray, count: int, axis: int, antialias: bool) -> np.ndarray:
     """Resize one axis of (h, w, 3) uint8 to `count`, in whole numbers as torch does: weights of 16 bits, each axis rounded."""
     size = pixels.shape[axis]
     if size == count:
@@ -183,7 +183,7 @@ def along(pixels: np.ndarray, count: int, axis: int, antialias: bool) -> np.ndar
     return np.moveaxis(np.clip(total >> bits, 0, 255).astype(np.uint8), 0, axis)
 
 
-def tensorflow(pixels: np.ndarray, rows: int, columns: int) -> np.ndarray:
+def resize_tensorflow(pixels: np.ndarray, rows: int, columns: int) -> np.ndarray:
     """Output pixel i lies at i * size / count, between two pixels, in float32."""
     (y, below, down), (x, behind, across) = (
         _between(*one) for one in ((pixels.shape[0], rows), (pixels.shape[1], columns))
@@ -201,7 +201,7 @@ def _between(size: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return before, np.minimum(before + 1, size - 1), (locations - before).astype(np.float32)
 
 
-def pasted(mask: np.ndarray, box: np.ndarray, h: int, w: int, above: float, law: str) -> np.ndarray:
+def paste_mask(mask: np.ndarray, box: np.ndarray, h: int, w: int, above: float, law: str) -> np.ndarray:
     """(S, S) probabilities -> (h, w) bool: where they are above `above`, resized to the box (left, top, right, bottom)."""
     side = mask.shape[0] + 2
     padded, edges = np.pad(mask.astype(np.float32), 1), np.asarray(box, np.float32)

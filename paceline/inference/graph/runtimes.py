@@ -62,7 +62,9 @@ def _onnx(path: Path, digest: str) -> GraphSession:
         ]
 
     inputs, outputs = ports(session.get_inputs()), ports(session.get_outputs())
-    return GraphSession(lambda given: session.run(None, {one.name: a for one, a in zip(inputs, given)}), inputs, outputs)
+    return GraphSession(
+        lambda explicit: session.run(None, {one.name: a for one, a in zip(inputs, explicit)}), inputs, outputs
+    )
 
 
 def _openvino(path: Path, digest: str) -> GraphSession:
@@ -87,7 +89,7 @@ def _openvino(path: Path, digest: str) -> GraphSession:
         return [TensorSpec(one.get_any_name(), kind, tuple(shape)) for one, kind, shape in zip(listed, kinds, sides)]
 
     return GraphSession(
-        lambda given: list(compiled(list(given)).to_tuple()), ports(compiled.inputs), ports(compiled.outputs)
+        lambda explicit: list(compiled(list(explicit)).to_tuple()), ports(compiled.inputs), ports(compiled.outputs)
     )
 
 

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.inference.outputs.formats import Files, OutputFormat, ResultLocation, object_outlines
 from paceline.inference.results import DetectionResult
 
@@ -100,7 +100,7 @@ class LabelStudio(OutputFormat):
 
     def beside(self) -> Files:
         kind = "PolygonLabels" if self.masks else "RectangleLabels"
-        rows = "".join(f"    <Label value={quoteattr(escape_to_line(name))}/>\n" for name in self.classes)
+        rows = "".join(f"    <Label value={quoteattr(escape_line(name))}/>\n" for name in self.classes)
         body = f'  <Image name="image" value="$image"/>\n  <{kind} name="label" toName="image">\n{rows}  </{kind}>\n'
         return {"labelstudio.xml": f"<View>\n{body}</View>\n"}
 
@@ -111,14 +111,14 @@ class CvatXml(OutputFormat):
     joined = "cvat.xml"
 
     def head(self) -> str:
-        labels = "".join(f"<label><name>{escape(escape_to_line(name))}</name></label>" for name in self.classes)
+        labels = "".join(f"<label><name>{escape(escape_line(name))}</name></label>" for name in self.classes)
         meta = f"<meta><task><labels>{labels}</labels></task></meta>"
         return f'<?xml version="1.0" encoding="utf-8"?>\n<annotations>\n<version>1.1</version>\n{meta}\n'
 
     def add(self, result: DetectionResult, location: ResultLocation) -> str:
         shapes = []
         for i, label in enumerate(result.names):
-            facts = f'label={quoteattr(escape_to_line(label))} source="auto" occluded="0" z_order="0"'
+            facts = f'label={quoteattr(escape_line(label))} source="auto" occluded="0" z_order="0"'
             if result.masks is None:
                 left, top, right, bottom = (result.boxes[i] + (0, 0, *result.boxes[i, :2])).round(2).tolist()
                 shapes.append(f'<box {facts} xtl="{left}" ytl="{top}" xbr="{right}" ybr="{bottom}"/>\n')
@@ -128,7 +128,7 @@ class CvatXml(OutputFormat):
             for points in parts:
                 text = ";".join(f"{x:.2f},{y:.2f}" for x, y in points)
                 shapes.append(f'<polygon {facts} points="{text}"{group}/>\n')
-        name = quoteattr(escape_to_line(PurePath(location.file_name).as_posix()))
+        name = quoteattr(escape_line(PurePath(location.file_name).as_posix()))
         head = f'<image id="{location.number}" name={name} width="{result.width}" height="{result.height}">'
         return f"{head}\n{''.join(shapes)}</image>\n"
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import shlex
 
 from paceline._utils.errors import PacelineError
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.launch.containers.flags import (
     GUARD,
     PYTHON,
@@ -137,7 +137,7 @@ def _pyxis_notes(job: LaunchJob) -> str:
     for flag in _pyxis_flags(job):
         lines.append(f"{flag.words[0].partition('=')[0]}: {flag.why}")
         if flag.words[0].startswith("--container-mounts"):
-            lines += [f"    {escape_to_line(f'{mount.inside}: {mount.why}')}" for mount in job.mounts]
+            lines += [f"    {escape_line(f'{mount.inside}: {mount.why}')}" for mount in job.mounts]
     return "".join(f"# {line}\n" for line in lines)
 
 

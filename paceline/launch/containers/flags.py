@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._utils.errors import PacelineError
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.config.system import System
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
 from paceline.launch.containers import host_facts
@@ -102,22 +102,18 @@ def container_script(job: LaunchJob, engine: str, flags: Sequence[EngineFlag], m
     more  shell lines of the engine's own after the flags
     last  the shell command that runs "$@" inside, with "${flags[@]}" and "$guard"
     """
-    always = "".join(f"    {f'{_code(flag)}  # {escape_to_line(flag.why)}'.lstrip()}\n" for flag in flags if not flag.test)
+    always = "".join(f"    {f'{_code(flag)}  # {escape_line(flag.why)}'.lstrip()}\n" for flag in flags if not flag.test)
     some = "".join(
-        f"if {flag.test}; then  # {escape_to_line(flag.why)}\n    flags+=({_code(flag)})\nfi\n"
-        for flag in flags
-        if flag.test
+        f"if {flag.test}; then  # {escape_line(flag.why)}\n    flags+=({_code(flag)})\nfi\n" for flag in flags if flag.test
     )
     made = "".join(
-        f"mkdir -p {shlex.quote(str(mount.host))}  # {escape_to_line(mount.why)}\n"
-        for mount in job.mounts
-        if mount.writable
+        f"mkdir -p {shlex.quote(str(mount.host))}  # {escape_line(mount.why)}\n" for mount in job.mounts if mount.writable
     )
     facts = shlex.quote(str(job.launch_folder / "host_facts.py"))
     return LaunchFile(
         "container.sh",
         f"""#!/usr/bin/env bash
-# Runs a command inside the image {escape_to_line(job.image)} with {engine}:  container.sh COMMAND...  (docs/images.md)
+# Runs a command inside the image {escape_line(job.image)} with {engine}:  container.sh COMMAND...  (docs/images.md)
 set -euo pipefail
 {made}# What `paceline doctor` inside compares with the container: driver, MPI, PMIx, user, limits.
 {host_facts.VARIABLE}=$(python3 {facts} 2>/dev/null || true)

@@ -26,7 +26,7 @@ from paceline.distributed.device.topology import count_processing_elements, form
 from paceline.distributed.device.torch_builds import explain_unsupported, find_torch_pin
 from paceline.launch.containers.host_facts import VARIABLE, collect_host_facts
 from paceline.launch.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Level, MachineFact
-from paceline.launch.doctor.node import gaudi_driver
+from paceline.launch.doctor.node import get_gaudi_driver
 from paceline.launch.doctor.nvidia import query_gpus
 
 GIB = 2**30
@@ -107,7 +107,7 @@ def _accelerators() -> list[MachineFact]:
 
 
 def _gaudi(system: str) -> Iterator[Compared]:
-    if text := gaudi_driver():
+    if text := get_gaudi_driver():
         yield "ok", f"Gaudi driver {text} (hl-smi)"
     elif system.startswith("gaudi"):
         yield "note", f"{system}: hl-smi prints no versions. Install habanalabs-dkms and habanalabs-firmware-tools"
@@ -133,14 +133,14 @@ def _topology() -> Iterator[Compared]:
     text = ", ".join(f"{count} {what}{'s'[: count != 1]}" for count, what in counts)
     near = [read_device(address).node for address in find_device_addresses(system, system.per_node)]
     try:
-        given = [
+        explicit = [
             format_cpu_list(select_cores(topology, rank, system.per_node, "exclusive", near))
             for rank in range(system.per_node)
         ]
     except RecipeError as problem:
         yield "note", f"{text}; {problem}"
         return
-    ranks = ", ".join(f"rank {rank} {cores}" for rank, cores in enumerate(given))
+    ranks = ", ".join(f"rank {rank} {cores}" for rank, cores in enumerate(explicit))
     each = count_processing_elements(topology, system.per_node)
     yield "ok", f"{text}; --system.bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}"
 

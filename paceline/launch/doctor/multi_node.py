@@ -127,7 +127,7 @@ def _exchange(world: DistContext, launch: Launch, facts: NodeFacts) -> NodeFacts
     if not right:
         text = f"NCCL failed on GPU {launch.local_rank}: {failed}" if failed else "a sum over NCCL came out wrong"
         troubles = (*troubles, text)
-    network = chosen.in_words(launch.nodes)
+    network = chosen.format_line(launch.nodes)
     return replace(facts, network=network, network_trouble=troubles, network_warnings=chosen.warnings)
 
 
@@ -223,7 +223,7 @@ class Transport:
     within: tuple[str, ...] = ()  # what carries messages inside a node: P2P, SHM
     warnings: tuple[str, ...] = ()  # NCCL's own, the first few
 
-    def in_words(self, nodes: int = 2) -> str:
+    def format_line(self, nodes: int = 2) -> str:
         """As "NCCL chose OFI/efa", "NCCL fell to sockets on eth0". One node has no use for a network."""
         if nodes == 1:
             return f"NCCL within the node by {' and '.join(self.within) or 'a way that it did not tell'}"

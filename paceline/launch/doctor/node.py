@@ -18,7 +18,15 @@ from paceline._utils.text import abbreviate
 from paceline.distributed.comm.launcher import Launch
 from paceline.distributed.device.provenance import collect_versions
 from paceline.distributed.device.topology import SYSFS, format_cpu_list, parse_cpu_list, read_topology
-from paceline.launch.doctor.nvidia import Gpu, driver_cuda, driver_version, format_links, query_gpus, query_links, run_query
+from paceline.launch.doctor.nvidia import (
+    Gpu,
+    format_links,
+    get_driver_cuda,
+    get_driver_version,
+    query_gpus,
+    query_links,
+    run_query,
+)
 
 GIB = 2**30
 PROC = Path("/proc")
@@ -94,8 +102,8 @@ def collect_node_facts(launch: Launch, folder: Path, *, root: Path = SYSFS, proc
         kernel=platform.release(),
         devices=list_devices(gpus),
         driver_devices=len(gpus) if gpus else -1,
-        driver=gpus[0].driver if gpus else driver_version() or (gaudi_driver() if first else ""),
-        driver_cuda=driver_cuda(),
+        driver=gpus[0].driver if gpus else get_driver_version() or (get_gaudi_driver() if first else ""),
+        driver_cuda=get_driver_cuda(),
         torch_cuda=torch.version.cuda or "",
         links=format_links(query_links()) if first else "",
         sockets=len({core.socket for core in machine.cores}),
@@ -114,7 +122,7 @@ def collect_node_facts(launch: Launch, folder: Path, *, root: Path = SYSFS, proc
     )
 
 
-def gaudi_driver() -> str:
+def get_gaudi_driver() -> str:
     """Versions of the driver and of SynapseAI, from the head of hl-smi's table; "" if hl-smi does not print them.
 
     References:

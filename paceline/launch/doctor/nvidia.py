@@ -134,7 +134,7 @@ LIBRARY = "libcuda.so.1"
 VERSION_FILE = Path("/proc/driver/nvidia/version")
 
 
-def driver_cuda() -> str:
+def get_driver_cuda() -> str:
     """The newest CUDA that this machine's driver knows, as "12.4"; "" without a driver."""
     try:
         library = ctypes.CDLL(LIBRARY)
@@ -146,7 +146,7 @@ def driver_cuda() -> str:
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
 
 
-def driver_version(file: Path = VERSION_FILE) -> str:
+def get_driver_version(file: Path = VERSION_FILE) -> str:
     """The kernel module's version, as "550.54.15"; "" where there is none."""
     try:
         result = re.search(r"\b(\d{3}\.\d+(?:\.\d+)?)\b", file.read_text(errors="replace"))

@@ -19,7 +19,7 @@ from typing import Any
 from paceline._utils.atomic_write import atomic_write
 from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import read_entry
-from paceline._utils.text import escape_control_characters
+from paceline._utils.text import escape_text
 from paceline.distributed.comm.exit_code import USER_ERROR, set_library_variables
 from paceline.distributed.comm.launcher import is_first_on_node, read_launch
 from paceline.distributed.device.systems import choose_system
@@ -105,5 +105,5 @@ if __name__ == "__main__":
         sys.exit(run_rank(Path(sys.argv[1]), sys.argv[2]))
     except PacelineError as problem:
         if is_first_on_node():
-            print(escape_control_characters(f"paceline: {problem}"), file=sys.stderr)
+            print(escape_text(f"paceline: {problem}"), file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.atomic_write import KEY, atomic_write
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.launch.doctor.compare import MachineFact, format_node
 from paceline.launch.doctor.preflight import LocalChecks, NetworkChecks, has_problem
 
@@ -61,7 +61,7 @@ def _lines(result: Preflight) -> list[str]:
             f"bench comm: {comm['world']} ranks on {comm['nodes']} node{'s'[: comm['nodes'] != 1]}, {comm['backend']}: "
             f"all-reduce alpha {1e6 * fit['alpha_seconds']:,.1f} us{bus}"
         )
-    return [escape_to_line(text) for text in (*results, _verdict(result))]
+    return [escape_line(text) for text in (*results, _verdict(result))]
 
 
 def _verdict(result: Preflight) -> str:

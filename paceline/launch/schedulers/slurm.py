@@ -13,7 +13,7 @@ from paceline._utils.atomic_write import atomic_write
 from paceline._utils.errors import PacelineError
 from paceline._utils.names import STOP_FILE
 from paceline._utils.safe_read import read_entry
-from paceline._utils.text import escape_to_line
+from paceline._utils.text import escape_line
 from paceline.launch.containers.engines import CONTAINER
 from paceline.launch.job import (
     LaunchFile,
@@ -105,7 +105,7 @@ def _begin(job: LaunchJob, paths: tuple[Path, ...]) -> RunningJob:
     if done.returncode != 0:
         # The last line is the conclusion of those before it.
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        why = escape_to_line(last.strip().removeprefix("sbatch: error: ").rstrip(".")[:300])
+        why = escape_line(last.strip().removeprefix("sbatch: error: ").rstrip(".")[:300])
         raise PacelineError(f"sbatch refused {paths[0]}: {why}. `sinfo` shows what the cluster has.")
     submitted = SlurmJob(done.stdout.strip().partition(";")[0])
     atomic_write(job.launch_folder / JOB_NUMBER, f"{submitted.number}\n")
@@ -188,7 +188,7 @@ def make_sbatch_script(job: LaunchJob, command: Words) -> str:
         own = script_lines.with_node_number(job, '"$SLURM_NODEID"', name='"$SLURMD_NODENAME"')
         parts.append(script_lines.preflight_lines(job, f"{format_command_lines(words)} \\\n    {own}"))
     if job.between:
-        failed = f"the command of --between failed on a node: {escape_to_line(job.between)}"
+        failed = f"the command of --between failed on a node: {escape_line(job.between)}"
         parts.append(_once("Before the ranks start", job.between, failed, every))
     if starter.reach == "node" and job.nodes > 1:
         names = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'

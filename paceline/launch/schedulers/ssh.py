@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paceline._utils.text import escape_control_characters, escape_to_line
+from paceline._utils.text import escape_line, escape_text
 from paceline.distributed.comm.interfaces import is_address_of_this_host
 from paceline.launch.job import Words
 
@@ -63,7 +63,7 @@ def make_host_environment(command: Words, environ: Mapping[str, str] = os.enviro
 def find_ssh_reason(output: str) -> str:
     """The line of ssh's own output that gives the reason, for a message; ssh writes what it tried before what failed."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return escape_to_line(lines[-1].rstrip(".")[:300]) if lines else "ssh says nothing"
+    return escape_line(lines[-1].rstrip(".")[:300]) if lines else "ssh says nothing"
 
 
 _printing = threading.Lock()
@@ -124,7 +124,7 @@ class SSHConnection:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                print_line(f"{self.address}: {escape_control_characters(line.decode(errors='replace').rstrip())}")
+                print_line(f"{self.address}: {escape_text(line.decode(errors='replace').rstrip())}")
 
 
 def run_on_hosts(folder: Path, python: Words, addresses: Sequence[str]) -> int:

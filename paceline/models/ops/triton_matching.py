@@ -97,7 +97,7 @@ def anchors_of(anchors, eligible, image, count, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def ranked(overlap, location):
+def rank_overlaps(overlap, location):
     """An int64 that orders by IoU, of equals the first place highest; 0 for no overlap. The bits of floats above 0 order like ints."""
     bits = overlap.to(tl.int32, bitcast=True).to(tl.int64)
     return tl.where(overlap > 0, (bits << 32) | (LAST_PLACE - location), 0)
@@ -105,15 +105,15 @@ def ranked(overlap, location):
 
 @triton.jit
 def best_of_objects(boxes, labels, anchors, eligible, most, objects, count, BLOCK: tl.constexpr):
-    """Raise each object's entry of `most` (B, G), zeros at first, to the highest `ranked` of its overlaps: the order of programs,
-    and so of the atomics, does not matter to a maximum."""
+    """Raise each object's entry of `most` (B, G), zeros at first, to the highest `rank_overlaps` of its overlaps: the order of
+    programs, and so of the atomics, does not matter to a maximum."""
     image = tl.program_id(1).to(tl.int64)
     location, left, top, right, bottom, allowed = anchors_of(anchors, eligible, image, count, BLOCK)
     for slot in range(objects):
         row = image * objects + slot
         if tl.load(labels + row) > 0:
             overlap = overlap_with(boxes + 4 * row, left, top, right, bottom, allowed)
-            highest = tl.max(ranked(overlap, location), axis=0)
+            highest = tl.max(rank_overlaps(overlap, location), axis=0)
             if highest > 0:
                 tl.atomic_max(most + row, highest)
 
@@ -140,7 +140,7 @@ def best_of_anchors(
                 better = (overlap >= result) & (overlap > 0)
             of = tl.where(better, slot, of)
             result = tl.where(better, overlap, result)
-            rank, highest = ranked(overlap, location), tl.load(most + row)
+            rank, highest = rank_overlaps(overlap, location), tl.load(most + row)
             forces = rank == highest
             if EVERY:
                 forces = (rank >> 32) == (highest >> 32)

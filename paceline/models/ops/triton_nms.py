@@ -31,7 +31,7 @@ def keep_best(boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None) 
     boxes, valid = boxes.contiguous(), valid.contiguous()
     classes = None if classes is None else classes.expand_as(valid).contiguous()
     beats = torch.empty(lists, count, words, dtype=torch.int32, device=boxes.device)
-    overlapped[(lists, words, triton.cdiv(count, ROWS))](boxes, classes, beats, iou, count, words, ROWS, **OPTIONS)
+    mark_overlapped[(lists, words, triton.cdiv(count, ROWS))](boxes, classes, beats, iou, count, words, ROWS, **OPTIONS)
     width = triton.next_power_of_2(words)
     walk[(lists,)](valid, beats, kept, count, words, width, **OPTIONS | {"num_warps": max(1, width // WIDE)})
     return kept
@@ -43,7 +43,7 @@ def _(boxes: Tensor, valid: Tensor, iou: float, classes: Tensor | None) -> Tenso
 
 
 @triton.jit
-def overlapped(boxes, classes, beats, threshold, count, words, ROWS: tl.constexpr):
+def mark_overlapped(boxes, classes, beats, threshold, count, words, ROWS: tl.constexpr):
     """Set the bits of one word of ROWS boxes. Words that end before their box are never read, and stay as they are."""
     start, word, first = tl.program_id(0).to(tl.int64) * count, tl.program_id(1), tl.program_id(2) * ROWS
     if 32 * word + 31 > first:

@@ -20,7 +20,7 @@ import torch
 import triton
 from torch import Tensor
 
-from paceline.models.ops.triton_roi_align_kernels import LEVELS, by_map, gather, pool
+from paceline.models.ops.triton_roi_align_kernels import LEVELS, gather, group_by_map, pool
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 WIDEST = 512  # bytes of a pixel in a program at most
@@ -75,7 +75,7 @@ def align_levels_backward(
     boxes, wide = boxes.detach().float().contiguous(), _wide(upstream)
     order = torch.empty(count, dtype=torch.int32, device=upstream.device)
     spans = torch.empty(images * len(sizes), 2, dtype=torch.int32, device=upstream.device)
-    by_map[(len(spans),)](image.contiguous(), levels.contiguous(), order, spans, count, len(sizes), ROWS, **OPTIONS)
+    group_by_map[(len(spans),)](image.contiguous(), levels.contiguous(), order, spans, count, len(sizes), ROWS, **OPTIONS)
     ends = [sum(tiles[: level + 1]) for level in range(LEVELS)]
     gather[images * sum(tiles), triton.cdiv(channels, wide)](
         upstream, boxes, order, spans, *_padded(outputs), *_geometry(sizes, strides), *ends, channels, len(sizes),

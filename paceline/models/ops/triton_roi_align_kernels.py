@@ -13,12 +13,12 @@ OF_BATCHES = [f"{what}{level}" for level in range(LEVELS) for what in ("height",
 
 
 @triton.jit
-def of_level(level, first, second, third, fourth):
+def select_level(level, first, second, third, fourth):
     return tl.where(level < 2, tl.where(level < 1, first, second), tl.where(level < 3, third, fourth))
 
 
 @triton.jit
-def over(values, NUMBER: tl.constexpr):
+def divide_rounded(values, NUMBER: tl.constexpr):
     """values / NUMBER, correctly rounded; of a power of two without a division."""
     if (NUMBER & (NUMBER - 1)) == 0:
         values = values * (1.0 / NUMBER)
@@ -34,13 +34,13 @@ def begin_and_cell(low, high, scale, SIDE: tl.constexpr, ALIGNED: tl.constexpr):
     length = high * scale - (0.5 if ALIGNED else 0.0) - begin
     if not ALIGNED:
         length = tl.maximum(length, 1.0)
-    return begin, over(length, SIDE)
+    return begin, divide_rounded(length, SIDE)
 
 
 @triton.jit
 def sample(begin, cell, number, one, extent, RATIO: tl.constexpr):
     """A cell's sample `one` along one axis: the two pixels it lies between, the weights of both, and whether it counts."""
-    location = begin + number * cell + over((one + 0.5) * cell, RATIO)
+    location = begin + number * cell + divide_rounded((one + 0.5) * cell, RATIO)
     # Up to a pixel beyond the map a sample is its border's; further out it is 0.
     counts = (location >= -1.0) & (location <= extent)
     location = tl.where(counts, tl.maximum(location, 0.0), 0.0)
@@ -63,10 +63,10 @@ def pool(
     total = tl.zeros([CELLS, WIDE], tl.float32)
     if of >= 0:
         level = tl.load(levels + region)
-        map, scale = of_level(level, map0, map1, map2, map3), of_level(level, scale0, scale1, scale2, scale3)
-        height = of_level(level, height0, height1, height2, height3)
-        width = of_level(level, width0, width1, width2, width3)
-        left, across, top, down = lies(boxes + 4 * region, scale, SIDE, ALIGNED)
+        map, scale = select_level(level, map0, map1, map2, map3), select_level(level, scale0, scale1, scale2, scale3)
+        height = select_level(level, height0, height1, height2, height3)
+        width = select_level(level, width0, width1, width2, width3)
+        left, across, top, down = locate_regions(boxes + 4 * region, scale, SIDE, ALIGNED)
         map += of * height * width * channels
         for one in range(RATIO):
             above, below, to_above, to_below, inside = sample(top, down, number // SIDE, one, height, RATIO)
@@ -83,13 +83,13 @@ def pool(
                 fourth = tl.load(map + (lower + behind[:, None]) * channels + channel[None, :], here, 0.0)
                 value += (to_below * to_behind)[:, None] * fourth.to(tl.float32)
                 total += value
-    total = over(total, RATIO * RATIO)
+    total = divide_rounded(total, RATIO * RATIO)
     location = (region * SIDE * SIDE + number)[:, None] * channels + channel[None, :]
     tl.store(output + location, total, (number < SIDE * SIDE)[:, None] & real)
 
 
 @triton.jit(do_not_specialize=["count"])
-def by_map(image, levels, order, spans, count, pooled, ROWS: tl.constexpr):
+def group_by_map(image, levels, order, spans, count, pooled, ROWS: tl.constexpr):
     """Write the numbers of one map's regions, in their order, behind those of the maps before it, and from where to where they lie.
 
     A map is one level of one image; pooled: levels of an image
@@ -112,7 +112,7 @@ def by_map(image, levels, order, spans, count, pooled, ROWS: tl.constexpr):
 
 
 @triton.jit
-def lies(box, scale, SIDE: tl.constexpr, ALIGNED: tl.constexpr):
+def locate_regions(box, scale, SIDE: tl.constexpr, ALIGNED: tl.constexpr):
     """Where the region at an address, or each at many, begins across and down, and how long its cells are."""
     left, across = begin_and_cell(tl.load(box), tl.load(box + 2), scale, SIDE, ALIGNED)
     top, down = begin_and_cell(tl.load(box + 1), tl.load(box + 3), scale, SIDE, ALIGNED)
@@ -120,17 +120,17 @@ def lies(box, scale, SIDE: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def reaches(begin, cell, first, SIDE: tl.constexpr, PIXELS: tl.constexpr):
+def may_touch_row(begin, cell, first, SIDE: tl.constexpr, PIXELS: tl.constexpr):
     """Whether a region's samples may touch PIXELS pixels from `first` on: they reach one far, and rounding is less than a half."""
     end = begin + SIDE * cell
     return (tl.maximum(begin, end) >= first - 1.5) & (tl.minimum(begin, end) <= first + PIXELS + 0.5)
 
 
 @triton.jit
-def touching(boxes, scale, x, y, SIDE: tl.constexpr, ALIGNED: tl.constexpr, PIXELS: tl.constexpr):
+def may_touch_square(boxes, scale, x, y, SIDE: tl.constexpr, ALIGNED: tl.constexpr, PIXELS: tl.constexpr):
     """Which of the regions at these addresses may touch the square whose first pixel is (x, y)."""
-    left, across, top, down = lies(boxes, scale, SIDE, ALIGNED)
-    return reaches(left, across, x, SIDE, PIXELS) & reaches(top, down, y, SIDE, PIXELS)
+    left, across, top, down = locate_regions(boxes, scale, SIDE, ALIGNED)
+    return may_touch_row(left, across, x, SIDE, PIXELS) & may_touch_row(top, down, y, SIDE, PIXELS)
 
 
 @triton.jit
@@ -166,10 +166,10 @@ def gather(
     """The gradient of PIXELS x PIXELS pixels of one map; end: squares of all levels up to each."""
     image, square = (tl.program_id(0) // end3).to(tl.int64), tl.program_id(0) % end3
     level = (square >= end0).to(tl.int32) + (square >= end1).to(tl.int32) + (square >= end2).to(tl.int32)
-    map, scale = of_level(level, map0, map1, map2, map3), of_level(level, scale0, scale1, scale2, scale3)
-    height = of_level(level, height0, height1, height2, height3)
-    width = of_level(level, width0, width1, width2, width3)
-    square -= of_level(level, 0, end0, end1, end2)
+    map, scale = select_level(level, map0, map1, map2, map3), select_level(level, scale0, scale1, scale2, scale3)
+    height = select_level(level, height0, height1, height2, height3)
+    width = select_level(level, width0, width1, width2, width3)
+    square -= select_level(level, 0, end0, end1, end2)
     in_a_row = tl.cdiv(width, PIXELS)
     y, x = square // in_a_row * PIXELS, square % in_a_row * PIXELS
     pixel, channel = tl.arange(0, PIXELS * PIXELS), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
@@ -180,12 +180,12 @@ def gather(
     for start in range(tl.load(span), last, MEMBERS):
         exists = start + member < last
         of = tl.load(order + start + member, exists, 0)
-        touches = exists & touching(boxes + 4 * of, scale, x, y, SIDE, ALIGNED, PIXELS)
+        touches = exists & may_touch_square(boxes + 4 * of, scale, x, y, SIDE, ALIGNED, PIXELS)
         next = tl.min(tl.where(touches, member, MEMBERS), axis=0)
         while next < MEMBERS:
             region = tl.load(order + start + next).to(tl.int64)
             cells = upstream + region * SIDE * SIDE * channels
-            left, across, top, down = lies(boxes + 4 * region, scale, SIDE, ALIGNED)
+            left, across, top, down = locate_regions(boxes + 4 * region, scale, SIDE, ALIGNED)
             first_row, rows = cells_of(row, top, down, SIDE)
             first_column, columns = cells_of(column, left, across, SIDE)
             for i in range(rows):
@@ -197,6 +197,6 @@ def gather(
                     value = tl.load(cells + cell[:, None] * channels + channel[None, :], here, 0.0)
                     total += weight[:, None] * value.to(tl.float32)
             next = tl.min(tl.where(touches & (member > next), member, MEMBERS), axis=0)
-    total = over(total, RATIO * RATIO)
+    total = divide_rounded(total, RATIO * RATIO)
     location = ((image * height + row) * width + column)[:, None] * channels + channel[None, :]
     tl.store(map + location, total, ((row < height) & (column < width))[:, None] & real[None, :])

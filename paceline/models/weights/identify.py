@@ -93,11 +93,11 @@ class RecipeMatch:
 
 
 def find_matching_recipes(
-    file: WeightFile, recipes: Mapping[str, Recipe], given: Collection[str] = ()
+    file: WeightFile, recipes: Mapping[str, Recipe], explicit: Collection[str] = ()
 ) -> Iterator[RecipeMatch]:
     """The file in the network of each recipe, one at a time, with the fields that the file needs.
 
-    given   dotted fields that were set by hand, and stay
+    explicit  dotted fields that were set by hand, and stay
     """
     rows, backbone = count_class_rows(file.ours.tensors), {**file.ours.needs, **resnet_fields(file.ours.tensors)}
     for name, recipe in recipes.items():
@@ -105,7 +105,7 @@ def find_matching_recipes(
         known = {
             field: value
             for field, value in backbone.items()
-            if hasattr(recipe.model, field) and f"model.{field}" not in given
+            if hasattr(recipe.model, field) and f"model.{field}" not in explicit
         }
         changed = [field for field in known if getattr(recipe.model, field) != known[field]]
         called = " ".join([name, *(f"--model.{field.replace('_', '-')} {known[field]}" for field in changed)])
@@ -123,20 +123,20 @@ def find_matching_recipes(
         yield RecipeMatch(called, recipe, len(changed), classes, network, report)
 
 
-def identify_network(file: WeightFile, requested: Mapping[str, Recipe], given: Collection[str] = ()) -> RecipeMatch:
+def identify_network(file: WeightFile, requested: Mapping[str, Recipe], explicit: Collection[str] = ()) -> RecipeMatch:
     """The network that can predict with a file's weights.
 
     requested  the named recipe, by its name; {}: it is found from the file
     Raises CheckpointError, in a line, where none is whole: what the file is, and what the nearest network lacks.
     """
-    recipes = apply_author_settings(file, requested, given) if requested else recipe_of_run(file.path) or _menu(file)
+    recipes = apply_author_settings(file, requested, explicit) if requested else recipe_of_run(file.path) or _menu(file)
     if not requested and not file.classes and not count_class_rows(file.ours.tensors) and PADDED in file.ours.tensors:
         name = format_command("predict", file.path, "PHOTO", "--recipe", "ssd-mlperf-1024")
         raise CheckpointError(
             f"{file.path}: its padded heads do not tell how many classes there are; where they are COCO's 80:  {name}"
         )
     results: list[RecipeMatch] = []
-    for fit in find_matching_recipes(file, recipes, given):
+    for fit in find_matching_recipes(file, recipes, explicit):
         if fit.whole and not any(fit.distance):
             return fit
         results.append(replace(fit, model=None) if not fit.whole else fit)  # a network is large
@@ -160,12 +160,14 @@ def recipe_of_run(path: Path) -> dict[str, Recipe]:
     }
 
 
-def apply_author_settings(file: WeightFile, requested: Mapping[str, Recipe], given: Collection[str]) -> dict[str, Recipe]:
+def apply_author_settings(
+    file: WeightFile, requested: Mapping[str, Recipe], explicit: Collection[str]
+) -> dict[str, Recipe]:
     """A named recipe with its author's differences, but for the fields that were set by hand."""
     rules = {name: _rules(file, name, changes) for name, changes in ROWS.get(file.form.name, PLAIN)}
     made = {}
     for words, recipe in requested.items():
-        changes = {field: value for field, value in rules.get(words.split()[0], {}).items() if field not in given}
+        changes = {field: value for field, value in rules.get(words.split()[0], {}).items() if field not in explicit}
         made[words + _flags(changes)] = override(recipe, changes)
     return made
 

@@ -111,7 +111,7 @@ def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmar
 CONTESTS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
 
 
-def task_of(name: str, manifest: Manifest, settings: Any, batch: int, images: int = 0) -> Any:
+def get_task(name: str, manifest: Manifest, settings: Any, batch: int, images: int = 0) -> Any:
     """The training task with this input, on so many images; 0 = without end."""
     recipe = Recipe(
         task=name, model=WORKLOADS[name].model, input=settings, target_data="coco", global_batch=batch,
@@ -126,10 +126,10 @@ def _with_objects(
     """forms: of our input, name -> the settings that it changes."""
     reporter = Lines(Console().print, prepare_lines)
     manifest, cores = Manifest.load(prepare_if_needed(data, kind="boxes", reporter=reporter)), count_cpus()
-    task = task_of(name, manifest, settings, batch)
+    task = get_task(name, manifest, settings, batch)
     if not task.data.train_images:
         raise DataError(f"{data}: no training photo has an object. Give annotated photos:  --data DIR")
-    tasks = {form: task_of(name, manifest, replace(settings, **changed), batch) for form, changed in forms.items()}
+    tasks = {form: get_task(name, manifest, replace(settings, **changed), batch) for form, changed in forms.items()}
     menu = {f"paceline {form}, {cores} workers": partial(task_batches, one, cores) for form, one in tasks.items()}
     first = next(iter(tasks))
     menu[f"unchecked paceline {first}, {cores} workers"] = partial(task_batches, tasks[first], cores, False)
@@ -177,7 +177,9 @@ def run_input_bench(
         menu |= theirs.contenders(contest, cores)
     menu[f"bare decode, {cores} threads"] = partial(bare_decode, contest.paths, cores)
     console.print(f"{len(contest.paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
-    measured = run_all_rounds({name: partial(rates, make, seconds) for name, make in menu.items()}, rounds, console.print)
+    measured = run_all_rounds(
+        {name: partial(steady_rates, make, seconds) for name, make in menu.items()}, rounds, console.print
+    )
     report = {
         "photos": describe_images(contest.paths),
         "objects": contest.objects,
@@ -219,7 +221,7 @@ def require_linux() -> None:
         raise PacelineError("bench input counts the CPU time of worker processes through /proc: it runs on Linux only.")
 
 
-def rates(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
+def steady_rates(make: Callable[[], Any], seconds: float) -> tuple[float, float]:
     """-> (images a second, images a CPU-second) in steady state."""
     with make() as take:
         for _ in range(WARM_UP_BATCHES):

@@ -32,7 +32,7 @@ STAGES = {
 Report = Mapping[str, Any]
 
 
-def microseconds(report: Report) -> dict[str, float]:
+def stage_microseconds(report: Report) -> dict[str, float]:
     """CPU time of an image by stage, all threads being at it; what is not done here is left out."""
     cpu = {name: cost["cpu_microseconds"] for name, cost in report["alone"].items()}
     result = {
@@ -58,7 +58,7 @@ def format_stages(report: Report) -> Table:
     shown = Table(title=f"one training image, from the store to a batch, by {report['loader_threads']} threads")
     for column in ("stage", "CPU us an image", "share", "images/s"):
         shown.add_column(column, justify="left" if column == "stage" else "right")
-    costs = microseconds(report)
+    costs = stage_microseconds(report)
     whole = sum(costs.values())
     for name, cost in costs.items():
         rate = report["alone"].get(name, {}).get("images_per_second")
@@ -83,7 +83,7 @@ def describe_gap(report: Report) -> str:
     bare = report["limits"]["decoder"]
     if bare is None:
         return ""
-    costs, together = microseconds(report), report["together"]["cpu_microseconds"]
+    costs, together = stage_microseconds(report), report["together"]["cpu_microseconds"]
     rest = together - sum(costs.values())
     parts = {
         "decoding less of each": costs["decode"] - bare["cpu_microseconds"],
@@ -115,7 +115,7 @@ def describe_emulation(report: Report) -> str:
 
 def give_advice(report: Report) -> str:
     """What limits this input, and the flag that changes it, in a line."""
-    costs, together = microseconds(report), report["together"]
+    costs, together = stage_microseconds(report), report["together"]
     wanted, cores, threads = report["emulated"], report["cores"], report["loader_threads"]
     rate = together["images_per_second"]
     if wanted is not None and wanted["utilisation"] >= FED:

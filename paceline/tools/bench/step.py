@@ -30,7 +30,7 @@ from paceline.tools.bench.baselines import WHERE, find_peers, require_peers
 from paceline.tools.bench.profile import ProfiledPart
 from paceline.training.loss_normalization import configure_loss_groups
 from paceline.training.meters import Meters
-from paceline.training.optim.base import named_parameters
+from paceline.training.optim.base import list_named_parameters
 from paceline.training.optim.sgd import SGD
 from paceline.training.optim.step_scalars import LossScaler
 from paceline.training.state import State
@@ -208,7 +208,7 @@ def make_step_function(
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=TRAIN_IMAGES, val_images=VAL_IMAGES)
     if plan.loss_group:
         configure_loss_groups(model, plan)
-    optimizer = SGD(named_parameters(model, recipe.optim.decay_on), recipe.optim)
+    optimizer = SGD(list_named_parameters(model, recipe.optim.decay_on), recipe.optim)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
     step = TrainStep(State(model, optimizer, None, scaler, Meters(device)), plan, system, device)
     lr = recipe.optim.lr

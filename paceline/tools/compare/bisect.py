@@ -34,7 +34,7 @@ ARITHMETIC = ("recipe.", "system.", "threads.", "versions.", "world", "data.hash
 DRAWS, MAX_TIMES, MAX_UNITS = 2, 10.0, 4
 
 
-def bisect(
+def print_bisection(
     say: Callable[[str], object],
     waiting: Callable[[str], AbstractContextManager],
     names: Sequence[str],

@@ -31,12 +31,12 @@ from paceline.training.checkpoint.layout import list_steps, step_name
 from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot
 from paceline.training.eval_history import EvalHistory
-from paceline.training.factory import build_model, build_state, first_weights, load_first_weights
-from paceline.training.logging.events import facts_of, numbers_back, plain, read_events
+from paceline.training.factory import build_model, build_state, load_first_weights, load_initial_weights
+from paceline.training.logging.events import from_json_value, loss_facts, read_events, to_json_value
 from paceline.training.open_data import open_task
 from paceline.training.previous_run import SavedRun
 from paceline.training.resume import ResumePoint
-from paceline.training.run_arguments import saved_count
+from paceline.training.run_arguments import read_saved_count
 from paceline.training.state import State, check_snapshot
 from paceline.training.step import TrainStep
 from paceline.training.step_variants import choose_kernels
@@ -111,7 +111,7 @@ class Replay:
         saved = SavedRun(folder, facts).threads()
         self.threads |= {"intra_op": saved} if saved else {}
         images = {"train_images": self.task.data.train_images, "val_images": self.task.data.val_images}
-        most = saved_count(facts, "images_per_forward")
+        most = read_saved_count(facts, "images_per_forward")
         plan = limit_steps(make_plan(recipe, self.system, world=1, most=most, **images), steps=controls.steps)
         self.run = RunSpec(facts.name, recipe, "", self.system, plan, controls)
         self.state = self._state(start)
@@ -124,7 +124,7 @@ class Replay:
     def _state(self, start: Snapshot | None) -> State:
         task = self.task
         model = build_model(task, self.run, self.world)
-        weights = first_weights(get_initial_weights(self.controls), self.world, SILENT) if start is None else None
+        weights = load_initial_weights(get_initial_weights(self.controls), self.world, SILENT) if start is None else None
         load_first_weights(model, task, self.run, self.world, ResumePoint(EvalHistory(""), snapshot=start), weights, SILENT)
         state = build_state(model, self.run, self.world)
         if start is not None:
@@ -165,7 +165,7 @@ class Replay:
         if (event := self.records.events.get(step)) is not None:
             means, _, _ = state.meters.read(self.world)
             rates = step_rates(self.recipe, self.run.plan, step - 1)
-            here = numbers_back(plain({**facts_of(means), "lr": rates.lr, **self._step.sizes.read()}))
+            here = from_json_value(to_json_value({**loss_facts(means), "lr": rates.lr, **self._step.sizes.read()}))
             state.meters.clear()
             apart = find_differing_number(event, here)
             self._note("event", apart and dict(zip(("number", "recorded", "here"), apart)))

@@ -179,7 +179,7 @@ def _of_program(original: ReferenceSystem, command: ShellCommand, position: int,
     """The training of a command whose word at `position` is a program of this original."""
     name = PurePosixPath(command.words[position]).name
     program = next(one for one in original.programs if name in one.files)
-    given = read_flags(program, command.words[position + 1 :])
+    overrides = read_flags(program, command.words[position + 1 :])
     before = command.words[:position]
     counts = _counts(before)
     bases = [PurePosixPath(word).name for word in before]
@@ -203,8 +203,8 @@ def _of_program(original: ReferenceSystem, command: ShellCommand, position: int,
     elsewhere = through == "" and starter == "mpirun" and nodes > 1
     call = TrainingCall(
         program=program,
-        given=given,
-        line=given,
+        given=overrides,
+        line=overrides,
         sourced=tuple(PurePosixPath(name).name for name in sourced),
         variables=variables,
         before=tuple(before),
@@ -230,8 +230,8 @@ def _counts(words: Sequence[str]) -> dict[str, Any]:
         if name in COUNTS:
             result[COUNTS[name]] = value if equals else following
         elif word in ("-x", "-e", "--env") and following:
-            variable, given, text = following.partition("=")
-            result["x"][variable] = text if given else f"${variable}"
+            variable, explicit, text = following.partition("=")
+            result["x"][variable] = text if explicit else f"${variable}"
         elif name in ("--export", "--env"):
             result["x"] |= dict(pair.split("=", 1) for pair in value.split(",") if "=" in pair)
         elif name in ("-v", "--volume", "-B", "--bind") and (value or following):

@@ -50,13 +50,13 @@ def read_flags(program: ReferenceProgram, words: Sequence[str]) -> dict[str, Any
 
     Raises PacelineError for an unknown flag, one that may be several, or a value of another type.
     """
-    given: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     waiting = list(words)
     while waiting:
         word = waiting.pop(0)
         if not word.startswith("-") or _is_number(word):
             if any(word in one.names for one in program.flags):  # a subcommand
-                given[word] = True
+                overrides[word] = True
             continue
         name, equals, value = word.partition("=")
         entry = _find(program, name, words) if name.startswith("--") else None
@@ -68,7 +68,7 @@ def read_flags(program: ReferenceProgram, words: Sequence[str]) -> dict[str, Any
             if name not in entry.names:  # -j6
                 value, equals = word[2:].removeprefix("="), "="
         if entry.kind == "bool":
-            given[entry.names[0]] = True
+            overrides[entry.names[0]] = True
             continue
         several = entry.kind == "ints"
         values = [value] if equals else []
@@ -79,8 +79,8 @@ def read_flags(program: ReferenceProgram, words: Sequence[str]) -> dict[str, Any
         if not values and not several:
             raise FlagError(f"{name}: its value is missing.")
         read = tuple(_typed(entry.kind, one, name) for one in values)
-        given[entry.names[0]] = read if several else read[0]
-    return given
+        overrides[entry.names[0]] = read if several else read[0]
+    return overrides
 
 
 def _find(program: ReferenceProgram, name: str, words: Sequence[str]) -> FlagTranslation:

@@ -23,20 +23,20 @@ LARS = ("sgdwlars", "sgdwfastlars", "sgdwfastlarsv2")
 
 def settle(call: TrainingCall) -> TrainingCall:
     """What run_and_time.sh decides by variables: timing and profiling end after 4 epochs; data are read only with --use-dali."""
-    given, more = dict(call.given), call.more
+    overrides, more = dict(call.given), call.more
     if any(_above_zero(call, name) for name in ("NVTX_FLAG", "TIME_TAGS")):
-        given |= {"--num-epochs": 4, "--warmup-epochs": 2}
-    if "--use-dali" not in given:
-        given["without --use-dali"] = True
+        overrides |= {"--num-epochs": 4, "--warmup-epochs": 2}
+    if "--use-dali" not in overrides:
+        overrides["without --use-dali"] = True
     elif _above_zero(call, "SYNTH_DATA"):
         more = (*more, "--synthetic")
     gpus = len((call["--gpus"] or "").split(","))
     if gpus > 1 and not call.start and call.devices == 1 and call["--kv-store"] != "horovod":
         call = replace(call, per_node=gpus)  # one process cuts its batch over its devices
-        given["--batch-size"] = call["--batch-size"] // gpus
+        overrides["--batch-size"] = call["--batch-size"] // gpus
     if _above_zero(call, "DISABLE_CG"):
-        given.pop("--e2e-cuda-graphs", None)
-    return replace(call, given=given, more=more)
+        overrides.pop("--e2e-cuda-graphs", None)
+    return replace(call, given=overrides, more=more)
 
 
 def _above_zero(call: TrainingCall, name: str) -> bool:

@@ -281,7 +281,7 @@ def _opening(call: TrainingCall, name: str) -> list[str]:
         requested |= {"--container": call.container, "--image": image}
         words += [word for flag, value in requested.items() if value for word in (flag, str(value))]
     data = ["--data", translate_data(call)] if translate_data(call) else []
-    return [*words, *data, "--weights", translate_weights(call), *call.more]
+    return [*words, *data, "--weights", call.program.formulas.weights(call) or "none", *call.more]
 
 
 def translate_data(call: TrainingCall) -> str:
@@ -290,11 +290,6 @@ def translate_data(call: TrainingCall) -> str:
     path = call.program.formulas.data(call)
     inside = max((folder for folder in call.mounts if path.startswith(folder)), key=len, default="")
     return "" if made_up else (path.replace(inside, call.mounts[inside], 1) if inside else path) or "DIR"
-
-
-def translate_weights(call: TrainingCall) -> str:
-    """For --weights: a name or a file; none is said too."""
-    return call.program.formulas.weights(call) or "none"
 
 
 def _prefix(call: TrainingCall) -> list[str]:

@@ -59,7 +59,7 @@ from paceline.tools.report.score_curves import (
     reliability_chart,
     threshold_chart,
 )
-from paceline.training.logging.events import metrics_of
+from paceline.training.logging.events import get_metrics
 
 # Of a predictions file: five thousand images with a hundred masks each have a tenth.
 MAX_BYTES = 1 << 30
@@ -103,11 +103,11 @@ def predictions_section(
                 f"predictions/{files[-1].name}: {hidden:,} of its photos are not shown: the data set's index does not list them, "
                 "or is not where it was"
             )
-        metrics = next((metrics_of(event) for event in reversed(evaluated) if event["step"] == step), {})
+        metrics = next((get_metrics(event) for event in reversed(evaluated) if event["step"] == step), {})
         heads, sizes = size_table(metrics)
         section = workload.reporting.section(predictions, Path(), exif)
         if section is None:
-            section = (detected_section if workload.finds_objects else classified_section)(predictions, Path(), exif)
+            section = (detection_section if workload.finds_objects else classification_section)(predictions, Path(), exif)
         fold = format_fold(predictions.get("fold"))
         half = format_half(predictions.get("half"))
         photos = f"training photos, {fold}," if fold else f"validation photos, {half}," if half else "validation photos"
@@ -177,7 +177,7 @@ def _damage() -> Iterator[None]:
         raise DataError(f"{type(error).__name__}: {error}") from error
 
 
-def classified_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
+def classification_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
     """The section of a classifier. Raises DataError for damaged predictions."""
     with _damage():
         names = [str(name) for name in predictions["classes"]]
@@ -199,7 +199,7 @@ def classified_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -
     }
 
 
-def detected_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
+def detection_section(predictions: Mapping[str, Any], data: Path, exif: Exif) -> dict[str, Any]:
     """The section of a detector, with masks where it found some. Raises DataError for damaged predictions."""
     with _damage():
         names = [str(name) for name in predictions["classes"]]

@@ -18,7 +18,7 @@ from paceline._utils.formatting import (
 from paceline.models.metrics.coco import ABSENT
 from paceline.tools.report.html import FULL, NARROW, WIDE, Chart, ChartLine, draw_chart, smooth_values
 from paceline.training.logging.console import SLOW_INPUT
-from paceline.training.logging.events import metrics_of
+from paceline.training.logging.events import get_metrics
 
 Event = Mapping[str, Any]
 # A loss curve is smoothed over about 1 / SMOOTH_PARTS of the run.
@@ -34,7 +34,7 @@ def select_events(events: Sequence[Event], kind: str) -> list[Event]:
 
 def metric_names(evaluated: Sequence[Event]) -> list[str]:
     """All metrics, in the order in which they were first written."""
-    return list(dict.fromkeys(name for event in evaluated for name in metrics_of(event)))
+    return list(dict.fromkeys(name for event in evaluated for name in get_metrics(event)))
 
 
 def targets_first(evaluated: Sequence[Event], targets: Mapping[str, float]) -> list[str]:

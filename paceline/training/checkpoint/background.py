@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paceline._utils.atomic_write import atomic_writer, sync_folder
 from paceline._utils.errors import PacelineError
-from paceline._utils.journal import cannot_write
+from paceline._utils.journal import write_error
 from paceline._utils.threads import Thread, failure_in_thread
 from paceline.training.checkpoint.layout import BEST, HIDDEN, LAST, link_step, list_steps, step_name, steps_to_delete
 from paceline.training.checkpoint.write import Snapshot, delete_checkpoint, delete_path, save_checkpoint
@@ -189,7 +189,7 @@ class CheckpointWriter:
 def _as_user_error(folder: Path, error: OSError) -> PacelineError:
     where = error.filename or folder
     if isinstance(error, FileNotFoundError):
-        return cannot_write(Path(where), error)
+        return write_error(Path(where), error)
     return PacelineError(
         f"{where}: the checkpoint could not be written ({error.strerror or error}). "
         f"Earlier checkpoints in {folder} are untouched; make room or mend the folder, and resume with the same --out."

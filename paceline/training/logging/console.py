@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TextIO
 
 from paceline._utils.formatting import (
-    format_approximation_warning,
+    approximation_warning,
     format_bytes,
     format_duration,
     format_flop_rate,
@@ -28,10 +28,10 @@ from paceline._utils.formatting import (
     select_leading_metrics,
 )
 from paceline._utils.reporter import Reporter
-from paceline._utils.text import escape_control_characters
+from paceline._utils.text import escape_text
 from paceline.config.run import RunOptions
 from paceline.training.logging.callbacks import Callback, Event, RunInfo
-from paceline.training.logging.events import metrics_of
+from paceline.training.logging.events import get_metrics
 from paceline.training.logging.live_line import LiveLine, RunStatus
 
 # A share of time spent waiting for input above this is worth a line of advice.
@@ -100,7 +100,7 @@ class Console(Reporter):
 
     def warning(self, text: str, style: str = "") -> None:
         """Print a permanent line, on a quiet console too: a warning, or the end."""
-        text = escape_control_characters(text)  # names of files and classes are other people's
+        text = escape_text(text)  # names of files and classes are other people's
         if self._live:
             self._live.print(text, style)
         else:
@@ -249,7 +249,7 @@ class ConsoleCallback(Callback):
 
     def evaluation(self, event: Event, *, best: bool) -> None:
         self._warn_of(event.get("approximated", {}), event["step"])
-        self._console.evaluation(event["step"], event["epoch"], metrics_of(event), event["eval_seconds"], best)
+        self._console.evaluation(event["step"], event["epoch"], get_metrics(event), event["eval_seconds"], best)
 
     def write(self, event: Event) -> None:
         """Show a checkpoint, the warm-up, or that the run was resumed."""
@@ -281,4 +281,4 @@ class ConsoleCallback(Callback):
         for name, count in approximated.items():
             if count and name not in self._warned:
                 self._warned.add(name)
-                self._console.warning(format_approximation_warning(name, count, step))
+                self._console.warning(approximation_warning(name, count, step))

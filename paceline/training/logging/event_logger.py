@@ -16,9 +16,9 @@ from paceline.training.logging.events import (
     EventLog,
     RunEvent,
     TrainEvent,
-    numbers_back,
-    one_line,
-    plain,
+    format_event,
+    from_json_value,
+    to_json_value,
 )
 from paceline.training.logging.mllog import BenchmarkLog
 from paceline.training.logging.trackers import Maker
@@ -29,7 +29,7 @@ class JsonEventPrinter(Callback):
 
     def write(self, event: Event) -> None:
         """Print an event, as events.jsonl has it but for the checksum."""
-        print(one_line(plain(event)), flush=True)
+        print(format_event(to_json_value(event)), flush=True)
 
 
 class EventLogger:
@@ -171,4 +171,4 @@ class EventLogger:
         if self._events is None:
             return {}
         epoch, facts = step / self._facts.steps_per_epoch, event.facts()
-        return numbers_back(self._events.write(event.kind, step=step, epoch=epoch, seconds=seconds, **facts))
+        return from_json_value(self._events.write(event.kind, step=step, epoch=epoch, seconds=seconds, **facts))

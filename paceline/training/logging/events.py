@@ -202,10 +202,10 @@ class EventLog:
 
         Raises ValueError where it does not follow SCHEMA, PacelineError where the file cannot be written.
         """
-        record = plain({"event": event, "step": step, "epoch": epoch, "seconds": seconds, **facts})
-        if problems := schema_problems(record):
+        record = to_json_value({"event": event, "step": step, "epoch": epoch, "seconds": seconds, **facts})
+        if problems := find_schema_problems(record):
             raise ValueError(f"event {record!r}: {'; '.join(problems)}")
-        self._lines.append(_with_crc(one_line(record)), durable=event in DURABLE)
+        self._lines.append(_with_crc(format_event(record)), durable=event in DURABLE)
         return record
 
     def damage(self) -> list[str]:
@@ -243,28 +243,28 @@ def read_events(path: Path, reporter: Reporter = SILENT) -> list[dict[str, Any]]
     damaged = [number for number, record in enumerate(records[:-1], start=1) if record is None]
     if damaged:
         reporter.warning(_damage_text(path, damaged))
-    return [numbers_back(record) for record in records if record is not None]
+    return [from_json_value(record) for record in records if record is not None]
 
 
-def metrics_of(event: Mapping[str, Any]) -> dict[str, float]:
+def get_metrics(event: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of an `eval` event: its numbers, less those that every evaluation has."""
     known = {*COMMON, *SCHEMA["eval"], "discarded_steps"}
-    return {name: numbers_back(value) for name, value in event.items() if name not in known and _is("number", value)}
+    return {name: from_json_value(value) for name, value in event.items() if name not in known and _is("number", value)}
 
 
-def numbers_of(event: Mapping[str, Any]) -> dict[str, float]:
+def get_numbers(event: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of an event for trackers, by names such as train/loss and eval/top1; {} for kinds other than these two."""
     if event["event"] == "train":
         values = {name: value for name, value in event.items() if name not in COMMON and name != "samples"}
     else:
-        values = metrics_of(event) if event["event"] == "eval" else {}
+        values = get_metrics(event) if event["event"] == "eval" else {}
     numbers = {
         name: value for name, value in values.items() if isinstance(value, int | float) and not isinstance(value, bool)
     }
     return {f"{event['event']}/{name}": value for name, value in numbers.items()}
 
 
-def facts_of(means: Mapping[str, float]) -> dict[str, float]:
+def loss_facts(means: Mapping[str, float]) -> dict[str, float]:
     """Facts of a train event from the meters' means: loss, its parts as loss_NAME, and quotients, but for 0 / 0."""
     facts = {}
     for name, value in means.items():
@@ -275,7 +275,7 @@ def facts_of(means: Mapping[str, float]) -> dict[str, float]:
     return facts
 
 
-def schema_problems(record: Mapping[str, Any]) -> list[str]:
+def find_schema_problems(record: Mapping[str, Any]) -> list[str]:
     """Problems of an event, in words; [] when it follows SCHEMA."""
     kind = record.get("event")
     if kind not in SCHEMA:
@@ -289,23 +289,23 @@ def schema_problems(record: Mapping[str, Any]) -> list[str]:
     ]
     if kind == "end" and record.get("status") not in STATUSES:
         problems.append(f"status is {record.get('status')!r}: one of {', '.join(STATUSES)}")
-    if kind == "eval" and not metrics_of(record):
+    if kind == "eval" and not get_metrics(record):
         problems.append("an evaluation without a metric")
     return problems
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """The same value for JSON: numpy and torch scalars as numbers, non-finite ones and paths as strings."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, Path):
         return str(value)
     if not isinstance(value, numbers.Real) and hasattr(value, "item"):  # a tensor or array of one element
-        return plain(value.item())
+        return to_json_value(value.item())
     if isinstance(value, numbers.Integral):
         return int(value)
     if isinstance(value, numbers.Real):
@@ -314,16 +314,16 @@ def plain(value: Any) -> Any:
     raise ValueError(f"{value!r} ({type(value).__name__}) cannot be written as JSON")
 
 
-def numbers_back(value: Any) -> Any:
-    """The inverse of `plain`: strings of non-finite numbers become numbers again."""
+def from_json_value(value: Any) -> Any:
+    """The inverse of `to_json_value`: strings of non-finite numbers become numbers again."""
     if isinstance(value, dict):
-        return {key: numbers_back(item) for key, item in value.items()}
+        return {key: from_json_value(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [numbers_back(item) for item in value]
+        return [from_json_value(item) for item in value]
     return _NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-def one_line(record: Mapping[str, Any]) -> str:
+def format_event(record: Mapping[str, Any]) -> str:
     """An event as one line of JSON."""
     return json.dumps(record, allow_nan=False)
 
@@ -350,7 +350,7 @@ def _parsed(line: str) -> dict[str, Any] | None:
         record = parse_json(f"{result[1]}}}")
     except ValueError:
         return None
-    return record if isinstance(record, dict) and not schema_problems(record) else None
+    return record if isinstance(record, dict) and not find_schema_problems(record) else None
 
 
 def _damage_text(path: Path, damaged: list[int]) -> str:

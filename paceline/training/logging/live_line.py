@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from paceline._utils.formatting import format_duration, format_quantity
-from paceline._utils.text import escape_control_characters
+from paceline._utils.text import escape_text
 from paceline._utils.threads import Thread
 
 REDRAW_SECONDS = 1.0
@@ -48,7 +48,7 @@ class RunStatus:
         self.what, self.since, self.done, self.of = what, clock, 0, of
 
 
-def parts(now: RunStatus, clock: float) -> list[str]:
+def format_parts(now: RunStatus, clock: float) -> list[str]:
     """The texts of the line at the time `clock`, most important first."""
     here = f"step {now.step:,}/{now.total:,}" if now.total else ""
     for_seconds = max(0.0, clock - now.since)
@@ -73,7 +73,7 @@ def parts(now: RunStatus, clock: float) -> list[str]:
     ]
 
 
-def fitted(texts: Sequence[str], width: int) -> str:
+def fit_line(texts: Sequence[str], width: int) -> str:
     """As many of `texts`, from the first on, as `width` columns hold."""
     line = ""
     for text in texts:
@@ -124,7 +124,7 @@ class LiveLine:
                 return
             width = self._console.width - 1  # a full line would wrap on some terminals
             bar = self._console.width >= BAR_FROM_COLUMNS and bool(self.now.total)
-            text = escape_control_characters(fitted(parts(self.now, time.monotonic()), width - (BAR_COLUMNS + 1) * bar))
+            text = escape_text(fit_line(format_parts(self.now, time.monotonic()), width - (BAR_COLUMNS + 1) * bar))
             plain = Text(text, no_wrap=True, overflow="ellipsis")
             self._live.update(self._with_bar(plain) if bar else plain, refresh=True)
 

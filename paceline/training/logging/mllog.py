@@ -30,7 +30,7 @@ from paceline._utils.reporter import Reporter
 from paceline._utils.safe_read import parse_json
 from paceline.config.plan import epochs_done, is_epoch_end
 from paceline.training.logging.callbacks import Callback, Event, RunInfo
-from paceline.training.logging.events import plain
+from paceline.training.logging.events import to_json_value
 
 Kind = Literal["POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"]
 PREFIX = ":::MLLOG "
@@ -173,7 +173,7 @@ class MLLog:
             frame = frame.f_back
         where = {"file": frame.f_code.co_filename.removeprefix(f"{_ROOT}/"), "lineno": frame.f_lineno}
         time_ms = round((self._clock() if at is None else at) * 1000)
-        record = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": plain(value)}
+        record = {"namespace": "", "time_ms": time_ms, "event_type": kind, "key": key, "value": to_json_value(value)}
         text = json.dumps({**record, "metadata": {**where, **metadata}})
         self._lines.append(PREFIX + text, durable=key in ("run_start", "eval_accuracy", "run_stop"))
 

@@ -158,8 +158,8 @@ class ContentionMonitor:
     """Notices that other processes compute on the cores of this run's compute threads, which then wait for each other."""
 
     def __init__(self, threads: int = 0, read: Callable[[], tuple[int, float] | None] | None = None) -> None:
-        """threads: that meet in every operation of a step, on a CPU; fewer than 2 are not watched. read: as `machine_seconds`."""
-        self._threads, self._read = threads, read or machine_seconds
+        """threads: that meet in every operation of a step, on a CPU; fewer than 2 are not watched. read: as `read_machine_seconds`."""
+        self._threads, self._read = threads, read or read_machine_seconds
         self._since = self._now() if threads > 1 else None
 
     def _now(self) -> tuple[float, float, int, float] | None:
@@ -187,7 +187,7 @@ class ContentionMonitor:
         )
 
 
-def machine_seconds() -> tuple[int, float] | None:
+def read_machine_seconds() -> tuple[int, float] | None:
     """-> (cores, CPU seconds of all processes since the machine started), from Linux's /proc/stat; None elsewhere."""
     try:
         lines = Path("/proc/stat").read_text().splitlines()

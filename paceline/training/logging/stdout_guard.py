@@ -1,7 +1,7 @@
 """Standard output that may fail (a pipe's reader that leaves, a full disk, a closed terminal), and libraries that call exit().
 
 What a command prints is not its work: training continues without a reader, and prints so once where it still can. While
-`lasting_output` holds, nothing that prints, in any thread or library, is stopped by that.
+`keep_output_open` holds, nothing that prints, in any thread or library, is stopped by that.
 OpenMP that gets no thread, and OpenBLAS that gets no memory, call exit() in the middle of a run: destructors then run under
 threads that still work, and the process crashes or never ends. After `guard_exit` a line is printed, and it ends at once.
 """
@@ -74,7 +74,7 @@ class SafeStream:
 
 
 @contextmanager
-def lasting_output() -> Iterator[SafeStream]:
+def keep_output_open() -> Iterator[SafeStream]:
     """Printing to stdout and stderr cannot fail inside; -> stdout, whose `goes_on` the caller may set.
 
     Inside another such block it is that block's.

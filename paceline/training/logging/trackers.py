@@ -27,7 +27,7 @@ from paceline._utils.safe_read import parse_json, read_entry
 from paceline._utils.user_code import is_in_file, load_from_file
 from paceline.config.run import MAX_BYTES, RunOptions, read_run
 from paceline.training.logging.callbacks import AsyncLogger, Callback, Event, Logger
-from paceline.training.logging.events import numbers_of
+from paceline.training.logging.events import get_numbers
 
 # (the run's folder with its run.json, the step that a resumed run starts from or None, reporter) -> Follower
 Maker = Callable[[Path, int | None, Reporter], Callback]
@@ -39,10 +39,10 @@ ENDS = {"interrupted": "KILLED", "failed": "FAILED"}
 MAX_PARAMS, MAX_LETTERS = 100, 500
 
 
-def makers(controls: RunOptions, given: Collection[str] = ()) -> list[Maker]:
+def tracker_makers(controls: RunOptions, explicit: Collection[str] = ()) -> list[Maker]:
     """What makes the sinks that the command names, those that may refuse first.
 
-    given   the controls that the user named: TensorBoard, which is on by default, may be absent where nobody asked for it
+    explicit  the controls that the user named: TensorBoard, which is on by default, may be absent where nobody asked for it
     Raises PacelineError for an unknown name, a package that is not installed, a Python file without such a function.
     """
     results: list[Maker] = []
@@ -51,7 +51,7 @@ def makers(controls: RunOptions, given: Collection[str] = ()) -> list[Maker]:
             raise PacelineError(f"--sink {name}: named twice; it would be told everything twice.")
         results.append(_beside(name, _tracker(name)))
     if controls.tensorboard:
-        if "tensorboard" in given:
+        if "tensorboard" in explicit:
             _check_installed("tensorboard", "--tensorboard")
         results.append(_tensorboard if _is_installed("tensorboard") else _no_tensorboard)
     return results
@@ -134,7 +134,7 @@ class TrackerRun:
         atomic_write(self._file, json.dumps({"id": self.id, "steps": self._steps}) + "\n")
 
 
-def config_of(run: Path) -> dict[str, Any]:
+def tracker_config(run: Path) -> dict[str, Any]:
     """What decided the run's result, from its run.json: recipe, plan and system."""
     facts = read_run(run).as_dict()
     return {name: facts[name] for name in ("name", "recipe", "plan", "system_name", "system")}
@@ -165,7 +165,7 @@ class WeightsAndBiases:
             # The console is ours, with a line that is drawn again and again; and a run's last lines are short.
             settings=wandb.Settings(console="off", quiet=True),
         )
-        self._run.config.update(config_of(run), allow_val_change=True)
+        self._run.config.update(tracker_config(run), allow_val_change=True)
         self._sent.note(name)
         self._code = 1  # until it has ended well
 
@@ -175,7 +175,7 @@ class WeightsAndBiases:
             best = {f"best/{name}": value for name, value in event["best"].items()}
             self._run.summary.update({**best, "status": event["status"], "reason": event["reason"]})
             self._code = int(event["status"] == "failed")
-        elif (numbers := numbers_of(event)) and self._sent.is_new(event):
+        elif (numbers := get_numbers(event)) and self._sent.is_new(event):
             # An evaluation whose result a kill cut off comes after its step is closed there: it goes into the next step.
             step = event["step"] if event["event"] == "train" else max(event["step"], self._run.step)
             self._run.log({**numbers, "epoch": event["epoch"]}, step=step)
@@ -217,7 +217,7 @@ class MLflow:
             number = experiment.experiment_id if experiment else self._client.create_experiment(name)
             begun = self._client.create_run(number, run_name=run.name, tags={"paceline.run": str(run)})
             self._sent.note(begun.info.run_id)
-            params = [Param(key, str(value)[:MAX_LETTERS]) for key, value in flatten(config_of(run)).items()]
+            params = [Param(key, str(value)[:MAX_LETTERS]) for key, value in flatten(tracker_config(run)).items()]
             for first in range(0, len(params), MAX_PARAMS):
                 self._client.log_batch(self._sent.id, params=params[first : first + MAX_PARAMS])
         self._status = "FAILED"  # until it has ended well
@@ -229,7 +229,7 @@ class MLflow:
             tags = [self._tag(f"paceline.{name}", str(event[name])) for name in ("status", "reason")]
             self._client.log_batch(self._sent.id, tags=tags)
             self._status = ENDS.get(event["status"], "FINISHED")
-        elif (numbers := numbers_of(event)) and self._sent.is_new(event):
+        elif (numbers := get_numbers(event)) and self._sent.is_new(event):
             self._log(numbers, event)
             self._sent.note(self._sent.id, event)
 
@@ -272,7 +272,7 @@ class TensorBoard(Callback):
         if self._lost:
             return
         try:
-            for name, value in numbers_of(event).items():
+            for name, value in get_numbers(event).items():
                 self._writer.add_scalar(name, value, event["step"])
             if event["event"] == "eval":
                 self._writer.flush()  # TensorBoard's own two minutes are longer than a small run

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from paceline.config.recipe import Optim
 from paceline.training.optim import foreach
-from paceline.training.optim.base import NamedParameter, Optimizer, treated_alike
+from paceline.training.optim.base import NamedParameter, Optimizer, param_groups
 from paceline.training.optim.sgd import zero_where
-from paceline.training.optim.step_scalars import StepScalars, times
+from paceline.training.optim.step_scalars import StepScalars, scaled
 
 # Published defaults (Kingma and Ba 2015).
 SECOND_MOMENT = 0.999
@@ -44,7 +44,7 @@ class AdamW(Optimizer):
         momentum, decay = self.optim.momentum, self.optim.weight_decay
         weights: list[Tensor] = [parameter.tensor for parameter in parameters]
         means, squares = own["mean"], own["square"]
-        groups = treated_alike(parameters)
+        groups = param_groups(parameters)
         lr, taken = numbers.lr, 1.0 if found_inf is None else 1 - found_inf
         self.steps += taken
         if self.fused:  # the same in torch's one kernel; a skipped step's gradients may be anything
@@ -57,7 +57,7 @@ class AdamW(Optimizer):
                     alike[3],
                     [],
                     [self.steps] * len(indices),
-                    lr=times(lr, rate),
+                    lr=scaled(lr, rate),
                     beta1=momentum,
                     beta2=SECOND_MOMENT,
                     weight_decay=decay if decays else 0.0,
@@ -85,7 +85,7 @@ class AdamW(Optimizer):
         foreach.add_(divisors, EPSILON)
         moves = foreach.div(means, divisors)
         for (rate, _), indices in groups.items():
-            foreach.mul_([moves[index] for index in indices], times(scale, rate))
+            foreach.mul_([moves[index] for index in indices], scaled(scale, rate))
         foreach.sub_(weights, moves)
 
     def state(self) -> dict[str, Tensor]:

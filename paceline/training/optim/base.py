@@ -34,7 +34,7 @@ class NamedParameter:
     rate: float = 1.0  # factor on the learning rate
 
 
-def named_parameters(
+def list_named_parameters(
     model: nn.Module, decay_on: DecayOn, *, bias_lr: float = 1.0, factors: Mapping[str, float] | None = None
 ) -> list[NamedParameter]:
     """Every trainable parameter of `model`, each once, in module order; frozen ones are left out.
@@ -61,7 +61,7 @@ def named_parameters(
     return parameters
 
 
-def treated_alike(parameters: Sequence[NamedParameter]) -> dict[tuple[float, bool], list[int]]:
+def param_groups(parameters: Sequence[NamedParameter]) -> dict[tuple[float, bool], list[int]]:
     """(Factor on the learning rate, whether it decays) -> places in `parameters` of those that have both, in order."""
     indices: dict[tuple[float, bool], list[int]] = {}
     for index, parameter in enumerate(parameters):
@@ -74,7 +74,7 @@ class Optimizer(ABC):
 
     def __init__(self, parameters: Sequence[NamedParameter], optim: Optim, *own: str) -> None:
         """
-        parameters  what to train, what of it decays, and at which share of the learning rate (`named_parameters`)
+        parameters  what to train, what of it decays, and at which share of the learning rate (`list_named_parameters`)
         optim       the recipe's settings
         own         names of the tensors kept for each parameter, such as "velocity"; they start at zero
         """

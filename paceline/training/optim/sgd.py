@@ -21,8 +21,8 @@ from torch import Tensor
 
 from paceline.config.recipe import Optim
 from paceline.training.optim import foreach
-from paceline.training.optim.base import NamedParameter, Optimizer, treated_alike
-from paceline.training.optim.step_scalars import Number, StepScalars, times
+from paceline.training.optim.base import NamedParameter, Optimizer, param_groups
+from paceline.training.optim.step_scalars import Number, StepScalars, scaled
 
 # Elements that torch's fused kernel takes at a time on a CPU; it rounds the rest differently there.
 EQUAL_BITS = 64
@@ -56,8 +56,8 @@ class SGD(Optimizer):
         rest = [index for index, whole in enumerate(fused) if not whole]
         zero_where(found_inf, of(rest)[1])
         self._decay([parameters[index] for index in rest], *of(rest)[:2])
-        for (rate, decays), indices in treated_alike(parameters).items():
-            lr = times(numbers.lr, rate)
+        for (rate, decays), indices in param_groups(parameters).items():
+            lr = scaled(numbers.lr, rate)
             decay = optim.weight_decay if decays else 0.0
             outside = {"lr": lr, "momentum": optim.momentum, "nesterov": optim.nesterov, "found_inf": found_inf}
             if whole := [index for index in indices if fused[index]]:
@@ -79,7 +79,7 @@ class SGD(Optimizer):
             return self.may_fuse and self.fused
         if found_inf is not None or isinstance(numbers.lr, Tensor) or weight.dtype != torch.float32:
             return False
-        alike = same_memory_order(weight, gradient) and same_memory_order(weight, velocity)
+        alike = has_same_memory_order(weight, gradient) and has_same_memory_order(weight, velocity)
         return weight.numel() % EQUAL_BITS == 0 and alike
 
     def _decay(self, parameters: list[NamedParameter], weights: list[Tensor], gradients: list[Tensor]) -> None:
@@ -125,7 +125,7 @@ def trust_ratios(weights: list[Tensor], gradients: list[Tensor], *, weight_decay
     return torch.where((weight_norms > 0) & (gradient_norms > 0), ratios, 1.0)
 
 
-def same_memory_order(left: Tensor, right: Tensor) -> bool:
+def has_same_memory_order(left: Tensor, right: Tensor) -> bool:
     """Whether two tensors of one shape have their elements in one order in memory. Dimensions of size 1 do not count."""
     if left.stride() == right.stride():
         return True

@@ -56,7 +56,7 @@ class StepScalars:
         On a device each number that changed is the argument of one small kernel, sent to the current stream: no host memory
         has to outlive the call.
         """
-        numbers = {"lr": rates.lr, "momentum": momentum_at(self.optim, rates), "fresh": 1 - rates.ema}
+        numbers = {"lr": rates.lr, "momentum": get_momentum(self.optim, rates), "fresh": 1 - rates.ema}
         for name, number in numbers.items():
             tensor = self._tensors.get(name)
             setattr(self, name, number if tensor is None else tensor)
@@ -65,14 +65,14 @@ class StepScalars:
                 tensor.fill_(number)
 
 
-def momentum_at(optim: Optim, rates: StepRates) -> float:
+def get_momentum(optim: Optim, rates: StepRates) -> float:
     """Factor of the velocity: the recipe's momentum, times lr / previous lr in the corrected form (training/optim/sgd.py)."""
     if optim.momentum_form == "lr_inside_corrected" and rates.previous_lr:
         return optim.momentum * (rates.lr / rates.previous_lr)
     return optim.momentum
 
 
-def times(number: Number, factor: float) -> Number:
+def scaled(number: Number, factor: float) -> Number:
     """number * factor, without a kernel where it changes nothing."""
     return number if factor == 1.0 else number * factor
 

@@ -28,7 +28,7 @@ from paceline.distributed.comm.world import DistContext
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import check_space, list_steps, step_name
 from paceline.training.checkpoint.write import count_tensor_bytes
-from paceline.training.previous_run import FinishedError, SavedRun, stand_of
+from paceline.training.previous_run import FinishedError, SavedRun, load_previous_run
 from paceline.training.request import Request
 from paceline.training.resume import ResumePoint
 from paceline.training.run_dir.remote import RemoteRunFolder, download_step, open_remote_folder
@@ -128,7 +128,7 @@ def open_run_folder(request: Request, world: DistContext, reporter: Reporter = S
             if controls.mirror:
                 mirrored = open_remote_folder(controls.mirror, path, reporter)
             if (path / "run.json").exists():
-                saved, ended = stand_of(path, name, recipe, controls, request.given, repeats=request.repeats)
+                saved, ended = load_previous_run(path, name, recipe, controls, request.given, repeats=request.repeats)
         except PacelineError as refused:
             if not was_there and not isinstance(refused, FinishedError):
                 _empty(path, made)
@@ -193,7 +193,7 @@ def _download_here(url: str, checkpoints: Path, step: int) -> None:
         raise PacelineError(f"--mirror {url}: {problem.strerror or problem}") from None
 
 
-def nearest_folder(out: str) -> Path:
+def find_nearest_folder(out: str) -> Path:
     """The nearest folder that exists of a run's folder and those above it."""
     path = Path(out or RUNS).expanduser().absolute()
     return next(folder for folder in (path, *path.parents) if folder.is_dir())

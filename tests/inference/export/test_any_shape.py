@@ -23,7 +23,7 @@ from paceline.config.recipes import RECIPES
 from paceline.inference.export.graph import Graph, _any_shape
 from paceline.inference.export.sample_images import load_sample_images
 from paceline.inference.graph.graph_model import GraphInput, run_on_images
-from paceline.inference.graph.onnx_reader import as_input
+from paceline.inference.graph.onnx_reader import to_input
 from paceline.models.maskrcnn.module import MaskRCNNWithLoss
 from paceline.models.ops.nms import top_k
 from paceline.models.registry import WORKLOADS
@@ -50,7 +50,7 @@ def test_the_program_pads_as_predict_does(name, padding, maskrcnn_run):
     graph = Graph(opened, ExportFlags(compare=0))
     facts = {"height": None, "width": None, "shapes": graph.shapes, "task": "maskrcnn", "input": asdict(recipe.input)}
     for height, width in SIZES:
-        pixels, _, photo = as_input(encoded(height, width), facts)
+        pixels, _, photo = to_input(encoded(height, width), facts)
         assert photo == (height, width)
         assert pixels.shape[:2] == WORKLOADS["maskrcnn"].network.eval_shape(recipe, height, width), (height, width)
 

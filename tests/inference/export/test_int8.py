@@ -18,7 +18,7 @@ from tiny_runs import forge, refused
 import paceline
 from paceline.inference.export import onnx_export
 from paceline.inference.export.int8 import list_int8_nodes
-from paceline.training.logging.events import metrics_of
+from paceline.training.logging.events import get_metrics
 
 pytestmark = [
     pytest.mark.xdist_group("onnx"),  # whose import takes seconds
@@ -93,5 +93,5 @@ def test_a_detector_in_eight_bits_is_scored_as_its_run_was(workload, request, tm
     said = export(capsys, run.folder, tmp_path / "objects.onnx", "--precision", "int8")
     found = re.search(r"box AP of 6 validation photos, in percent: ([\d.]+) in fp32, ([\d.]+) in int8", said.out)
     assert said.code == 0 and found is not None, said
-    own = metrics_of(paceline.load(run.folder, say=lambda _: None).evaluation())
+    own = get_metrics(paceline.load(run.folder, say=lambda _: None).evaluation())
     assert float(found[1]) == pytest.approx(100 * own["box_ap"], abs=0.1), own

@@ -17,7 +17,7 @@ from paceline.config.recipes import RECIPES
 from paceline.data.transforms.image_header import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.inference.export.onnx_export import READER
-from paceline.inference.graph.onnx_reader import as_input, pasted
+from paceline.inference.graph.onnx_reader import paste_mask, to_input
 from paceline.models.ops.paste_masks import paste_to_rle
 from paceline.models.registry import get_workload
 
@@ -65,7 +65,7 @@ def test_every_pixel_is_that_of_an_evaluation(name):
         wanted = np.empty((*shape, 3), np.uint8)
         decode_and_transform(data, draw, wanted)
         facts = {"task": recipe.task, "height": shape[0], "width": shape[1], "input": asdict(recipe.input)}
-        pixels, size, photo = as_input(data, facts)
+        pixels, size, photo = to_input(data, facts)
         assert photo == (header.height, header.width), about
         assert size == ((draw.window.resized_height, draw.window.resized_width) if side else shape), about
         assert np.array_equal(pixels, wanted), (about, np.abs(pixels.astype(int) - wanted).max())
@@ -75,7 +75,7 @@ def test_a_portrait_is_made_smaller_for_the_input_of_landscapes():
     recipe = RECIPES["maskrcnn-tiny"]()
     data = encoded(Image.new("RGB", (300, 600), (9, 99, 199)), "PNG")
     facts = {"task": "maskrcnn", "height": 256, "width": 352, "input": asdict(recipe.input)}
-    pixels, size, photo = as_input(data, facts)
+    pixels, size, photo = to_input(data, facts)
     assert (size, photo) == ((256, 128), (600, 300))
     assert (pixels[:256, :128] == (9, 99, 199)).all() and not pixels[:, 128:].any()
 
@@ -90,7 +90,7 @@ def test_masks_are_pasted_to_the_same_pixels(law):
     differing = 0
     for place in range(len(masks)):
         wanted = decode({"size": [90, 110], "counts": runs[place].decode()}).astype(bool)
-        differing += int((pasted(masks[place], boxes[place], 90, 110, 0.5, law) != wanted).sum())
+        differing += int((paste_mask(masks[place], boxes[place], 90, 110, 0.5, law) != wanted).sum())
     assert differing <= 1, differing  # a probability of 0.5 but for its last bit
 
 
