@@ -35,7 +35,7 @@ PINNED = {
     "multi/test_strangers.py": 2,
     "multi/test_two_hosts.py": 1,
     "multi/test_world.py": 2,
-    "tools/test_report_detected.py": 1,
+    "tools/test_detection_results.py": 1,
     "tools/test_report_page.py": 1,
     "distributed/test_gloo_lines.py": 1,
     "scripts/test_certificates.py": 1,

@@ -7,7 +7,7 @@ import torch
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from slow_suppression import slow_detections
+from slow_nms import slow_detections
 from torch import Tensor
 
 from paceline.config.ssd import grid_sizes

@@ -204,7 +204,7 @@ def test_what_a_kill_leaves_at_any_moment_is_replaced_by_the_same_prediction(tmp
 import os, sys
 sys.path[:0] = {[str(folder) for folder in Path(__file__).parents[:2]]!r}
 from pathlib import Path
-from test_photo_paths import answer
+from test_image_paths import answer
 left = {after}
 def dying(event, args):
     global left

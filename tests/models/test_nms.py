@@ -8,7 +8,7 @@ import torchvision
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from slow_suppression import greedy
+from slow_nms import greedy
 from torch import Tensor
 
 from paceline.models.ops.boxes import to_ltrb
