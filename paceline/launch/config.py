@@ -16,7 +16,7 @@ from paceline._utils.platform import count_cpus
 from paceline._utils.text import escape_line, parse_duration
 from paceline.config.constraints import Help
 from paceline.config.system import System
-from paceline.launch.containers.engines import CONTAINER
+from paceline.launch.containers.engines import CONTAINERS
 from paceline.launch.containers.image_build import default_image
 from paceline.launch.containers.mounts import choose_mounts
 from paceline.launch.job import BatchOptions, EnvVariable, LaunchJob, Words
@@ -159,7 +159,7 @@ def apply_container(
     writes  folders that it writes into beside its own, as flags name them
     Raises PacelineError for a mount that cannot be.
     """
-    container = CONTAINER[job.container]
+    container = CONTAINERS[job.container]
     if container.python is None:
         return job
     cache = cache_folder()

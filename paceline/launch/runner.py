@@ -17,16 +17,16 @@ from paceline._utils.errors import PacelineError
 from paceline._utils.names import check_entries
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import escape_line
-from paceline.launch.containers.engines import CONTAINER
+from paceline.launch.containers.engines import CONTAINERS
 from paceline.launch.job import LaunchFile, LaunchJob, Scheduler, Words
 from paceline.launch.log_follow import follow
 from paceline.launch.schedulers.hostfile import HOSTFILE
 from paceline.launch.schedulers.local import LOCAL
 from paceline.launch.schedulers.slurm import SLURM
-from paceline.launch.starters import START
+from paceline.launch.starters import STARTERS
 
 # Who gives nodes, by name.
-THROUGH: dict[str, Scheduler] = {"local": LOCAL, "hostfile": HOSTFILE, "slurm": SLURM}
+SCHEDULERS: dict[str, Scheduler] = {"local": LOCAL, "hostfile": HOSTFILE, "slurm": SLURM}
 # Who starts processes with --start auto.
 USUAL_START = {"local": "torchrun", "hostfile": "torchrun", "slurm": "srun"}
 # What a job is handed over by begins so, whoever takes it.
@@ -75,8 +75,8 @@ def check_combination(job: LaunchJob) -> None:
     """
     check_together(job.through, job.start, job.container, job.nodes)
     _check_lines(job)
-    THROUGH[job.through].check(job)
-    CONTAINER[job.container].check(job)
+    SCHEDULERS[job.through].check(job)
+    CONTAINERS[job.container].check(job)
 
 
 def _check_lines(job: LaunchJob) -> None:
@@ -113,7 +113,7 @@ def make_command(job: LaunchJob) -> Words:
     Containers stand around each rank; but around the starter where that starts one node's ranks (torchrun), and where the
     container wants to be one a node (`whole`), so that mpirun runs inside.
     """
-    starter, container = START[job.start], CONTAINER[job.container]
+    starter, container = STARTERS[job.start], CONTAINERS[job.container]
     if container.python is not None:
         job = replace(job, python=container.python)
     if starter.reach == "node" or container.whole:
@@ -123,7 +123,7 @@ def make_command(job: LaunchJob) -> Words:
 
 def make_files(job: LaunchJob) -> tuple[LaunchFile, ...]:
     """Every file of this job; what is handed over to whoever gives the nodes comes first. Pure."""
-    return (*THROUGH[job.through].files(job, make_command(job)), *CONTAINER[job.container].files(job))
+    return (*SCHEDULERS[job.through].files(job, make_command(job)), *CONTAINERS[job.container].files(job))
 
 
 def launch_job(job: LaunchJob, *, dry: bool = False, say: Callable[[str], None] = print) -> int:
@@ -133,13 +133,13 @@ def launch_job(job: LaunchJob, *, dry: bool = False, say: Callable[[str], None] 
     Raises PacelineError for what does not go together, and for what this machine, the cluster or a host refuses.
     """
     check_combination(job)
-    axes = THROUGH[job.through], START[job.start], CONTAINER[job.container]
+    axes = SCHEDULERS[job.through], STARTERS[job.start], CONTAINERS[job.container]
     lacks = [line for axis in axes if (line := axis.missing(job))]  # its files can be written all the same
     if lacks and not dry:
         raise PacelineError(lacks[0])
     check_entries(job.folder)
     files = make_files(job)
-    earlier = THROUGH[job.through].earlier(job, files)
+    earlier = SCHEDULERS[job.through].earlier(job, files)
     paths = write_files(job, files)
     for file, path in zip(files, paths):
         if file.shown:
@@ -147,12 +147,12 @@ def launch_job(job: LaunchJob, *, dry: bool = False, say: Callable[[str], None] 
     if dry:
         for line in lacks:
             say(f"could not be started here: {line}")
-        say(f"Nothing was started (--dry-run). By hand:  {shlex.join((*THROUGH[job.through].by_hand, str(paths[0])))}")
+        say(f"Nothing was started (--dry-run). By hand:  {shlex.join((*SCHEDULERS[job.through].by_hand, str(paths[0])))}")
         return 0
     if earlier is not None:
         return follow(job, lambda: earlier, say=say)
     job.exit_code_file.unlink(missing_ok=True)
-    return follow(job, lambda: THROUGH[job.through].begin(job, paths), say=say)
+    return follow(job, lambda: SCHEDULERS[job.through].begin(job, paths), say=say)
 
 
 def write_files(job: LaunchJob, files: tuple[LaunchFile, ...]) -> tuple[Path, ...]:

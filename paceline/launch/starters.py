@@ -12,7 +12,7 @@ from signal import SIGTERM
 
 from paceline._utils.platform import SIGUSR1
 from paceline.distributed.device.topology import Topology, count_processing_elements, read_topology, topology_from_sheet
-from paceline.launch.containers.engines import CONTAINER
+from paceline.launch.containers.engines import CONTAINERS
 from paceline.launch.job import LaunchJob, ProcessStarter, Words, make_environment, require_programs
 
 SECRET = "PACELINE_SECRET"  # as distributed/comm/secret.py reads it, which loads torch
@@ -38,7 +38,7 @@ def _srun(job: LaunchJob, program: Words) -> Words:
     """
     ranks = ("--nodes", str(job.nodes), "--ntasks", str(job.ranks), "--ntasks-per-node", str(job.per_node))
     words = ("--export=ALL", "--label", "--cpu-bind=none", "--kill-on-bad-exit=0")
-    return ("srun", *ranks, *words, *CONTAINER[job.container].srun(job), *program)
+    return ("srun", *ranks, *words, *CONTAINERS[job.container].srun(job), *program)
 
 
 def _mpirun(job: LaunchJob, program: Words) -> Words:
@@ -102,7 +102,7 @@ _no_mpirun = require_programs(
     "mpirun",
     here=lambda job: job.through != "slurm" and job.container != "docker",
 )
-START: dict[str, ProcessStarter] = {
+STARTERS: dict[str, ProcessStarter] = {
     "torchrun": ProcessStarter(_torchrun, "node", SIGTERM),
     "srun": ProcessStarter(_srun, "job", SIGUSR1),
     "mpirun": ProcessStarter(_mpirun, "job", SIGUSR1, notes=_mpirun_notes, missing=_no_mpirun),

@@ -13,10 +13,10 @@ from messages import raises
 from paceline._utils.errors import PacelineError
 from paceline.config.system import System
 from paceline.distributed.device.systems import SYSTEMS
-from paceline.launch.containers.engines import CONTAINER
+from paceline.launch.containers.engines import CONTAINERS
 from paceline.launch.job import BatchOptions, EnvVariable, LaunchJob
-from paceline.launch.runner import THROUGH, explain_conflict, make_command, make_files, write_files
-from paceline.launch.starters import START
+from paceline.launch.runner import SCHEDULERS, explain_conflict, make_command, make_files, write_files
+from paceline.launch.starters import STARTERS
 
 WORDS = ("train", "ssd-tiny", "--out", "/runs/a b")
 # (through, start) -> containers that go with them; on one node.
@@ -149,9 +149,9 @@ def test_an_sbatch_script_says_all_that_was_asked_and_is_one_that_bash_reads(tmp
 
 
 def test_every_entry_of_the_tables_is_known_to_the_refusals():
-    assert {through for through, _ in THERE} >= set(THROUGH)
-    assert {start for _, start in THERE} == set(START)
-    assert set().union(*THERE.values()) >= set(CONTAINER)
+    assert {through for through, _ in THERE} >= set(SCHEDULERS)
+    assert {start for _, start in THERE} == set(STARTERS)
+    assert set().union(*THERE.values()) >= set(CONTAINERS)
 
 
 def test_files_that_cannot_be_written_are_one_line(tmp_path):

@@ -14,7 +14,7 @@ from launch.container_jobs import EIGHT_GPUS, JOB, TWO_NODES, stand_in_engine
 from messages import check_text, raises
 
 from paceline._utils.errors import PacelineError
-from paceline.launch.containers.engines import CONTAINER, docker_files
+from paceline.launch.containers.engines import CONTAINERS, docker_files
 from paceline.launch.containers.flags import device_vendor
 from paceline.launch.job import LaunchJob, Mount, format_command_lines
 from paceline.launch.runner import make_command, write_files
@@ -36,7 +36,7 @@ SCRIPTS = {
 
 
 def container_sh(job: LaunchJob) -> str:
-    return CONTAINER[job.container].files(job)[0].text
+    return CONTAINERS[job.container].files(job)[0].text
 
 
 def pyxis_lines(job: LaunchJob) -> str:
@@ -102,7 +102,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def start(job: LaunchJob, *command: str, **environ: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
         log = stand_in_engine(tmp_path / "bin", job.container, job.image)
-        path = write_files(job, CONTAINER[job.container].files(job))[0]
+        path = write_files(job, CONTAINERS[job.container].files(job))[0]
         search = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         done = subprocess.run(
             [str(path), *command],
@@ -185,16 +185,16 @@ def test_whose_devices_a_system_has() -> None:
 )  # fmt: skip
 def test_what_a_container_cannot_do_is_refused(job: LaunchJob, text: str) -> None:
     with raises(PacelineError, text) as told:
-        CONTAINER[job.container].check(replace(job, through="slurm"))
+        CONTAINERS[job.container].check(replace(job, through="slurm"))
     assert "\n" not in str(told.value)
 
 
 def test_an_engine_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for container in ("docker", "apptainer"):
-        said = CONTAINER[container].missing(replace(JOB, container=container))
+        said = CONTAINERS[container].missing(replace(JOB, container=container))
         assert said.startswith(f"--container {container}: ")
-        assert CONTAINER[container].missing(replace(JOB, container=container, through="slurm")) == ""  # nodes may have it
+        assert CONTAINERS[container].missing(replace(JOB, container=container, through="slurm")) == ""  # nodes may have it
 
 
 def test_podman_keeps_the_ids_and_takes_devices_by_their_description() -> None:

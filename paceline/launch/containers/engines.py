@@ -162,7 +162,7 @@ NO_APPTAINER = (
     "--container apptainer: there is neither apptainer nor singularity on this machine. Install one, or use "
     "--container docker."
 )
-CONTAINER: dict[str, Container] = {
+CONTAINERS: dict[str, Container] = {
     "none": Container(lambda job, command: command, check=lambda job: None),
     "docker": Container(
         _in_script,

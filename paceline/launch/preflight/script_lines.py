@@ -10,9 +10,9 @@ from __future__ import annotations
 import shlex
 
 from paceline.distributed.comm.exit_code import FAILED
-from paceline.launch.containers.engines import CONTAINER
+from paceline.launch.containers.engines import CONTAINERS
 from paceline.launch.job import LaunchJob, Words, choose_store_port, format_command_lines
-from paceline.launch.starters import START
+from paceline.launch.starters import STARTERS
 
 
 def node_program(job: LaunchJob, names: Words = ()) -> Words:
@@ -23,7 +23,7 @@ def node_program(job: LaunchJob, names: Words = ()) -> Words:
     words: Words = ("--folder", str(job.preflight_folder), "--nodes", str(job.nodes), "--ranks", str(job.per_node))
     if job.system_name not in ("", "auto"):
         words += ("--system", job.system_name)
-    if port := job.port or (START[job.start].reach == "node" and job.nodes > 1 and choose_store_port(job)):
+    if port := job.port or (STARTERS[job.start].reach == "node" and job.nodes > 1 and choose_store_port(job)):
         words += ("--port", str(port))
     if job.system.interface:
         words += ("--interface", job.system.interface)
@@ -33,7 +33,7 @@ def node_program(job: LaunchJob, names: Words = ()) -> Words:
         words += ("--writes", path)
     if names:
         words += ("--names", ",".join(names))
-    return CONTAINER[job.container].wrap(job, (*job.python, "-m", "paceline.launch.preflight.node", *words))
+    return CONTAINERS[job.container].wrap(job, (*job.python, "-m", "paceline.launch.preflight.node", *words))
 
 
 def preflight_lines(job: LaunchJob, start: str) -> str:

@@ -29,7 +29,7 @@ from paceline.launch.job import (
 from paceline.launch.preflight import script_lines
 from paceline.launch.schedulers.local import run_script
 from paceline.launch.schedulers.ssh import ssh_options
-from paceline.launch.starters import START, list_forwarded_names
+from paceline.launch.starters import STARTERS, list_forwarded_names
 
 BASH = "#!/usr/bin/env bash\n"
 # In the background, because a shell acts on a signal only between commands.
@@ -128,7 +128,7 @@ def _with_mpirun(job: LaunchJob, command: Words, head: str, addresses: Words) ->
         text += f"export OMPI_MCA_oob_tcp_if_include={name}  # mpirun's own talk: --system.interface\n"
     text += looking
     text += f"\n# Before the ranks start, once on every host.\n{format_command_lines(once)}\n" if job.between else ""
-    text += f"\n{START['mpirun'].notes(job)}{format_command_lines(command)} &\n{STAY_WITH_MPIRUN}"
+    text += f"\n{STARTERS['mpirun'].notes(job)}{format_command_lines(command)} &\n{STAY_WITH_MPIRUN}"
     hosts = "".join(f"{address} slots={job.per_node}\n" for address in addresses)
     return LaunchFile("run.sh", text, runs=True), LaunchFile("hostfile", hosts)
 

@@ -22,7 +22,7 @@ from paceline.launch.job import (
     make_environment,
 )
 from paceline.launch.preflight import script_lines
-from paceline.launch.starters import START
+from paceline.launch.starters import STARTERS
 
 
 class LocalProcess:
@@ -79,7 +79,7 @@ class LocalProcess:
 
 def run_script(job: LaunchJob, paths: tuple[Path, ...]) -> RunningJob:
     """Run the script here; all that it and its ranks print goes into the job's log."""
-    return LocalProcess(("bash", str(paths[0])), job.log, START[job.start].stop)
+    return LocalProcess(("bash", str(paths[0])), job.log, STARTERS[job.start].stop)
 
 
 def _files(job: LaunchJob, command: Words) -> tuple[LaunchFile, ...]:
@@ -97,7 +97,7 @@ def _files(job: LaunchJob, command: Words) -> tuple[LaunchFile, ...]:
             else ""
         )
         + (f"# Before the ranks start.\n{job.between}\n\n" if job.between else "")
-        + START[job.start].notes(job)
+        + STARTERS[job.start].notes(job)
         + f"exec {format_command_lines(command)}\n"
     )
     return (LaunchFile("run.sh", text, runs=True),)

@@ -14,7 +14,7 @@ from paceline._utils.errors import PacelineError
 from paceline._utils.names import STOP_FILE
 from paceline._utils.safe_read import read_entry
 from paceline._utils.text import escape_line
-from paceline.launch.containers.engines import CONTAINER
+from paceline.launch.containers.engines import CONTAINERS
 from paceline.launch.job import (
     LaunchFile,
     LaunchJob,
@@ -28,7 +28,7 @@ from paceline.launch.job import (
     require_programs,
 )
 from paceline.launch.preflight import script_lines
-from paceline.launch.starters import START
+from paceline.launch.starters import STARTERS
 
 JOB_NUMBER = "job-number"
 MAX_BYTES = 1 << 20
@@ -167,7 +167,7 @@ WATCHED = "# the ranks of a run look for it: they save a checkpoint and end with
 
 def make_sbatch_script(job: LaunchJob, command: Words) -> str:
     """The text of job.sbatch. `command` starts all ranks; or one node's, and then srun carries it to each node."""
-    starter, container = START[job.start], CONTAINER[job.container]
+    starter, container = STARTERS[job.start], CONTAINERS[job.container]
     parts = [
         "#!/usr/bin/env bash\n",
         f"# {job.name}: {job.ranks} ranks on {job.nodes} node{'s'[: job.nodes > 1]}, started by {job.start}.\n",
@@ -229,7 +229,7 @@ def _sbatch_lines(job: LaunchJob) -> str:
 def _ranks_and_end(job: LaunchJob, command: Words) -> str:
     """The ranks run in the background, because a shell acts on a signal only between commands."""
     last, quote = job.folder / "checkpoints" / "last", shlex.quote
-    goes_on, notes = job.batch.requeue, CONTAINER[job.container].notes(job) + START[job.start].notes(job)
+    goes_on, notes = job.batch.requeue, CONTAINERS[job.container].notes(job) + STARTERS[job.start].notes(job)
     return f"""
 last_checkpoint={quote(str(last))}
 # USR1 comes from Slurm {job.batch.lead} s before the walltime's end, TERM from whoever wants the run to save and end.
