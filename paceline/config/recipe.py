@@ -62,7 +62,7 @@ BatchImages = Annotated[int, Ge(1), Le(MAX_BATCH)]
 
 @dataclass(frozen=True)
 class Optim:
-    """The optimizer. Formulas: paceline/training/optim/sgd.py, lars.py and adamw.py."""
+    """The optimizer. Formulas: paceline/training/optim/sgd.py (SGD and LARS) and adamw.py."""
 
     kind: Annotated[OptimizerKind, Help("optimizer")] = "sgd"
     lr: Annotated[AboveZero, Help("peak learning rate for the recipe's global_batch; it is never rescaled")] = 0.1

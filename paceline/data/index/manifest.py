@@ -127,7 +127,7 @@ class Manifest:
     relabel: tuple[int, ...] | None = None
     # Nor this: "val" is a part of the training photos (data/prepare/folds.py).
     fold: Fold | None = field(default=None, compare=False)
-    # Nor this: the half of "val" that is evaluated (store/half.py).
+    # Nor this: the half of "val" that is evaluated (data/index/splits.py).
     half: str = field(default="", compare=False)
 
     @property

@@ -164,7 +164,7 @@ def _write(photo: Tensor, draw: SampleSpec, out: Tensor) -> None:
 
 
 def _turned(pixels: Tensor, orientation: int) -> Tensor:
-    """`turned_pixels` of data/transforms/exif.py on any device: a view, or a copy where it is mirrored."""
+    """`rotate_pixels` of data/transforms/exif.py on any device: a view, or a copy where it is mirrored."""
     from_right, from_below, swapped = TURNS[orientation]
     # The stored frame's axes: swapped, the shown x counts along the stored y.
     across, down = (0, 1) if swapped else (1, 0)

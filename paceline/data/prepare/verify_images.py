@@ -47,7 +47,7 @@ class Inspection:
     mtimes: np.ndarray  # (N,) int64 nanoseconds
     heights: np.ndarray  # (N,) int32 pixels as stored
     widths: np.ndarray  # (N,) int32
-    flags: np.ndarray  # (N,) uint8, bits of verify.py
+    flags: np.ndarray  # (N,) uint8, bits of verify_image.py
     digests: np.ndarray  # (N,) uint64
     reasons: dict[int, str]
     dropped: Counter[str] = field(default_factory=Counter)  # what of a picture is not read -> photos
@@ -58,7 +58,7 @@ class Inspection:
 
 
 class ImagesToVerify:
-    """N photos to be verified: files, named relative to the root or absolute; containers' read others (containers/contents.py).
+    """N photos to be verified: files, named relative to the root or absolute; containers' read others (containers/listing.py).
 
     names  in lists and in the journal, each once
     """
@@ -206,7 +206,7 @@ def _recall(result: Inspection, names: Sequence[bytes], sources: Iterable[Iterab
 def note_low_bit_depth(photos: ImagesToVerify, flags: np.ndarray, left_out: Collection[int]) -> tuple[str, ...]:
     """A note for people, or none.
 
-    flags     (N,) bits of verify.py
+    flags     (N,) bits of verify_image.py
     left_out  numbers of photos that cannot be used
     """
     rows = np.setdiff1d(np.flatnonzero(flags & NOT_JPEG), list(left_out))

@@ -146,7 +146,7 @@ class ScoredPredictions:
         return scenes
 
     def mask_pairs(self) -> Pairs:
-        """For `error_kinds`, of masks instead of boxes; an object whose mask is not known has no pair."""
+        """For `classify_errors`, of masks instead of boxes; an object whose mask is not known has no pair."""
         from hotcoco.mask import iou
 
         starts = np.searchsorted(self.boxes.images, np.arange(len(self.files) + 1)).tolist()
