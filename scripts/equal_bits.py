@@ -56,6 +56,7 @@ NAMES: dict[str, dict[str, str]] = {
         "paceline.training.opening": "paceline.training.open_data",
         "Controls": "RunOptions",
         "open_world": "open_distributed",
+        "parse_recipe": "parse_run_args",
         "shorten": "limit_steps",
     },
 }

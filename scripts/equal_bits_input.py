@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.config.plan import limit_steps, make_plan
 from paceline.config.run import RunOptions
 from paceline.data.shapes.render import render_shapes
@@ -25,7 +25,7 @@ from paceline.training.open_data import open_task
 
 def save_batches(file: str, steps: int, words: list[str]) -> None:
     """Save every tensor of the batches, and the strides of its memory."""
-    asked = parse_recipe(words, RunOptions(), verb="train")
+    asked = parse_run_args(words, RunOptions(), verb="train")
     recipe, system, tensors = asked.recipe, asked.system, {}
     with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         task: Any = open_task(recipe, asked.controls, world)

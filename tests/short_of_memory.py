@@ -88,7 +88,7 @@ class ToyData(ClassificationData):
     """Eight images, some of them without objects."""
 
     @staticmethod
-    def made_up(recipe: Recipe, images: int, shape: tuple[int, int], slots: int) -> Batch:
+    def dummy_batch(recipe: Recipe, images: int, shape: tuple[int, int], slots: int) -> Batch:
         return toy_batch(OBJECTS, slice(images))
 
 

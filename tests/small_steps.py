@@ -98,7 +98,7 @@ def batch_of(recipe: Recipe, images: int, seed: int, *, wider: int = 0) -> Batch
     """
     workload, random = WORKLOADS[recipe.task], torch.Generator().manual_seed(seed)
     height, width = workload.network.largest(recipe)
-    made = workload.data().made_up(recipe, images, (height, width + wider), SLOTS)
+    made = workload.data().dummy_batch(recipe, images, (height, width + wider), SLOTS)
 
     def drawn(most: int, *shape: int) -> Tensor:
         return torch.randint(0, most, shape, generator=random)

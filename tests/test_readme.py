@@ -12,7 +12,7 @@ from messages import check_text
 
 from paceline.cli.commands.preview import PreviewFlags
 from paceline.cli.commands.show import ShowFlags
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.cli.main import VERBS, format_overview
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions
@@ -36,7 +36,7 @@ def test_a_readme_command_parses(command: str) -> None:
     words = shlex.split(command)
     assert words[0] in VERBS, command
     if words[0] in RECIPE_VERBS:
-        parse_recipe(words[1:], RECIPE_VERBS[words[0]], verb=words[0])
+        parse_run_args(words[1:], RECIPE_VERBS[words[0]], verb=words[0])
     if "--system" in words and words[words.index("--system") + 1] != "gpu":
         choose_system(words[words.index("--system") + 1])
 

@@ -120,7 +120,7 @@ def run_kind(
     return kinds[arguments[0]](printer, arguments[1:])
 
 
-def parse_recipe(
+def parse_run_args(
     arguments: Sequence[str],
     controls: Any,
     *,

@@ -145,7 +145,7 @@ class DataModule(ABC):
 
     @staticmethod
     @abstractmethod
-    def made_up(recipe: Recipe, images: int, shape: Shape, slots: int) -> Batch:
+    def dummy_batch(recipe: Recipe, images: int, shape: Shape, slots: int) -> Batch:
         """A made-up batch: n images of H x W with `slots` object slots each."""
 
     @staticmethod
@@ -161,7 +161,7 @@ class DataModule(ABC):
         """Decide the sample of validation photo `index`."""
         return self.draw_eval(self.recipe, header, name, fit.shape)
 
-    def set_up(self, model: nn.Module) -> None:
+    def setup(self, model: nn.Module) -> None:
         """Give the network what follows from the data: the class weights. Raises RecipeError where it has no place for them."""
         if self.class_weights is None:
             return
@@ -215,7 +215,7 @@ class DataModule(ABC):
         # A new shape would be compiled, captured or autotuned again; elsewhere empty slots cost time. Slots by each batch's objects
         # would multiply a run's captures, ten of Mask R-CNN's shapes by five slots, and ranks would have to agree on them, since a
         # first capture exchanges: the batch's fullest image of all ranks decides, mostly 32 or 64 of COCO's 128 (results/step-calls).
-        least = self.slots_to_try(rank_info.device) if is_shape_costly(system, rank_info.device) else 0
+        least = self.objects_per_probe(rank_info.device) if is_shape_costly(system, rank_info.device) else 0
         largest = self.shapes.largest_of_run(plan)
         loader = Loader(
             records=open_configured_records(self.train_index, system),
@@ -264,13 +264,13 @@ class DataModule(ABC):
         )
 
     def input_shapes(self, plan: BatchPlan) -> list[Shape]:
-        """H, W of every input of this run's steps, the largest first. A batch's other shapes follow from `slots_to_try`."""
+        """H, W of every input of this run's steps, the largest first. A batch's other shapes follow from `objects_per_probe`."""
         return list(dict.fromkeys(fit.shape for fit in self.shapes.of_run(plan)))
 
     def warm_up_batch(self, plan: BatchPlan, device: torch.device, shape: Shape | None = None) -> Batch:
         """A made-up batch for a discarded step. shape: H, W of its input; None: as large as any of this run."""
         shape = shape or self.shapes.largest_of_run(plan).shape
-        batch = self.made_up(self.recipe, plan.images_per_forward, shape, self.slots_to_try(device))
+        batch = self.dummy_batch(self.recipe, plan.images_per_forward, shape, self.objects_per_probe(device))
         return batch.to(device)
 
     def warm_up_step(self, plan: BatchPlan, device: torch.device, shape: Shape | None = None) -> list[Batch]:
@@ -278,7 +278,7 @@ class DataModule(ABC):
         forwards = max(plan.loss_forwards, min(plan.forwards, 2))
         return [self.warm_up_batch(plan, device, shape)] * forwards
 
-    def slots_to_try(self, device: torch.device) -> int:
+    def objects_per_probe(self, device: torch.device) -> int:
         """Objects of an image of a warm-up batch: as many as every batch has room for where shapes must not change."""
         return self.most_objects
 

@@ -1,7 +1,7 @@
 """`--synthetic`: batches made once and repeated, so that a run measures a step without any input.
 
 Nothing is read, decoded or augmented, and no data set is needed. It works for every workload, one of your own too, because it needs
-only `DataModule.made_up`. Photos are noise: a network's speed on some machines depends on how many zeros it multiplies. Nothing is
+only `DataModule.dummy_batch`. Photos are noise: a network's speed on some machines depends on how many zeros it multiplies. Nothing is
 scored, so no quality target can be met: the headline metric is not a number.
 
 Letters: B images of a forward   H, W pixels of the network's input
@@ -43,7 +43,7 @@ def _no_photo(*_: Any) -> SampleSpec:
     raise PacelineError("synthetic batches have no photos to show.")
 
 
-class SyntheticData(DataModule):
+class DummyDataModule(DataModule):
     """Batches of a workload without data; see `DataModule` for what each method promises.
 
     An epoch has as many images as the recipe's own data set, an evaluation none. Every input is as large as the recipe's largest.
@@ -64,9 +64,9 @@ class SyntheticData(DataModule):
         self.shapes = _LargestShape(workload.network.largest(recipe), images=images, seed=recipe.seed)
 
     @property
-    def made_up(self) -> Callable[[Recipe, int, Shape, int], Batch]:  # type: ignore[override]
+    def dummy_batch(self) -> Callable[[Recipe, int, Shape, int], Batch]:  # type: ignore[override]
         """The workload's own."""
-        return self.workload.data().made_up
+        return self.workload.data().dummy_batch
 
     draw_train = draw_eval = staticmethod(_no_photo)  # type: ignore[assignment]  # with any arguments
 
@@ -87,7 +87,7 @@ class SyntheticData(DataModule):
         return RepeatBatch([], first_step=0, last_step=0)
 
     def _batch(self, images: int, device: torch.device, noise: torch.Generator) -> Batch:
-        made = self.made_up(self.recipe, images, self.shapes.of_sample(0).shape, OBJECTS)
+        made = self.dummy_batch(self.recipe, images, self.shapes.of_sample(0).shape, OBJECTS)
         pixels = torch.empty_like(made.images).random_(0, 256, generator=noise)
         labels = made.labels
         if not self.workload.finds_objects:
@@ -99,7 +99,7 @@ class SyntheticData(DataModule):
         return ["synthetic"] * self.recipe.global_batch
 
 
-class SyntheticEvaluator(Evaluator):
+class DummyEvaluator(Evaluator):
     """Of no images; see `Evaluator` for what each method promises."""
 
     def new_score(self) -> _NoScore:
@@ -113,8 +113,8 @@ class SyntheticEvaluator(Evaluator):
 
 def make_synthetic_task(workload: WorkloadSpec, recipe: Recipe, *, limit_train: int = 0) -> Task:
     """The workload's task on made-up batches. limit_train: images of an epoch; 0 = as many as the recipe's own data set has."""
-    data = SyntheticData(workload, recipe, limit_train=limit_train)
-    return Task(workload, data, SyntheticEvaluator(data))
+    data = DummyDataModule(workload, recipe, limit_train=limit_train)
+    return Task(workload, data, DummyEvaluator(data))
 
 
 class _LargestShape(SquareShapes):

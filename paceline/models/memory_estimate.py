@@ -86,7 +86,7 @@ def estimate_recipe_memory(
     foreign = isinstance(recipe.model, BackboneModel) and recipe.model.trunk != RESNET
     return estimate_memory(
         lambda: workload.network.build(recipe, classes),
-        lambda: workload.data().made_up(recipe, 2, (height, width), TYPICAL_SLOTS),
+        lambda: workload.data().dummy_batch(recipe, 2, (height, width), TYPICAL_SLOTS),
         recipe,
         system,
         # A network of one's own, or of another library, may change between two runs.
@@ -94,7 +94,7 @@ def estimate_recipe_memory(
         if is_in_file(recipe.task) or foreign
         else f"{classes} classes, {(height, width)}, {small if shape else None}",
         pixels=height * width,
-        smaller=(math.prod(small), lambda: workload.data().made_up(recipe, 2, small, TYPICAL_SLOTS)) if shape else None,
+        smaller=(math.prod(small), lambda: workload.data().dummy_batch(recipe, 2, small, TYPICAL_SLOTS)) if shape else None,
         share=WORKING_SHARE if system.accelerator == "cpu" else workload.network.working_share,
     )
 

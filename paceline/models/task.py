@@ -117,7 +117,7 @@ class Task:
         network, generator = self.workload.network, torch.Generator().manual_seed(self.recipe.seed)
         model = network.build(self.recipe, len(self.data.classes))
         network.initialize(self.recipe, model, generator)
-        self.data.set_up(model)
+        self.data.setup(model)
         return model.to(device)
 
     def load_weights(self, model: nn.Module, path: Path) -> WeightReport:

@@ -38,7 +38,7 @@ from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.affinity import get_node_name
 from paceline.distributed.device.host_memory import get_free_memory
 from paceline.models.datamodule import DataModule
-from paceline.models.dummy_data import SyntheticData
+from paceline.models.dummy_data import DummyDataModule
 
 # Records of a staged copy that are read and compared before training: as many as of a container that is opened.
 SAMPLED_RECORDS = 16
@@ -153,7 +153,7 @@ def open_memory_cache(data: DataModule, system: System, world: DistContext, repo
 
     Every rank calls it. Reports how much is kept, and in the end how many reads that saved.
     """
-    indexes = [] if isinstance(data, SyntheticData) else [data.train_index, data.val_index]
+    indexes = [] if isinstance(data, DummyDataModule) else [data.train_index, data.val_index]
     counts = [len(index) for index in indexes]
     room = _room(indexes, system, world, reporter)
     shelf = _shared_shelf(sum(counts), room, world, reporter)

@@ -166,7 +166,7 @@ class Validator:
         with state.evaluated(self.roles.peers):
             if self.roles.evaluators:
                 self.roles.order(evaluate=state.step)
-                self.roles.hand_over(state.model.state_dict().values())
+                self.roles.broadcast_state(state.model.state_dict().values())
             else:
                 score = self._infer()
         if score is None and not self.roles.evaluators:
@@ -193,7 +193,7 @@ class Validator:
 
     def answer(self, step: int) -> None:
         """On a rank that only evaluates: receive the weights after `step`, score them, and send the result."""
-        self.roles.hand_over(self.state.model.state_dict().values())
+        self.roles.broadcast_state(self.state.model.state_dict().values())
         began, score, answer = time.monotonic(), self._infer(), None
         if score is not None:
             inference, scoring = time.monotonic() - began, self._score(step, score)

@@ -168,9 +168,9 @@ def load_first_weights(
             "(--model.frozen none, --model.freeze 0)"
         )
     if world.world > 1 and start.snapshot is not None:
-        world.agree(checkpoint_fingerprint(start.snapshot, start.checkpoint), "weights")
+        world.assert_equal(checkpoint_fingerprint(start.snapshot, start.checkpoint), "weights")
     elif world.world > 1 and weights is not None:
-        world.agree(weight_fingerprint(model.state_dict(), "--weights"), "weights")
+        world.assert_equal(weight_fingerprint(model.state_dict(), "--weights"), "weights")
 
 
 def _fit_head(model: nn.Module, task: Task, run: RunSpec, world: DistContext, reporter: Reporter) -> None:

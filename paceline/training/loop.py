@@ -86,7 +86,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
                     report_interval(state, world, step_once, rates.lr, loader.wait_seconds, monitors, explain)
                     checkpoints.report_mirror()
                 if monitors.out_of_time():
-                    vote.request.ask("time budget")
+                    vote.request.request_stop("time budget")
                 if vote.vote() and state.step < due.last_step:
                     take()
                     if vote.reason == "time budget":  # this step is the last

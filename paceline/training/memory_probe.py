@@ -58,7 +58,7 @@ def can_probe_memory(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
-def run_that_fits(run: RunSpec, task: Task, state: State, roles: RankRoles, reporter: Reporter) -> RunSpec:
+def find_fitting_run(run: RunSpec, task: Task, state: State, roles: RankRoles, reporter: Reporter) -> RunSpec:
     """The run with the largest cut of its batch, not above its plan's, of which a step fits into every rank's memory.
 
     state  its model is cut anew where the plan changes; nothing else of it changes
@@ -150,7 +150,7 @@ class Throughput:
     first_step: float  # the first step, which compiles and allocates
 
 
-def measure_pace(run: RunSpec, state: State, task: Task, rank_info: InputRank, world: DistContext) -> Throughput:
+def measure_throughput(run: RunSpec, state: State, task: Task, rank_info: InputRank, world: DistContext) -> Throughput:
     """Measure steps and part of an evaluation on `state`, which is of no use afterwards. Every rank that trains calls it.
 
     Where other ranks only evaluate, their share is measured: it counts in full, though training may continue beside it.

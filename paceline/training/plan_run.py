@@ -30,7 +30,7 @@ from paceline.distributed.device.provenance import collect_provenance
 from paceline.models.memory_estimate import MemoryEstimate, max_images_per_forward
 from paceline.models.task import InputRank, Task
 from paceline.training.factory import build_model, build_state
-from paceline.training.memory_probe import Throughput, measure_pace
+from paceline.training.memory_probe import Throughput, measure_throughput
 from paceline.training.previous_run import SavedRun, restore_fitted_schedule
 from paceline.training.request import Request
 from paceline.training.small_data import check_image_count, report_length
@@ -129,7 +129,7 @@ def _measured(run: RunSpec, task: Task, rank_info: InputRank, roles: RankRoles) 
     if roles.evaluates:
         return None
     with explained_failures(run):
-        return measure_pace(run, build_state(model, run, roles.peers), task, rank_info, roles.peers)
+        return measure_throughput(run, build_state(model, run, roles.peers), task, rank_info, roles.peers)
 
 
 def fit(

@@ -77,7 +77,7 @@ def load_previous_run(
     end = ends[-1]
     scored = [event for event in events if event["event"] == "eval" and event["step"] == end["step"]]
     try:
-        ways = _ways(end, get_metrics(scored[-1]) if scored else {}, saved, recipe, controls, explicit)
+        ways = _format_extend_options(end, get_metrics(scored[-1]) if scored else {}, saved, recipe, controls, explicit)
     except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
         raise PacelineError(
             f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --out."
@@ -116,7 +116,7 @@ def _longer(saved: RunRecord, ended: str) -> str:
     return words + (" --patience 0" if saved.controls.get("patience") else "")
 
 
-def _ways(
+def _format_extend_options(
     end: Mapping[str, Any],
     metrics: Mapping[str, float],
     saved: RunRecord,

@@ -149,15 +149,15 @@ class Monitors:
         facts: dict[str, Any] = {"peak_memory": peak} if peak else {}
         if len(ranks) > 1 and all(seconds):
             facts |= {"rank_seconds": seconds, "slowest_rank": max(range(len(seconds)), key=seconds.__getitem__)}
-            if warning := self._stragglers.look(seconds):
+            if warning := self._stragglers.observe(seconds):
                 self.recorder.warning(warning)
-        if warning := self._neighbors.look():
+        if warning := self._neighbors.observe():
             self.recorder.warning(warning)
         return facts
 
     def facts_of_step(self, step: int, sizes: dict[str, Any]) -> dict[str, Any]:
         """Facts of a train event about the size of its step; warns of a gradient far above those before."""
-        times = self._spikes.look(sizes["gradient_norm"]) if sizes else 0.0
+        times = self._spikes.observe(sizes["gradient_norm"]) if sizes else 0.0
         if not times:
             return sizes
         self.recorder.warning(

@@ -72,7 +72,7 @@ def resolve_with_data(
         reporter.line(f"--input.decoder auto: {decoder}")
     recipe = resolve_targets(task.recipe, controls, request.given, task, reporter, repeats=request.repeats)
     check_metrics(recipe)
-    roles.everyone.agree(data_fingerprint(task), "data")
+    roles.everyone.assert_equal(data_fingerprint(task), "data")
     if part_of := task.facts.get("part_of"):
         reporter.line(f"the data are a part of {part_of}")
     return replace(request, recipe=recipe, controls=controls), task, auto, feeding

@@ -1,6 +1,6 @@
 """Where a run starts: fresh, or at its newest whole checkpoint, with the evaluations in its events.
 
-Opening a data set may take minutes, so everything that can be refused without it is refused first (`find_start`), the rest
+Opening a data set may take minutes, so everything that can be refused without it is refused first (`find_resume_point`), the rest
 afterwards (`check_start`).
 """
 
@@ -57,7 +57,7 @@ class ResumePoint:
         return follows and self.standing.step != facts["step"]
 
 
-def find_start(
+def find_resume_point(
     was: SavedRun, request: Request, world: DistContext, reporter: Reporter, *, undecided: Collection[str]
 ) -> ResumePoint:
     """Find the newest whole checkpoint; every rank calls it, before the data are opened. Skipped checkpoints are warnings.

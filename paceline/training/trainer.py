@@ -38,7 +38,7 @@ from paceline.training.factory import build_model, build_state, choose_weights, 
 from paceline.training.logging.console import Console, open_console
 from paceline.training.logging.stdout_guard import keep_output_open
 from paceline.training.loop import loop, serve_evaluations
-from paceline.training.memory_probe import can_probe_memory, run_that_fits
+from paceline.training.memory_probe import can_probe_memory, find_fitting_run
 from paceline.training.open_data import open_task, prepare_data
 from paceline.training.plan_run import plan_run, report_short_average, with_forms, with_length, with_provenance
 from paceline.training.plan_text import report_plan
@@ -47,7 +47,7 @@ from paceline.training.rank_consistency import request_fingerprint, run_facts
 from paceline.training.recording import open_monitors, open_recorder
 from paceline.training.request import Request
 from paceline.training.resolve import resolve_request, resolve_with_data, unresolved_flags
-from paceline.training.resume import ResumePoint, check_start, find_start
+from paceline.training.resume import ResumePoint, check_start, find_resume_point
 from paceline.training.run_dir.folder import find_nearest_folder, open_run_folder
 from paceline.training.state import State
 from paceline.training.step_variants import choose_kernels
@@ -75,8 +75,8 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         folder = held.enter_context(open_run_folder(request, world, reporter))
         saved = folder.saved
         request = resolve_request(request, saved, roles.trainers, reporter)
-        rank_info, threads, placement = held.enter_context(set_up_device(request, saved, roles, reporter))
-        start = find_start(saved, request, world, reporter, undecided=unresolved_flags(request))
+        rank_info, threads, placement = held.enter_context(prepare_cores(request, saved, roles, reporter))
+        start = find_resume_point(saved, request, world, reporter, undecided=unresolved_flags(request))
         request, weights = choose_weights(request, saved, start, world, reporter)
 
         reporter.doing("opening the data")
@@ -98,13 +98,13 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
 
         reporter.doing("building the model")
         check_start(saved, start, run, request.given)
-        world.agree(run_facts(run, start.checkpoint, weights), "run")
+        world.assert_equal(run_facts(run, start.checkpoint, weights), "run")
         state = build_state_from(run, task, roles, start, weights, reporter)
         folder.check_space(state, run.controls.keep)
         if can_probe_memory(rank_info.device):
             reporter.doing("trying a step")
-            run = run_that_fits(run, task, state, roles, reporter)
-        roles.meet()
+            run = find_fitting_run(run, task, state, roles, reporter)
+        roles.join_handover()
         report_short_average(run, state.step, reporter)
 
         mirror = held.enter_context(folder.begin(run, reporter))
@@ -151,7 +151,7 @@ def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[R
 
 
 @contextmanager
-def set_up_device(
+def prepare_cores(
     request: Request, saved: SavedRun, roles: RankRoles, reporter: Reporter
 ) -> Iterator[tuple[InputRank, dict[str, int], dict[str, Any]]]:
     """While this is open, this rank's threads run on its cores; -> (its place, its numbers of threads, `placement` of run.json).

@@ -29,7 +29,7 @@ def parse(command: str, patch: pytest.MonkeyPatch, look: Callable[[Any], object]
     verb = front_door.find_command(words[0])
     for path in [path for path in PACKAGE.glob("cli/**/*.py") if path.name != "flags.py"]:  # which modules import from
         module = importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
-        for name in ("parse", "parse_recipe"):
+        for name in ("parse", "parse_run_args"):
             if hasattr(module, name):
                 original = getattr(module, name)
 

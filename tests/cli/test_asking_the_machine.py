@@ -8,7 +8,7 @@ from tiny_runs import command, refused
 
 from paceline._utils.errors import RecipeError
 from paceline.cli.commands.show import ShowFlags
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.config.system import System
 from paceline.distributed.device import systems
 from paceline.distributed.device.systems import DETECTED, SYSTEMS
@@ -26,7 +26,7 @@ def asked(monkeypatch) -> list[str]:
 
 
 def parsed(*words: str):
-    return parse_recipe(["ssd-tiny", *words], ShowFlags(), verb="show")
+    return parse_run_args(["ssd-tiny", *words], ShowFlags(), verb="show")
 
 
 @pytest.mark.parametrize("name", DETECTED)

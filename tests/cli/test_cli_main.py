@@ -394,11 +394,11 @@ def test_a_repeated_run_forgets_the_target_only_when_the_data_change(photos, tmp
 
 
 def test_naming_a_system_by_either_spelling_counts_as_given():
-    from paceline.cli.flags import parse_recipe
+    from paceline.cli.flags import parse_run_args
 
     for words in (["--system", "h100x8"], ["--system=h100x8"], ["--system.prefetch", "4"]):
-        assert "system" in parse_recipe(["resnet50", *words], RunOptions(), verb="train").given
-    assert "system" not in parse_recipe(["resnet50", "--seed", "4"], RunOptions(), verb="train").given
+        assert "system" in parse_run_args(["resnet50", *words], RunOptions(), verb="train").given
+    assert "system" not in parse_run_args(["resnet50", "--seed", "4"], RunOptions(), verb="train").given
 
 
 # Noise ----------------------------------------------------------------------------------------------------------------

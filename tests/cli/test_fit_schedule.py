@@ -49,14 +49,14 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     photos, tmp_path, capsys, monkeypatch
 ):
     run, budget = tmp_path / "run", ["--time-budget", "60s", "--save-every", 8]
-    measured, really = list[Throughput](), plan_run.measure_pace
+    measured, really = list[Throughput](), plan_run.measure_throughput
 
     def slowly(*given):
         """The machine's own pace would make the length of this test, and on a slow one no step would fit."""
         measured.append(really(*given))
         return Throughput(step=4.0, evaluation=0.1, first_step=0.1)
 
-    monkeypatch.setattr(plan_run, "measure_pace", slowly)
+    monkeypatch.setattr(plan_run, "measure_throughput", slowly)
     said = command(capsys, *words_for(photos, run, *budget))
     assert said.code == 0 and check_line(said.out, "schedule", "--time-budget 60s"), said
     assert min(measured[0].step, measured[0].evaluation, measured[0].first_step) > 0
@@ -66,7 +66,7 @@ def test_a_schedule_fitted_to_a_time_is_measured_once_and_repeats_and_resumes_by
     # The clock has no more to say: what stands in run.json is a plain run of so many steps.
     assert (end["status"], end["step"]) == ("success", steps) and events_of(run, "train")[-1]["lr"] == 0
     assert (facts["controls"]["time_budget"], facts["controls"]["fit_schedule"]) == ("", False)
-    monkeypatch.setattr(plan_run, "measure_pace", never)
+    monkeypatch.setattr(plan_run, "measure_throughput", never)
     killed = shutil.copytree(run, tmp_path / "killed", symlinks=True)
     cut_after(killed, 8)
     assert command(capsys, *words_for(photos, killed, *budget)).code == 0

@@ -25,7 +25,7 @@ from paceline.config.run import RunOptions, RunRecord
 from paceline.config.system import System
 from paceline.training.logging.events import read_events
 from paceline.training.logging.mllog import PREFIX
-from paceline.training.previous_run import SavedRun, _ways
+from paceline.training.previous_run import SavedRun, _format_extend_options
 
 pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 
@@ -190,7 +190,7 @@ def test_every_limit_that_would_end_it_at_once_is_named(asked, more, wanted):
         recipe={"epochs": 0.0, "images_seen": 160, "quality": {"targets": []}},
         plan={"steps_per_epoch": 2.25, "global_batch": 8, "total_steps": 20},
     )
-    ways = _ways(end, {"top1": 0.5}, saved, replace(recipe, **more), RunOptions(**asked), {"images_seen"})
+    ways = _format_extend_options(end, {"top1": 0.5}, saved, replace(recipe, **more), RunOptions(**asked), {"images_seen"})
     assert len(ways) == len(wanted) and all(text in way for way, text in zip(ways, wanted)), ways
 
 

@@ -10,7 +10,7 @@ from tiny_runs import command, refused
 
 from paceline.cli.commands.launch import LaunchFlags
 from paceline.cli.commands.show import ShowFlags
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions
 from paceline.config.system import parse_env
@@ -49,7 +49,7 @@ def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
 
 
 def variables_of(words: str, controls) -> dict[str, str]:
-    return parse_env(parse_recipe(words.split(), controls, verb="x").system)
+    return parse_env(parse_run_args(words.split(), controls, verb="x").system)
 
 
 def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
@@ -84,7 +84,7 @@ def test_a_run_that_is_launched_again_gets_them_too_and_keeps_its_own():
     name = "resnet50-mlperf-57344"
     system = replace(SYSTEMS["dgx-h100"](), env=("NCCL_COLLNET_ENABLE=0",))
     base = (name, RECIPES[name](), "dgx-h100", system)
-    asked = parse_recipe(["--nodes", "448"], LaunchFlags(), verb="launch", base=base)
+    asked = parse_run_args(["--nodes", "448"], LaunchFlags(), verb="launch", base=base)
     assert parse_env(asked.system) == {"NCCL_COLLNET_ENABLE": "0", "SHARP_COLL_ENABLE_PCI_RELAXED_ORDERING": "0"}
 
 

@@ -12,7 +12,7 @@ import torch
 from messages import check_line, check_text
 from tiny_runs import TINY, command, forge, refused, without_report
 
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.config.plan import make_plan
 from paceline.config.recipes.ssd import tiny
 from paceline.config.run import RunOptions
@@ -115,7 +115,7 @@ def test_batches_are_made_once_and_fill_every_forward():
 
 @pytest.mark.parametrize("recipe", SMALL)
 def test_it_starts_from_a_file_s_weights_and_made_up_names_match_nobody_s(recipe, tmp_path):
-    asked = parse_recipe([recipe, *SMALL[recipe]], RunOptions(), verb="train").recipe
+    asked = parse_run_args([recipe, *SMALL[recipe]], RunOptions(), verb="train").recipe
     task, other = (make_synthetic_task(WORKLOADS[asked.task], replace(asked, seed=seed)) for seed in (1, 2))
     file, model = tmp_path / "first.pth", task.build(torch.device("cpu"))
     torch.save(other.build(torch.device("cpu")).state_dict(), file)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.config.auto import AutoContext, DatasetStats, apply_choices, choose_fields, count_evaluations, count_steps
 from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
@@ -117,6 +117,6 @@ def test_the_plan_is_never_refused_and_evaluates_five_to_ten_times_where_it_has_
 )
 def test_the_flags_say_the_same_as_the_choice(name, found):
     choices = choose_fields(RECIPES[name](), found, AutoContext(()))
-    asked = parse_recipe([name, *shlex.split(" ".join(choice.flag for choice in choices))], RunOptions(), verb="train")
+    asked = parse_run_args([name, *shlex.split(" ".join(choice.flag for choice in choices))], RunOptions(), verb="train")
     assert asked.recipe == apply_choices(RECIPES[name](), choices) and len(choices) > 5
     assert asked.controls.patience == {choice.field: choice.value for choice in choices}["patience"]

@@ -41,7 +41,7 @@ def process_of(_: int) -> int:
 @pytest.mark.parametrize("processes", [True, False])
 def test_results_come_in_the_calls_order_and_an_error_in_its_place(processes: bool) -> None:
     with WorkerCrew(partial(power, 3), 3, processes=processes) as crew:
-        results = crew.in_order(((exponent,) for exponent in range(20)), ahead=4)
+        results = crew.map_ordered(((exponent,) for exponent in range(20)), ahead=4)
         found = [next(results) for _ in range(13)]
         assert [value for value, _ in found] == [3**exponent for exponent in range(13)]
         assert (os.getpid() in {pid for _, pid in found}) != processes
@@ -70,13 +70,13 @@ def test_files_are_named_from_where_this_process_is(tmp_path: Path, monkeypatch)
 
 def test_what_cannot_be_pickled_is_called_by_threads() -> None:
     with WorkerCrew(lambda number: (number, os.getpid()), 2) as crew:
-        assert list(crew.in_order([(5,), (6,)], ahead=1)) == [(5, os.getpid()), (6, os.getpid())]
+        assert list(crew.map_ordered([(5,), (6,)], ahead=1)) == [(5, os.getpid()), (6, os.getpid())]
 
 
 def test_only_so_many_calls_are_begun_ahead_and_leaving_early_leaves_no_process() -> None:
     taken: list[int] = []
     with WorkerCrew(slowly, 2) as crew:
-        results = crew.in_order(((taken.append(n) or n,) for n in range(1000)), ahead=5)
+        results = crew.map_ordered(((taken.append(n) or n,) for n in range(1000)), ahead=5)
         assert next(results) == 0 and len(taken) <= 7
         children = children_of(crew)
         assert len(children) == 2

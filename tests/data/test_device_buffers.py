@@ -107,7 +107,7 @@ def test_kernels_see_the_batches_of_their_own_step_however_late_they_run(expecte
 
 @pytest.mark.parametrize(
     ("gap", "eager"),
-    [("hand_over", "consumer"), ("wait_until_copied", "consumer"), ("wait_until_copied", "nobody"), ("give_back", "copies")],
+    [("publish", "consumer"), ("synchronize", "consumer"), ("synchronize", "nobody"), ("release", "copies")],
 )  # fmt: skip
 def test_each_wait_of_the_protocol_is_needed(expected, stand_in, gap, eager, monkeypatch):
     monkeypatch.setattr(DeviceBuffer, gap, lambda self: None)

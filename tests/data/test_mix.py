@@ -187,5 +187,5 @@ def test_images_keep_their_memory_format_and_a_made_up_batch_is_mixed():
 
     recipe = RECIPES["resnet50-tiny"]()
     recipe = replace(recipe, input=replace(recipe.input, mixup=0.2))
-    batch = WORKLOADS["classification"].data().made_up(recipe, 4, (8, 8), 0)
+    batch = WORKLOADS["classification"].data().dummy_batch(recipe, 4, (8, 8), 0)
     assert isinstance(batch, MixedBatch) and batch.boxes.tolist() == [[0, 0, 8, 8]] * 4

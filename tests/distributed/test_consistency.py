@@ -16,7 +16,7 @@ from messages import check_lines, check_text
 from paceline._utils.errors import RankMismatchError
 from paceline._utils.user_code import load_from_file
 from paceline._utils.version import PACKAGE
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions
 from paceline.distributed.comm.consistency import assert_equal_on_ranks
@@ -122,7 +122,7 @@ def test_what_a_workload_of_ones_own_imports_is_compared_too(tmp_path, monkeypat
 )
 def test_a_flag_that_differs_is_named_with_both_values(flag, values, named) -> None:
     asked = [
-        parse_recipe(["resnet50-tiny", "--system", "cpu", flag, value], RunOptions(), verb="train") for value in values
+        parse_run_args(["resnet50-tiny", "--system", "cpu", flag, value], RunOptions(), verb="train") for value in values
     ]
     said = said_by([request_fingerprint("train", one.recipe, one.system, one.controls) for one in asked])
     assert check_text(said[0].splitlines()[0], named)

@@ -73,10 +73,10 @@ def test_the_stop_file_is_looked_for_once_a_second_at_most(tmp_path, monkeypatch
 
 def test_a_signal_outweighs_a_time_budget_and_not_the_other_way():
     request = StopRequest()
-    request.ask("time budget")
+    request.request_stop("time budget")
     assert request.reason() == "time budget"
-    request.ask("signal")
-    request.ask("time budget")
+    request.request_stop("signal")
+    request.request_stop("time budget")
     assert request.reason() == "signal"
 
 
@@ -85,7 +85,7 @@ def test_alone_the_vote_is_the_request_at_the_same_step():
         request = StopRequest()
         vote = StopVote(world, request)
         assert not vote.vote() and not vote.stopping_here() and not vote.agree(False)
-        request.ask("signal")
+        request.request_stop("signal")
         assert vote.stopping_here() and vote.agree(True) and vote.vote() and vote.reason == "signal"
         vote.close()
 

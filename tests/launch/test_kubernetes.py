@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.config.run import RunOptions
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
 from paceline.distributed.device.systems import choose_system
@@ -59,7 +59,7 @@ def test_its_command_parses_and_its_paths_are_mounted() -> None:
         int(words[words.index("--nproc-per-node") + 1]) == system.per_node == RANKS["resources"]["limits"]["nvidia.com/gpu"]
     )
     train = words[words.index("paceline") + 1 :]
-    asked = parse_recipe(train[1:], RunOptions(), verb=train[0])
+    asked = parse_run_args(train[1:], RunOptions(), verb=train[0])
     mounts = {mount["mountPath"]: not mount.get("readOnly") for mount in RANKS["volumeMounts"]}
     for path, written in ((asked.controls.data, False), (asked.controls.weights, False), (asked.controls.out, True)):
         root = next(mount for mount in mounts if path.startswith(mount))

@@ -27,7 +27,7 @@ def test_the_count_is_torch_s_over_forward_and_backward(name):
     workload = get_workload(recipe.task)
     model = workload.network.build(recipe, 3)
     workload.network.initialize(recipe, model, torch.Generator().manual_seed(0))
-    batch = workload.data().made_up(recipe, BATCH, workload.network.largest(recipe), 8)
+    batch = workload.data().dummy_batch(recipe, BATCH, workload.network.largest(recipe), 8)
     # One walk through the network for both: what Mask R-CNN computes on a CPU follows from its proposals.
     with FlopCounterMode(display=False) as theirs:
         with FlopCount() as ours:
@@ -51,7 +51,7 @@ def test_work_of_other_shapes_follows_from_two_counts():
     memory = estimate_recipe_memory(workload, recipe, System("cpu"), 8, (256, 384))
     for shape in ((256, 384), (384, 256), (128, 128), (192, 320)):
         with torch.device("meta"):
-            model, batch = workload.network.build(recipe, 8).to("meta"), workload.data().made_up(recipe, 3, shape, 16)
+            model, batch = workload.network.build(recipe, 8).to("meta"), workload.data().dummy_batch(recipe, 3, shape, 16)
         with FlopCount() as counted:
             model(batch)
         assert memory.flop_of(3, 3 * math.prod(shape)) == pytest.approx(counted.flop, rel=1e-3), shape

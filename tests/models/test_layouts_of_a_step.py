@@ -61,7 +61,7 @@ def counted() -> Layouts:
     network = workload.network.build(recipe, 3)
     workload.network.initialize(recipe, network, torch.Generator().manual_seed(0))
     network = network.to(memory_format=LAST).train()
-    batch = workload.data().made_up(recipe, 2, (128, 128), 8)
+    batch = workload.data().dummy_batch(recipe, 2, (128, 128), 8)
     layouts = Layouts()
     with static_shapes():
         with torch.autocast("cpu", dtype=torch.bfloat16), layouts:

@@ -18,7 +18,7 @@ from paceline.distributed.comm.roles import RankRoles, assign_roles
 from paceline.distributed.comm.world import open_distributed
 from paceline.models.layers.batch_norm import list_batch_norms
 from paceline.training.factory import build_model, build_state
-from paceline.training.memory_probe import run_that_fits
+from paceline.training.memory_probe import find_fitting_run
 from paceline.training.step import TrainStep
 
 
@@ -27,7 +27,7 @@ def smaller(roles: RankRoles, holds: int, span: int, group: int) -> dict[str, ob
     recipe, world = recipe_of(span, group), roles.peers
     run, task, said = run_of(recipe, roles.trainers), short_task(recipe, holds), []
     state = build_state(build_model(task, run, world, trains=not roles.evaluates), run, world)
-    run = run_that_fits(run, task, state, roles, Lines(said.append))
+    run = find_fitting_run(run, task, state, roles, Lines(said.append))
     plan = run.plan
     if roles.evaluates:
         return None

@@ -113,7 +113,8 @@ def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
     step = TrainStep(state, plan, system, world.device)
     shape = workload.network.largest(recipe)
     batches = [
-        workload.data().made_up(recipe, options.images, shape, options.slots).to(world.device) for _ in range(plan.forwards)
+        workload.data().dummy_batch(recipe, options.images, shape, options.slots).to(world.device)
+        for _ in range(plan.forwards)
     ]
     return recipe, system, plan, state, step, batches
 

@@ -130,7 +130,7 @@ def no_wait_for_the_consumer() -> Iterator[None]:
     """The copies do not wait for what the consumer still reads."""
     from paceline.data.loader.device_buffers import DeviceBuffer
 
-    bring = DeviceBuffer.bring
+    bring = DeviceBuffer.copy_async
 
     def early(self: Any, batches: Any) -> Any:
         with mock.patch.object(self, "_given_back", torch.cuda.Event()):
@@ -142,9 +142,9 @@ def no_wait_for_the_consumer() -> Iterator[None]:
 
 def landings() -> dict[str, Callable[[], Any]]:
     return {
-        "the consumer does not wait for the copies": instead("hand_over", lambda self: None),
-        "the host overwrites pinned memory that is not copied yet": instead("wait_until_copied", lambda self: None),
-        "the consumer gives back without a mark": instead("give_back", lambda self: None),
+        "the consumer does not wait for the copies": instead("publish", lambda self: None),
+        "the host overwrites pinned memory that is not copied yet": instead("synchronize", lambda self: None),
+        "the consumer gives back without a mark": instead("release", lambda self: None),
         "the copies do not wait for the consumer": no_wait_for_the_consumer,
     }
 

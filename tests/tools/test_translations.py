@@ -19,7 +19,7 @@ from unseen import UNSEEN
 
 from paceline.cli.commands.from_original import translation_record
 from paceline.cli.commands.launch import LaunchFlags
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import RunOptions
@@ -66,7 +66,7 @@ def check_ours(line: Line, found: dict[str, Any]) -> None:
         assert same(found["facts"]["ours"][name], oracle[name]) or name in said, (name, found["command"])
     words = shlex.split(found["command"])
     words = words[words.index("train" if "train" in words else "launch") :]
-    asked = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else RunOptions(), verb=words[0])
+    asked = parse_run_args(words[1:], LaunchFlags() if words[0] == "launch" else RunOptions(), verb=words[0])
     train, val = DATA_IMAGES[asked.recipe.target_data]
     plan = make_plan(
         asked.recipe,

@@ -21,7 +21,7 @@ from paceline.distributed.comm.roles import RankRoles
 from paceline.distributed.comm.world import open_distributed
 from paceline.distributed.device import accelerators
 from paceline.models.layers.batch_norm import list_batch_norms
-from paceline.training.memory_probe import can_probe_memory, run_that_fits
+from paceline.training.memory_probe import can_probe_memory, find_fitting_run
 from paceline.training.step import TrainStep
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def alone():
 
 def tried(run, task, state, world):
     said = []
-    return run_that_fits(run, task, state, RankRoles(world, world), Lines(said.append)), said
+    return find_fitting_run(run, task, state, RankRoles(world, world), Lines(said.append)), said
 
 
 def largest_that_keeps_the_recipe(plan, holds):

@@ -43,7 +43,7 @@ def test_the_work_of_an_interval_is_that_of_its_images_and_of_their_pixels(monke
 
 
 def test_a_rank_is_told_of_once_when_it_has_been_slow_for_some_intervals_running():
-    look = StragglerMonitor(["a", "b", "c", "d"]).look
+    look = StragglerMonitor(["a", "b", "c", "d"]).observe
     even, slow = [1.0, 1.0, 1.1, 1.2], [1.0, 1.0, 1.3, 1.0]
     assert [look(slow) for _ in range(SLOW_INTERVALS - 1)] == [""] * (SLOW_INTERVALS - 1)
     assert look(even) == ""  # it starts anew
@@ -52,12 +52,12 @@ def test_a_rank_is_told_of_once_when_it_has_been_slow_for_some_intervals_running
     assert check_text(said[SLOW_INTERVALS - 1], "rank 2 on c", "1.3 s", "1.3 times", "1 s")
     another = [look([9.0, 1.0, 1.3, 1.0]) for _ in range(SLOW_INTERVALS)]
     assert another[:-1] == [""] * (SLOW_INTERVALS - 1) and "rank 0 on a" in another[-1]
-    assert StragglerMonitor().look([1.0]) == StragglerMonitor().look([0.0, 5.0]) == ""  # nothing to compare with
+    assert StragglerMonitor().observe([1.0]) == StragglerMonitor().observe([0.0, 5.0]) == ""  # nothing to compare with
 
 
 def test_of_two_ranks_the_slower_one_is_told_of():
     stragglers = StragglerMonitor()
-    said = [stragglers.look([2.0, 1.0]) for _ in range(SLOW_INTERVALS)]
+    said = [stragglers.observe([2.0, 1.0]) for _ in range(SLOW_INTERVALS)]
     assert check_text(said[-1], "rank 0", "2 s", "2 times", "1 s")
 
 
@@ -93,24 +93,24 @@ def test_other_processes_on_the_cores_are_told_of_once(monkeypatch):
         return ContentionMonitor(threads, lambda: (cores, now["whole"]))
 
     two, one, wide = of(2, 2), of(1, 2), of(2, 64)
-    assert two.look() == ""  # no time has passed
+    assert two.observe() == ""  # no time has passed
     passes(own=1.9, others=0.1)
-    assert two.look() == one.look() == wide.look() == ""
+    assert two.observe() == one.observe() == wide.observe() == ""
     passes(own=1.0, others=1.0)
-    assert one.look() == wide.look() == ""  # one thread waits for no other; 62 cores are left
-    assert check_lines([two.look()], ("1.0", "2 cores", "2 compute threads", "--system.intra-op-threads 1"))
+    assert one.observe() == wide.observe() == ""  # one thread waits for no other; 62 cores are left
+    assert check_lines([two.observe()], ("1.0", "2 cores", "2 compute threads", "--system.intra-op-threads 1"))
     passes(own=0.5, others=1.5)
-    assert two.look() == ""
+    assert two.observe() == ""
     crowded, too_many = of(8, 8), of(4, 2)
     passes(own=1.0, others=8.0)
-    assert "--system.intra-op-threads 1 " in crowded.look()
-    assert "on 8.0 of" in too_many.look()
+    assert "--system.intra-op-threads 1 " in crowded.observe()
+    assert "on 8.0 of" in too_many.observe()
     alone = of(4, 2)
     passes(own=2.0, others=0.1)
-    assert alone.look() == ""  # more threads than cores, and nobody else
+    assert alone.observe() == ""  # more threads than cores, and nobody else
     elsewhere = ContentionMonitor(2, lambda: None)
     passes(own=1.0, others=1.0)
-    assert elsewhere.look() == ""
+    assert elsewhere.observe() == ""
 
 
 def test_the_machines_seconds_hold_this_processs():
@@ -129,4 +129,4 @@ def test_a_machine_whose_seconds_cannot_be_read_says_nothing(content, tmp_path, 
     if content is not None:
         (tmp_path / "stat").write_text(content)
     monkeypatch.setattr(monitors, "Path", lambda _: tmp_path / "stat")
-    assert read_machine_seconds() is None and ContentionMonitor(2).look() == ""
+    assert read_machine_seconds() is None and ContentionMonitor(2).observe() == ""

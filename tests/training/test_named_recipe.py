@@ -9,7 +9,7 @@ import pytest
 from messages import raises
 
 from paceline._utils.errors import RecipeError
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.training.run_arguments import parse_named_recipe
 
 
@@ -31,7 +31,7 @@ class NoControls:
     ],
 )
 def test_it_is_the_parsers(words: str) -> None:
-    parsed = parse_recipe(shlex.split(words), NoControls(), verb="weights check FILE --recipe")
+    parsed = parse_run_args(shlex.split(words), NoControls(), verb="weights check FILE --recipe")
     recipes, given = parse_named_recipe(words)
     assert recipes == {words: parsed.recipe}
     assert given == {name.replace("no_", "") for name in parsed.given}

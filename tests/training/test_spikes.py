@@ -9,15 +9,15 @@ from paceline.training.logging.monitors import MIN, READINGS, SPIKE, GradNormMon
 
 def test_a_reading_so_many_times_the_median_is_a_spike_and_the_next_usual_one_is_none():
     spikes = GradNormMonitor()
-    assert [spikes.look(norm) for norm in (500.0, *[2.0] * (MIN - 1))] == [0.0] * MIN
-    assert spikes.look(2.0 * SPIKE * 0.99) == 0.0
-    assert spikes.look(2.0 * SPIKE) == SPIKE
-    assert spikes.look(2.0) == 0.0
+    assert [spikes.observe(norm) for norm in (500.0, *[2.0] * (MIN - 1))] == [0.0] * MIN
+    assert spikes.observe(2.0 * SPIKE * 0.99) == 0.0
+    assert spikes.observe(2.0 * SPIKE) == SPIKE
+    assert spikes.observe(2.0) == 0.0
 
 
 def test_an_overflow_is_no_reading():
     spikes = GradNormMonitor()
-    assert [spikes.look(norm) for norm in (math.inf, math.nan, *[1.0] * (MIN - 1), 100.0)] == [0.0] * (MIN + 2)
+    assert [spikes.observe(norm) for norm in (math.inf, math.nan, *[1.0] * (MIN - 1), 100.0)] == [0.0] * (MIN + 2)
 
 
 def test_a_run_that_goes_on_compares_with_the_readings_in_its_events():
@@ -25,6 +25,6 @@ def test_a_run_that_goes_on_compares_with_the_readings_in_its_events():
     events += [{"event": "eval"}, {"event": "train"}]
     unbroken = GradNormMonitor()
     for event in events[: READINGS + 3]:
-        unbroken.look(event["gradient_norm"])
+        unbroken.observe(event["gradient_norm"])
     resumed = GradNormMonitor(events)
-    assert resumed.look(1000.0) == unbroken.look(1000.0) > SPIKE
+    assert resumed.observe(1000.0) == unbroken.observe(1000.0) > SPIKE

@@ -12,7 +12,7 @@ from messages import check_text
 from shared_runs import MASKRCNN, SSD
 from tiny_runs import TINY, of_its_own
 
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.cli.main import main
 from paceline.config.run import RunOptions
 from paceline.distributed.comm.stop import StopRequest, StopVote
@@ -52,7 +52,7 @@ def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(so
     words, run = source
     assert main(["eval", str(run), "--checkpoint", "last", "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out.splitlines()[-1])
-    asked = parse_recipe([*words, "--ema", "0.99"], RunOptions(), verb="train")
+    asked = parse_run_args([*words, "--ema", "0.99"], RunOptions(), verb="train")
     controls = replace(asked.controls, out=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
     request = Request(asked.name, asked.recipe, asked.system_name, asked.system, controls, asked.given)
     scored = []

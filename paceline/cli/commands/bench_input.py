@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from paceline._utils.atomic_write import check_user_file
 from paceline._utils.errors import PacelineError, RecipeError
 from paceline.cli.commands.bench_step import find_step_bench
-from paceline.cli.flags import parse, parse_recipe
+from paceline.cli.flags import parse, parse_run_args
 from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.config.resnet import Decoder
@@ -148,7 +148,7 @@ class BenchInputStageFlags:
 
 def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
     """Measure, print a table and a line of advice."""
-    args = parse_recipe(
+    args = parse_run_args(
         arguments,
         BenchInputStageFlags(),
         verb="bench input",

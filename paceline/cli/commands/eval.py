@@ -108,7 +108,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         placed = to_the_end.enter_context(bind_cores(system, world, reporter))
         threads = set_threads(system, world, reporter, placed.share)
         task = _open(flags, subject, controls, world, reporter)
-        world.agree(data_fingerprint(task), "data")
+        world.assert_equal(data_fingerprint(task), "data")
         rank_info = InputRank(world.rank, world.world, device, threads["loader"])
         source = [describe_class_source(flags.run, task)] if subject.facts is None and not answers else []
         for line in filter(None, answers.notes(task) if answers else source):
@@ -117,7 +117,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             evaluate, model, label, step = _model(flags, subject, name, task, device, reporter, answers)
             if world.world > 1:
                 which = {} if subject.facts is None else {"scored checkpoint": label}
-                world.agree({**which, **weight_fingerprint(model.state_dict(), name)}, f"weights of {name}")
+                world.assert_equal({**which, **weight_fingerprint(model.state_dict(), name)}, f"weights of {name}")
             with open_console(RunOptions(json=flags.json), world.rank) as console:
                 console.doing(f"scoring {label}", task.data.val_images)
                 result = evaluate(

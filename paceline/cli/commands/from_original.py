@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from paceline._utils.errors import PacelineError
-from paceline.cli.flags import explain, parse, parse_recipe
+from paceline.cli.flags import explain, parse, parse_run_args
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -96,7 +96,7 @@ def paceline_training_size(words: Sequence[str], devices: int) -> dict[str, Any]
     from paceline.cli.commands.launch import LaunchFlags
     from paceline.tools.migrate.translate import paceline_facts
 
-    args = parse_recipe(words[1:], LaunchFlags() if words[0] == "launch" else RunOptions(), verb=words[0])
+    args = parse_run_args(words[1:], LaunchFlags() if words[0] == "launch" else RunOptions(), verb=words[0])
     recipe, controls = args.recipe, args.controls
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(

@@ -16,7 +16,7 @@ from paceline._utils.commands import format_command, format_path
 from paceline._utils.errors import PacelineError
 from paceline._utils.formatting import format_duration
 from paceline._utils.names import next_numbered_folder
-from paceline.cli.flags import ParsedArgs, explain, parse_recipe
+from paceline.cli.flags import ParsedArgs, explain, parse_run_args
 from paceline.cli.help import HELP
 from paceline.cli.launch_checks import check_devices, check_plan, check_port, choose_walltime
 from paceline.cli.printing import Printer
@@ -211,10 +211,10 @@ def _parsed(printer: Printer, arguments: Sequence[str]) -> tuple[ParsedArgs, boo
     if not arguments[0].endswith(".json"):
         if is_folder(arguments[0]):
             raise PacelineError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
-        return parse_recipe(arguments, LaunchFlags(), verb="launch", printer=printer), False
+        return parse_run_args(arguments, LaunchFlags(), verb="launch", printer=printer), False
     base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "launch")
     flags = LaunchFlags(**{field.name: getattr(controls, field.name) for field in fields(RunOptions)})
-    return parse_recipe(words, flags, verb="launch", base=base, printer=printer), True
+    return parse_run_args(words, flags, verb="launch", base=base, printer=printer), True
 
 
 # The words of a launch that are for `train`: all but the flags of the launch itself.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from paceline._utils.atomic_write import KEY, check_user_file, write_user_file
 from paceline._utils.errors import PacelineError, RecipeError
-from paceline.cli.flags import explain, parse_recipe
+from paceline.cli.flags import explain, parse_run_args
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -42,7 +42,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the mosaic and print its path."""
     if arguments and arguments[0] in HELP:
         explain("preview RECIPE", ABOUT, PreviewFlags(), arguments)
-    args = parse_recipe(arguments, PreviewFlags(), verb="preview", printer=printer)
+    args = parse_run_args(arguments, PreviewFlags(), verb="preview", printer=printer)
     flags = args.controls
     if flags.images < 1 or flags.columns < 1 or flags.step < 0:
         raise RecipeError("--images and --columns must be 1 or more, --step 0 or more.")

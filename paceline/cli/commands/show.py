@@ -13,7 +13,7 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.formatting import format_step_times
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import Row, format_definitions, text_width
-from paceline.cli.flags import ParsedArgs, explain, parse_recipe
+from paceline.cli.flags import ParsedArgs, explain, parse_run_args
 from paceline.cli.help import HELP
 from paceline.cli.node_counts import count_ranks, note_published
 from paceline.cli.printing import Printer
@@ -149,14 +149,14 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _read(printer: Printer, arguments: Sequence[str]) -> ShowArgs:
-    """The command line, and the run.json that it names. Raises PacelineError as `parse_recipe` and `saved_request`."""
+    """The command line, and the run.json that it names. Raises PacelineError as `parse_run_args` and `saved_request`."""
     base, defaults, controls, path, facts = None, ShowFlags(), RunOptions(), Path(), RunRecord()
     if arguments and _is_run(arguments[0]):
         path = Path(arguments[0])
         base, controls, facts, arguments = saved_request(path, arguments[1:], "show")
         defaults = _of_run(facts, controls)
     words, about_row = with_machine_flags(arguments)
-    args = parse_recipe(words, defaults, verb="show", base=base, printer=printer)
+    args = parse_run_args(words, defaults, verb="show", base=base, printer=printer)
     flags = args.controls
     if base is not None and flags.data:
         # Their images, within the run's limits, as `train RUN/run.json --data DIR` takes them.

@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline._utils.commands import format_command
 from paceline._utils.errors import RecipeError
 from paceline._utils.text import escape_line
-from paceline.cli.flags import parse_recipe
+from paceline.cli.flags import parse_run_args
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.cli.saved_request import saved_request
@@ -42,14 +42,14 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     base, controls, notes = None, RunOptions(), []
     if arguments[0].endswith(".json"):
         base, controls, _, words = saved_request(Path(arguments[0]), arguments[1:], "train")
-        args = parse_recipe(words, controls, verb="train", base=base, printer=printer)
+        args = parse_run_args(words, controls, verb="train", base=base, printer=printer)
         for name in ("data", "weights"):
             if (path := getattr(args.controls, name)) and name not in args.given and is_first_on_node():
                 notes.append(escape_line(f"--{name} {path!r}: as {arguments[0]} names it"))
     else:
         if is_folder(arguments[0]):
             raise RecipeError(f"{arguments[0]} is a folder; to repeat a run name its run.json: {arguments[0]}/run.json")
-        args = parse_recipe(arguments, controls, verb="train", printer=printer)
+        args = parse_run_args(arguments, controls, verb="train", printer=printer)
     launch = read_launch(os.environ)
     request = args.request(format_command("train", *arguments), repeats=base is not None)
     validate(request, launch)

@@ -14,7 +14,7 @@ import tyro
 from paceline._utils.commands import format_command
 from paceline._utils.errors import PacelineError
 from paceline._utils.text import join_names
-from paceline.cli.flags import ParsedArgs, parse, parse_recipe
+from paceline.cli.flags import ParsedArgs, parse, parse_run_args
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -131,7 +131,7 @@ def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[WeightsCheckFlag
     del words[at : at + 2]
     # The file is the first word, or the last one behind the flags.
     file = words.pop(0 if words[0][:1] != "-" else -1) if words and not all(word[:1] == "-" for word in words) else ""
-    args = parse_recipe([name, *words], _RecipeFlags(), verb="weights check FILE --recipe", printer=printer)
+    args = parse_run_args([name, *words], _RecipeFlags(), verb="weights check FILE --recipe", printer=printer)
     called = " ".join([name, *(word for word in words if word != "--rows")])
     return WeightsCheckFlags(file, called, args.controls.rows), args
 

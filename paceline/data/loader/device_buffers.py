@@ -1,7 +1,7 @@
 """Where one slot's batches land on an accelerator whose copies run beside its kernels: memory that is kept from step to step.
 
-A step's life here: `bring` copies it, on the loader's stream -> `hand_over`: the consumer's stream waits for the copies -> the
-consumer asks for the next step and gives this one back, `give_back`: its stream marks that it is done -> the next `bring` waits for
+A step's life here: `copy_async` copies it, on the loader's stream -> `publish`: the consumer's stream waits for the copies -> the
+consumer asks for the next step and gives this one back, `release`: its stream marks that it is done -> the next `copy_async` waits for
 that mark on the loader's stream, so no kernel sees its batch change, and no host waits for it.
 
 What is small (labels, boxes, ...) is gathered in pinned memory first, because a copy from pageable memory stops the host: one
@@ -43,7 +43,7 @@ def copy_stream(streams: Any, device: torch.device) -> Any:
 class DeviceBuffer:
     """One slot's memory and marks. Whoever holds the slot may call it.
 
-    streams  torch's module of the device (accelerators.py, streams_of); `make_room` and `bring` are called with the loader's
+    streams  torch's module of the device (accelerators.py, streams_of); `make_room` and `copy_async` are called with the loader's
              stream as the current one, so the device's memory belongs to that stream
     """
 
@@ -74,7 +74,7 @@ class DeviceBuffer:
             return torch.empty(size, dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         return torch.empty(size, dtype=torch.uint8, device=self._device)
 
-    def bring(self, batches: Sequence[Batch]) -> list[Batch]:
+    def copy_async(self, batches: Sequence[Batch]) -> list[Batch]:
         """-> the same batches in this memory, once the copies sent here are done.
 
         Images are in pinned memory, or on the device already where they were rendered there; all else is anywhere on the host.
@@ -97,15 +97,15 @@ class DeviceBuffer:
             for batch, pixels in zip(batches, landed)
         ]
 
-    def wait_until_copied(self) -> None:
+    def synchronize(self) -> None:
         """Before the host overwrites the pinned memory, also that of the images."""
         self._copied.synchronize()
 
-    def hand_over(self) -> None:
+    def publish(self) -> None:
         """The consumer is about to use what was brought last: its stream waits for the copies."""
         self._streams.current_stream(self._device).wait_event(self._copied)
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """The consumer has sent all work that uses what was brought last.
 
         The host waits here for what it gave back a whole ring earlier. Else it would wait for it later, where no slot is free,

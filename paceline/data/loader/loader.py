@@ -146,7 +146,7 @@ class Loader:
     def __next__(self) -> tuple[int, list[Batch]]:
         """The next step; returns the memory of the one before to the ring."""
         if self._held is not None and self._held.landing is not None:
-            self._held.landing.give_back()
+            self._held.landing.release()
         with self._changed:
             if self._held is not None:
                 self._held.free = True
@@ -173,7 +173,7 @@ class Loader:
             self._next_step += 1
             batches = slot.batches
         if slot.landing is not None:
-            slot.landing.hand_over()
+            slot.landing.publish()
         return step, batches
 
     def close(self) -> None:
@@ -327,7 +327,7 @@ class Loader:
                 return None
             slot.free, slot.step = False, -1
         if slot.landing is not None:
-            slot.landing.wait_until_copied()
+            slot.landing.synchronize()
         slot.fill(self._schedule(step), self._image_shape[:2], self._draw)
         if self._render_batch is None:
             slot.allocate(prod(self._image_shape), self._device.type == "cuda")
@@ -370,7 +370,7 @@ class Loader:
         with self._on_own_stream():
             batches = self._batches(slot)
             if slot.landing is not None:
-                batches = slot.landing.bring(batches)
+                batches = slot.landing.copy_async(batches)
             elif self._device.type != "cpu":
                 batches = [batch.to(self._device) for batch in batches]
         slot.data, slot.drawn, slot.labels = [], [], []

@@ -54,7 +54,7 @@ class EncoderPool:
     def photos(self, source: PackSplit, first: int, last: int) -> Iterator[PackedImage]:
         """The records at these places, in order. Raises DataError where one cannot be read, or changed."""
         number = next(number for number, one in enumerate(self._sources) if one is source)
-        for photo in self._crew.in_order(((number, index) for index in range(first, last)), ahead=self._ahead):
+        for photo in self._crew.map_ordered(((number, index) for index in range(first, last)), ahead=self._ahead):
             yield photo
             self._written += 1
             self._progress(self._written)

@@ -138,7 +138,7 @@ def inspect_photos(
     with warnings.catch_warnings(), WorkerCrew(verification, size, processes=processes) as crew:
         # Corrupt EXIF, very large pictures: verify() judges by decoding. The filter is the whole process's.
         warnings.simplefilter("ignore")
-        for batch in crew.in_order(((first,) for first in range(0, number, BATCH)), ahead=2 * size):
+        for batch in crew.map_ordered(((first,) for first in range(0, number, BATCH)), ahead=2 * size):
             new = [(i, facts) for i, facts, _, _ in batch if facts is not None]
             for i, facts in new:
                 result.put(i, facts)

@@ -73,7 +73,7 @@ def map_ordered(
     listed = items if processes and isinstance(items, Sequence) and len(items) >= WORTH_PROCESSES else ()
     calls: Iterable[tuple[Any]] = ((number,) for number in range(len(listed))) if listed else ((one,) for one in items)
     with WorkerCrew(_OfList(work, listed) if listed else work, size, processes=bool(listed)) as crew:
-        yield from crew.in_order(calls, ahead=ahead)
+        yield from crew.map_ordered(calls, ahead=ahead)
 
 
 class WorkerCrew(Generic[Done]):
@@ -118,7 +118,7 @@ class WorkerCrew(Generic[Done]):
         self._workers.give(call, len(numbers), *numbers)
         return future
 
-    def in_order(self, calls: Iterable[tuple[Any, ...]], *, ahead: int) -> Iterator[Done]:
+    def map_ordered(self, calls: Iterable[tuple[Any, ...]], *, ahead: int) -> Iterator[Done]:
         """The results in the calls' order; at most `ahead` wait to be taken. What a call raises is raised in its place."""
         pending: deque[Future[Done]] = deque()
         try:

@@ -30,11 +30,11 @@ class RankRoles:
     everyone: DistContext  # all ranks
     peers: DistContext  # those that do what this one does: that train, or that only evaluate
     evaluators: int = 0  # how many only evaluate; 0: the ranks that train evaluate too
-    # Rank 0 and those that only evaluate, once `meet` has been called; None on the others.
+    # Rank 0 and those that only evaluate, once `join_handover` has been called; None on the others.
     handover: DistContext | None = None
     orders: int = 0  # given or read so far
 
-    def meet(self) -> None:
+    def join_handover(self) -> None:
         """Found `handover`. Every rank calls it once, after all `DistContext.new_groups`.
 
         Of one rank that trains it makes a member of more groups than the others are, and before PyTorch's pull request 189073
@@ -65,7 +65,7 @@ class RankRoles:
         self.orders += 1
         return json.loads(text)
 
-    def hand_over(self, tensors: Iterable[Tensor]) -> None:
+    def broadcast_state(self, tensors: Iterable[Tensor]) -> None:
         """Give the evaluation ranks rank 0's values, in place. Every rank may call it; those without a part in it go on."""
         if self.handover is not None:
             self.handover.broadcast_(tensors)

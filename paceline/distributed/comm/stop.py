@@ -40,7 +40,7 @@ class StopRequest:
         self._stop_file = stop_file
         self._looked = -FILE_SECONDS
 
-    def ask(self, reason: Reason) -> None:
+    def request_stop(self, reason: Reason) -> None:
         """Ask this run to stop; safe in a signal handler."""
         if REASONS.index(reason) > REASONS.index(self._reason):
             self._reason = reason
@@ -55,7 +55,7 @@ class StopRequest:
         if not self._reason and self._stop_file is not None and time.monotonic() - self._looked >= FILE_SECONDS:
             self._looked = time.monotonic()
             if self._stop_file.exists():
-                self.ask("STOP file")
+                self.request_stop("STOP file")
         return self._reason
 
 
@@ -83,7 +83,7 @@ def catch_stop(stop_file: Path | None = None) -> Iterator[StopRequest]:
                     raise KeyboardInterrupt
                 signal.signal(number, outside)
                 outside(number, frame)
-        request.ask("signal")
+        request.request_stop("signal")
 
     previous = {number: signal.signal(number, on_signal) for number in CAUGHT}
     try:

@@ -136,7 +136,7 @@ class DistContext:
             raise KeyError(key)  # alone, nobody else will ever post it
         return self.messages.wait(name, poll_seconds=poll_seconds)
 
-    def agree(self, facts: Facts, key: str) -> None:
+    def assert_equal(self, facts: Facts, key: str) -> None:
         """Refuse `facts` that differ between ranks (see paceline/distributed/comm/consistency.py); every rank must call it.
 
         key  names this comparison; never used twice in one run

@@ -90,7 +90,7 @@ class InstanceData(ObjectData):
         )
 
     @staticmethod
-    def made_up(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:
+    def dummy_batch(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:
         """Gray photos full of objects."""
         side = (recipe.model.mask.canvas if recipe.model.masks else 0) + 2
         (height, width), slots = shape, count_slots(slots)
@@ -130,7 +130,7 @@ class InstanceData(ObjectData):
         pixels, objects = super().sample(epoch, number)
         return pixels[: objects.size[0], : objects.size[1]], objects
 
-    def slots_to_try(self, device: torch.device) -> int:
+    def objects_per_probe(self, device: torch.device) -> int:
         """As many as every batch has on an accelerator; on a CPU, where batches differ, enough for the heads.
 
         A step on them takes as much memory as any step of the run can, so a run that survives it does not run out of memory later.

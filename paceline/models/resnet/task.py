@@ -78,9 +78,9 @@ class ClassificationData(DataModule):
         order = self.sampled(np.arange(self.train_images), self.train_index.labels[self.train_numbers])
         self.shapes = SquareShapes(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed, order=order)
 
-    def set_up(self, model: nn.Module) -> None:
-        """As `DataModule.set_up`. Raises RecipeError where photos are to be mixed and the network does not mix them."""
-        super().set_up(model)
+    def setup(self, model: nn.Module) -> None:
+        """As `DataModule.setup`. Raises RecipeError where photos are to be mixed and the network does not mix them."""
+        super().setup(model)
         if has_mixing(self.recipe.input) and not getattr(model, "mixes", False):
             raise RecipeError(
                 f"--input.mixup and --input.cutmix: {type(model).__name__} does not mix photos. Leave both at 0, or mix as "
@@ -88,7 +88,7 @@ class ClassificationData(DataModule):
             )
 
     @staticmethod
-    def made_up(recipe: PhotoRecipe, images: int, shape: Shape, slots: int) -> Batch:
+    def dummy_batch(recipe: PhotoRecipe, images: int, shape: Shape, slots: int) -> Batch:
         """Black photos of class 0; mixed, half of each is its partner's."""
         half = MixedClass(0, (0, 0, shape[1], shape[0]), 0.5)
         labels = [half] * images if has_mixing(recipe.input) else [0] * images

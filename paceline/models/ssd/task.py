@@ -70,7 +70,7 @@ class BoxData(ObjectData):
         self.shapes = SquareShapes(side, side, images=self.train_images, seed=recipe.seed, order=order)
 
     @staticmethod
-    def made_up(recipe: BoxRecipe, images: int, shape: Shape, slots: int) -> Batch:
+    def dummy_batch(recipe: BoxRecipe, images: int, shape: Shape, slots: int) -> Batch:
         """A batch full of objects."""
         boxes = raster_boxes(count_slots(slots)).expand(images, -1, -1).contiguous()
         labels = torch.ones(boxes.shape[:2], dtype=torch.int64)

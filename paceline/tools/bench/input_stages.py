@@ -172,7 +172,7 @@ def measure_stage(work: Work, samples: StageSamples, threads: int, seconds: floa
     walk = partial(_walk, work, samples.fit.shape, len(samples), seconds / 2)
     wall, cpu, images = walk(1, 0)
     with WorkerCrew(partial(walk, threads), threads, processes=samples.records.portable) as crew:
-        parts = list(crew.in_order(((part,) for part in range(threads)), ahead=threads))
+        parts = list(crew.map_ordered(((part,) for part in range(threads)), ahead=threads))
     busy = sum(cpu for _, cpu, _ in parts) / sum(count for _, _, count in parts)
     rate = sum(count / took for took, _, count in parts)
     return {
@@ -215,7 +215,7 @@ def _batch_costs(task: Task, samples: StageSamples, device: torch.device, second
     landing = None if streams is None else DeviceBuffer(device, streams)  # as a slot of the loader's ring has
 
     def copy() -> None:
-        batch.to(device) if landing is None else landing.bring([batch])
+        batch.to(device) if landing is None else landing.copy_async([batch])
         synchronize(device)
 
     copy()

@@ -114,7 +114,7 @@ class StragglerMonitor:
         self._slow: dict[int, int] = {}  # rank -> consecutive slow intervals
         self._named: set[int] = set()
 
-    def look(self, seconds: Sequence[float]) -> str:
+    def observe(self, seconds: Sequence[float]) -> str:
         """Take each rank's seconds for a step of the newest interval; -> a warning, "" for none. A rank is named once."""
         if len(seconds) < 2 or not all(seconds):
             return ""
@@ -141,7 +141,7 @@ class GradNormMonitor:
         norms = (event.get("gradient_norm", math.nan) for event in events if event["event"] == "train")
         self._norms = deque((norm for norm in norms if math.isfinite(norm)), maxlen=READINGS)
 
-    def look(self, norm: float) -> float:
+    def observe(self, norm: float) -> float:
         """-> how many times the median `norm` is, where that is a spike; else 0."""
         if not math.isfinite(norm):
             return 0.0  # an overflow of fp16, which is counted, or the run's end, whose reason says more
@@ -167,7 +167,7 @@ class ContentionMonitor:
         machine = self._read()
         return machine and (time.monotonic(), time.process_time(), *machine)
 
-    def look(self) -> str:
+    def observe(self) -> str:
         """-> a warning, "" for none, which it is until some seconds were watched; there is one a run."""
         if self._since is None or time.monotonic() - self._since[0] < WATCHED_SECONDS:
             return ""
