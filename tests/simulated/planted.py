@@ -136,7 +136,7 @@ def no_wait_for_the_consumer() -> Iterator[None]:
         with mock.patch.object(self, "_given_back", torch.cuda.Event()):
             return bring(self, batches)
 
-    with mock.patch.object(DeviceBuffer, "bring", early):
+    with mock.patch.object(DeviceBuffer, "copy_async", early):
         yield
 
 

@@ -43,7 +43,7 @@ def copy_stream(streams: Any, device: torch.device) -> Any:
 class DeviceBuffer:
     """One slot's memory and marks. Whoever holds the slot may call it.
 
-    streams  torch's module of the device (accelerators.py, streams_of); `make_room` and `copy_async` are called with the loader's
+    streams  torch's module of the device (`get_stream_module`); `make_room` and `copy_async` are called with the loader's
              stream as the current one, so the device's memory belongs to that stream
     """
 
