@@ -23,8 +23,8 @@ PARTS = {"PARTS": PROGRAMS, "NARROW": NARROW}
 FORMS: dict[str, dict[str, Any]] = {
     "partial_moments": TILED,
     "whole_moments": PARTS,
-    "normalise alone": TILED | {"RELU": False, "shortcut": None},
-    "normalise and add": TILED | {"RELU": True},
+    "normalize alone": TILED | {"RELU": False, "shortcut": None},
+    "normalize and add": TILED | {"RELU": True},
     "partial_slopes alone": TILED | {"RELU": True, "masked": None},
     "partial_slopes and mask": TILED | {"RELU": True},
     "whole_slopes": PARTS,

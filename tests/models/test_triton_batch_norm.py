@@ -12,7 +12,7 @@ from triton_programs import interpreter_works, printed_by
 pytest.importorskip("triton")
 FOLDER = Path(__file__).parent
 # Of a thread, of which a program has 256: 128 let an SM hold two programs, 80 three.
-MAX_REGISTERS = {"image_gradients": 80, "normalise": 80, "partial_moments": 96, "partial_slopes": 128, "whole_slopes": 128}
+MAX_REGISTERS = {"image_gradients": 80, "normalize": 80, "partial_moments": 96, "partial_slopes": 128, "whole_slopes": 128}
 MAX_OF_FEW_PROGRAMS = 168
 
 
@@ -45,4 +45,4 @@ def test_they_are_built_without_spilled_registers_and_round_as_they_should(tmp_p
         narrowed = {move for move in facts["moves"] if move.startswith("cvt") and move.endswith("16.f32")}
         narrowed |= {move for move in facts["moves"] if move.endswith("16x2.f32")}
         assert all(move.startswith("cvt.rn.") for move in narrowed), (name, facts)
-        assert narrowed or number == "fp32" or not kernel.startswith(("normalise", "image")), (name, facts)
+        assert narrowed or number == "fp32" or not kernel.startswith(("normalize", "image")), (name, facts)
