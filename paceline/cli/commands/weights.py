@@ -128,7 +128,7 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     if out.exists() and path.exists() and out.samefile(path):
         raise PacelineError(f"--out {flags.out}: this is the file that is converted. Name another one.")
     check_user_file(out)
-    file = open_weights(path, pickles=True, colours=flags.colours, key=flags.key)
+    file = open_weights(path, pickles=True, colors=flags.colours, key=flags.key)
     if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
         raise PacelineError(

@@ -85,14 +85,12 @@ def place_labels(boxes: Sequence[tuple[Rectangle, str]], size: tuple[int, int], 
     return names
 
 
-def draw_labels(draw: ImageDraw.ImageDraw, names: Sequence[PlacedLabel], colours: Sequence[Color], text: int) -> None:
+def draw_labels(draw: ImageDraw.ImageDraw, names: Sequence[PlacedLabel], colors: Sequence[Color], text: int) -> None:
     """Write each name on a field of its box's color."""
     for words, location, number in names:
-        draw.rectangle((location[0], location[1], location[2] - 1, location[3] - 1), colours[number])
+        draw.rectangle((location[0], location[1], location[2] - 1, location[3] - 1), colors[number])
         middle = (location[1] + location[3]) / 2
-        draw.text(
-            (location[0] + text // 4, middle), words, choose_text_color(colours[number]), load_font(text), anchor="lm"
-        )
+        draw.text((location[0] + text // 4, middle), words, choose_text_color(colors[number]), load_font(text), anchor="lm")
 
 
 def add_legend(

@@ -26,7 +26,7 @@ from paceline.distributed.device.systems import choose_system
 
 # A contender's time for each message, and the largest one: a CPU's ranks have no use for a network's whole gradient here.
 SECONDS, LARGEST_MIB, LARGEST_MIB_CPU = 0.05, 512, 2
-GRADIENT = {"25 million numbers": [1_000_000] * 25}  # about ResNet-50's
+GRADIENT = {"ResNet-50-size": [1_000_000] * 25}  # 25 million numbers, without a network to count
 POLL_SECONDS = 0.05
 MAX_BYTES = 16 << 20
 

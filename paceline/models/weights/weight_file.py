@@ -76,7 +76,7 @@ class WeightFile:
         return notes
 
 
-def open_weights(path: Path, *, pickles: bool = False, colours: str = "", key: str = "") -> WeightFile:
+def open_weights(path: Path, *, pickles: bool = False, colors: str = "", key: str = "") -> WeightFile:
     """Read a weight file or folder as data, on the CPU; nothing in it is executed.
 
     pickles   whether pickled arrays are read too, as `paceline weights` alone asks
@@ -92,14 +92,14 @@ def open_weights(path: Path, *, pickles: bool = False, colours: str = "", key: s
         try:
             ours = form.read(tensors, facts)
         except UnknownColorOrder as problem:
-            if not colours:
+            if not colors:
                 ways = "\n  ".join(conversion_command(path, order) for order in KNOWN_COLOURS)
                 raise CheckpointError(
                     f"{path}: {problem}. Write it anew with the one that it was trained with:\n  {ways}"
                 ) from None
-            ours = form.read(tensors, {**facts, COLOURS: colours})
+            ours = form.read(tensors, {**facts, COLOURS: colors})
         else:
-            if colours:
+            if colors:
                 raise CheckpointError(
                     f"{path}: it says itself what its pixels are, or no order matters; leave --colours out."
                 )
