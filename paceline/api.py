@@ -28,7 +28,7 @@ from paceline.training.eval_history import TrainResult
 from paceline.training.logging.console import Console, open_console
 from paceline.training.previous_run import FinishedError
 from paceline.training.request import Request, validate
-from paceline.training.select import choose_recipe
+from paceline.training.run_arguments import choose_recipe
 from paceline.training.trainer import run_training
 
 

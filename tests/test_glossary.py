@@ -20,7 +20,7 @@ GLOSSARY = {
     "training": """
         adamw auto background best buffers callbacks checkpoint config consistency constraints cuda debug ema eval
         evaluate foreach gpu graph graphs history length load logger logging loop memory meters nan optim plan probe
-        profiler recipe recipes recording request resolve resume run runs scalars schedule select sgd small state stats
+        profiler recipe recipes request resolve resume run runs scalars schedule sgd small state stats
         step trackers train trained trainer training variants
     """,
     "data": """

@@ -25,9 +25,9 @@ from paceline.inference.trained_model import open_trained
 from paceline.models.backbones.base import Backbone
 from paceline.models.metrics.top_k import TopKScore
 from paceline.models.weights.formats.torchvision import to_plain_tensors
-from paceline.training import select
 from paceline.training.eval_history import TrainResult
 from paceline.training.evaluate import inference_mode
+from paceline.training.run_arguments import choose_recipe
 
 pytestmark = pytest.mark.usefixtures("no_report")
 ROOT = Path(paceline.__file__).parents[1]
@@ -312,6 +312,6 @@ def test_a_trained_checkpoint_loads_into_torchvision_and_gives_the_same_logits(p
 
 
 def test_the_two_ways_in_know_the_same_menus():
-    assert select.choose_recipe("resnet50") == RECIPES["resnet50"]()
+    assert choose_recipe("resnet50") == RECIPES["resnet50"]()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = paceline.nothing  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from paceline.data.storage.store import get_scheme
 from paceline.distributed.comm.launcher import is_first_on_node
 from paceline.distributed.device.systems import choose_system
 from paceline.training.request import Request
-from paceline.training.select import choose_recipe
+from paceline.training.run_arguments import choose_recipe
 
 Fields = TypeVar("Fields")
 

@@ -16,7 +16,7 @@ from paceline.training.checkpoint.layout import step_name
 from paceline.training.eval_history import EvalHistory
 from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import CheckpointEvent
-from paceline.training.recording import Monitors
+from paceline.training.logging.monitors import Monitors
 from paceline.training.resume import make_cards, run_fingerprint
 from paceline.training.run_dir.sync import ENDED_SECONDS, STOPPED_SECONDS, FolderSync
 from paceline.training.state import EVALUATES, State

@@ -26,10 +26,10 @@ from paceline.training.context import Checkpointer, TrainContext
 from paceline.training.eval_history import EvalHistory, StopTraining, TrainResult, check_stop, how_to_resume
 from paceline.training.evaluate import Validator, predictions_file
 from paceline.training.logging.events import EndEvent, EvalEvent, TrainEvent, loss_facts
+from paceline.training.logging.monitors import Monitors
 from paceline.training.logging.profiler import Tracer
 from paceline.training.memory_probe import warm_up
 from paceline.training.nan_debug import explain_non_finite
-from paceline.training.recording import Monitors
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 

@@ -1,4 +1,4 @@
-"""What a verb's first word names: a run's folder, its run.json, or a file of weights.
+"""What a command's first word names: a recipe, a run's folder, its run.json, or a file of weights.
 
 A run.json is read as data: Python files that it names run only where this command line names them too.
 """
@@ -17,14 +17,15 @@ from paceline._utils.listing import list_matching
 from paceline._utils.names import flatten
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import suggest_name
+from paceline._utils.user_code import choose_named, is_in_file
 from paceline.config.graph_file import GRAPHS, refuse_graph
 from paceline.config.model_card import has_card
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import RunRecord, read_run
 from paceline.models.registry import load_saved_recipe
 from paceline.models.weights.download import PUBLISHED, is_published
+from paceline.models.workload import WorkloadSpec
 from paceline.training.checkpoint.layout import INDEX
-from paceline.training.select import choose_recipe
 
 # More images than any data set has.
 MAX_IMAGES = 2**40
@@ -156,3 +157,35 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+# Only names of published rows have it: workload@submitter-machine-batch.
+MARK = "@"
+
+
+def choose_recipe(name: str) -> Recipe:
+    """The recipe called `name`: from the menu, a published row, or `path/to/file.py:function`; of a workload there, with a recipe's
+    defaults.
+
+    Raises RecipeError naming the nearest neighbors.
+    """
+    from paceline.config.recipes import RECIPES
+
+    if MARK in name and not is_in_file(name):
+        from paceline.config.recipes.published_rows import ROWS
+
+        if name not in ROWS:
+            hint = suggest_name(name, ROWS)
+            raise RecipeError(
+                f"there is no row {name!r}. {f'{hint} ' if hint else ''}`paceline list rows` prints them all."
+            )
+        return ROWS[name].make()
+    result = choose_named(name, RECIPES, (Recipe, WorkloadSpec), "recipe")
+    return Recipe(task=name, model=result.model, input=result.input) if isinstance(result, WorkloadSpec) else result
+
+
+def is_folder(word: str) -> bool:
+    """Whether a command's first word is a folder; the name of a recipe always means the recipe."""
+    from paceline.config.recipes import RECIPES
+
+    return word not in RECIPES and Path(word).is_dir()

@@ -36,6 +36,8 @@ from paceline.training.data_cache import open_memory_cache, open_staged_copy
 from paceline.training.eval_history import TrainResult
 from paceline.training.factory import build_model, build_state, choose_weights, load_first_weights
 from paceline.training.logging.console import Console, open_console
+from paceline.training.logging.event_logger import open_recorder
+from paceline.training.logging.monitors import open_monitors
 from paceline.training.logging.stdout_guard import keep_output_open
 from paceline.training.loop import loop, serve_evaluations
 from paceline.training.memory_probe import can_probe_memory, find_fitting_run
@@ -44,7 +46,6 @@ from paceline.training.plan_run import plan_run, report_short_average, with_form
 from paceline.training.plan_text import report_plan
 from paceline.training.previous_run import SavedRun
 from paceline.training.rank_consistency import request_fingerprint, run_facts
-from paceline.training.recording import open_monitors, open_recorder
 from paceline.training.request import Request
 from paceline.training.resolve import resolve_request, resolve_with_data, unresolved_flags
 from paceline.training.resume import ResumePoint, check_start, find_resume_point

@@ -20,8 +20,7 @@ from paceline.distributed.device.power import (
     open_power_meter,
 )
 from paceline.training.logging.events import read_events
-from paceline.training.logging.monitors import ContentionMonitor, StragglerMonitor
-from paceline.training.recording import Monitors
+from paceline.training.logging.monitors import ContentionMonitor, Monitors, StragglerMonitor
 
 SPAN = 262_143_328_850  # max_energy_range_uj of a server's package
 
@@ -111,7 +110,9 @@ def test_the_thread_sees_every_turn_of_a_counter(tmp_path, monkeypatch):
 @pytest.mark.nightly("trains a run to its end")
 def test_a_run_s_end_has_the_joules_of_its_node_and_its_page_shows_them(tmp_path, capsys, class_photos, monkeypatch):
     file, values = domain(tmp_path / "sys", "intel-rapl:0", "package-0", 0), iter(range(10**7, 10**10, 10**7))
-    monkeypatch.setattr("paceline.training.recording.open_power_meter", partial(open_power_meter, root=tmp_path / "sys"))
+    monkeypatch.setattr(
+        "paceline.training.logging.monitors.open_power_meter", partial(open_power_meter, root=tmp_path / "sys")
+    )
 
     def ten_joules_more(*_: object) -> None:
         write(file, str(next(values)))

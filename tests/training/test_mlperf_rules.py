@@ -92,7 +92,7 @@ def parameters(name: str) -> tuple[str, ...]:
 
 def write(folder: Path, name: str, metrics: dict[str, float], *, beside: bool = True, who: Submission = WHO) -> Path:
     """mllog.txt of a run that ends with these metrics at its second evaluation."""
-    from paceline.training.recording import log_facts
+    from paceline.training.logging.event_logger import log_facts
 
     run = dataclasses.replace(run_of(name), controls=RunOptions(mlperf=who))
     workload, plan = WORKLOADS[run.recipe.task], run.plan

@@ -39,7 +39,7 @@ from paceline.tools.mlperf.logs import MIN_FOR_MEAN, olympic_mean
 from paceline.training.logging.events import read_events
 from paceline.training.previous_run import FinishedError
 from paceline.training.request import check_not_finished, check_request, check_weights_named
-from paceline.training.select import is_folder
+from paceline.training.run_arguments import is_folder
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:

@@ -36,8 +36,7 @@ from paceline.training.logging.events import read_events
 from paceline.training.open_data import open_task
 from paceline.training.plan_text import describe
 from paceline.training.request import check_request
-from paceline.training.run_arguments import read_saved_count
-from paceline.training.select import MARK, choose_recipe, is_folder
+from paceline.training.run_arguments import MARK, choose_recipe, is_folder, read_saved_count
 from paceline.training.small_data import check_auto, check_image_count, report_length
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from paceline.distributed.comm.launcher import is_first_on_node, read_launch
 from paceline.training.logging.console import open_console
 from paceline.training.logging.stdout_guard import guard_exit
 from paceline.training.request import validate
-from paceline.training.select import is_folder
+from paceline.training.run_arguments import is_folder
 
 USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
        paceline train ./my_file.py:my_recipe     a recipe of your own

@@ -48,7 +48,7 @@ def run_check(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.models.weights.identify import SMALL, detect_timm_name, find_matching_recipes
     from paceline.models.weights.weight_file import find_non_finite, open_weights
     from paceline.training.factory import find_weights_file
-    from paceline.training.select import choose_recipe
+    from paceline.training.run_arguments import choose_recipe
 
     path = find_weights_file(flags.file, pickles=True)
     if args is not None:

@@ -5,15 +5,22 @@ Only rank 0 prints and writes. Every other rank has a Recorder too, whose method
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from paceline._utils.formatting import format_metric_name, format_target
+from paceline.config.mlperf import get_division
+from paceline.config.run import RunSpec
+from paceline.distributed.device.accelerators import get_device_name
+from paceline.models.workload import WorkloadSpec
 from paceline.training.logging.callbacks import Callback, Event, RunInfo
 from paceline.training.logging.console import Console, ConsoleCallback
 from paceline.training.logging.events import (
     EndEvent,
     EvalEvent,
     EventLog,
+    ResumeEvent,
     RunEvent,
     TrainEvent,
     format_event,
@@ -21,7 +28,10 @@ from paceline.training.logging.events import (
     to_json_value,
 )
 from paceline.training.logging.mllog import BenchmarkLog
-from paceline.training.logging.trackers import Maker
+from paceline.training.logging.trackers import Maker, tracker_makers
+from paceline.training.resume import ResumePoint
+from paceline.training.run_dir.folder import RunFolder
+from paceline.training.state import State
 
 
 class JsonEventPrinter(Callback):
@@ -172,3 +182,66 @@ class EventLogger:
             return {}
         epoch, facts = step / self._facts.steps_per_epoch, event.facts()
         return from_json_value(self._events.write(event.kind, step=step, epoch=epoch, seconds=seconds, **facts))
+
+
+@contextmanager
+def open_recorder(
+    run: RunSpec,
+    workload: WorkloadSpec,
+    state: State,
+    start: ResumePoint,
+    folder: RunFolder,
+    console: Console,
+    init_began: float,
+) -> Iterator[EventLogger]:
+    """The recorder of the run's events; init_began: when the run began to be built, seconds since 1970."""
+    resumed, device = start.snapshot is not None, get_device_name(state.meters.device)
+    names = [name for name, _ in state.model.named_parameters()]
+    recorder = EventLogger(
+        folder.path if folder.is_main else None,
+        log_facts(run, workload, names, device),
+        console,
+        sinks=tracker_makers(run.controls) if folder.is_main else (),
+        json=run.controls.json,
+        resumed_at=state.step if resumed else None,
+        evaluated=not start.pending(run.plan.stop_after),
+        init_began=init_began,
+    )
+    with closing(recorder):
+        if resumed:
+            event = ResumeEvent(checkpoint=start.checkpoint, world=run.plan.world, after=folder.ended or None)
+            recorder.record(state.step, start.seconds, event)
+        yield recorder
+
+
+def log_facts(run: RunSpec, workload: WorkloadSpec, parameters: Sequence[str], device: str) -> RunInfo:
+    """The facts of the run that the logs need before it starts.
+
+    parameters  their names, in the model's order
+    device      name of each rank's device
+    """
+    plan, submission = run.plan, run.controls.mlperf
+    ranks = plan.world + plan.eval_ranks
+    return RunInfo(
+        target=", ".join(
+            f"{format_metric_name(name)} {format_target(name, value)}" for name, value in run.recipe.quality.targets
+        ),
+        total_steps=plan.stop_after,
+        global_batch=plan.global_batch,
+        steps_per_epoch=plan.steps_per_epoch,
+        eval_steps=plan.eval_steps,
+        train_images=plan.train_images,
+        val_images=plan.val_images,
+        submission={
+            "benchmark": workload.reporting.rules(run.recipe)[0],
+            "org": submission.submitter,
+            "division": get_division(submission, run.recipe),
+            "status": submission.status,
+            "platform": submission.platform or f"{ranks}x{device}",
+            "accelerators": ranks,
+        },
+        cache_cleared=submission.cache_cleared,
+        mllog=workload.reporting.log_facts(run),
+        weights=workload.reporting.log_tensors(parameters),
+        accuracy=workload.reporting.log_accuracy,
+    )
