@@ -17,7 +17,7 @@ FIGURES: dict[str, dict[str, Any]] = FOUND["figures"]
 LABELS = {"top1": "top-1", "box_ap50": "box AP50", "mask_ap50": "mask AP50"}
 # Student's t at 97.5 percent, by the number of seeds.
 T = {3: 4.3027, 4: 3.1824, 5: 2.7764}
-SPREAD = re.compile(r"(?:top-1|box AP50|mask AP50) \**(\d\.\d{3}) \+- (\d\.\d{3})")
+SPREAD = re.compile(r"(?:top-1|box AP50|mask AP50) \**(\d\.\d{3}) (?:\+-|±) (\d\.\d{3})")
 COMPARING = re.compile(r"\b(better|beats?|wins?|outperforms?|ahead of)\b", re.IGNORECASE)
 
 
