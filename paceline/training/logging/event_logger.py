@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline._utils.formatting import format_metric_name, format_target
 from paceline.config.mlperf import get_division
@@ -29,9 +30,11 @@ from paceline.training.logging.events import (
 )
 from paceline.training.logging.mllog import BenchmarkLog
 from paceline.training.logging.trackers import Maker, tracker_makers
-from paceline.training.resume import ResumePoint
-from paceline.training.run_dir.folder import RunFolder
-from paceline.training.state import State
+
+if TYPE_CHECKING:  # they import torch
+    from paceline.training.resume import ResumePoint
+    from paceline.training.run_dir.folder import RunFolder
+    from paceline.training.state import State
 
 
 class JsonEventPrinter(Callback):
