@@ -26,14 +26,14 @@ GLOSSARY = {
     "data": """
         annotations archives arrays augment balancing bucket buckets cache class classes color containers copy
         credentials crop data decode devkit disk download duplicates encode errors exif exports fetch files fill folder
-        folders folds format formats header image images index int8 io jitter layouts lint listing lists loader manifest
+        folders folds format formats header image images index int8 io jitter layouts lint listing loader manifest
         mapping mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
         records remote render resample rng sample sampler scenes segmentations sets shapes slots source split splits
         staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video watchdog
     """,
     "formats and libraries": """
-        coco detectron2 efficientnet example gaudi gloo gluoncv html http mllog mlperf mxnet nvidia nvimgcodec onnx
-        openvino paceline pickle recordio slurm ssh tar tensorflow tf tfrecord voc webdataset yolo zip
+        coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet nvidia nvimgcodec onnx
+        openvino paceline pickle recordio slurm ssh tar tensorflow tfrecord voc yolo zip
     """,
     "metrics and reports": """
         analysis baselines benchmark bisect bootstrap cases compare compliance confusion confusions curves estimate f1 gallery

@@ -15,8 +15,16 @@ from messages import raises
 
 from paceline._utils.errors import DataError
 from paceline.data.containers.reading import Truncated
-from paceline.data.containers.tf_example import coco_example, example_bytes, imagenet_example, parse_example
-from paceline.data.containers.tfrecord import RecordSpan, masked_crc32c, tfrecord_spans, write_tfrecord
+from paceline.data.containers.tfrecord import (
+    RecordSpan,
+    coco_example,
+    example_bytes,
+    imagenet_example,
+    masked_crc32c,
+    parse_example,
+    tfrecord_spans,
+    write_tfrecord,
+)
 
 
 def read_all(data: bytes, name: str = "a.tfrecord") -> list[RecordSpan]:

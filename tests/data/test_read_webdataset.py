@@ -8,9 +8,9 @@ import pytest
 from messages import raises
 
 from paceline._utils.errors import DataError
+from paceline.data.containers.archives import WebDatasetSample, group_samples, read_label
 from paceline.data.containers.reading import TarMember, Truncated
 from paceline.data.containers.tar import tar_members, write_tar
-from paceline.data.containers.webdataset import WebDatasetSample, group_samples, read_label
 
 
 def grouped(*names: str) -> list[WebDatasetSample]:

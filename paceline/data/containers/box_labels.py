@@ -22,7 +22,6 @@ from paceline._utils.text import abbreviate, escape_line
 from paceline.data.containers.class_labels import read_numbered_names
 from paceline.data.containers.listing import ContainedImages, ContainerListing, join_splits
 from paceline.data.containers.split_files import ContainerRequest
-from paceline.data.containers.webdataset import OBJECTS
 from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations
 from paceline.data.formats.class_folders import tidy_class_name
 from paceline.data.formats.coco import coco_annotations, match_files
@@ -32,6 +31,8 @@ from paceline.data.prepare.box_source import BoxRequest, BoxSource
 from paceline.data.shapes.outlines import run_lengths
 from paceline.data.transforms.image_header import open_image
 
+# Under this name a JSON of WebDataset has the objects of the photo, as COCO's files have them.
+OBJECTS = "annotations"
 # Where those who made TFRecords of COCO have its JSON, relative to them.
 _BESIDE = ("", "annotations", "raw-data/annotations", "../annotations")
 

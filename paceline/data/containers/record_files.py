@@ -27,11 +27,17 @@ from paceline.data.containers.listing import (
     folder_names,
     join_files,
 )
-from paceline.data.containers.recordio import Record, read_recordio
-from paceline.data.containers.recordio_lists import LstLine, check_idx, parse_detection_label, read_idx, read_lst
+from paceline.data.containers.recordio import (
+    LstLine,
+    Record,
+    check_idx,
+    parse_detection_label,
+    read_idx,
+    read_lst,
+    read_recordio,
+)
 from paceline.data.containers.split_files import ContainerFiles, ContainerRequest
-from paceline.data.containers.tf_example import LABEL, coco_example, imagenet_example, parse_example
-from paceline.data.containers.tfrecord import tfrecord_spans
+from paceline.data.containers.tfrecord import LABEL, coco_example, imagenet_example, parse_example, tfrecord_spans
 from paceline.data.formats.annotations import Annotations
 from paceline.data.storage.store import ByteRange, get_scheme
 from paceline.data.transforms.image_header import read_header
