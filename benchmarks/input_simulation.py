@@ -29,9 +29,9 @@ from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.sample import SampleSpec, decode_and_transform
-from paceline.data.workers import pool
+from paceline.data.workers import crew
 from paceline.tools.bench.input import require_linux
 from paceline.tools.bench.process_tree import memory_mib
 
@@ -110,7 +110,7 @@ def simulate(
     def rate(count: int) -> float:
         shape = {"image_shape": (224, 224, 3), "processes": processes}
         # Workers that sleep need no core: as many as are asked for, not as many as this machine's cores can use.
-        most = patch.object(pool, "MAX_A_CORE", count)
+        most = patch.object(crew, "MAX_A_CORE", count)
         with most, _loader(256, count, stand_in, _drawn_class, **shape) as loader:
             for _ in range(4):  # the first permutation, and the ring's memory
                 next(loader)

@@ -29,7 +29,7 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.transforms import color_jitter, crop, resample
 from paceline.data.transforms.decode import dct_scale, decode_crop
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import SampleSpec, decode_and_transform
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.ops.boxes import pairwise_iou, to_ltrb

@@ -21,7 +21,7 @@ from paceline.config.ssd import SSDModel, grid_sizes
 from paceline.data.batch import Objects, detection_batch
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import ssd_crop
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.anchors import anchor_to_cell, default_boxes
 from paceline.models.ops.boxes import to_ltrb

@@ -11,7 +11,7 @@ from PIL import Image
 
 from paceline.data.loader.gpu_decode import DecodePhotos, load_nvjpeg
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import SampleSpec, decode_and_transform
 
 

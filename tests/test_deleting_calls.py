@@ -34,10 +34,10 @@ REASONS = {
     "inference/export/verification.py": (1, "a file that was made in a folder of its own, into a part of _utils/atomic_write.py"),
     "inference/export/onnx_export.py": (1, "a file of its own in that folder"),
     "inference/export/openvino_export.py": (1, "the same: the numbers beside the graph"),
-    "data/storage/bucket_folder.py": (1, "a new file, made exclusively, for whoever brings"),
+    "data/storage/object_store.py": (1, "a new file, made exclusively, for whoever brings"),
     "data/storage/memory_cache.py": (2, "memory files of this process and its children"),
     "data/storage/disk_cache.py": (3, "the cache folder, keys that are digests"),
-    "data/loader/nvimgcodec.py": (1, "/dev/null"),
+    "data/transforms/decode.py": (1, "/dev/null"),
     "data/index/index.py": (7, "index/HASH and its parts: by name, by holding arrays alone, never through a link"),
     "data/storage/staged_copy.py": (
         3,

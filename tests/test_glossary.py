@@ -24,15 +24,15 @@ GLOSSARY = {
         step trackers train trained trainer training variants
     """,
     "data": """
-        annotations archives arrays augment balancing bucket buckets cache class classes color containers copy
+        annotations archives arrays augment balancing buckets cache class classes color containers copy
         credentials crop data decode devkit disk download duplicates encode errors exif exports fetch files fill folder
-        folders folds format formats header image images index int8 io jitter layouts lint listing loader manifest
-        mapping mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
+        folders folds format formats image images index int8 io jitter layouts lint listing loader manifest
+        mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
         records remote render resample rng sample sampler scenes segmentations sets shapes slots source split splits
-        staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video watchdog
+        staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video
     """,
     "formats and libraries": """
-        coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet nvidia nvimgcodec onnx
+        coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet nvidia onnx
         openvino paceline pickle recordio slurm ssh tar tensorflow tfrecord voc yolo zip
     """,
     "metrics and reports": """
@@ -44,7 +44,7 @@ GLOSSARY = {
     "processes and machines": """
         accelerators affinity build code collectives comm command commands compiler context counts crew detect device
         distributed doctor engines environment exit facts failure flags guard harness host hostfile hosts inference
-        interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform pool
+        interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform
         power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers script
         secret serve setup shell starters startup stop system systems template threads topology tree version workers
         world

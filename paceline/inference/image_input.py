@@ -19,7 +19,7 @@ from paceline._utils.errors import DataError
 from paceline._utils.safe_read import read_plain
 from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import MAX_BYTES, broken_image_message, find_endless_jpeg, read_header
+from paceline.data.transforms.image_io import MAX_BYTES, broken_image_message, find_endless_jpeg, read_header
 
 if TYPE_CHECKING:
     import torch

@@ -40,7 +40,7 @@ from paceline.data.loader.gpu_decode import choose_gpu_decoder
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sampler import Order, batch_indices, evaluation_shard
 from paceline.data.loader.slots import MicroBatch
-from paceline.data.transforms.image_header import Header, read_header
+from paceline.data.transforms.image_io import Header, read_header
 from paceline.data.transforms.sample import DrawSample, SampleSpec, decode_and_transform, with_partners
 from paceline.data.workers.crew import WORTH_PROCESSES
 from paceline.models.batch_shapes import AspectBuckets, ResizedShape, SquareShapes

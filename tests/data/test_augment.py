@@ -16,7 +16,7 @@ from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
 from paceline.data.transforms.augment import apply_augmentation, one_thread, sample_augmentation
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform, sample_training_spec
 
 SIDE = 40

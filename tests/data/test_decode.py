@@ -28,7 +28,7 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms import decode
 from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop
 from paceline.data.transforms.decode import dct_scale, decode_alone, decode_crop, require_decoder
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 
 DECODERS = ("simplejpeg", "nvimgcodec", "nvjpeg", "pillow")
 
@@ -331,7 +331,7 @@ import os, sys, threading
 import numpy as np, torch
 from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 torch.set_num_threads(4)
 data = open(sys.argv[1], "rb").read()
 header = read_header(data, "it")

@@ -13,8 +13,7 @@ from paceline._utils.errors import DataError
 from paceline.data.prepare.verify_image import InvalidImage, decode
 from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.image_io import UnknownPixelRange, open_rgb, to_rgb
+from paceline.data.transforms.image_io import UnknownPixelRange, open_rgb, read_header, to_rgb
 from paceline.inference.image_input import encode_photo
 
 GRAY = np.linspace(0, 65535, 30 * 40).astype(np.uint16).reshape(30, 40)

@@ -15,16 +15,15 @@ from messages import check_text, raises
 from stand_ins import InMemory, drawn, made_up, tiny_photo
 
 import paceline.data.loader.loader as loader_module
-import paceline.data.loader.watchdog as overdue
+import paceline.data.loader.slots as overdue
 from paceline._utils.errors import DataError
 from paceline.data.batch import Batch
 from paceline.data.loader.class_balancing import RepeatBatch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices, evaluation_shard
-from paceline.data.loader.slots import MicroBatch
-from paceline.data.loader.watchdog import ReadWatchdog
-from paceline.data.transforms.image_header import Header
+from paceline.data.loader.slots import MicroBatch, ReadWatchdog
+from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.sample import SampleSpec
 
 CPU = torch.device("cpu")

@@ -17,13 +17,13 @@ import pytest
 import torch
 from stand_ins import InMemory, drawn, tiny_photo
 
-import paceline.data.loader.watchdog as overdue
+import paceline.data.loader.slots as overdue
 from paceline._utils.errors import DataError, ResourceError
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
 from paceline.data.loader.slots import MicroBatch
-from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.sample import SampleSpec
 from paceline.data.workers import template as template_module
 

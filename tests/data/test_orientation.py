@@ -21,7 +21,7 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop, source_region
 from paceline.data.transforms.decode import dct_scale, decode_crop
 from paceline.data.transforms.exif import orientations, read_index_flags, read_orientation
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.resample import resample_torch
 from paceline.data.transforms.sample import decode_and_transform, evaluation_spec
 from paceline.models.maskrcnn import transforms as maskrcnn_transforms

@@ -10,7 +10,7 @@ from PIL import Image, ImageOps
 
 from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.resample import resample_tensorflow, source_window
 
 PHOTO = np.random.default_rng(8).integers(0, 256, (23, 31, 3), dtype=np.uint8)

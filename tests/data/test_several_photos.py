@@ -20,7 +20,7 @@ from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
 from paceline.data.transforms.crop import CropWindow, clip_to_image
-from paceline.data.transforms.image_header import Header, read_header
+from paceline.data.transforms.image_io import Header, read_header
 from paceline.data.transforms.sample import decode_and_transform, with_partners
 from paceline.models.ssd.mosaic import MosaicImage, sample_mosaic
 from paceline.models.ssd.transforms import sample_box_spec

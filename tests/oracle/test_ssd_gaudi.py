@@ -18,7 +18,7 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.color_jitter import ColorJitter, apply_color_jitter
 from paceline.data.transforms.crop import IOU_ABOVE, CropWindow, ssd_crop
 from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh
 from paceline.models.ops.matching import match

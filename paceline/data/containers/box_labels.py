@@ -29,7 +29,7 @@ from paceline.data.formats.coco_files import load_json
 from paceline.data.formats.layouts import DetectionLayout, escape_glob
 from paceline.data.prepare.box_source import BoxRequest, BoxSource
 from paceline.data.shapes.outlines import run_lengths
-from paceline.data.transforms.image_header import open_image
+from paceline.data.transforms.image_io import open_image
 
 # Under this name a JSON of WebDataset has the objects of the photo, as COCO's files have them.
 OBJECTS = "annotations"

@@ -40,7 +40,7 @@ from paceline.data.containers.split_files import ContainerFiles, ContainerReques
 from paceline.data.containers.tfrecord import LABEL, coco_example, imagenet_example, parse_example, tfrecord_spans
 from paceline.data.formats.annotations import Annotations
 from paceline.data.storage.store import ByteRange, get_scheme
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 
 MAX_LIST_BYTES = 1 << 30
 

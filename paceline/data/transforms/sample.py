@@ -26,14 +26,16 @@ from paceline.config.resnet import Decoder, Exif, ImageInput
 from paceline.data.batch import MixedClass
 from paceline.data.index.records import RecordReader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.watchdog import NAMED
 from paceline.data.transforms.augment import Augmentation, apply_augmentation, sample_augmentation, sample_mix
 from paceline.data.transforms.color_jitter import ColorJitter, apply_color_jitter
 from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop
 from paceline.data.transforms.decode import decode_crop
 from paceline.data.transforms.exif import QUARTERS, UPRIGHT, UPSIDE_DOWN, compose_orientations
-from paceline.data.transforms.image_header import Header, read_header
+from paceline.data.transforms.image_io import Header, read_header
 from paceline.data.transforms.resample import ResizeLaw
+
+# Photos that a message about several names.
+NAMED = 3
 
 
 class SampleSpec(NamedTuple):

@@ -24,7 +24,7 @@ from paceline.data.batch import (
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import Shape
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.sample import SampleSpec
 from paceline.models.batch_shapes import AspectBuckets, ImageSizes, ResizedShape
 from paceline.models.maskrcnn import copy_paste, transforms

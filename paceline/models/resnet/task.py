@@ -22,7 +22,7 @@ from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.aspect_buckets import Shape
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.sample import SampleSpec, evaluation_spec, sample_training_spec
 from paceline.models.batch_shapes import ResizedShape, SquareShapes
 from paceline.models.datamodule import DataModule, select_evenly

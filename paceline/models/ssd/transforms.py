@@ -16,7 +16,7 @@ from paceline.data.transforms.augment import mean_levels
 from paceline.data.transforms.color_jitter import sample_color_jitter
 from paceline.data.transforms.crop import CropWindow, clip_to_image, ssd_crop, ssd_expand
 from paceline.data.transforms.exif import rotate_boxes
-from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.resample import ResizeLaw
 from paceline.data.transforms.sample import SampleSpec, sample_orientation
 

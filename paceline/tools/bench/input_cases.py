@@ -28,7 +28,7 @@ from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices
 from paceline.data.transforms.decode import Decoder
-from paceline.data.transforms.image_header import Header, read_header
+from paceline.data.transforms.image_io import Header, read_header
 from paceline.data.transforms.sample import SampleSpec, sample_training_spec
 from paceline.models.task import InputRank, Task
 

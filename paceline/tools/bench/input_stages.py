@@ -33,7 +33,7 @@ from paceline.data.loader.device_buffers import DeviceBuffer, get_stream_module
 from paceline.data.loader.sampler import permutation
 from paceline.data.storage.store import get_scheme
 from paceline.data.transforms.decode import decode_alone
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import SampleSpec, decode_and_transform, with_partners
 from paceline.data.workers.crew import WorkerCrew
 from paceline.distributed.device.accelerators import synchronize
