@@ -78,7 +78,7 @@ def draw(task: Task, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
         order[last], order[other] = order[other], order[last]
     height, width = int(task.data.train.index.heights[index]), int(task.data.train.index.widths[index])
     again = SampleRng(recipe.seed, epoch, index)
-    window, _ = ssd_crop(height, width, clip_to_edges(boxes, height, width), again, size=photo.size)
+    window, _ = ssd_crop(height, width, clip_to_edges(boxes, height, width), again, photo)
     corners = (window.left, window.top, window.left + window.width, window.top + window.height)
     return Sample(
         out, drawn.label, data, corners, random.uniforms[-5] < photo.flip, tuple(order), tuple(random.uniforms[-4:])

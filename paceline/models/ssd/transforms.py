@@ -41,16 +41,7 @@ def sample_box_spec(
         canvas, location = ssd_expand(*canvas, random, settings.zoom_out)
         ltrb += (location[1], location[0]) * 2
     if settings.crop == "ssd":
-        window, keep = ssd_crop(
-            *canvas,
-            ltrb,
-            random,
-            size=settings.size,
-            attempts=settings.crop_attempts,
-            side=settings.crop_side,
-            aspect=settings.crop_aspect,
-            free=settings.crop_free,
-        )
+        window, keep = ssd_crop(*canvas, ltrb, random, settings)
     else:
         window = CropWindow(0, 0, *canvas, settings.size, settings.size)
         keep = np.ones(len(boxes), bool)
