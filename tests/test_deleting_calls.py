@@ -35,8 +35,7 @@ REASONS = {
     "inference/export/onnx_export.py": (1, "a file of its own in that folder"),
     "inference/export/openvino_export.py": (1, "the same: the numbers beside the graph"),
     "data/storage/object_store.py": (1, "a new file, made exclusively, for whoever brings"),
-    "data/storage/memory_cache.py": (2, "memory files of this process and its children"),
-    "data/storage/disk_cache.py": (3, "the cache folder, keys that are digests"),
+    "data/storage/cache.py": (5, "memory files of this process; in the cache folder, keys that are digests"),
     "data/transforms/decode.py": (1, "/dev/null"),
     "data/index/index.py": (7, "index/HASH and its parts: by name, by holding arrays alone, never through a link"),
     "data/storage/staged_copy.py": (

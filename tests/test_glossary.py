@@ -25,7 +25,7 @@ GLOSSARY = {
     """,
     "data": """
         annotations archives arrays augment balancing buckets cache class classes color containers copy
-        credentials crop data decode devkit disk download duplicates encode errors exif exports fetch files fill folder
+        credentials crop data decode devkit download duplicates encode errors exif exports fetch files fill folder
         folders folds format formats image images index int8 io jitter layouts lint listing loader manifest
         mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
         records remote render resample rng sample sampler scenes segmentations sets shapes slots source split splits

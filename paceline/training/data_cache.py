@@ -25,13 +25,8 @@ from paceline._utils.text import format_count
 from paceline.config.system import System, parse_cache_bytes
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import repeat_command
-from paceline.data.storage.memory_cache import (
-    CachedRecords,
-    SharedMemoryCache,
-    cache_file_size,
-    create_memory_file,
-    open_memory_file,
-)
+from paceline.data.index.records import CachedRecords
+from paceline.data.storage.cache import SharedMemoryCache, cache_file_size, create_memory_file, open_memory_file
 from paceline.data.storage.staged_copy import FileToStage, StagedCopy, list_files_to_stage, staged_records
 from paceline.data.storage.store import get_scheme
 from paceline.distributed.comm.world import DistContext
@@ -222,31 +217,26 @@ def get_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str
 
 def _shared_shelf(photos: int, room: int, world: DistContext, reporter: Reporter) -> SharedMemoryCache | None:
     """The node's shelf, which its first rank makes and the others open; None where nothing is kept."""
-    parts = world.local_world
-    if parts == 1:
-        return _shelf(_own_file(photos, room)[0], photos, room) if room else None
-    key = f"photos in memory/{get_node_name()}"
-    if world.local_rank == 0:
-        file, name = _own_file(photos, room) if room else (-1, "")
-        world.post(key, json.dumps({"process": os.getpid(), "file": file, "name": name, "room": room}))
-    else:
-        made = json.loads(world.wait_for(key))
-        room, name, file = made["room"], made["name"], -1
-        if name:
+    part, parts = world.local_rank, world.local_world
+    file, name = _own_file(photos, room) if part == 0 and room else (-1, "")
+    if parts > 1:
+        key = f"photos in memory/{get_node_name()}"
+        if part == 0:
+            world.post(key, json.dumps({"process": os.getpid(), "file": file, "name": name, "room": room}))
+        else:
+            made = json.loads(world.wait_for(key))
+            room, name = made["room"], made["name"]
             try:
-                file = open_memory_file(made["process"], made["file"], name)
+                file = open_memory_file(made["process"], made["file"], name) if name else -1
             except OSError:  # the ranks are in containers of their own
                 name = ""
-    world.barrier()  # the first rank's file is open until all have opened it
+        world.barrier()  # the first rank's file is open until all have opened it
+        if room and not name:
+            part, parts, room = 0, 1, room // parts
+            reporter.line(f"the ranks of a node cannot share that memory here: each has {format_bytes(room)} of its own")
+            file, _ = _own_file(photos, room)
     if not room:
         return None
-    if name:
-        return _shelf(file, photos, room, part=world.local_rank, parts=parts)
-    reporter.line(f"the ranks of a node cannot share that memory here: each has {format_bytes(room // parts)} of its own")
-    return _shelf(_own_file(photos, room // parts)[0], photos, room // parts)
-
-
-def _shelf(file: int, photos: int, room: int, *, part: int = 0, parts: int = 1) -> SharedMemoryCache:
     shelf = SharedMemoryCache(file, photos, room, part=part, parts=parts)
     if file >= 0:
         os.close(file)  # the memory lives as long as somebody maps it

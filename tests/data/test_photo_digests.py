@@ -17,9 +17,9 @@ from tiny_runs import command, make_photos, train
 from paceline._utils.errors import DataError
 from paceline.data.index.index import Index, open_split
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.records import DamagedRecord
+from paceline.data.index.records import CachedRecords, DamagedRecord
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
+from paceline.data.storage.cache import SharedMemoryCache
 from paceline.data.storage.staged_copy import staged_name, staged_records
 from paceline.data.storage.store import get_scheme
 
