@@ -39,10 +39,10 @@ REASONS = {
     "data/transforms/decode.py": (1, "/dev/null"),
     "data/index/index.py": (7, "index/HASH and its parts: by name, by holding arrays alone, never through a link"),
     "data/storage/staged_copy.py": (
-        3,
-        "a folder that this user's staging made (owner, mode 0700), names that lead nowhere else, no links",
+        6,
+        "a folder that this user's staging made (owner, mode 0700), names that lead nowhere else, no links; names of the ledger "
+        "below the folder after links are followed; empty folders",
     ),
-    "data/storage/staged_folder.py": (3, "the same; names of the ledger below the folder after links are followed; empty folders"),
     "distributed/comm/gloo.py": (1, "the null device"),
     "distributed/comm/secret.py": (4, ".secret-DIGEST made exclusively without following, and a temporary folder made for it"),
     "launch/doctor/multi_node.py": (2, "a file with a drawn name"),

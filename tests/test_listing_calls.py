@@ -35,8 +35,7 @@ OWN = {
     "data/download/data_sets.py": (1, "a data set that this command downloaded, whose files are counted"),
     "data/download/unpack.py": (2, "a part of its own"),
     "data/index/index.py": (4, "the folder of an index"),
-    "data/storage/staged_copy.py": (1, "the stage"),
-    "data/storage/staged_folder.py": (4, "the stage"),
+    "data/storage/staged_copy.py": (5, "the stage"),
 }
 
 

@@ -1,7 +1,9 @@
 """Copies of a run's photos near the process: on a disk of each node (`--stage DIR`), or in its memory (`--system.cache`).
 
 The data set stays what it is: the same manifest, hash, order and names, so a run that was begun with a copy resumes without one and
-back. Each node's first rank stages, all nodes at once; the others wait on the store, in no collective that could time out.
+back. Records keep the names that they have at their source, so messages, lists of predictions and everything else that a run writes
+down is the same too. Each node's first rank stages, all nodes at once; the others wait on the store, in no collective that could time
+out.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +25,11 @@ from paceline._utils.formatting import format_bytes
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import format_count
 from paceline.config.system import System, parse_cache_bytes
-from paceline.data.index.index import Index
-from paceline.data.index.manifest import repeat_command
-from paceline.data.index.records import CachedRecords
+from paceline.data.index.index import Index, pack_names
+from paceline.data.index.manifest import FILES, repeat_command
+from paceline.data.index.records import CachedRecords, OtherRecords, RecordReader, open_records
 from paceline.data.storage.cache import SharedMemoryCache, cache_file_size, create_memory_file, open_memory_file
-from paceline.data.storage.staged_copy import FileToStage, StagedCopy, list_files_to_stage, staged_records
+from paceline.data.storage.staged_copy import FileToStage, StagedCopy, is_near, staged_name
 from paceline.data.storage.store import get_scheme
 from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.affinity import get_node_name
@@ -140,6 +142,52 @@ def _compare_some(index: Index, numbers: np.ndarray) -> None:
         index.records.read_many(
             numbers[np.unique(np.linspace(0, len(numbers) - 1, num=SAMPLED_RECORDS, dtype=np.int64))].tolist()
         )
+
+
+class StagedRecords(OtherRecords):
+    """The records of a split, read from `local`, whose file an error names."""
+
+    def __init__(self, records: RecordReader, local: RecordReader) -> None:
+        super().__init__(records)
+        self._local, self.at_once = local, local.at_once
+
+    def path(self, i: int) -> str:
+        """The file that is read: the copy."""
+        return self._local.path(i)
+
+    def unchecked(self) -> RecordReader:
+        return StagedRecords(self._records, self._local.unchecked())
+
+    def read_many(self, numbers: Sequence[int]) -> list[bytes]:
+        return self._local.read_many(numbers)
+
+
+def staged_records(records: RecordReader, kind: str, folder: Path, remedy: str) -> StagedRecords:
+    """These records, read from the copy in `folder`; kind: theirs in the manifest."""
+    names = [records.places.file_name(file) for file in range(len(records.places.file_sizes))]
+    locations = replace(records.places, remedy=remedy, changed="", root=folder)
+    if all(map(is_near, names)):
+        locations = replace(locations, root=folder / "near")
+    else:
+        locations = replace(locations, **pack_names([staged_name(name) for name in names]))
+    return StagedRecords(records, open_records(kind, locations))
+
+
+def list_files_to_stage(index: Index, kind: str, numbers: np.ndarray) -> list[FileToStage]:
+    """The files that these records lie in, each once."""
+    locations = index.records.places
+    digests: dict[int, int] = {}
+    if kind == FILES and "digests" in index.extra:
+        digests = dict(zip(locations.files[numbers].tolist(), index.extra["digests"][numbers].tolist()))
+    return [
+        FileToStage(
+            locations.file_path(file),
+            staged_name(locations.file_name(file)),
+            int(locations.file_sizes[file]),
+            digests.get(file),
+        )
+        for file in np.unique(locations.files[numbers]).tolist()
+    ]
 
 
 @contextmanager
