@@ -28,16 +28,8 @@ from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES, format_suffixe
 from paceline._utils.text import abbreviate
 from paceline.data.containers.box_labels import OBJECTS, sample_annotations
 from paceline.data.containers.label_exports import find_export, unpack_first
-from paceline.data.containers.listing import (
-    AS_IT_IS,
-    RANGES,
-    ContainerListing,
-    HeldFile,
-    ListedImage,
-    folder_names,
-    join_files,
-)
-from paceline.data.containers.reading import TarMember, Truncated, format_member, read_at
+from paceline.data.containers.listing import RANGES, ContainerListing, HeldFile, folder_names, join_files
+from paceline.data.containers.reading import AS_IT_IS, Member, Truncated, format_member, read_at
 from paceline.data.containers.split_files import ContainerFiles, ContainerRequest
 from paceline.data.containers.tar import inner_tars, tar_members
 from paceline.data.containers.zip import zip_members
@@ -48,23 +40,22 @@ SPLITS = {TRAIN_FOLDER: "train", **{name: "val" for name in VAL_FOLDERS}, "test"
 
 
 class ArchiveMember(NamedTuple):
-    """A member of an archive, at [above/]label/photo.jpg, and where its bytes are."""
+    """A member of an archive, at [above/]label/photo.jpg."""
 
-    path: bytes
-    held: ListedImage
+    held: Member
     split: str  # "train", "val", "test" where a folder above the class's is called so; "" where none is
     above: bytes  # the folders above the class's
     label: bytes  # its own folder; empty where it has none
     is_photo: bool  # by its name
 
 
-def parse_member_path(path: bytes, held: ListedImage, *, is_system: bool = False) -> ArchiveMember:
-    """`path` in an archive, judged only by the names of its folders; is_system: a part of its own name is a system's."""
-    *folders, base = path.split(b"/")
+def parse_member_path(held: Member, *, is_system: bool = False) -> ArchiveMember:
+    """A file in an archive, judged only by the names of its folders; is_system: a part of its own name is a system's."""
+    *folders, base = held.name.split(b"/")
     named = [SPLITS.get(os.fsdecode(folder).lower(), "") for folder in folders[:-1]]
     split = next((name for name in reversed(named) if name), "")
     label = folders[-1] if folders else b""
-    return ArchiveMember(path, held, split, b"/".join(folders[:-1]), label, is_image_name(base) and not is_system)
+    return ArchiveMember(held, split, b"/".join(folders[:-1]), label, is_image_name(base) and not is_system)
 
 
 def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
@@ -72,7 +63,7 @@ def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, C
     paths = [name.partition(b"://")[2].partition(b"/")[2] if get_scheme(name) else name[1:] for name in files.names]
     if files.listed and len({b"/".join(path.split(b"/")[-2:]) for path in paths}) == len(paths):
         paths = [b"/".join(path.split(b"/")[-2:]) for path in paths]  # as of unpacked COCO, wherever it lies
-    entries = [[parse_member_path(path, ListedImage(path, 0, status.size))] for path, status in zip(paths, files.statuses)]
+    entries = [[parse_member_path(Member(path, 0, status.size))] for path, status in zip(paths, files.statuses)]
     if not files.listed:
         photos = [one for one in chain.from_iterable(entries) if one.is_photo]
         _refuse_nested(f"--{files.split}", photos)
@@ -97,7 +88,7 @@ def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Con
     """
     held, labels = [], []
     for name, status, pairs in zip(files.names, files.statuses, files.walk(_labeled)):
-        held.append((name, status, [replace(one, name=_in_split(files.split, one.name)) for one, _ in pairs]))
+        held.append((name, status, [one._replace(name=_in_split(files.split, one.name)) for one, _ in pairs]))
         labels += [label for _, label in pairs]
     whole = join_files(RANGES, _unique_names(files.split, held))
     boxed = [label for label in labels if isinstance(label, dict)]
@@ -120,7 +111,7 @@ def _unique_names(split: str, held: Sequence[HeldFile]) -> Sequence[HeldFile]:
         return held
     start = len(split) + 1
     return [
-        (name, status, [replace(one, name=one.name[:start] + stem + b"/" + one.name[start:]) for one in photos])
+        (name, status, [one._replace(name=one.name[:start] + stem + b"/" + one.name[start:]) for one in photos])
         for (name, status, photos), stem in zip(held, stems)
     ]
 
@@ -142,16 +133,12 @@ def _tar(file: BinaryIO, size: int, name: str) -> Iterator[ArchiveMember]:
     else:
         members = ((member.name, member) for member in chain(before, outer))
     for path, member in members:
-        yield parse_member_path(
-            path, ListedImage(path, member.offset, member.length), is_system=in_system_folder(member.name)
-        )
+        yield parse_member_path(member._replace(name=path), is_system=in_system_folder(member.name))
 
 
 def _zip(file: BinaryIO, size: int, name: str) -> Iterator[ArchiveMember]:
     for member in zip_members(file, size, name):
-        stored = member.stored_length if member.deflated else AS_IT_IS
-        held = ListedImage(member.name, member.offset, member.length, stored, member.crc)
-        yield parse_member_path(member.name, held, is_system=in_system_folder(member.name))
+        yield parse_member_path(member, is_system=in_system_folder(member.name))
 
 
 def _archived(
@@ -165,7 +152,7 @@ def _archived(
     ignored = sum(map(len, entries)) - sum(map(len, photos))
     if not any(photos):
         raise DataError(f"{files.first}: no photo in it (.jpg, .jpeg, .png, ...), {ignored:,} others. Check the path.")
-    bases = [os.path.basename(one.path) for one in chain.from_iterable(entries) if not one.is_photo]
+    bases = [os.path.basename(one.held.name) for one in chain.from_iterable(entries) if not one.is_photo]
     others = Counter(get_suffix(base) for base in bases if not (is_system_name(base) or is_image_name(base)))
     if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used
         files.notes.append(f"{files.first}: left out {format_suffixes(others)}")
@@ -182,7 +169,7 @@ def _archived(
         chosen = [[one for one in members if one.split == folder] for members in photos]
         result[split] = replace(_in_order(files, chosen, kind, split), ignored=ignored)
         ignored = 0  # counted once
-    left = [one.path for one in chain.from_iterable(photos) if one.split not in splits.values()]
+    left = [one.held.name for one in chain.from_iterable(photos) if one.split not in splits.values()]
     if left:
         files.notes.append(
             f"{len(left):,} photos lie in neither of the folders that are used ({', '.join(splits.values())}), "
@@ -192,7 +179,7 @@ def _archived(
 
 
 def _held_files(
-    files: ContainerFiles, photos: Sequence[Sequence[ArchiveMember]], held_of: Callable[[ArchiveMember], ListedImage]
+    files: ContainerFiles, photos: Sequence[Sequence[ArchiveMember]], held_of: Callable[[ArchiveMember], Member]
 ) -> list[HeldFile]:
     return [
         (name, status, list(map(held_of, members))) for name, status, members in zip(files.names, files.statuses, photos)
@@ -208,7 +195,7 @@ def _refuse_export(
     """Raises DataError where an archive holds annotations of boxes, or its folders are splits: neither are classes."""
     for file, members, pictures in zip(files.names, entries, photos):
         name = os.fsdecode(file)
-        export = find_export(os.fsdecode(one.path) for one in members)
+        export = find_export(os.fsdecode(one.held.name) for one in members)
         if export is not None:
             raise DataError(f"{name}: {unpack_first(name, export)}")
         labels = {os.fsdecode(one.label).lower() for one in pictures}
@@ -241,7 +228,7 @@ def _in_order(
     # A list knows the classes of photos that lie in one folder.
     flat = not all(classes) or (devkit and len(set(classes)) == 1)
     parts = 1 if flat else 2
-    named = _held_files(files, photos, lambda one: replace(one.held, name=_in_split(split, one.path, parts)))
+    named = _held_files(files, photos, lambda one: one.held._replace(name=_in_split(split, one.held.name, parts)))
     return replace(join_files(kind, named), classes=None if flat else classes).in_folder_order()
 
 
@@ -250,9 +237,9 @@ def _refuse_nested(archive: str, members: Sequence[ArchiveMember]) -> None:
     if not members:
         return
     usual = Counter(one.above for one in members).most_common(1)[0][0]
-    odd = next((one.path for one in members if one.above != usual), None)
+    odd = next((one.held.name for one in members if one.above != usual), None)
     if odd is not None:
-        right = next(one.path for one in members if one.above == usual)
+        right = next(one.held.name for one in members if one.above == usual)
         raise DataError(
             f"{archive}: {format_member(odd)} and {format_member(right)} do not lie in class folders side "
             "by side, so their classes "
@@ -265,7 +252,7 @@ def _in_split(split: str, path: bytes, parts: int = 0) -> bytes:
     return b"/".join([split.encode(), *path.split(b"/")[-parts:]])
 
 
-def _labeled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[ListedImage, int | str | dict[str, Any]]]:
+def _labeled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[Member, int | str | dict[str, Any]]]:
     members = (one for one in tar_members(file, size, name) if not in_system_folder(one.name))
     for sample in group_samples(members, name):
         photo = sample.photo(name)
@@ -273,7 +260,7 @@ def _labeled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[ListedImage
         label = read_label(
             field, read_at(file, member.offset, member.length), f"{name}: sample {format_member(sample.key)}"
         )
-        yield ListedImage(photo.name, photo.offset, photo.length), label
+        yield photo, label
 
 
 _PHOTO_FIELDS = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)
@@ -288,9 +275,9 @@ class WebDatasetSample(NamedTuple):
     """One sample: its key, and its files by field, in lower case."""
 
     key: bytes
-    fields: dict[bytes, TarMember]
+    fields: dict[bytes, Member]
 
-    def photo(self, archive: str) -> TarMember:
+    def photo(self, archive: str) -> Member:
         """The photo: of a field such as jpg, or, where there is none, one such as left.jpg. Raises DataError unless it is one."""
         exact = [name for name in self.fields if name in _PHOTO_FIELDS]
         photos = exact or [name for name in self.fields if name.rsplit(b".", 1)[-1] in _PHOTO_FIELDS]
@@ -306,7 +293,7 @@ class WebDatasetSample(NamedTuple):
             f"are {', '.join(map(format_member, self.fields))}.{hint}"
         )
 
-    def label(self, archive: str) -> tuple[str, TarMember]:
+    def label(self, archive: str) -> tuple[str, Member]:
         """The file with the label, and its field: cls, json or txt. Raises DataError where there is none, or it is too long."""
         for name in LABEL_FIELDS:
             if name in self.fields:
@@ -319,7 +306,7 @@ class WebDatasetSample(NamedTuple):
         )
 
 
-def group_samples(members: Iterable[TarMember], archive: str) -> Iterator[WebDatasetSample]:
+def group_samples(members: Iterable[Member], archive: str) -> Iterator[WebDatasetSample]:
     """The samples of a tar whose files are `members`, in its order.
 
     Raises DataError where a sample has a field twice, or its files do not stand together: WebDataset's own readers would make

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
+from paceline.data.containers.reading import AS_IT_IS, Member
 from paceline.data.formats.annotations import Annotations
 from paceline.data.formats.class_folders import find_duplicate
 from paceline.data.index.index import pack_names
@@ -26,23 +27,11 @@ from paceline.data.prepare.verify_images import ImagesToVerify, Inspection
 from paceline.data.storage.store import FileStatus, get_scheme
 
 RANGES = "ranges"
-AS_IT_IS = -1  # a stored length: the bytes lie in the file as they are read
 COLUMNS = ("file", "offsets", "lengths", "stored", "crcs")  # of a Contents, (N,) each
 
 
-@dataclass(frozen=True)
-class ListedImage:
-    """One photo in a container."""
-
-    name: bytes  # unique in its split
-    offset: int  # bytes, of what is stored for it
-    length: int  # bytes of the photo
-    stored: int = AS_IT_IS  # bytes that lie in the file for it, where they are packed
-    crc: int = -1  # CRC-32 of the photo; -1 where the container has none
-
-
-# One container file with its photos.
-HeldFile = tuple[bytes, FileStatus, Sequence[ListedImage]]
+# One container file with its photos, whose names are unique in their split.
+HeldFile = tuple[bytes, FileStatus, Sequence[Member]]
 
 
 @dataclass(frozen=True)

@@ -76,12 +76,17 @@ _PLAIN = re.compile(rb"[^/\0\n\r]+(?:/[^/\0\n\r]+)*")
 _DOTS = re.compile(rb"(?:^|/)\.\.?(?:/|$)")
 
 
-class TarMember(NamedTuple):
-    """A plain file of a tar."""
+AS_IT_IS = -1  # a stored length: the bytes lie in the file as they are read
 
-    name: bytes  # as in the archive, "./" and doubled slashes left out: no absolute one, no "..", no line break
-    offset: int  # first byte of its data in the outermost file
-    length: int  # bytes of the data
+
+class Member(NamedTuple):
+    """A plain file in a container."""
+
+    name: bytes  # "./" and doubled slashes left out: no absolute one, no "..", no line break
+    offset: int  # first byte, in the outermost file, of what is stored for it
+    length: int  # bytes of the file
+    stored: int = AS_IT_IS  # bytes that lie there for it, where they are packed
+    crc: int = -1  # CRC-32 of the file; -1 where the container has none
 
 
 def format_member(name: bytes) -> str:

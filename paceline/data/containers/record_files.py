@@ -18,15 +18,8 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline.data.containers.box_labels import ImageBoxes, join_annotations
-from paceline.data.containers.listing import (
-    AS_IT_IS,
-    RANGES,
-    ContainedImages,
-    ContainerListing,
-    ListedImage,
-    folder_names,
-    join_files,
-)
+from paceline.data.containers.listing import RANGES, ContainedImages, ContainerListing, folder_names, join_files
+from paceline.data.containers.reading import AS_IT_IS, Member
 from paceline.data.containers.recordio import (
     LstLine,
     Record,
@@ -72,11 +65,11 @@ def _stems(files: ContainerFiles) -> list[str]:
     return stems if len(set(stems)) == len(stems) else [f"{number}-{stem}" for number, stem in enumerate(stems)]
 
 
-def _held(record: Record, split: str, stem: str, index: int, listed: dict[int, LstLine] | None) -> ListedImage:
+def _held(record: Record, split: str, stem: str, index: int, listed: dict[int, LstLine] | None) -> Member:
     path = f"{stem}/{index:08d}.jpg" if listed is None else os.path.normpath(os.fsdecode(listed[record.id].path))
     stored = AS_IT_IS if record.parts == 1 else record.extent
     offset = record.offset if record.parts == 1 else record.start
-    return ListedImage(os.fsencode(f"{split}/{path}"), offset, record.length, stored)
+    return Member(os.fsencode(f"{split}/{path}"), offset, record.length, stored)
 
 
 def _list_beside(files: ContainerFiles, number: int, records: Sequence[Record]) -> dict[int, LstLine] | None:
@@ -148,7 +141,7 @@ def _detections(labels: Sequence[np.ndarray], whole: ContainerListing) -> Annota
 
 
 class _Photo(NamedTuple):
-    held: ListedImage
+    held: Member
     filename: str
     label: int = -1  # -1 where there are boxes
     synset: str = ""
@@ -161,7 +154,7 @@ def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dic
     walked = files.walk(_examples)
     photos = [photo for some in walked for photo in some]
     held = [
-        (name, status, [replace(photo.held, name=one) for photo, one in zip(some, own)])
+        (name, status, [photo.held._replace(name=one) for photo, one in zip(some, own)])
         for name, status, some, own in zip(files.names, files.statuses, walked, _photo_names(files, walked))
     ]
     whole = join_files(RANGES, held)
@@ -200,7 +193,7 @@ def _examples(file: BinaryIO, size: int, name: str) -> Iterator[_Photo]:
         features = parse_example(span.data, where)
         if LABEL in features:
             one = imagenet_example(features, span.data, where)
-            held = ListedImage(b"", span.offset + one.photo.start, one.photo.length)
+            held = Member(b"", span.offset + one.photo.start, one.photo.length)
             yield _Photo(held, one.filename, one.label, one.synset)
             continue
         one = coco_example(features, span.data, where)
@@ -210,5 +203,5 @@ def _examples(file: BinaryIO, size: int, name: str) -> Iterator[_Photo]:
             height, width = header.height, header.width
         masks = None if one.masks is None else [span.data[a : a + n] for a, n in one.masks]
         boxes = ImageBoxes(height, width, one.boxes, one.classes, one.is_crowd, one.areas, masks, one.names)
-        held = ListedImage(b"", span.offset + one.photo.start, one.photo.length)
+        held = Member(b"", span.offset + one.photo.start, one.photo.length)
         yield _Photo(held, one.filename, boxes=boxes, source_id=one.source_id)
