@@ -27,7 +27,7 @@ from paceline.data.batch import Batch, labeled_batch
 from paceline.data.index.records import RecordReader
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.sampler import batch_indices
+from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.sample import SampleSpec, decode_and_transform
@@ -78,7 +78,7 @@ def _loader(batch: int, workers: int, render: Callable[..., Any], label: Callabl
     """Of RECORDS records that are one photo; render stands in for the decoder, label gives (epoch, index) one."""
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [batch_indices(RECORDS, seed=0, step=step, global_batch=batch)]
+        return [batch_indices(RECORDS, stream_positions(step=step, global_batch=batch), seed=0)]
 
     return Loader(
         records=OnePhoto(), draw=partial(_draw, label), render=render, schedule=schedule, threads=workers, device=torch.device("cpu"),

@@ -139,11 +139,8 @@ class AspectBuckets:
         results = set() if steps == plan.stop_after else self._by_groups(plan)
         for first in range(0, steps, together):
             here = range(first, min(first + together, steps))
-            # The positions of several steps in the stream are those of one step of a larger batch.
-            _, indices = batch_indices(
-                images, seed=self.seed, step=first // together, global_batch=together * batch, order=self._order
-            )
-            of_steps = indices[: len(here) * batch].reshape(-1, batch)
+            positions = np.arange(here.start * batch, here.stop * batch).reshape(-1, batch)
+            _, of_steps = batch_indices(images, positions, seed=self.seed, order=self._order)
             shorts = np.array([choose_short_side(self.seed, step, self.photo.short) for step in here])
             for short, each in sizes.items():
                 sides = each[of_steps[shorts == short]].max(axis=1, initial=0)

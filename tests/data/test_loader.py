@@ -21,7 +21,7 @@ from paceline.data.batch import Batch
 from paceline.data.loader.class_balancing import RepeatBatch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.sampler import batch_indices, evaluation_shard
+from paceline.data.loader.sampler import batch_indices, evaluation_shard, stream_positions
 from paceline.data.loader.slots import MicroBatch, ReadWatchdog
 from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.sample import SampleSpec
@@ -43,7 +43,7 @@ NOISE = made_up(_noise)
 
 def _stream(n: int, batch: int, forwards: int = 1):
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        epochs, indices = batch_indices(n, seed=4, step=step, global_batch=batch, forwards=forwards)
+        epochs, indices = batch_indices(n, stream_positions(step=step, global_batch=batch, forwards=forwards), seed=4)
         return list(zip(np.split(epochs, forwards), np.split(indices, forwards)))
 
     return schedule

@@ -75,7 +75,7 @@ def _sorter() -> ThreadPoolExecutor:
 
 
 def stream_positions(
-    *, step: int, rank: int, world: int, global_batch: int, forwards: int = 1, join: int = 1
+    *, step: int, global_batch: int, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1
 ) -> np.ndarray:
     """-> (share,) int64: the places in the stream that this rank takes at this step, ordered by forward.
 
@@ -99,28 +99,16 @@ def stream_positions(
     return step * global_batch + (starts[:, None] + np.arange(each)).reshape(-1)
 
 
-def batch_indices(
-    n: int,
-    *,
-    seed: int,
-    step: int,
-    rank: int = 0,
-    world: int = 1,
-    global_batch: int,
-    forwards: int = 1,
-    join: int = 1,
-    order: Order | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """-> epochs (share,) int64, indices (share,) int64: this rank's samples at this step, ordered by forward.
+def batch_indices(n: int, positions: np.ndarray, *, seed: int, order: Order | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """-> epochs, indices, both int64 and of the positions' shape: the samples at these places of the stream.
 
-    order  of each epoch (`grouped_order` makes another); None: the seed's plain permutation
+    positions  of a rank at a step from `stream_positions`; split the arrays in `forwards` equal parts to get the forwards
+    order      of each epoch (`grouped_order` makes another); None: the seed's plain permutation
     A sample that an order draws again has an epoch of its own, beyond all others (AGAIN), so the two together are always different.
-    See `stream_positions` for the other arguments; split the arrays in `forwards` equal parts to get the forwards.
-    Raises RecipeError for an empty data set or a batch that does not divide.
+    Raises RecipeError for an empty data set.
     """
     if n <= 0:
         raise RecipeError("the data set has no samples: nothing to train on.")
-    positions = stream_positions(step=step, rank=rank, world=world, global_batch=global_batch, forwards=forwards, join=join)
     epochs = positions // n
     places = positions % n
     indices = np.empty_like(places)
