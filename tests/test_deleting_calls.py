@@ -37,7 +37,7 @@ REASONS = {
     "data/storage/object_store.py": (1, "a new file, made exclusively, for whoever brings"),
     "data/storage/cache.py": (5, "memory files of this process; in the cache folder, keys that are digests"),
     "data/transforms/decode.py": (1, "/dev/null"),
-    "data/index/index.py": (7, "index/HASH and its parts: by name, by holding arrays alone, never through a link"),
+    "data/index/index.py": (4, "index/HASH and its part, under a drawn name"),
     "data/storage/staged_copy.py": (
         6,
         "a folder that this user's staging made (owner, mode 0700), names that lead nowhere else, no links; names of the ledger "
@@ -68,8 +68,9 @@ REASONS = {
     "data/containers/split_files.py": (1, "a part of whole, in the cache folder"),
     "data/formats/devkit.py": (1, "--devkit asks to sort val/; nothing is replaced"),
     "data/prepare/pipeline.py": (
-        2,
-        "unreadable.txt with our mark; the journal in the cache folder, under a digest of the data's path",
+        5,
+        "unreadable.txt with our mark; the journal in the cache folder, under a digest of the data's path; index/HASH and its parts: "
+        "by name, by holding arrays alone, never through a link",
     ),
     "data/shapes/render.py": (4, "a folder with a drawn name; its place only where nothing or an empty folder is"),
     "training/run_dir/folder.py": (6, "a run's folder, held by its lock, never followed or cut: what a start that failed made there"),

@@ -12,7 +12,7 @@ import paceline
 PACKAGE = Path(paceline.__file__).parent
 GLOSSARY = {
     "networks and losses": """
-        adapter align anchors aspect backbones base batch box boxes classification datamodule depthwise detection
+        adapter align anchors backbones base batch box boxes classification datamodule depthwise detection
         detectors factory fpn ghost heads kernels label labels layers loss mask maskrcnn masks matching model models
         module nms norm normalization object objects ops paste postprocess proposals registry resnet resnet50 rle roi
         sampling ssd targets task timm torch torchvision transforms triton weight weights workload
@@ -24,7 +24,7 @@ GLOSSARY = {
         step trackers train trained trainer training variants
     """,
     "data": """
-        annotations archives arrays augment balancing buckets cache class classes color containers copy
+        annotations archives arrays augment cache class classes color containers copy
         credentials crop data decode devkit download duplicates encode errors exif exports fetch files fill folder
         folders folds format formats image images index int8 io jitter layouts lint listing loader manifest
         mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record

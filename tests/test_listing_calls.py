@@ -34,7 +34,8 @@ OWN = {
     "models/ops/torchvision_kernels.py": (1, "torchvision's own folder"),
     "data/download/data_sets.py": (1, "a data set that this command downloaded, whose files are counted"),
     "data/download/unpack.py": (2, "a part of its own"),
-    "data/index/index.py": (4, "the folder of an index"),
+    "data/index/index.py": (1, "the folder of an index"),
+    "data/prepare/pipeline.py": (3, "the folder of an index"),
     "data/storage/staged_copy.py": (5, "the stage"),
 }
 

@@ -23,27 +23,28 @@ from paceline._utils.errors import DataError, RecipeError
 from paceline.config.plan import BatchPlan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, parse_store_cache_bytes
-from paceline.data.batch import Batch
+from paceline.data.batch import Batch, RepeatBatch
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
 from paceline.data.index.records import RecordReader
 from paceline.data.index.splits import select_half
-from paceline.data.loader.aspect_buckets import Shape
-from paceline.data.loader.class_balancing import (
-    RepeatBatch,
+from paceline.data.loader.gpu_decode import choose_gpu_decoder
+from paceline.data.loader.loader import Loader
+from paceline.data.loader.sampler import (
+    Order,
+    batch_indices,
+    evaluation_shard,
     format_rarest_first,
     format_sampling,
     sampled_order,
     sampling_rates,
+    stream_positions,
 )
-from paceline.data.loader.gpu_decode import choose_gpu_decoder
-from paceline.data.loader.loader import Loader
-from paceline.data.loader.sampler import Order, batch_indices, evaluation_shard, stream_positions
 from paceline.data.loader.slots import MicroBatch
 from paceline.data.transforms.image_io import Header, read_header
 from paceline.data.transforms.sample import DrawSample, SampleSpec, decode_and_transform, with_partners
 from paceline.data.workers.crew import WORTH_PROCESSES
-from paceline.models.batch_shapes import AspectBuckets, ResizedShape, SquareShapes
+from paceline.models.batch_shapes import AspectBuckets, ResizedShape, Shape, SquareShapes
 from paceline.models.task import Evaluator, InputRank
 
 if TYPE_CHECKING:

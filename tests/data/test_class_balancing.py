@@ -12,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import check_text
 
-from paceline.data.loader.class_balancing import SHIFT_STREAM, format_sampling, sampled_order, sampling_rates
 from paceline.data.loader.sample_rng import SampleRng, hash_keys
-from paceline.data.loader.sampler import AGAIN, batch_indices, grouped_order, permutation, stream_positions
+from paceline.data.loader.sampler import (
+    AGAIN,
+    SHIFT_STREAM,
+    batch_indices,
+    format_sampling,
+    grouped_order,
+    permutation,
+    sampled_order,
+    sampling_rates,
+    stream_positions,
+)
 
 FEW = examples(40)
 CLASSES = np.array([0] * 16 + [1] * 62 + [2] * 3 + [4] * 36)  # none has class 3

@@ -17,8 +17,7 @@ from stand_ins import InMemory, drawn, made_up, tiny_photo
 import paceline.data.loader.loader as loader_module
 import paceline.data.loader.slots as overdue
 from paceline._utils.errors import DataError
-from paceline.data.batch import Batch
-from paceline.data.loader.class_balancing import RepeatBatch
+from paceline.data.batch import Batch, RepeatBatch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices, evaluation_shard, stream_positions

@@ -16,8 +16,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.data.loader.class_balancing import sampled_order, sampling_rates
-from paceline.data.loader.sampler import batch_indices, stream_positions
+from paceline.data.loader.sampler import batch_indices, sampled_order, sampling_rates, stream_positions
 from paceline.models import batch_shapes as shapes_module
 from paceline.models.batch_shapes import AspectBuckets, ImageSizes, SquareShapes
 from paceline.models.dummy_data import make_synthetic_task
