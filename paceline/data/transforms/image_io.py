@@ -30,8 +30,11 @@ from paceline._utils.names import PREDICTED_FORMATS
 from paceline._utils.text import format_count
 from paceline.config.resnet import Exif
 from paceline.data.transforms.exif import (
+    MAX_CHUNKS,
+    MAX_SEGMENTS,
     UPRIGHT,
     compose_orientations,
+    jpeg_segments,
     read_orientation,
     rotate_image,
     swaps_sides,
@@ -123,8 +126,6 @@ def format_dropped_notes(counts: Mapping[str, int]) -> tuple[str, ...]:
 MAX_PIXELS = 178_956_970
 # A photo of this size is a mistake; reading it into memory may be an attack.
 MAX_BYTES = 1 << 30
-# Segments before the first scan are at most 64 kB each; real files have a dozen, a panorama with its extras a few hundred.
-MAX_SEGMENTS = 1_000
 # Bytes between segments that belong to none, which decoders pass over one by one.
 MAX_JUNK = 1 << 16
 # Each scan of a progressive JPEG is a pass over all its coefficients, 30 ms for 36 megapixels, however short its bytes are.
@@ -133,7 +134,6 @@ MAX_SCANS = 100
 
 # Chunks of a PNG that Pillow unpacks up to a limit, and nothing here reads: texts, and the color profile.
 PNG, UNREAD_CHUNKS = b"\x89PNG\r\n\x1a\n", (b"tEXt", b"zTXt", b"iTXt", b"iCCP")
-MAX_CHUNKS = 100_000
 # The first bytes of files that cannot be used for training -> what they are.
 _CONTENTS = {
     b"GIF8": "GIF", b"\xff\x0a": "JPEG XL", b"\0\0\0\x0cJXL ": "JPEG XL", b"\0\0\0\x0cjP  ": "JPEG 2000", b"8BPS": "Photoshop",
@@ -293,15 +293,10 @@ def _jpeg_header(data: bytes) -> Header | None:
     """None when this is not a JPEG with a complete frame header: then Pillow reads it."""
     if data[:3] != b"\xff\xd8\xff":
         return None
-    at = 2
     end = len(data) - 9  # a frame header takes 10 bytes from its marker to the number of components
-    for _ in range(MAX_SEGMENTS):
-        if at > end or data[at] != 0xFF:
+    for marker, at in jpeg_segments(data):
+        if at > end:
             return None
-        marker = data[at + 1]
-        if marker == 0xFF:  # fill byte
-            at += 1
-            continue
         if marker in _SOF_MARKERS:
             height, width = data[at + 5] << 8 | data[at + 6], data[at + 7] << 8 | data[at + 8]
             components = data[at + 9] if at < end else 0
@@ -309,10 +304,6 @@ def _jpeg_header(data: bytes) -> Header | None:
             huffman = sequential or marker == _SOF_PROGRESSIVE
             plain = huffman and data[at + 4] == 8 and components in (1, 3)
             return Header(height, width, components, plain, at + 5 if plain and sequential else 0)
-        if marker == 0x01 or 0xD0 <= marker <= 0xD8:  # markers that stand alone
-            at += 2
-        else:
-            at += 2 + (data[at + 2] << 8 | data[at + 3])
     return None
 
 
