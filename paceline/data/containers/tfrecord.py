@@ -29,7 +29,7 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.text import escape_line
-from paceline.data.containers.reading import MAX_BYTES, Truncated, read_at, refuse_compressed
+from paceline.data.containers.reading import MAX_BYTES, ImageBoxes, Truncated, read_at, refuse_compressed
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEADER_BYTES = _LENGTH.size + _CHECKSUM.size
@@ -183,29 +183,15 @@ _NO_FLOATS, _NO_INTS = np.zeros(0, np.float32), np.zeros(0, np.int64)
 NOTHING = Feature((), _NO_FLOATS, _NO_INTS)
 
 
-class ClassExample(NamedTuple):
-    """A photo and its class; what is not given is empty."""
+class ImageExample(NamedTuple):
+    """A photo with its class or its objects; what is not given is empty."""
 
     photo: ByteSpan  # where it lies in the record
-    label: int  # as it is stored: from 1 where the original script wrote it
-    synset: str  # WordNet id
     filename: str
-
-
-class ObjectsExample(NamedTuple):
-    """A photo and its M objects (0 too)."""
-
-    photo: ByteSpan
-    source_id: str  # the photo's id in the data's own files
-    filename: str
-    height: int  # px, 0 where it is not given
-    width: int
-    boxes: np.ndarray  # (M, 4) float32 xyxy, fractions of width and height
-    classes: np.ndarray  # (M,) int64, the data's own ids
-    is_crowd: np.ndarray  # (M,) bool
-    areas: np.ndarray | None  # (M,) float32 px2; None where they are not given
-    masks: tuple[ByteSpan, ...] | None  # a PNG of the photo's size for each object; None where there are none
-    names: tuple[bytes, ...]  # M names of the objects' classes; empty where they are not given
+    label: int = -1  # as it is stored: from 1 where the original script wrote it; -1 where there are boxes
+    synset: str = ""  # WordNet id of the class
+    source_id: str = ""  # the photo's id in the data's own files
+    boxes: ImageBoxes | None = None  # its height and width are 0 where they are not given
 
 
 def parse_example(data: bytes, where: str) -> dict[str, Feature]:
@@ -269,20 +255,16 @@ def _messages(data: bytes, begin: int, end: int, what: str) -> Iterator[tuple[in
     return ((number, a, b) for number, wire, a, b in read_fields(data, begin, end, what) if wire == BYTES)
 
 
-def imagenet_example(features: dict[str, Feature], data: bytes, where: str) -> ClassExample:
+def imagenet_example(features: dict[str, Feature], data: bytes, where: str) -> ImageExample:
     """The record `data` with its `features`, as a photo with one class. Raises DataError naming the feature that is missing."""
     label = features.get(LABEL, NOTHING).ints
     if len(label) != 1:
         raise _unlike(features, where, LABEL, "one whole number")
-    return ClassExample(
-        _photo(features, where),
-        int(label[0]),
-        _text(features, data, "image/class/synset"),
-        _text(features, data, "image/filename"),
-    )
+    synset, filename = (_text(features, data, name) for name in ("image/class/synset", "image/filename"))
+    return ImageExample(_photo(features, where), filename, int(label[0]), synset)
 
 
-def coco_example(features: dict[str, Feature], data: bytes, where: str) -> ObjectsExample:
+def coco_example(features: dict[str, Feature], data: bytes, where: str) -> ImageExample:
     """The record `data` with its `features`, as a photo with objects. Raises DataError naming the feature that does not fit."""
 
     def of_objects(name: str) -> Feature:
@@ -300,15 +282,12 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Objec
         if len(values) != len(classes):
             wanted = f"{len(classes)} numbers, one for each object"
             raise _unlike(features, where, f"image/object/bbox/{corner}", wanted)
-    is_crowd, areas, masks = of_objects("is_crowd").ints, of_objects("area").floats, of_objects("mask").ranges
+    is_crowd, areas, masks = of_objects("is_crowd").ints, of_objects("area").floats, of_objects("mask").texts(data)
     for name, values in (("is_crowd", is_crowd), ("area", areas), ("mask", masks)):
         if len(values) not in (0, len(classes)):
             raise _unlike(features, where, f"image/object/{name}", f"{len(classes)} values, one for each object")
     height, width = (features.get(f"image/{side}", NOTHING).ints for side in ("height", "width"))
-    return ObjectsExample(
-        _photo(features, where),
-        _text(features, data, "image/source_id"),
-        _text(features, data, "image/filename"),
+    boxes = ImageBoxes(
         int(height[0]) if len(height) else 0,
         int(width[0]) if len(width) else 0,
         np.stack(corners, 1),
@@ -316,8 +295,10 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Objec
         is_crowd.astype(bool) if len(is_crowd) else np.zeros(len(classes), bool),
         areas if len(areas) or not len(classes) else None,
         masks if len(masks) or (not len(classes) and "image/object/mask" in features) else None,
-        tuple(names) if len(names) == len(classes) else (),
+        names if len(names) == len(classes) else (),
     )
+    source_id, filename = (_text(features, data, name) for name in ("image/source_id", "image/filename"))
+    return ImageExample(_photo(features, where), filename, source_id=source_id, boxes=boxes)
 
 
 def _photo(features: dict[str, Feature], where: str) -> ByteSpan:
