@@ -29,8 +29,9 @@ from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.data.transforms.crop import CropWindow
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.image_io import Header
-from paceline.data.transforms.sample import SampleSpec, decode_and_transform
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.data.workers import crew
 from paceline.tools.bench.input import require_linux
 from paceline.tools.bench.process_tree import memory_mib

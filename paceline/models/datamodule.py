@@ -41,8 +41,9 @@ from paceline.data.loader.sampler import (
     stream_positions,
 )
 from paceline.data.loader.slots import MicroBatch
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.image_io import Header, read_header
-from paceline.data.transforms.sample import DrawSample, SampleSpec, decode_and_transform, with_partners
+from paceline.data.transforms.sample import DrawSample, decode_and_transform, with_partners
 from paceline.data.workers.crew import WORTH_PROCESSES
 from paceline.models.batch_shapes import AspectBuckets, ResizedShape, Shape, SquareShapes
 from paceline.models.task import Evaluator, InputRank

@@ -25,8 +25,9 @@ from paceline.data.batch import detection_batch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import CropWindow
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.image_io import Header, read_header
-from paceline.data.transforms.sample import SampleSpec, decode_and_transform
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ssd.transforms import MIN_SIDE, clip_boxes_to_crop, clip_to_edges, evaluation_box_spec, sample_box_spec
 
 PLAIN = BoxInput(jitter="none")

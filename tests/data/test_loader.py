@@ -22,8 +22,8 @@ from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices, evaluation_shard, stream_positions
 from paceline.data.loader.slots import MicroBatch, ReadWatchdog
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.image_io import Header
-from paceline.data.transforms.sample import SampleSpec
 
 CPU = torch.device("cpu")
 SHAPE = (5, 7, 3)

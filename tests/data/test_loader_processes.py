@@ -23,8 +23,8 @@ from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.data.loader.slots import MicroBatch
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.image_io import Header
-from paceline.data.transforms.sample import SampleSpec
 from paceline.data.workers import template as template_module
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from paceline.config.ssd import BoxInput
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.color_jitter import ColorJitter, apply_color_jitter
 from paceline.data.transforms.crop import IOU_ABOVE, CropWindow, ssd_crop
-from paceline.data.transforms.decode import decode_crop
+from paceline.data.transforms.decode import SampleSpec, decode_crop
 from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh
@@ -47,7 +47,7 @@ def test_a_crop_is_crop_and_resizes_to_half_a_level(theirs, flip) -> None:
     header = read_header(data, "it")
     for (top, left, bottom, right), wanted in zip(theirs["crops"].tolist(), theirs["crop_pixels"]):
         window, out = CropWindow(top, left, bottom - top, right - left, 20, 20), np.zeros((20, 20, 3), np.uint8)
-        decode_crop(data, header, window, out, flip=flip, decoder="simplejpeg", name="it", law="tensorflow-crop")
+        decode_crop(data, SampleSpec("it", header, window, None, flip, decoder="simplejpeg", law="tensorflow-crop"), out)
         assert np.abs(out - (wanted[:, ::-1] if flip else wanted)).max() <= 0.501
 
 

@@ -28,7 +28,8 @@ from paceline.config.resnet import Exif
 from paceline.data.batch import Batch
 from paceline.data.index.records import RecordReader
 from paceline.data.loader.device_buffers import DeviceBuffer
-from paceline.data.transforms.sample import NAMED, DrawSample, Render, SampleSpec, read_many, sample_spec
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.sample import NAMED, DrawSample, Render, read_many, sample_spec
 from paceline.data.workers.jobs import SharedBytes, Task, unpickle_message
 
 Shape = tuple[int, int]

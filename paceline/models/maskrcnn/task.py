@@ -23,8 +23,8 @@ from paceline.data.batch import (
 )
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.image_io import Header
-from paceline.data.transforms.sample import SampleSpec
 from paceline.models.batch_shapes import AspectBuckets, ImageSizes, ResizedShape, Shape
 from paceline.models.maskrcnn import copy_paste, transforms
 from paceline.models.metrics.self_check import masks_score_one

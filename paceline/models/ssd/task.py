@@ -13,8 +13,8 @@ from paceline.config.ssd import BoxRecipe
 from paceline.data.batch import Batch, DetectionBatch, count_slots, detection_batch, gray_images, raster_boxes
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.sample_rng import SampleRng
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.image_io import Header
-from paceline.data.transforms.sample import SampleSpec
 from paceline.models.batch_shapes import ResizedShape, Shape, SquareShapes
 from paceline.models.metrics.coco_pack import CocoShard, pack_shard
 from paceline.models.object_predictions import to_pixel_detections

@@ -15,10 +15,11 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.augment import mean_levels
 from paceline.data.transforms.color_jitter import sample_color_jitter
 from paceline.data.transforms.crop import CropWindow, clip_to_image, ssd_crop, ssd_expand
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.exif import rotate_boxes
 from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.resample import ResizeLaw
-from paceline.data.transforms.sample import SampleSpec, sample_orientation
+from paceline.data.transforms.sample import sample_orientation
 
 # A box narrower or lower than this share of the crop is no longer an object: under a third of a pixel at 300 pixels, and a side of 0
 # has no logarithm in the regression's targets. Clipping makes such boxes, and a few are annotated.

@@ -27,9 +27,9 @@ from paceline.data.index.records import RecordReader, record_digest
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.loader.sampler import batch_indices, stream_positions
-from paceline.data.transforms.decode import Decoder
+from paceline.data.transforms.decode import Decoder, SampleSpec
 from paceline.data.transforms.image_io import Header, read_header
-from paceline.data.transforms.sample import SampleSpec, sample_training_spec
+from paceline.data.transforms.sample import sample_training_spec
 from paceline.models.task import InputRank, Task
 
 BATCH = 64
