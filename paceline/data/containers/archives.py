@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -28,7 +28,7 @@ from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES, format_suffixe
 from paceline._utils.text import abbreviate
 from paceline.data.containers.box_labels import OBJECTS, sample_annotations
 from paceline.data.containers.label_exports import find_export, unpack_first
-from paceline.data.containers.listing import RANGES, ContainerListing, HeldFile, folder_names, join_files
+from paceline.data.containers.listing import RANGES, ContainerListing, folder_names, join_files
 from paceline.data.containers.reading import AS_IT_IS, Member, Truncated, format_member, read_at
 from paceline.data.containers.split_files import ContainerFiles, ContainerRequest
 from paceline.data.containers.tar import inner_tars, tar_members
@@ -86,11 +86,10 @@ def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Con
     """Photos in WebDataset's tars -> split -> contents. Beside each photo is a class number, a class name or {"label": ...}, or
     {"annotations": [...]} with its objects.
     """
-    held, labels = [], []
-    for name, status, pairs in zip(files.names, files.statuses, files.walk(_labeled)):
-        held.append((name, status, [one._replace(name=_in_split(files.split, one.name)) for one, _ in pairs]))
-        labels += [label for _, label in pairs]
-    whole = join_files(RANGES, _unique_names(files.split, held))
+    walked = files.walk(_labeled)
+    photos = [[one._replace(name=_in_split(files.split, one.name)) for one, _ in pairs] for pairs in walked]
+    labels = [label for pairs in walked for _, label in pairs]
+    whole = join_files(RANGES, files, _unique_names(files, photos))
     boxed = [label for label in labels if isinstance(label, dict)]
     if boxed and len(boxed) < len(labels):
         raise DataError(f"{files.first}: some of its photos have a class and some have objects. Prepare them apart.")
@@ -103,16 +102,16 @@ def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Con
     return {files.split: replace(whole, classes=list(map(str, labels)))}
 
 
-def _unique_names(split: str, held: Sequence[HeldFile]) -> Sequence[HeldFile]:
+def _unique_names(files: ContainerFiles, photos: list[list[Member]]) -> list[list[Member]]:
     """With the shard's name before each photo's where shards repeat their keys."""
-    names = [one.name for _, _, photos in held for one in photos]
-    stems = [os.path.splitext(os.path.basename(name))[0] for name, _, _ in held]
+    names = [one.name for own in photos for one in own]
+    stems = [os.path.splitext(os.path.basename(name))[0] for name in files.names]
     if len(set(names)) == len(names) or len(set(stems)) < len(stems):
-        return held
-    start = len(split) + 1
+        return photos
+    start = len(files.split) + 1
     return [
-        (name, status, [one._replace(name=one.name[:start] + stem + b"/" + one.name[start:]) for one in photos])
-        for (name, status, photos), stem in zip(held, stems)
+        [one._replace(name=one.name[:start] + stem + b"/" + one.name[start:]) for one in own]
+        for own, stem in zip(photos, stems)
     ]
 
 
@@ -157,7 +156,7 @@ def _archived(
     if OTHER_PICTURES & others.keys() or (others and not files.listed):  # annotations beside them name what is used
         files.notes.append(f"{files.first}: left out {format_suffixes(others)}")
     if files.listed:
-        whole = join_files(kind, _held_files(files, photos, lambda one: one.held))
+        whole = join_files(kind, files, [[one.held for one in members] for members in photos])
         return {files.split: replace(whole, ignored=ignored)}
     _refuse_export(files, entries, photos, devkit)
     named = {one.split for one in chain.from_iterable(photos)} - {""}
@@ -176,14 +175,6 @@ def _archived(
             f"{format_member(left[0])} first: left out"
         )
     return result
-
-
-def _held_files(
-    files: ContainerFiles, photos: Sequence[Sequence[ArchiveMember]], held_of: Callable[[ArchiveMember], Member]
-) -> list[HeldFile]:
-    return [
-        (name, status, list(map(held_of, members))) for name, status, members in zip(files.names, files.statuses, photos)
-    ]
 
 
 def _refuse_export(
@@ -228,8 +219,9 @@ def _in_order(
     # A list knows the classes of photos that lie in one folder.
     flat = not all(classes) or (devkit and len(set(classes)) == 1)
     parts = 1 if flat else 2
-    named = _held_files(files, photos, lambda one: one.held._replace(name=_in_split(split, one.held.name, parts)))
-    return replace(join_files(kind, named), classes=None if flat else classes).in_folder_order()
+    held = [[one.held for one in members] for members in photos]
+    named = [[one._replace(name=_in_split(split, one.name, parts)) for one in members] for members in held]
+    return replace(join_files(kind, files, named), classes=None if flat else classes).in_folder_order()
 
 
 def _refuse_nested(archive: str, members: Sequence[ArchiveMember]) -> None:

@@ -50,11 +50,11 @@ def read_recordio_files(files: ContainerFiles, request: ContainerRequest) -> dic
     walked = files.walk(read_recordio)
     lists = [_list_beside(files, number, records) for number, records in enumerate(walked)]
     held = [
-        (name, status, [_held(record, files.split, stem, index, listed) for index, record in enumerate(records)])
-        for name, status, stem, records, listed in zip(files.names, files.statuses, _stems(files), walked, lists)
+        [_held(record, files.split, stem, index, listed) for index, record in enumerate(records)]
+        for stem, records, listed in zip(_stems(files), walked, lists)
     ]
     split = any(record.parts > 1 for records in walked for record in records)
-    whole = join_files("recordio" if split else RANGES, held)
+    whole = join_files("recordio" if split else RANGES, files, held)
     labels = [record.labels for records in walked for record in records]
     if all(len(label) == 1 for label in labels) or request.label_column >= 0:
         named = {}
@@ -152,10 +152,10 @@ def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dic
     walked = files.walk(_examples)
     photos = [photo for some in walked for _, photo in some]
     held = [
-        (name, status, [member._replace(name=one) for (member, _), one in zip(some, own)])
-        for name, status, some, own in zip(files.names, files.statuses, walked, _photo_names(files, walked))
+        [member._replace(name=one) for (member, _), one in zip(some, own)]
+        for some, own in zip(walked, _photo_names(files, walked))
     ]
-    whole = join_files(RANGES, held)
+    whole = join_files(RANGES, files, held)
     boxed = [photo.boxes for photo in photos if photo.boxes is not None]
     if boxed and len(boxed) < len(photos):
         raise DataError(f"{files.first}: some of its photos have a class and some have boxes. Prepare them apart.")
