@@ -18,8 +18,8 @@ import torch
 from rich.console import Console
 
 from paceline._utils.platform import count_cpus
-from paceline.data.index.records import RecordReader
-from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
+from paceline.data.index.records import CachedRecords, RecordReader
+from paceline.data.storage.cache import SharedMemoryCache
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
 from paceline.tools.bench.input import measure_rates, photos_in, require_linux, steady_rates
 from paceline.tools.bench.input_cases import open_file_records, paceline_loader

@@ -27,11 +27,12 @@ from paceline.data.batch import Batch, labeled_batch
 from paceline.data.index.records import RecordReader
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.sampler import batch_indices
+from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import SampleSpec, decode_and_transform
-from paceline.data.workers import pool
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import Header
+from paceline.data.transforms.sample import decode_and_transform
+from paceline.data.workers import crew
 from paceline.tools.bench.input import require_linux
 from paceline.tools.bench.process_tree import memory_mib
 
@@ -78,7 +79,7 @@ def _loader(batch: int, workers: int, render: Callable[..., Any], label: Callabl
     """Of RECORDS records that are one photo; render stands in for the decoder, label gives (epoch, index) one."""
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [batch_indices(RECORDS, seed=0, step=step, global_batch=batch)]
+        return [batch_indices(RECORDS, stream_positions(step=step, global_batch=batch), seed=0)]
 
     return Loader(
         records=OnePhoto(), draw=partial(_draw, label), render=render, schedule=schedule, threads=workers, device=torch.device("cpu"),
@@ -110,7 +111,7 @@ def simulate(
     def rate(count: int) -> float:
         shape = {"image_shape": (224, 224, 3), "processes": processes}
         # Workers that sleep need no core: as many as are asked for, not as many as this machine's cores can use.
-        most = patch.object(pool, "MAX_A_CORE", count)
+        most = patch.object(crew, "MAX_A_CORE", count)
         with most, _loader(256, count, stand_in, _drawn_class, **shape) as loader:
             for _ in range(4):  # the first permutation, and the ring's memory
                 next(loader)

@@ -23,8 +23,8 @@ from paceline.config.plan import make_plan
 from paceline.config.system import System
 from paceline.data.batch import count_slots
 from paceline.data.index.manifest import Manifest
-from paceline.data.loader.aspect_buckets import Shape, make_buckets, resized_sizes
 from paceline.data.prepare.auto_prepare import prepare_if_needed
+from paceline.models.batch_shapes import Shape, make_buckets, resized_sizes
 from paceline.models.maskrcnn.model import MaskRCNN
 from paceline.tools.bench.input import get_task
 

@@ -24,12 +24,28 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.recordio import RecordIOContent, format_idx, read_payload, read_recordio, write_recordio
-from paceline.data.containers.recordio_lists import check_idx, parse_detection_label, read_idx, read_lst
+from paceline.data.containers.archives import WebDatasetSample, group_samples, read_label
+from paceline.data.containers.recordio import (
+    RecordIOContent,
+    check_idx,
+    format_idx,
+    parse_detection_label,
+    read_idx,
+    read_lst,
+    read_payload,
+    read_recordio,
+    write_recordio,
+)
 from paceline.data.containers.tar import tar_members, write_tar
-from paceline.data.containers.tf_example import Feature, coco_example, example_bytes, imagenet_example, parse_example
-from paceline.data.containers.tfrecord import tfrecord_spans, write_tfrecord
-from paceline.data.containers.webdataset import WebDatasetSample, group_samples, read_label
+from paceline.data.containers.tfrecord import (
+    Feature,
+    coco_example,
+    example_bytes,
+    imagenet_example,
+    parse_example,
+    tfrecord_spans,
+    write_tfrecord,
+)
 
 TOOLS = Path(__file__).resolve().parent / "containers"
 sys.path.insert(0, str(TOOLS.parents[1] / "tests"))

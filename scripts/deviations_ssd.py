@@ -28,9 +28,9 @@ from paceline.data.index.manifest import Manifest
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.transforms import color_jitter, crop, resample
-from paceline.data.transforms.decode import dct_scale, decode_crop
-from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import SampleSpec, decode_and_transform
+from paceline.data.transforms.decode import SampleSpec, dct_scale, decode_crop
+from paceline.data.transforms.image_io import read_header
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.ops.boxes import pairwise_iou, to_ltrb
 from paceline.models.ops.matching import match
@@ -116,7 +116,7 @@ def pixels(task: Task, photos: int) -> dict[str, float]:
         found.setdefault("share of crops decoded at a DCT scale", []).append(scale > 1)
         if scale > 1:
             out, whole = (np.zeros((300, 300, 3), np.uint8) for _ in range(2))
-            decode_crop(data, draw.header, draw.window, out, flip=False, decoder="pillow", name="it")
+            decode_crop(data, SampleSpec("it", draw.header, draw.window, None, decoder="pillow"), out)
             top, left, height, width = draw.window[:4]
             full = Image.open(io.BytesIO(data)).convert("RGB")
             box = (left, top, left + width, top + height)
@@ -148,9 +148,7 @@ def bytes_of_gaudi(task: Task, photos: int) -> dict[str, float]:
         color = draw.color
         assert color is not None
         with patch.object(resample.np, "rint", lambda values, out: values):
-            decode_crop(
-                data, draw.header, draw.window, exact, flip=draw.flip, decoder="simplejpeg", name="it", law=draw.law
-            )
+            decode_crop(data, draw._replace(decoder="simplejpeg"), exact)
         planes = np.ascontiguousarray(exact.transpose(2, 0, 1))
         with patch.object(color_jitter.np, "clip", _clip_but_levels):
             color_jitter._as_tensorflow(planes, color, np.empty((7, 300, 300), np.float32))

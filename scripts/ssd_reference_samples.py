@@ -21,7 +21,7 @@ from paceline.config.ssd import SSDModel, grid_sizes
 from paceline.data.batch import Objects, detection_batch
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import ssd_crop
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.anchors import anchor_to_cell, default_boxes
 from paceline.models.ops.boxes import to_ltrb
@@ -78,7 +78,7 @@ def draw(task: Task, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
         order[last], order[other] = order[other], order[last]
     height, width = int(task.data.train.index.heights[index]), int(task.data.train.index.widths[index])
     again = SampleRng(recipe.seed, epoch, index)
-    window, _ = ssd_crop(height, width, clip_to_edges(boxes, height, width), again, size=photo.size)
+    window, _ = ssd_crop(height, width, clip_to_edges(boxes, height, width), again, photo)
     corners = (window.left, window.top, window.left + window.width, window.top + window.height)
     return Sample(
         out, drawn.label, data, corners, random.uniforms[-5] < photo.flip, tuple(order), tuple(random.uniforms[-4:])

@@ -24,7 +24,7 @@ from one_step import build
 from paceline.config.plan import step_rates
 from paceline.config.resnet import ImageInput
 from paceline.data.loader.loader import Loader
-from paceline.data.loader.sampler import batch_indices
+from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_distributed
 from paceline.tools.bench.harness import machine_facts
@@ -93,7 +93,7 @@ def loader_of(records, workers: int, device: torch.device) -> Loader:
     return Loader(
         records=records, draw=partial(draw_unlabeled, settings), threads=workers, processes=True,
         image_shape=(SIZE, SIZE, 3), device=device,
-        schedule=lambda step: [batch_indices(len(records), seed=0, step=step, global_batch=IMAGES)],
+        schedule=lambda step: [batch_indices(len(records), stream_positions(step=step, global_batch=IMAGES), seed=0)],
     )  # fmt: skip
 
 

@@ -11,8 +11,9 @@ from PIL import Image
 
 from paceline.data.loader.gpu_decode import DecodePhotos, load_nvjpeg
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import SampleSpec, decode_and_transform
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import read_header
+from paceline.data.transforms.sample import decode_and_transform
 
 
 def photo(height: int, width: int, seed: int) -> bytes:

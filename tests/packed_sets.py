@@ -11,8 +11,7 @@ from pathlib import Path
 
 from paceline.data.containers.recordio import RecordIOContent, format_idx, format_lst_line, write_recordio
 from paceline.data.containers.tar import write_tar
-from paceline.data.containers.tf_example import example_bytes
-from paceline.data.containers.tfrecord import write_tfrecord
+from paceline.data.containers.tfrecord import example_bytes, write_tfrecord
 
 MAGIC = b"\x0a\x23\xd7\xce"
 Photo = tuple[str, int, str, bytes]  # class, its number, file name, bytes

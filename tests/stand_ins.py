@@ -11,8 +11,8 @@ from PIL import Image
 
 from paceline.data.index.records import RecordReader
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import SampleSpec
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import Header
 
 
 class InMemory(RecordReader):

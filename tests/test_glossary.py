@@ -12,7 +12,7 @@ import paceline
 PACKAGE = Path(paceline.__file__).parent
 GLOSSARY = {
     "networks and losses": """
-        adapter align anchors aspect backbones base batch box boxes classification datamodule depthwise detection
+        adapter align anchors backbones base batch box boxes classification datamodule depthwise detection
         detectors factory fpn ghost heads kernels label labels layers loss mask maskrcnn masks matching model models
         module nms norm normalization object objects ops paste postprocess proposals registry resnet resnet50 rle roi
         sampling ssd targets task timm torch torchvision transforms triton weight weights workload
@@ -24,16 +24,16 @@ GLOSSARY = {
         step trackers train trained trainer training variants
     """,
     "data": """
-        annotations archives arrays augment balancing bucket buckets cache class classes color containers copy
-        credentials crop data decode devkit disk download duplicates encode errors exif exports fetch files fill folder
-        folders folds format formats header image images index int8 io jitter layouts lint listing lists loader manifest
-        mapping mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
+        annotations archives arrays augment cache class classes color containers copy
+        credentials crop data decode devkit download duplicates encode errors exif exports fetch files fill folder
+        folders folds format formats image images index int8 io jitter layouts lint listing loader manifest
+        mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
         records remote render resample rng sample sampler scenes segmentations sets shapes slots source split splits
-        staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video watchdog
+        staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video
     """,
     "formats and libraries": """
-        coco detectron2 efficientnet example gaudi gloo gluoncv html http mllog mlperf mxnet nvidia nvimgcodec onnx
-        openvino paceline pickle recordio slurm ssh tar tensorflow tf tfrecord voc webdataset yolo zip
+        coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet nvidia onnx
+        openvino paceline pickle recordio slurm ssh tar tensorflow tfrecord voc yolo zip
     """,
     "metrics and reports": """
         analysis baselines benchmark bisect bootstrap cases compare compliance confusion confusions curves estimate f1 gallery
@@ -44,7 +44,7 @@ GLOSSARY = {
     "processes and machines": """
         accelerators affinity build code collectives comm command commands compiler context counts crew detect device
         distributed doctor engines environment exit facts failure flags guard harness host hostfile hosts inference
-        interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform pool
+        interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform
         power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers script
         secret serve setup shell starters startup stop system systems template threads topology tree version workers
         world

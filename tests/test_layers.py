@@ -158,6 +158,6 @@ def test_no_file_is_over_400_lines() -> None:
 def test_cores_are_counted_in_one_place_which_macos_can_answer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asking = [str(path.relative_to(PACKAGE)) for path in FILES if "sched_getaffinity" in path.read_text()]
     # Worker processes, which exist on Linux only, get the cores of the process that starts them.
-    assert asking == ["_utils/platform.py", "data/workers/pool.py"]
+    assert asking == ["_utils/platform.py", "data/workers/crew.py"]
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert count_cpus() == os.cpu_count()

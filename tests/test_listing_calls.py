@@ -29,14 +29,14 @@ OWN = {
     "data/pack/journal.py": (1, "--out, which must be empty"),
     "data/shapes/render.py": (1, "--out, which must be empty"),
     "inference/outputs/prediction_dir.py": (3, "--out of a prediction"),
-    "data/storage/disk_cache.py": (1, "the cache"),
+    "data/storage/cache.py": (1, "the cache"),
     "data/workers/template.py": (1, "/proc"),
     "models/ops/torchvision_kernels.py": (1, "torchvision's own folder"),
     "data/download/data_sets.py": (1, "a data set that this command downloaded, whose files are counted"),
     "data/download/unpack.py": (2, "a part of its own"),
-    "data/index/index.py": (4, "the folder of an index"),
-    "data/storage/staged_copy.py": (1, "the stage"),
-    "data/storage/staged_folder.py": (4, "the stage"),
+    "data/index/index.py": (1, "the folder of an index"),
+    "data/prepare/pipeline.py": (3, "the folder of an index"),
+    "data/storage/staged_copy.py": (5, "the stage"),
 }
 
 

@@ -1,7 +1,7 @@
 """What may be written to a terminal: names come from other people's files, and a terminal obeys control characters.
 
 Control characters, marks that turn the direction of writing, foreign line ends and halves of characters are shown as the
-escapes that Python writes for them. Our own messages have line breaks; a name has none (`tidy_name`, data/index/class_folder.py).
+escapes that Python writes for them. Our own messages have line breaks; a name has none (`require_one_line`, _utils/names.py).
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from PIL import Image
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import read_plain
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import MAX_BYTES, broken_image_message, find_endless_jpeg, read_header
+from paceline.data.transforms.decode import SampleSpec, decode_crop
+from paceline.data.transforms.image_io import MAX_BYTES, broken_image_message, find_endless_jpeg, read_header
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +75,8 @@ def decode_photo(photo: Photo, settings: Any) -> np.ndarray:
     header = read_header(data, name, settings.exif)
     size = header.height, header.width
     pixels = np.empty((*size, 3), np.uint8)
-    decode_crop(data, header, CropWindow(0, 0, *size, *size), pixels, flip=False, decoder=settings.decoder, name=name)
+    window = CropWindow(0, 0, *size, *size)
+    decode_crop(data, SampleSpec(name, header, window, None, decoder=settings.decoder), pixels)
     return pixels
 
 

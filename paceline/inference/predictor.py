@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.platform import count_cpus
-from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.image_io import Header
 from paceline.data.workers.crew import map_ordered
 from paceline.inference.image_input import WANTED, Photo, decode_photo, get_photo_path, is_photo
 from paceline.inference.image_paths import FailedImage, find_photos

@@ -17,7 +17,7 @@ from torch import Tensor
 from paceline.config.recipe import Recipe
 from paceline.data.batch import DetectedInstances
 from paceline.data.transforms.exif import read_orientation
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.inference.image_input import Photo, encode_photo
 from paceline.inference.predictor import Predictor, PreparedImage, to_classification, to_detections

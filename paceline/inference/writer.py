@@ -16,8 +16,7 @@ from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.platform import count_cpus
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import join_names, suggest_name
-from paceline.data.transforms.image_header import MAX_BYTES
-from paceline.data.transforms.image_io import find_dropped_channels, format_dropped_notes
+from paceline.data.transforms.image_io import MAX_BYTES, find_dropped_channels, format_dropped_notes
 from paceline.data.workers.crew import map_ordered
 from paceline.inference.drawing.rendering import encode_jpeg
 from paceline.inference.image_paths import FailedImage, ImageListing

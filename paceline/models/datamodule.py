@@ -23,27 +23,29 @@ from paceline._utils.errors import DataError, RecipeError
 from paceline.config.plan import BatchPlan
 from paceline.config.recipe import DATA_IMAGES, Recipe
 from paceline.config.system import System, parse_store_cache_bytes
-from paceline.data.batch import Batch
+from paceline.data.batch import Batch, RepeatBatch
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
 from paceline.data.index.records import RecordReader
 from paceline.data.index.splits import select_half
-from paceline.data.loader.aspect_buckets import Shape
-from paceline.data.loader.class_balancing import (
-    RepeatBatch,
+from paceline.data.loader.gpu_decode import choose_gpu_decoder
+from paceline.data.loader.loader import Loader
+from paceline.data.loader.sampler import (
+    Order,
+    batch_indices,
+    evaluation_shard,
     format_rarest_first,
     format_sampling,
     sampled_order,
     sampling_rates,
+    stream_positions,
 )
-from paceline.data.loader.gpu_decode import choose_gpu_decoder
-from paceline.data.loader.loader import Loader
-from paceline.data.loader.sampler import Order, batch_indices, evaluation_shard
 from paceline.data.loader.slots import MicroBatch
-from paceline.data.transforms.image_header import Header, read_header
-from paceline.data.transforms.sample import DrawSample, SampleSpec, decode_and_transform, with_partners
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import Header, read_header
+from paceline.data.transforms.sample import DrawSample, decode_and_transform, with_partners
 from paceline.data.workers.crew import WORTH_PROCESSES
-from paceline.models.batch_shapes import AspectBuckets, ResizedShape, SquareShapes
+from paceline.models.batch_shapes import AspectBuckets, ResizedShape, Shape, SquareShapes
 from paceline.models.task import Evaluator, InputRank
 
 if TYPE_CHECKING:
@@ -192,9 +194,9 @@ class DataModule(ABC):
         self, step: int, *, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1
     ) -> tuple[np.ndarray, np.ndarray]:
         """-> epochs and places among the training images: a rank's share of a step, by forward; of one rank, the whole step."""
-        seed, batch, order = self.recipe.seed, self.recipe.global_batch, self.shapes.order
         share = {"rank": rank, "world": world, "forwards": forwards, "join": join}
-        return batch_indices(self.train_images, seed=seed, step=step, global_batch=batch, order=order, **share)
+        positions = stream_positions(step=step, global_batch=self.recipe.global_batch, **share)
+        return batch_indices(self.train_images, positions, seed=self.recipe.seed, order=self.shapes.order)
 
     def train_loader(
         self, plan: BatchPlan, system: System, rank_info: InputRank, *, first: int = 0, one_batch: bool = False

@@ -21,11 +21,9 @@ from paceline._utils.errors import PacelineError
 from paceline.config.plan import BatchPlan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe
 from paceline.config.system import System
-from paceline.data.batch import Batch
-from paceline.data.loader.aspect_buckets import Shape
-from paceline.data.loader.class_balancing import RepeatBatch
-from paceline.data.transforms.sample import SampleSpec
-from paceline.models.batch_shapes import ResizedShape, SquareShapes
+from paceline.data.batch import Batch, RepeatBatch
+from paceline.data.transforms.decode import SampleSpec
+from paceline.models.batch_shapes import ResizedShape, Shape, SquareShapes
 from paceline.models.datamodule import DataModule, InputRank
 from paceline.models.task import EvalResult, Evaluator, Task
 from paceline.models.weights.classes import Labels

@@ -1,7 +1,9 @@
 """Copies of a run's photos near the process: on a disk of each node (`--stage DIR`), or in its memory (`--system.cache`).
 
 The data set stays what it is: the same manifest, hash, order and names, so a run that was begun with a copy resumes without one and
-back. Each node's first rank stages, all nodes at once; the others wait on the store, in no collective that could time out.
+back. Records keep the names that they have at their source, so messages, lists of predictions and everything else that a run writes
+down is the same too. Each node's first rank stages, all nodes at once; the others wait on the store, in no collective that could time
+out.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,16 +25,11 @@ from paceline._utils.formatting import format_bytes
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import format_count
 from paceline.config.system import System, parse_cache_bytes
-from paceline.data.index.index import Index
-from paceline.data.index.manifest import repeat_command
-from paceline.data.storage.memory_cache import (
-    CachedRecords,
-    SharedMemoryCache,
-    cache_file_size,
-    create_memory_file,
-    open_memory_file,
-)
-from paceline.data.storage.staged_copy import FileToStage, StagedCopy, list_files_to_stage, staged_records
+from paceline.data.index.index import Index, pack_names
+from paceline.data.index.manifest import FILES, repeat_command
+from paceline.data.index.records import CachedRecords, OtherRecords, RecordReader, open_records
+from paceline.data.storage.cache import SharedMemoryCache, cache_file_size, create_memory_file, open_memory_file
+from paceline.data.storage.staged_copy import FileToStage, StagedCopy, is_near, staged_name
 from paceline.data.storage.store import get_scheme
 from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.affinity import get_node_name
@@ -147,6 +144,52 @@ def _compare_some(index: Index, numbers: np.ndarray) -> None:
         )
 
 
+class StagedRecords(OtherRecords):
+    """The records of a split, read from `local`, whose file an error names."""
+
+    def __init__(self, records: RecordReader, local: RecordReader) -> None:
+        super().__init__(records)
+        self._local, self.at_once = local, local.at_once
+
+    def path(self, i: int) -> str:
+        """The file that is read: the copy."""
+        return self._local.path(i)
+
+    def unchecked(self) -> RecordReader:
+        return StagedRecords(self._records, self._local.unchecked())
+
+    def read_many(self, numbers: Sequence[int]) -> list[bytes]:
+        return self._local.read_many(numbers)
+
+
+def staged_records(records: RecordReader, kind: str, folder: Path, remedy: str) -> StagedRecords:
+    """These records, read from the copy in `folder`; kind: theirs in the manifest."""
+    names = [records.places.file_name(file) for file in range(len(records.places.file_sizes))]
+    locations = replace(records.places, remedy=remedy, changed="", root=folder)
+    if all(map(is_near, names)):
+        locations = replace(locations, root=folder / "near")
+    else:
+        locations = replace(locations, **pack_names([staged_name(name) for name in names]))
+    return StagedRecords(records, open_records(kind, locations))
+
+
+def list_files_to_stage(index: Index, kind: str, numbers: np.ndarray) -> list[FileToStage]:
+    """The files that these records lie in, each once."""
+    locations = index.records.places
+    digests: dict[int, int] = {}
+    if kind == FILES and "digests" in index.extra:
+        digests = dict(zip(locations.files[numbers].tolist(), index.extra["digests"][numbers].tolist()))
+    return [
+        FileToStage(
+            locations.file_path(file),
+            staged_name(locations.file_name(file)),
+            int(locations.file_sizes[file]),
+            digests.get(file),
+        )
+        for file in np.unique(locations.files[numbers]).tolist()
+    ]
+
+
 @contextmanager
 def open_memory_cache(data: DataModule, system: System, world: DistContext, reporter: Reporter) -> Iterator[None]:
     """While this is open, the task's photos are kept in memory as they are read, as far as `system.cache` and the memory allow.
@@ -222,31 +265,26 @@ def get_file_system(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str
 
 def _shared_shelf(photos: int, room: int, world: DistContext, reporter: Reporter) -> SharedMemoryCache | None:
     """The node's shelf, which its first rank makes and the others open; None where nothing is kept."""
-    parts = world.local_world
-    if parts == 1:
-        return _shelf(_own_file(photos, room)[0], photos, room) if room else None
-    key = f"photos in memory/{get_node_name()}"
-    if world.local_rank == 0:
-        file, name = _own_file(photos, room) if room else (-1, "")
-        world.post(key, json.dumps({"process": os.getpid(), "file": file, "name": name, "room": room}))
-    else:
-        made = json.loads(world.wait_for(key))
-        room, name, file = made["room"], made["name"], -1
-        if name:
+    part, parts = world.local_rank, world.local_world
+    file, name = _own_file(photos, room) if part == 0 and room else (-1, "")
+    if parts > 1:
+        key = f"photos in memory/{get_node_name()}"
+        if part == 0:
+            world.post(key, json.dumps({"process": os.getpid(), "file": file, "name": name, "room": room}))
+        else:
+            made = json.loads(world.wait_for(key))
+            room, name = made["room"], made["name"]
             try:
-                file = open_memory_file(made["process"], made["file"], name)
+                file = open_memory_file(made["process"], made["file"], name) if name else -1
             except OSError:  # the ranks are in containers of their own
                 name = ""
-    world.barrier()  # the first rank's file is open until all have opened it
+        world.barrier()  # the first rank's file is open until all have opened it
+        if room and not name:
+            part, parts, room = 0, 1, room // parts
+            reporter.line(f"the ranks of a node cannot share that memory here: each has {format_bytes(room)} of its own")
+            file, _ = _own_file(photos, room)
     if not room:
         return None
-    if name:
-        return _shelf(file, photos, room, part=world.local_rank, parts=parts)
-    reporter.line(f"the ranks of a node cannot share that memory here: each has {format_bytes(room // parts)} of its own")
-    return _shelf(_own_file(photos, room // parts)[0], photos, room // parts)
-
-
-def _shelf(file: int, photos: int, room: int, *, part: int = 0, parts: int = 1) -> SharedMemoryCache:
     shelf = SharedMemoryCache(file, photos, room, part=part, parts=parts)
     if file >= 0:
         os.close(file)  # the memory lives as long as somebody maps it

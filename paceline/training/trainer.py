@@ -142,7 +142,7 @@ def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[R
         )
         folder = find_nearest_folder(request.controls.out)
     with apply_environment(request.system, launch, named="system.interface" in request.given) as notes:
-        start_early("paceline.data.loader.render_job")
+        start_early("paceline.data.loader.slots")
         for note in filter(None, (*notes, warn_untested_torch(torch.__version__)) if launch.rank == 0 else ()):
             console.warning(note)
         device = choose_device(request.system, launch.local_rank, launch.local_world)

@@ -22,8 +22,8 @@ from paceline.config.maskrcnn import InstanceInput
 from paceline.config.recipes.maskrcnn import MaskRCNNRecipe
 from paceline.data.batch import InstanceBatch, instance_batch
 from paceline.data.index.manifest import Manifest
-from paceline.data.loader.aspect_buckets import padded_shape
 from paceline.data.prepare.auto_prepare import prepare_if_needed
+from paceline.models.batch_shapes import padded_shape
 from paceline.models.maskrcnn.module import MaskRCNNWithLoss
 from paceline.models.registry import WORKLOADS
 

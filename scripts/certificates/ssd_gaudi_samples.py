@@ -17,8 +17,9 @@ from ssd_gaudi_ours import BY_CELL, LAST_WINS, build, matched, our_recipe
 from paceline.data.batch import Objects, detection_batch
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import prepare_if_needed
-from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import SampleSpec, decode_and_transform
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import read_header
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.registry import WORKLOADS
 from paceline.models.task import Task
 

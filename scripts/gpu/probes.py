@@ -18,7 +18,7 @@ from torch import Tensor
 
 from paceline.config.resnet import ImageInput
 from paceline.data.loader.gpu_decode import GpuDecoder, load_nvjpeg
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.distributed.device.accelerators import synchronize
 from paceline.distributed.device.timing import measure_seconds
 from paceline.tools.bench.input_cases import bare_decode, draw_unlabeled, open_file_records, paceline_loader

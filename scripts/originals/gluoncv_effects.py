@@ -19,8 +19,8 @@ import torch
 from pycocotools import mask as coco
 
 from paceline.config.recipes.maskrcnn import gluoncv
-from paceline.data.loader.aspect_buckets import choose_bucket, make_buckets, resized_size
 from paceline.data.rle import decode_mask
+from paceline.models.batch_shapes import choose_bucket, make_buckets, resized_size
 from paceline.models.metrics.coco import Detections, GroundTruth, score_boxes
 from paceline.models.ops.anchors import make_pyramid_anchors
 from paceline.models.ops.boxes import pairwise_iou

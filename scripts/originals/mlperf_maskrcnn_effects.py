@@ -24,7 +24,7 @@ from mlperf_maskrcnn import anchors_of, import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, STRIDES
 
 from paceline.config.recipes import RECIPES
-from paceline.data.loader.aspect_buckets import resized_size
+from paceline.models.batch_shapes import resized_size
 from paceline.models.ops.anchors import BEYOND_LAST, Rounding, make_pyramid_anchors
 from paceline.models.ops.boxes import BoxCoder
 from paceline.models.ops.matching import is_inside_image, match_anchors

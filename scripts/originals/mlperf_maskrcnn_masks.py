@@ -24,8 +24,8 @@ import torch
 from mlperf_maskrcnn import import_reference
 from mlperf_maskrcnn_inputs import MASK_SIDE, stream
 
-from paceline.data.loader.aspect_buckets import resized_size
 from paceline.data.transforms.crop import CropWindow
+from paceline.models.batch_shapes import resized_size
 from paceline.models.maskrcnn.mask_targets import make_canvases
 from paceline.models.ops.roi_align import mask_targets
 

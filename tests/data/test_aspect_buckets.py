@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torchvision.models.detection.transform import _resize_image_and_masks
 
 from paceline.config.maskrcnn import InstanceInput
-from paceline.data.loader.aspect_buckets import (
+from paceline.models.batch_shapes import (
     MAX,
     aspect_groups,
     choose_bucket,

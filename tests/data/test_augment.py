@@ -14,9 +14,9 @@ from stand_ins import InMemory
 from paceline.config.resnet import ImageInput
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.sampler import batch_indices
+from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.data.transforms.augment import apply_augmentation, one_thread, sample_augmentation
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform, sample_training_spec
 
 SIDE = 40
@@ -39,7 +39,7 @@ def _batches(settings: ImageInput, *, threads: int, first: int = 0, ranks: int =
     for rank in range(ranks):
 
         def schedule(step: int, rank: int = rank):
-            epochs, indices = batch_indices(len(PHOTOS), seed=1, step=step, global_batch=8)
+            epochs, indices = batch_indices(len(PHOTOS), stream_positions(step=step, global_batch=8), seed=1)
             mine = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
             return [(epochs[mine], indices[mine])]
 

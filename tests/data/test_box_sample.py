@@ -25,8 +25,9 @@ from paceline.data.batch import detection_batch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.image_header import Header, read_header
-from paceline.data.transforms.sample import SampleSpec, decode_and_transform
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import Header, read_header
+from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ssd.transforms import MIN_SIDE, clip_boxes_to_crop, clip_to_edges, evaluation_box_spec, sample_box_spec
 
 PLAIN = BoxInput(jitter="none")
@@ -229,7 +230,7 @@ import numpy as np, torch
 from paceline.config.ssd import BoxInput
 from paceline.models.ssd.transforms import sample_box_spec
 from paceline.data.transforms.sample import decode_and_transform
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.loader.sample_rng import SampleRng
 torch.set_num_threads(4)
 data, out = open(sys.argv[1], "rb").read(), np.empty((300, 300, 3), np.uint8)

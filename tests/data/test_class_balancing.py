@@ -12,9 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from messages import check_text
 
-from paceline.data.loader.class_balancing import SHIFT_STREAM, format_sampling, sampled_order, sampling_rates
 from paceline.data.loader.sample_rng import SampleRng, hash_keys
-from paceline.data.loader.sampler import AGAIN, batch_indices, grouped_order, permutation
+from paceline.data.loader.sampler import (
+    AGAIN,
+    SHIFT_STREAM,
+    batch_indices,
+    format_sampling,
+    grouped_order,
+    permutation,
+    sampled_order,
+    sampling_rates,
+    stream_positions,
+)
 
 FEW = examples(40)
 CLASSES = np.array([0] * 16 + [1] * 62 + [2] * 3 + [4] * 36)  # none has class 3
@@ -88,7 +97,7 @@ def test_equal_rates_are_the_plain_order():
 
 
 def _taken(step: int, order=ORDER, **cut: int) -> list[tuple[int, int]]:
-    epochs, indices = batch_indices(N, seed=5, step=step, global_batch=32, order=order, **cut)
+    epochs, indices = batch_indices(N, stream_positions(step=step, global_batch=32, **cut), seed=5, order=order)
     return list(zip(epochs.tolist(), indices.tolist()))
 
 

@@ -20,8 +20,7 @@ from tiny_runs import command, make_photos
 
 from paceline._utils.errors import DataError
 from paceline.data.containers.recordio import RecordIOContent, write_recordio
-from paceline.data.containers.tf_example import example_bytes
-from paceline.data.containers.tfrecord import write_tfrecord
+from paceline.data.containers.tfrecord import example_bytes, write_tfrecord
 from paceline.data.index.box_split import open_boxes
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest

@@ -27,8 +27,8 @@ from paceline._utils.errors import DataError, RecipeError
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms import decode
 from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop
-from paceline.data.transforms.decode import dct_scale, decode_alone, decode_crop, require_decoder
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.decode import SampleSpec, dct_scale, decode_alone, decode_crop, require_decoder
+from paceline.data.transforms.image_io import read_header
 
 DECODERS = ("simplejpeg", "nvimgcodec", "nvjpeg", "pillow")
 
@@ -58,7 +58,7 @@ def _encode(picture: Image.Image, kind: str = "JPEG", **options) -> bytes:
 def _ours(data: bytes, window: CropWindow, size: tuple[int, int], decoder: str, *, flip: bool = False) -> np.ndarray:
     out = np.full((*size, 3), 77, np.uint8)
     header = read_header(data, "it")
-    decode_crop(data, header, window, out, flip=flip, decoder=decoder, name="it")  # pyright: ignore[reportArgumentType]
+    decode_crop(data, SampleSpec("it", header, window, None, flip, decoder=decoder), out)  # pyright: ignore[reportArgumentType]
     return out
 
 
@@ -330,8 +330,8 @@ def test_decoding_in_a_thread_starts_no_other_threads(tmp_path):
 import os, sys, threading
 import numpy as np, torch
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.decode import SampleSpec, decode_crop
+from paceline.data.transforms.image_io import read_header
 torch.set_num_threads(4)
 data = open(sys.argv[1], "rb").read()
 header = read_header(data, "it")
@@ -341,7 +341,7 @@ def work():
     for decoder in ("simplejpeg", "pillow"):
         for window in (CropWindow(10, 20, 590, 590, 300, 300), CropWindow(0, 0, 700, 900, 320, 411, 10, 50)):
             for flip in (False, True):
-                decode_crop(data, header, window, out, flip=flip, decoder=decoder, name="it")
+                decode_crop(data, SampleSpec("it", header, window, None, flip, decoder=decoder), out)
     print(len(os.listdir("/proc/self/task")) - before)
 thread = threading.Thread(target=work); thread.start(); thread.join()
 assert torch.get_num_threads() == 4
@@ -383,8 +383,8 @@ def test_what_is_measured_as_decoding_is_what_a_crop_decodes(decoder, monkeypatc
     for window in (CropWindow(10, 20, 60, 70, 60, 70), CropWindow(0, 0, 90, 120, 40, 50)):
         asked.clear()
         out = np.empty((window.resized_height, window.resized_width, 3), np.uint8)
-        decode_crop(data, header, window, out, flip=False, decoder=decoder, name="it")
-        decode_alone(data, header, window, decoder=decoder, law="bilinear-antialias")
+        decode_crop(data, SampleSpec("it", header, window, None, False, decoder=decoder), out)
+        decode_alone(data, SampleSpec("it", header, window, None, decoder=decoder))
         assert asked[: len(asked) // 2] == asked[len(asked) // 2 :]
         names += [name for name, _ in asked[::2]]
     rows, region = "_rows_simplejpeg", "decode_region"

@@ -16,8 +16,7 @@ from stand_ins import made_up
 from torch.utils import _python_dispatch
 
 import paceline.data.loader.loader as loader_module
-from paceline.data.batch import ALIGNMENT, DetectionBatch, Objects, count_bytes, detection_batch, view_tensors
-from paceline.data.loader.class_balancing import RepeatBatch
+from paceline.data.batch import ALIGNMENT, DetectionBatch, Objects, RepeatBatch, count_bytes, detection_batch, view_tensors
 from paceline.data.loader.device_buffers import DeviceBuffer, copy_stream
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.slots import MicroBatch

@@ -21,10 +21,9 @@ from messages import raises
 
 from paceline._utils.errors import DataError, PacelineError, RecipeError
 from paceline.config.system import System, check_system, parse_store_cache_bytes
-from paceline.data.index.records import RangeRecords, RecordLocations
-from paceline.data.storage import disk_cache
-from paceline.data.storage.disk_cache import DiskCacheStore, with_disk_cache
-from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
+from paceline.data.index.records import CachedRecords, RangeRecords, RecordLocations
+from paceline.data.storage import cache
+from paceline.data.storage.cache import DiskCacheStore, SharedMemoryCache
 from paceline.data.storage.store import ByteRange, ByteStore, FileStatus, LocalFiles, RangeError
 
 NAME = b"s3://bucket/a.tar"
@@ -167,8 +166,8 @@ def test_a_row_of_slots_keeps_as_many_ranges_as_it_has(folder: Path) -> None:
     rows: dict[int, list[ByteRange]] = {}
     for at in range(1, 60_000):
         rows.setdefault(store._slots_at(ByteRange(NAME, at, 7)), []).append(ByteRange(NAME, at, 7))
-    last = rows[max(rows)][: disk_cache._ROW]
-    assert len(last) == disk_cache._ROW
+    last = rows[max(rows)][: cache._ROW]
+    assert len(last) == cache._ROW
     for _ in range(2):
         remote.reads.clear()
         for one in last:
@@ -191,7 +190,7 @@ def test_the_budget_holds_and_what_was_kept_stays(folder: Path) -> None:
 
 
 def test_what_nobody_used_for_an_hour_makes_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk_cache, "FULL_SECONDS", 0.0)
+    monkeypatch.setattr(cache, "FULL_SECONDS", 0.0)
     remote = Memory({b"s3://bucket/%d" % number: noise(MIB, number) for number in range(3)})
     store = DiskCacheStore(remote, MIB * 6 // 5)
 
@@ -232,7 +231,7 @@ def test_where_it_cannot_write_it_says_so_and_photos_are_read_all_the_same(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk_cache, "_write", full)
+    monkeypatch.setattr(cache, "_write", full)
     for at in range(5):
         assert store.read(ByteRange(NAME, at, 1000)) == remote.files[NAME][at : at + 1000]
     said = capsys.readouterr().err
@@ -246,7 +245,7 @@ def test_where_it_cannot_write_it_says_so_and_photos_are_read_all_the_same(
 
 PROGRAM = """
 import random, sys
-from paceline.data.storage.disk_cache import DiskCacheStore
+from paceline.data.storage.cache import DiskCacheStore
 from paceline.data.storage.object_store import open_store
 from paceline.data.storage.store import ByteRange
 name, seed, size = sys.argv[1].encode(), int(sys.argv[2]), int(sys.argv[3])
@@ -314,8 +313,9 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
     CachedRecords(other, SharedMemoryCache(-1, 10, MIB), 0).kept_on_disk(MIB)
     assert other.read_many(range(10)) == records.read_many(range(10))
     assert len(remote.reads) == 2 + 10
-    local = LocalFiles()
-    assert with_disk_cache(local, MIB) is local
+    monkeypatch.setattr("paceline.data.index.records.open_store", lambda _: LocalFiles())
+    near = RangeRecords(places)
+    assert near.kept_on_disk(MIB) is near and type(near._store) is LocalFiles
 
     def fails(wanted: Sequence[ByteRange]) -> list[bytes]:
         raise RangeError(OSError(5, "gone"), 1)

@@ -16,8 +16,7 @@ from tiny_runs import command
 
 from paceline._utils.errors import DataError
 from paceline.data.prepare.verify_image import InvalidImage, verify_bytes
-from paceline.data.transforms.image_header import PNG, read_header
-from paceline.data.transforms.image_io import ALPHA, BANDS, DEEP, PAGES, find_dropped_channels, open_rgb
+from paceline.data.transforms.image_io import ALPHA, BANDS, DEEP, PAGES, PNG, find_dropped_channels, open_rgb, read_header
 from paceline.inference.writer import note_dropped_pixels
 
 RGB = np.random.default_rng(0).integers(0, 255, (30, 40, 3), dtype=np.uint8)

@@ -11,7 +11,14 @@ from messages import raises
 
 from paceline._utils.errors import RecipeError
 from paceline.data.loader.sample_rng import hash_keys
-from paceline.data.loader.sampler import batch_indices, group_batches, grouped_order, grouped_permutation, list_run_shapes
+from paceline.data.loader.sampler import (
+    batch_indices,
+    group_batches,
+    grouped_order,
+    grouped_permutation,
+    list_run_shapes,
+    stream_positions,
+)
 
 # Others may share the machine: no deadline.
 FEW = examples(30)
@@ -24,7 +31,7 @@ def _groups(n: int, kinds: int, key: int = 0) -> np.ndarray:
 
 def _indices(groups: np.ndarray, *, seed: int, global_batch: int, **where: int) -> tuple[np.ndarray, np.ndarray]:
     order = grouped_order(groups, seed=seed, global_batch=global_batch)
-    return batch_indices(len(groups), seed=seed, global_batch=global_batch, order=order, **where)
+    return batch_indices(len(groups), stream_positions(global_batch=global_batch, **where), seed=seed, order=order)
 
 
 def _slow_stream(groups: np.ndarray, seed: int, batch: int, start: int, count: int) -> list[tuple[int, int]]:

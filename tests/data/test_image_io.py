@@ -12,9 +12,8 @@ from PIL import Image
 from paceline._utils.errors import DataError
 from paceline.data.prepare.verify_image import InvalidImage, decode
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.image_io import UnknownPixelRange, open_rgb, to_rgb
+from paceline.data.transforms.decode import SampleSpec, decode_crop
+from paceline.data.transforms.image_io import UnknownPixelRange, open_rgb, read_header, to_rgb
 from paceline.inference.image_input import encode_photo
 
 GRAY = np.linspace(0, 65535, 30 * 40).astype(np.uint16).reshape(30, 40)
@@ -48,7 +47,7 @@ def _ours(data: bytes, decoder: str) -> np.ndarray:
     header = read_header(data, "it")
     out = np.empty((header.height, header.width, 3), np.uint8)
     window = CropWindow(0, 0, header.height, header.width, header.height, header.width)
-    decode_crop(data, header, window, out, flip=False, decoder=decoder, name="it")  # pyright: ignore[reportArgumentType]
+    decode_crop(data, SampleSpec("it", header, window, None, False, decoder=decoder), out)  # pyright: ignore[reportArgumentType]
     return out
 
 

@@ -14,17 +14,10 @@ import pytest
 from messages import check_text, raises
 
 from paceline._utils.errors import DataError
-from paceline.data.index.index import (
-    KEEP_OLD_INDEX_SECONDS,
-    Index,
-    delete_old_indexes,
-    describe_arrays,
-    file_per_record_arrays,
-    pack_names,
-    write_index,
-)
+from paceline.data.index.index import Index, describe_arrays, file_per_record_arrays, pack_names, write_index
 from paceline.data.index.manifest import Manifest, Split
 from paceline.data.index.staleness import find_stale_file
+from paceline.data.prepare.pipeline import KEEP_OLD_INDEX_SECONDS, delete_old_indexes
 from paceline.data.storage.store import OpenFiles
 
 EMPTY = {"content_hash": "", "unreadable": (), "rotated": 0, "greyscale": 0, "cmyk": 0, "not_jpeg": 0, "misnamed": 0}

@@ -20,7 +20,7 @@ from paceline.data.batch import InstanceObjects
 from paceline.data.index.box_split import BoxSplit
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.maskrcnn.transforms import (
     MIN_LEFT,

@@ -15,17 +15,15 @@ from messages import check_text, raises
 from stand_ins import InMemory, drawn, made_up, tiny_photo
 
 import paceline.data.loader.loader as loader_module
-import paceline.data.loader.watchdog as overdue
+import paceline.data.loader.slots as overdue
 from paceline._utils.errors import DataError
-from paceline.data.batch import Batch
-from paceline.data.loader.class_balancing import RepeatBatch
+from paceline.data.batch import Batch, RepeatBatch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.sampler import batch_indices, evaluation_shard
-from paceline.data.loader.slots import MicroBatch
-from paceline.data.loader.watchdog import ReadWatchdog
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import SampleSpec
+from paceline.data.loader.sampler import batch_indices, evaluation_shard, stream_positions
+from paceline.data.loader.slots import MicroBatch, ReadWatchdog
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import Header
 
 CPU = torch.device("cpu")
 SHAPE = (5, 7, 3)
@@ -44,7 +42,7 @@ NOISE = made_up(_noise)
 
 def _stream(n: int, batch: int, forwards: int = 1):
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        epochs, indices = batch_indices(n, seed=4, step=step, global_batch=batch, forwards=forwards)
+        epochs, indices = batch_indices(n, stream_positions(step=step, global_batch=batch, forwards=forwards), seed=4)
         return list(zip(np.split(epochs, forwards), np.split(indices, forwards)))
 
     return schedule

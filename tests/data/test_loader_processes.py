@@ -17,14 +17,14 @@ import pytest
 import torch
 from stand_ins import InMemory, drawn, tiny_photo
 
-import paceline.data.loader.watchdog as overdue
+import paceline.data.loader.slots as overdue
 from paceline._utils.errors import DataError, ResourceError
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.sampler import batch_indices
+from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.data.loader.slots import MicroBatch
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import SampleSpec
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import Header
 from paceline.data.workers import template as template_module
 
 CPU = torch.device("cpu")
@@ -81,7 +81,7 @@ def schedule_of(task: Task):
         if step == 2:
             return [MicroBatch(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         shape = SHAPES[step % 3]
-        epochs, indices = batch_indices(23, seed=4, step=step, global_batch=12, forwards=2)
+        epochs, indices = batch_indices(23, stream_positions(step=step, global_batch=12, forwards=2), seed=4)
         draw = partial(task.draw, shape)
         return [MicroBatch(e, i, shape, draw) for e, i in zip(np.split(epochs, 2), np.split(indices, 2))]
 

@@ -10,14 +10,8 @@ import threading
 import numpy as np
 import pytest
 
-from paceline.data.index.records import RecordLocations, RecordReader
-from paceline.data.storage.memory_cache import (
-    CachedRecords,
-    SharedMemoryCache,
-    cache_file_size,
-    create_memory_file,
-    open_memory_file,
-)
+from paceline.data.index.records import CachedRecords, RecordLocations, RecordReader
+from paceline.data.storage.cache import SharedMemoryCache, cache_file_size, create_memory_file, open_memory_file
 
 memfd = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory without a name are Linux's")
 
@@ -94,7 +88,7 @@ def test_another_process_reads_what_this_one_kept():
     file, name = create_memory_file(cache_file_size(3, 100))
     CachedRecords(Counted(3), SharedMemoryCache(file, 3, 100), 0).read(2)
     program = (
-        "import sys; from paceline.data.storage.memory_cache import *\n"
+        "import sys; from paceline.data.storage.cache import *\n"
         "process, file, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]\n"
         "print(SharedMemoryCache(open_memory_file(process, file, name), 3, 100).get(2, 3))"
     )

@@ -17,7 +17,7 @@ from paceline.config.resnet import ImageInput
 from paceline.data.batch import Batch, MixedBatch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.sampler import batch_indices
+from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.data.transforms.augment import MixSpec, sample_mix
 from paceline.data.transforms.sample import sample_training_spec
 from paceline.models.backbones.resnet import ResNet
@@ -36,7 +36,7 @@ def _batches(settings: ImageInput, *, threads=1, first=0, ranks=1, forwards=1, j
         cut = {"rank": rank, "world": ranks, "forwards": forwards, "join": join}
 
         def schedule(step: int, cut=cut):
-            epochs, indices = batch_indices(len(PHOTOS), seed=1, step=step, global_batch=16, **cut)
+            epochs, indices = batch_indices(len(PHOTOS), stream_positions(step=step, global_batch=16, **cut), seed=1)
             return list(zip(np.split(epochs, forwards), np.split(indices, forwards)))
 
         def draw(epoch, index, header, name):

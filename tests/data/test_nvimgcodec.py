@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from paceline._utils.errors import RecipeError
-from paceline.data.loader.nvimgcodec import import_nvimgcodec
+from paceline.data.transforms.decode import import_nvimgcodec
 
 
 def test_a_package_whose_files_another_ones_removal_took_is_refused_with_the_command(monkeypatch):

@@ -23,8 +23,8 @@ from messages import check_text, raises
 from paceline._utils.errors import DataError, PacelineError
 from paceline.data.index.records import RangeRecords, RecordLocations
 from paceline.data.storage import credentials, object_store
+from paceline.data.storage.cache import DiskCacheStore
 from paceline.data.storage.credentials import explain_store_error
-from paceline.data.storage.disk_cache import with_disk_cache
 from paceline.data.storage.object_store import open_store
 from paceline.data.storage.store import ByteRange, ByteStore, LocalFiles, RangeError, StoreError
 
@@ -160,7 +160,7 @@ def test_many_ranges_are_under_way_at_once_and_come_in_order(server: FaultyServe
 
 def test_a_bucket_is_kept_on_disk_where_that_is_asked_for(server: FaultyServer) -> None:
     store, name = place(server)
-    kept = with_disk_cache(store, 1 << 20)
+    kept = DiskCacheStore(store, 1 << 20)
     assert [kept.read(ByteRange(name, 7, 70)) for _ in range(3)] == [DATA[7:77]] * 3
     assert len(server.requests) == 2, "the head, and the range once"
 

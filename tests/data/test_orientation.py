@@ -19,9 +19,9 @@ from paceline.config.resnet import ImageInput
 from paceline.config.ssd import BoxInput
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop, source_region
-from paceline.data.transforms.decode import dct_scale, decode_crop
+from paceline.data.transforms.decode import SampleSpec, dct_scale, decode_crop
 from paceline.data.transforms.exif import orientations, read_index_flags, read_orientation
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.resample import resample_torch
 from paceline.data.transforms.sample import decode_and_transform, evaluation_spec
 from paceline.models.maskrcnn import transforms as maskrcnn_transforms
@@ -49,7 +49,7 @@ def _picture(height: int, width: int) -> Image.Image:
 
 def _ours(data: bytes, window: CropWindow, decoder: str, *, flip: bool = False, law: str = "bilinear-antialias"):
     out = np.full((window.resized_height - window.skip_top, window.resized_width - window.skip_left, 3), 77, np.uint8)
-    decode_crop(data, read_header(data, "it", "apply"), window, out, flip=flip, decoder=decoder, name="it", law=law)  # pyright: ignore[reportArgumentType]
+    decode_crop(data, SampleSpec("it", read_header(data, "it", "apply"), window, None, flip, decoder=decoder, law=law), out)  # pyright: ignore[reportArgumentType]
     return out
 
 
@@ -219,7 +219,7 @@ def test_at_a_reduced_scale_a_window_is_the_turned_window_of_the_stored_photo(na
         side = window.resized_height
         pixels = np.empty((side, side, 3), np.uint8)
         stored_window = CropWindow(top, left, height, width, side, side)
-        decode_crop(jpeg, read_header(jpeg, "it"), stored_window, pixels, flip=False, decoder=name, name="it")  # pyright: ignore[reportArgumentType]
+        decode_crop(jpeg, SampleSpec("it", read_header(jpeg, "it"), stored_window, None, False, decoder=name), pixels)  # pyright: ignore[reportArgumentType]
         gap = np.abs(_ours(jpeg, window, name).astype(int) - shown(Image.fromarray(pixels), orientation))
         assert gap.max() <= 2
 
@@ -282,7 +282,7 @@ def test_ignored_a_turned_photo_is_read_as_it_is_stored(orientation, decoder):
     for data, out in zip((turned, plain), pair):
         header = read_header(data, "it")
         assert header[:2] == (40, 64)
-        decode_crop(data, header, CropWindow(0, 0, 40, 64, 32, 32), out, flip=False, decoder=decoder, name="it")
+        decode_crop(data, SampleSpec("it", header, CropWindow(0, 0, 40, 64, 32, 32), None, False, decoder=decoder), out)
     np.testing.assert_array_equal(*pair)
 
 

@@ -15,8 +15,7 @@ from PIL import Image
 from sets_to_pack import box_arrays, photo, photos_and_labels
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.recordio import read_recordio
-from paceline.data.containers.recordio_lists import parse_detection_label
+from paceline.data.containers.recordio import parse_detection_label, read_recordio
 from paceline.data.containers.source import ContainerRequest, prepare_containers
 from paceline.data.containers.tar import write_tar
 from paceline.data.index.index import open_split

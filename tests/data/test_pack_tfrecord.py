@@ -16,8 +16,7 @@ from test_pack_boxes import HEIGHT, WIDTH, boxed_set
 
 from paceline._utils.errors import DataError
 from paceline.data.containers.source import ContainerRequest, prepare_containers
-from paceline.data.containers.tf_example import parse_example
-from paceline.data.containers.tfrecord import tfrecord_spans
+from paceline.data.containers.tfrecord import parse_example, tfrecord_spans
 from paceline.data.index.manifest import Manifest
 from paceline.data.pack import objects
 from paceline.data.pack.pack import pack

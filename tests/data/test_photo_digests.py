@@ -17,11 +17,12 @@ from tiny_runs import command, make_photos, train
 from paceline._utils.errors import DataError
 from paceline.data.index.index import Index, open_split
 from paceline.data.index.manifest import Manifest
-from paceline.data.index.records import DamagedRecord
+from paceline.data.index.records import CachedRecords, DamagedRecord
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
-from paceline.data.storage.staged_copy import staged_name, staged_records
+from paceline.data.storage.cache import SharedMemoryCache
+from paceline.data.storage.staged_copy import staged_name
 from paceline.data.storage.store import get_scheme
+from paceline.training.data_cache import staged_records
 
 SEVERAL = ["class folder", *CONTAINERS]
 CHANGED = "other bytes than when it was prepared|damaged"

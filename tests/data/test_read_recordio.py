@@ -19,14 +19,17 @@ from paceline.data.containers.recordio import (
     MAGIC,
     Record,
     RecordIOContent,
+    check_idx,
     format_idx,
     format_lst_line,
+    parse_detection_label,
+    read_idx,
+    read_lst,
     read_payload,
     read_recordio,
     record_bytes,
     write_recordio,
 )
-from paceline.data.containers.recordio_lists import check_idx, parse_detection_label, read_idx, read_lst
 
 # Runs of bytes in which the magic word stands often, at all remainders.
 PAYLOADS = st.lists(st.sampled_from([MAGIC, MAGIC[:2], b"\xff\xd8", b"abcd", b"x"]), max_size=8).map(b"".join)

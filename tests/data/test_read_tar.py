@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from messages import raises
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.reading import TarMember, Truncated
+from paceline.data.containers.reading import Member, Truncated
 from paceline.data.containers.tar import inner_tars, tar_members, write_tar
 
 # Parts of names, many of them too long for one field or another.
@@ -30,13 +30,13 @@ PARTS = st.builds(
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 
 
-def read_all(data: bytes, name: str = "a.tar") -> list[TarMember]:
+def read_all(data: bytes, name: str = "a.tar") -> list[Member]:
     return list(tar_members(io.BytesIO(data), len(data), name))
 
 
-def by_tarfile(data: bytes) -> list[TarMember]:
+def by_tarfile(data: bytes) -> list[Member]:
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        return [TarMember(os.fsencode(m.name), m.offset_data, m.size) for m in archive if m.isreg() and not m.issparse()]
+        return [Member(os.fsencode(m.name), m.offset_data, m.size) for m in archive if m.isreg() and not m.issparse()]
 
 
 def packed(*members: tuple[str, bytes | tarfile.TarInfo], form: int = tarfile.GNU_FORMAT) -> bytes:
@@ -110,7 +110,7 @@ def test_gnu_tars_own_archives(tmp_path, form, need_program):
     members = read_all(data)
     assert [member.name for member in members] == sorted(member.name for member in members)
     assert len(members) == 4
-    for name, offset, length in members:
+    for name, offset, length, *_ in members:
         assert data[offset : offset + length] == (tmp_path / "photos" / os.fsdecode(name)).read_bytes()
 
 
@@ -126,7 +126,7 @@ def test_our_own_archives_are_those_that_tarfile_reads():
     data = out.getvalue()
     assert len(data) % 10240 == 0
     assert [data[offset : offset + length] for offset, length in placed] == [content for _, content in files]
-    assert read_all(data) == by_tarfile(data) == [TarMember(name, *place) for (name, _), place in zip(files, placed)]
+    assert read_all(data) == by_tarfile(data) == [Member(name, *place) for (name, _), place in zip(files, placed)]
 
 
 def test_a_folder_of_one_letter_before_a_name_that_fills_its_field_is_kept():
@@ -194,7 +194,7 @@ def test_a_length_that_pax_says_of_a_link_is_not_passed_over():
     link = special(tarfile.SYMTYPE, "a.jpg")
     link.pax_headers = {"size": "512"}
     data = packed(("latest", link), ("n01/a.jpg", b"photo"), form=tarfile.PAX_FORMAT)
-    assert read_all(data) == by_tarfile(data) == [TarMember(b"n01/a.jpg", 2048, 5)]
+    assert read_all(data) == by_tarfile(data) == [Member(b"n01/a.jpg", 2048, 5)]
 
 
 def test_sparse_files(tmp_path, need_program):
@@ -261,7 +261,7 @@ def test_folders_as_they_were_marked_before_ustar():
     folder = tarfile.TarInfo("n01/")
     folder.type, folder.size = tarfile.AREGTYPE, 512  # a folder's length says nothing about what follows
     data = folder.tobuf(tarfile.USTAR_FORMAT) + packed(("n01/a.jpg", b"photo"))
-    assert read_all(data) == by_tarfile(data) == [TarMember(b"n01/a.jpg", 1024, 5)]
+    assert read_all(data) == by_tarfile(data) == [Member(b"n01/a.jpg", 1024, 5)]
 
 
 def test_notes_without_end_are_not_read():
@@ -275,7 +275,7 @@ class TestTarInTar:
     INNER = packed(("n01_1.JPEG", b"first"), ("n01_2.JPEG", bytes(700)))
     OTHER = packed(("n02_1.JPEG", b"third"))
 
-    def found(self, data: bytes) -> list[tuple[bytes, TarMember]]:
+    def found(self, data: bytes) -> list[tuple[bytes, Member]]:
         return list(inner_tars(io.BytesIO(data), len(data), "all.tar"))
 
     def test_photos_have_their_places_in_the_outer_file(self):

@@ -15,8 +15,16 @@ from messages import raises
 
 from paceline._utils.errors import DataError
 from paceline.data.containers.reading import Truncated
-from paceline.data.containers.tf_example import coco_example, example_bytes, imagenet_example, parse_example
-from paceline.data.containers.tfrecord import RecordSpan, masked_crc32c, tfrecord_spans, write_tfrecord
+from paceline.data.containers.tfrecord import (
+    RecordSpan,
+    coco_example,
+    example_bytes,
+    imagenet_example,
+    masked_crc32c,
+    parse_example,
+    tfrecord_spans,
+    write_tfrecord,
+)
 
 
 def read_all(data: bytes, name: str = "a.tfrecord") -> list[RecordSpan]:
@@ -61,16 +69,17 @@ def test_cocos_layout_gives_photos_and_objects(shared_data):
         data = (shared_data / "formats" / "tfrecord" / f"coco_val-{shard:05d}-of-00002.tfrecord").read_bytes()
         for span in read_all(data):
             example = coco_example(parse_example(span.data, "a"), span.data, "a")
-            image = images[int(example.source_id)]
+            image, objects = images[int(example.source_id)], example.boxes
+            assert objects is not None
             begin = span.offset + example.photo.start
             photo = (shared_data / "coco_mini" / "val2017" / image["file_name"]).read_bytes()
             assert data[begin : begin + example.photo.length] == photo
-            assert (example.height, example.width) == (image["height"], image["width"])
+            assert (objects.height, objects.width) == (image["height"], image["width"])
             wanted = [found for found in coco["annotations"] if found["image_id"] == image["id"]]
-            assert example.classes.tolist() == [found["category_id"] for found in wanted]
-            assert example.is_crowd.tolist() == [bool(found["iscrowd"]) for found in wanted]
-            np.testing.assert_allclose(example.areas, [found["area"] for found in wanted], rtol=1e-6)
-            boxes = example.boxes * ([image["width"], image["height"]] * 2)
+            assert objects.classes.tolist() == [found["category_id"] for found in wanted]
+            assert objects.crowd.tolist() == [bool(found["iscrowd"]) for found in wanted]
+            np.testing.assert_allclose(objects.areas, [found["area"] for found in wanted], rtol=1e-6)
+            boxes = objects.boxes * ([image["width"], image["height"]] * 2)
             boxes[:, 2:] -= boxes[:, :2]
             np.testing.assert_allclose(boxes, [found["bbox"] for found in wanted], atol=1e-3)
             seen.append(image["id"])
@@ -174,18 +183,17 @@ class TestLayouts:
     def test_no_objects(self):
         data = example_bytes({**PHOTO, "image/source_id": [b"7"], "image/object/mask": [], "image/object/is_crowd": []})
         example = coco_example(parse_example(data, "a"), data, "a")
-        assert example.boxes.shape == (0, 4)
-        assert (example.source_id, example.is_crowd.tolist(), example.classes.tolist()) == ("7", [], [])
+        assert example.boxes is not None and example.boxes.boxes.shape == (0, 4)
+        assert (example.source_id, example.boxes.crowd.tolist(), example.boxes.classes.tolist()) == ("7", [], [])
 
-    def test_masks_lie_in_the_record(self):
+    def test_masks_are_those_of_the_record(self):
         corners = {f"image/object/bbox/{corner}": [0.5, 0.25] for corner in ("xmin", "ymin", "xmax", "ymax")}
         data = example_bytes(
             {**PHOTO, **corners, "image/object/class/label": [1, 90], "image/object/mask": [b"png1", b"png22"]}
         )
-        example = coco_example(parse_example(data, "a"), data, "a")
-        assert example.masks is not None
-        assert [data[start : start + length] for start, length in example.masks] == [b"png1", b"png22"]
-        assert (example.areas, example.is_crowd.tolist()) == (None, [False, False])
+        objects = coco_example(parse_example(data, "a"), data, "a").boxes
+        assert objects is not None and objects.masks == [b"png1", b"png22"]
+        assert (objects.areas, objects.crowd.tolist()) == (None, [False, False])
 
     @pytest.mark.parametrize(
         ("layout", "features", "said"),
@@ -210,4 +218,5 @@ def test_classes_that_are_text_alone_are_named_and_an_image_without_objects_is_r
     with raises(DataError, "image/object/class/label", "image/object/class/text"):
         coco_example(parse_example(data, "a"), data, "a")
     data = example_bytes({"image/encoded": [b"photo"], "image/object/class/text": [], **{corner: [] for corner in corners}})
-    assert not len(coco_example(parse_example(data, "a"), data, "a").classes)
+    objects = coco_example(parse_example(data, "a"), data, "a").boxes
+    assert objects is not None and not len(objects.classes)

@@ -8,13 +8,13 @@ import pytest
 from messages import raises
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.reading import TarMember, Truncated
+from paceline.data.containers.archives import WebDatasetSample, group_samples, read_label
+from paceline.data.containers.reading import Member, Truncated
 from paceline.data.containers.tar import tar_members, write_tar
-from paceline.data.containers.webdataset import WebDatasetSample, group_samples, read_label
 
 
 def grouped(*names: str) -> list[WebDatasetSample]:
-    return list(group_samples([TarMember(name.encode(), 512 * i, 3) for i, name in enumerate(names)], "a.tar"))
+    return list(group_samples([Member(name.encode(), 512 * i, 3) for i, name in enumerate(names)], "a.tar"))
 
 
 def test_the_key_is_the_path_up_to_the_first_dot():
@@ -53,7 +53,7 @@ def test_a_sample_without_a_label_is_named():
     with raises(DataError, "a.tar", "sample 0", "label"):
         grouped("0.jpg")[0].label("a.tar")
     with raises(DataError, "label"):
-        WebDatasetSample(b"0", {b"txt": TarMember(b"0.txt", 0, 1 << 30)}).label("a.tar")
+        WebDatasetSample(b"0", {b"txt": Member(b"0.txt", 0, 1 << 30)}).label("a.tar")
 
 
 def test_files_that_do_not_stand_together_and_fields_twice_are_refused():

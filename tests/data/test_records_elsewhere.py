@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from stand_ins import tiny_photo
 
-from paceline.data.index.records import FileRecords
-from paceline.data.storage.memory_cache import CachedRecords, SharedMemoryCache
+from paceline.data.index.records import CachedRecords, FileRecords
+from paceline.data.storage.cache import SharedMemoryCache
 from paceline.tools.bench.input_cases import open_file_records
 
 

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from paceline.data.transforms.crop import CropWindow
-from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.decode import SampleSpec, decode_crop
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.resample import resample_tensorflow, source_window
 
 PHOTO = np.random.default_rng(8).integers(0, 256, (23, 31, 3), dtype=np.uint8)
@@ -78,7 +78,7 @@ def test_a_photo_that_is_to_be_turned_gives_the_shown_photos_pixels(orientation,
     window, pictures = CropWindow(9, 11, 20, 17, 13, 13), []
     for data, about in ((file.getvalue(), header), (plain.getvalue(), read_header(plain.getvalue(), "it", "apply"))):
         out = np.zeros((13, 13, 3), np.uint8)
-        decode_crop(data, about, window, out, flip=False, decoder=decoder, name="it", law="tensorflow-crop")
+        decode_crop(data, SampleSpec("it", about, window, None, False, decoder=decoder, law="tensorflow-crop"), out)
         pictures.append(out)
     np.testing.assert_array_equal(*pictures)
 

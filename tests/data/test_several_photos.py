@@ -18,9 +18,9 @@ from paceline.config.ssd import BoxInput
 from paceline.data.batch import DetectionBatch, detection_batch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.sampler import batch_indices
+from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.data.transforms.crop import CropWindow, clip_to_image
-from paceline.data.transforms.image_header import Header, read_header
+from paceline.data.transforms.image_io import Header, read_header
 from paceline.data.transforms.sample import decode_and_transform, with_partners
 from paceline.models.ssd.mosaic import MosaicImage, sample_mosaic
 from paceline.models.ssd.transforms import sample_box_spec
@@ -114,7 +114,7 @@ def _batches(settings: BoxInput, *, threads: int, first: int = 0, ranks: int = 1
     for rank in range(ranks):
 
         def schedule(step: int, rank: int = rank):
-            epochs, indices = batch_indices(len(PHOTOS), seed=1, step=step, global_batch=8)
+            epochs, indices = batch_indices(len(PHOTOS), stream_positions(step=step, global_batch=8), seed=1)
             mine = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
             return [(epochs[mine], indices[mine])]
 

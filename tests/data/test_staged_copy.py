@@ -22,9 +22,16 @@ from messages import raises
 
 from paceline._utils.errors import DataError, PacelineError
 from paceline.data.index.records import record_digest
-from paceline.data.storage import staged_copy, staged_folder, store
-from paceline.data.storage.staged_copy import CopyStats, FileToStage, StagedCopy, staged_name
-from paceline.data.storage.staged_folder import clear_copies, list_copies, read_ledger
+from paceline.data.storage import staged_copy, store
+from paceline.data.storage.staged_copy import (
+    CopyStats,
+    FileToStage,
+    StagedCopy,
+    clear_copies,
+    list_copies,
+    read_ledger,
+    staged_name,
+)
 
 PART = 1000
 KEY = "paceline-0123456789abcdef"
@@ -287,7 +294,7 @@ def test_clearing_removes_what_staging_wrote_and_nothing_else(source, tmp_path):
     (disk / KEY / "near" / "photos" / "my notes").write_text("mine")
     _, _, left = clear_copies(disk)
     assert left == [disk / KEY]
-    assert [path.name for path in (disk / KEY).rglob("*") if path.is_file() and path.name not in staged_folder.OURS] == [
+    assert [path.name for path in (disk / KEY).rglob("*") if path.is_file() and path.name not in staged_copy.OURS] == [
         "my notes"
     ]
     bring(source, disk)

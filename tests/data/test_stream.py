@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paceline._utils.errors import RecipeError
 from paceline.data.loader import sampler
-from paceline.data.loader.sampler import batch_indices, evaluation_shard, permutation
+from paceline.data.loader.sampler import batch_indices, evaluation_shard, permutation, stream_positions
 
 GOLDEN = [7, 5, 2, 3, 8, 0, 9, 4, 1, 6]
 
@@ -26,8 +26,8 @@ def _slow_stream(n: int, seed: int, start: int, count: int) -> list[tuple[int, i
     return pairs[start : start + count]
 
 
-def _pairs(n: int, **where: int) -> list[tuple[int, int]]:
-    epochs, indices = batch_indices(n, **where)
+def _pairs(n: int, *, seed: int, **where: int) -> list[tuple[int, int]]:
+    epochs, indices = batch_indices(n, stream_positions(**where), seed=seed)
     assert epochs.dtype == indices.dtype == np.int64
     return list(zip(epochs.tolist(), indices.tolist()))
 
@@ -106,18 +106,18 @@ def test_a_batch_larger_than_the_data_set_spans_many_epochs():
 
 def test_a_step_is_found_without_walking_to_it():
     last = 10**12
-    epochs, indices = batch_indices(1000, seed=0, step=last, global_batch=256)
+    epochs, indices = batch_indices(1000, stream_positions(step=last, global_batch=256), seed=0)
     assert epochs.min() == last * 256 // 1000
     assert ((indices >= 0) & (indices < 1000)).all()
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_the_numbers():
     with pytest.raises(RecipeError, match=r"global_batch=10 .* 3 ranks x 2 forwards.*\n.*multiple of 6"):
-        batch_indices(100, seed=0, step=0, world=3, global_batch=10, forwards=2)
+        stream_positions(step=0, world=3, global_batch=10, forwards=2)
     with pytest.raises(RecipeError, match="join"):
-        batch_indices(100, seed=0, step=0, world=3, global_batch=12, join=2)
+        stream_positions(step=0, world=3, global_batch=12, join=2)
     with pytest.raises(RecipeError, match="no samples"):
-        batch_indices(0, seed=0, step=0, global_batch=12)
+        batch_indices(0, stream_positions(step=0, global_batch=12), seed=0)
 
 
 @given(n=st.integers(0, 200), world=st.integers(1, 40))

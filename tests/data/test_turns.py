@@ -21,9 +21,10 @@ from paceline.config.resnet import ImageInput
 from paceline.config.ssd import BoxInput
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import CropWindow
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.exif import UPRIGHT, compose_orientations, rotate_boxes, rotate_pixels, rotate_points
-from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import SampleSpec, decode_and_transform, sample_orientation, sample_training_spec
+from paceline.data.transforms.image_io import read_header
+from paceline.data.transforms.sample import decode_and_transform, sample_orientation, sample_training_spec
 from paceline.models.batch_shapes import AspectBuckets, ImageSizes
 from paceline.models.maskrcnn.mask_targets import make_canvases
 from paceline.models.ssd.transforms import sample_box_spec

@@ -12,9 +12,9 @@ from photo_folders import make_photos, paint
 from tiny_runs import command
 
 from paceline._utils.errors import DataError
-from paceline.data.index.index import KEEP_OLD_INDEX_SECONDS
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.class_source import prepare_folder
+from paceline.data.prepare.pipeline import KEEP_OLD_INDEX_SECONDS
 from paceline.data.prepare.val_split import ValSplit
 
 LONG_AGO = KEEP_OLD_INDEX_SECONDS + 60

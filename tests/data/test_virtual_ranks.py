@@ -13,7 +13,7 @@ from paceline._utils.errors import RecipeError
 from paceline.config.plan import BatchPlan, evaluation_batch, make_plan
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.recipes import RECIPES
-from paceline.data.loader.sampler import batch_indices, evaluation_shard, permutation
+from paceline.data.loader.sampler import batch_indices, evaluation_shard, permutation, stream_positions
 from paceline.distributed.device.systems import h100x8
 
 RANKS = 1024
@@ -58,17 +58,9 @@ def test_every_rank_takes_as_many_and_each_image_is_taken_once_an_epoch(name, wo
     for step in range(steps):
         places = np.empty((world, plan.images_per_rank), np.int64)
         for rank in range(world):
-            epochs, found = batch_indices(
-                images,
-                seed=1,
-                step=step,
-                rank=rank,
-                world=world,
-                global_batch=batch,
-                forwards=plan.forwards,
-                join=plan.bn_join,
-                order=lambda epoch: orders[epoch],
-            )
+            cut = {"rank": rank, "world": world, "forwards": plan.forwards, "join": plan.bn_join}
+            positions = stream_positions(step=step, global_batch=batch, **cut)
+            epochs, found = batch_indices(images, positions, seed=1, order=lambda epoch: orders[epoch])
             for epoch in np.unique(epochs):
                 np.add.at(taken[epoch], found[epochs == epoch], 1)
             places[rank] = epochs * images + found  # an image of an epoch, as one number; ragged ranks would not fit

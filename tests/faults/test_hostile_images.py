@@ -15,7 +15,7 @@ from PIL import Image
 from paceline._utils.errors import DataError
 from paceline.data.index.index import Index
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.transforms.image_header import find_endless_jpeg, read_header
+from paceline.data.transforms.image_io import find_endless_jpeg, read_header
 from paceline.inference.image_input import encode_photo as photo_of
 from paceline.inference.image_paths import find_photos
 

@@ -21,7 +21,7 @@ from paceline._utils.names import FORMATS, PREDICTED_FORMATS
 from paceline.data.index.records import record_digest
 from paceline.data.prepare import verify_images
 from paceline.data.prepare.verify_image import ImageInfo
-from paceline.data.transforms.image_header import MAX_PIXELS, ImageTooLarge, open_image
+from paceline.data.transforms.image_io import MAX_PIXELS, ImageTooLarge, open_image
 
 # With the other tests of the source, which share its syntax trees.
 pytestmark = pytest.mark.xdist_group("sources")
@@ -154,5 +154,5 @@ def test_pictures_are_opened_in_one_place():
             if opens:
                 found.append(f"{path.relative_to(PACKAGE)}:{getattr(node, 'attr', 'import')}")
     # The reader stands alone beside an exported file, and opens photos alone.
-    assert found == ["data/transforms/image_header.py:open", "inference/graph/onnx_reader.py:open"]
+    assert found == ["data/transforms/image_io.py:open", "inference/graph/onnx_reader.py:open"]
     assert "Image.open(io.BytesIO(data), formats=FORMATS)" in (PACKAGE / "inference/graph/onnx_reader.py").read_text()

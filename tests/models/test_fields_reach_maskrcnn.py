@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.config.maskrcnn import RPN, InstanceFilter, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import Recipe, override
 from paceline.data.batch import DetectedInstances, InstanceBatch, InstanceObjects
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.inference.torch_predictor import PreparedImage, make_results
 from paceline.models.layers.batch_norm import update_running_statistics

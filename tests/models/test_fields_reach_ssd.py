@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.config.recipe import Recipe, override
 from paceline.config.ssd import BoxInput, DetectionFilter, SSDModel, grid_sizes
 from paceline.data.batch import DetectionBatch
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.ops.boxes import pairwise_iou, to_ltrb

@@ -22,10 +22,9 @@ from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 from paceline.data.batch import InstanceBatch
 from paceline.data.index.manifest import Manifest
-from paceline.data.loader.aspect_buckets import make_buckets
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.shapes.render import DEFAULTS
-from paceline.models.batch_shapes import AspectBuckets, ImageSizes
+from paceline.models.batch_shapes import AspectBuckets, ImageSizes, make_buckets
 from paceline.models.datamodule import InputRank, is_target_data
 from paceline.models.maskrcnn.module import MaskRCNNWithLoss
 from paceline.models.registry import WORKLOADS

@@ -16,8 +16,7 @@ from paceline.config.plan import make_plan
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
-from paceline.data.loader.class_balancing import sampled_order, sampling_rates
-from paceline.data.loader.sampler import batch_indices
+from paceline.data.loader.sampler import batch_indices, sampled_order, sampling_rates, stream_positions
 from paceline.models import batch_shapes as shapes_module
 from paceline.models.batch_shapes import AspectBuckets, ImageSizes, SquareShapes
 from paceline.models.dummy_data import make_synthetic_task
@@ -40,9 +39,8 @@ def brought(shapes, plan, steps):
     """What the loader asks for, step by step."""
     numbers = shapes.train.numbers
     for step in steps:
-        _, places = batch_indices(
-            len(numbers), seed=shapes.seed, step=step, global_batch=plan.global_batch, order=shapes.order
-        )
+        positions = stream_positions(step=step, global_batch=plan.global_batch)
+        _, places = batch_indices(len(numbers), positions, seed=shapes.seed, order=shapes.order)
         yield shapes.of_step(step, numbers[places])
 
 

@@ -11,10 +11,10 @@ from torch import nn
 
 from paceline.config.recipes.maskrcnn import gluoncv, gluoncv_192
 from paceline.config.schedule import learning_rate
-from paceline.data.loader.aspect_buckets import resized_size, resized_sizes
 from paceline.data.rle import decode_mask
 from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.resample import resample_torch
+from paceline.models.batch_shapes import resized_size, resized_sizes
 from paceline.models.ops import paste_masks
 from paceline.training.optim.base import list_named_parameters
 from paceline.training.optim.sgd import SGD

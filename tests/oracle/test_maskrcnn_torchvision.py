@@ -34,8 +34,8 @@ from trajectories import in_float64
 
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
 from paceline.data.batch import InstanceBatch, InstanceObjects, instance_batch
-from paceline.data.loader.aspect_buckets import padded_shape
 from paceline.data.shapes.render import render_shapes
+from paceline.models.batch_shapes import padded_shape
 from paceline.models.maskrcnn.module import ANCHOR_STREAM, REGION_STREAM, MaskRCNN, MaskRCNNWithLoss
 from paceline.models.ops.sampling import random_bits, sample_candidates
 

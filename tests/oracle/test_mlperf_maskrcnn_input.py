@@ -9,8 +9,8 @@ from mlperf_recorded import PHOTOS, inputs, masks_of, outside, recorded, tensor
 
 from paceline.config.recipes import RECIPES
 from paceline.config.schedule import learning_rate
-from paceline.data.loader.aspect_buckets import resized_size
 from paceline.data.transforms.crop import CropWindow
+from paceline.models.batch_shapes import resized_size
 from paceline.models.maskrcnn.mask_targets import make_canvases
 from paceline.models.maskrcnn.transforms import clip_boxes_to_input
 from paceline.models.ops.roi_align import mask_targets

@@ -64,9 +64,7 @@ def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) 
     objects, bounds, stays = (theirs[f"crop_{part}_{name}"] for part in ("objects", "bounds", "stays"))
     ltrb = side * objects.astype(np.float64)
     for draw in range(1000):
-        window, keep = ssd_crop(
-            side, side, ltrb, SampleRng(0, 0, draw), size=300, attempts=photo.crop_attempts, free=photo.crop_free
-        )
+        window, keep = ssd_crop(side, side, ltrb, SampleRng(0, 0, draw), photo)
         ours.append((window.left, window.top, window.left + window.width, window.top + window.height, keep.sum()))
     mine = np.array(ours, np.float64) / (side, side, side, side, 1)
     whole = [(rows[:, :4] == (0, 0, 1, 1)).all(1) for rows in (bounds, mine)]

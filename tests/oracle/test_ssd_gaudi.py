@@ -17,8 +17,8 @@ from paceline.config.ssd import BoxInput
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.color_jitter import ColorJitter, apply_color_jitter
 from paceline.data.transforms.crop import IOU_ABOVE, CropWindow, ssd_crop
-from paceline.data.transforms.decode import decode_crop
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.decode import SampleSpec, decode_crop
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh
 from paceline.models.ops.matching import match
@@ -47,7 +47,7 @@ def test_a_crop_is_crop_and_resizes_to_half_a_level(theirs, flip) -> None:
     header = read_header(data, "it")
     for (top, left, bottom, right), wanted in zip(theirs["crops"].tolist(), theirs["crop_pixels"]):
         window, out = CropWindow(top, left, bottom - top, right - left, 20, 20), np.zeros((20, 20, 3), np.uint8)
-        decode_crop(data, header, window, out, flip=flip, decoder="simplejpeg", name="it", law="tensorflow-crop")
+        decode_crop(data, SampleSpec("it", header, window, None, flip, decoder="simplejpeg", law="tensorflow-crop"), out)
         assert np.abs(out - (wanted[:, ::-1] if flip else wanted)).max() <= 0.501
 
 
@@ -81,9 +81,7 @@ def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) 
     ltrb = side * objects[:, [1, 0, 3, 2]].astype(np.float64)
     photo, ours = RECIPE.input, []
     for draw in range(1000):
-        window, keep = ssd_crop(
-            side, side, ltrb, SampleRng(0, 0, draw), size=300, attempts=photo.crop_attempts, free=photo.crop_free
-        )
+        window, keep = ssd_crop(side, side, ltrb, SampleRng(0, 0, draw), photo)
         ours.append((window.top, window.left, window.top + window.height, window.left + window.width, keep.sum()))
     mine = np.array(ours, np.float64) / (side, side, side, side, 1)
     whole = [(rows[:, :4] == (0, 0, 1, 1)).all(1) for rows in (bounds, mine)]

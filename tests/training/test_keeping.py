@@ -17,7 +17,7 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System, check_system, parse_cache_bytes
 from paceline.data.index.index import file_per_record_arrays, make_index
-from paceline.data.storage.memory_cache import CachedRecords
+from paceline.data.index.records import CachedRecords
 from paceline.models.datamodule import DataModule
 from paceline.training import data_cache
 from paceline.training.data_cache import get_file_system, is_remote, open_memory_cache

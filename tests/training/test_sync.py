@@ -19,7 +19,7 @@ from tiny_runs import refused, train, without_report
 from paceline._utils.errors import CheckpointError, PacelineError, RecipeError
 from paceline._utils.reporter import SILENT, Lines
 from paceline.config.run import RunOptions, check_controls
-from paceline.data.storage.bucket_folder import BucketFolder
+from paceline.data.storage.object_store import BucketFolder
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import link_step, list_steps
 from paceline.training.checkpoint.read import load_checkpoint

@@ -22,7 +22,7 @@ from paceline.config.constraints import Help
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest, find_manifest, repeat_command
 from paceline.data.index.staleness import find_stale_file, remote_addresses
-from paceline.data.storage.staged_folder import clear_copies
+from paceline.data.storage.staged_copy import clear_copies
 
 USAGE = """usage: paceline data info DIR [--json]
        paceline data clear DIR

@@ -17,8 +17,7 @@ from PIL import Image
 
 from paceline._utils.platform import count_cpus
 from paceline.data.index.index import Index
-from paceline.data.transforms.image_header import open_image
-from paceline.data.transforms.image_io import open_rgb
+from paceline.data.transforms.image_io import open_image, open_rgb
 from paceline.data.workers.crew import map_ordered
 
 SIDE, SAME = 32, 0.97

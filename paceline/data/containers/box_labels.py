@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -21,8 +21,8 @@ from paceline._utils.listing import list_matching
 from paceline._utils.text import abbreviate, escape_line
 from paceline.data.containers.class_labels import read_numbered_names
 from paceline.data.containers.listing import ContainedImages, ContainerListing, join_splits
+from paceline.data.containers.reading import ImageBoxes
 from paceline.data.containers.split_files import ContainerRequest
-from paceline.data.containers.webdataset import OBJECTS
 from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations
 from paceline.data.formats.class_folders import tidy_class_name
 from paceline.data.formats.coco import coco_annotations, match_files
@@ -30,8 +30,10 @@ from paceline.data.formats.coco_files import load_json
 from paceline.data.formats.layouts import DetectionLayout, escape_glob
 from paceline.data.prepare.box_source import BoxRequest, BoxSource
 from paceline.data.shapes.outlines import run_lengths
-from paceline.data.transforms.image_header import open_image
+from paceline.data.transforms.image_io import open_image
 
+# Under this name a JSON of WebDataset has the objects of the photo, as COCO's files have them.
+OBJECTS = "annotations"
 # Where those who made TFRecords of COCO have its JSON, relative to them.
 _BESIDE = ("", "annotations", "raw-data/annotations", "../annotations")
 
@@ -132,19 +134,6 @@ def _folder_of(annotations: Annotations, part: ContainerListing, path: Path) -> 
             f"{len(folders)} folders. Name photos as the archive has them."
         )
     return os.fsdecode(folders.pop())
-
-
-class ImageBoxes(NamedTuple):
-    """The objects of one photo as record files have them."""
-
-    height: int  # pixels
-    width: int
-    boxes: np.ndarray  # (M, 4) xyxy, fractions of width and height
-    classes: np.ndarray  # (M,) int64, the data's own ids
-    crowd: np.ndarray  # (M,) bool
-    areas: np.ndarray | None = None  # (M,) square pixels; None: those of the masks, or the boxes
-    masks: Sequence[bytes] | None = None  # M PNGs of the photo's size; None: no masks
-    names: Sequence[bytes] = ()  # M names of the classes; empty: they have numbers alone
 
 
 def join_annotations(

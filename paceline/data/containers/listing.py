@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
+from paceline.data.containers.reading import AS_IT_IS, Member
+from paceline.data.containers.split_files import ContainerFiles
 from paceline.data.formats.annotations import Annotations
 from paceline.data.formats.class_folders import find_duplicate
 from paceline.data.index.index import pack_names
@@ -26,23 +29,7 @@ from paceline.data.prepare.verify_images import ImagesToVerify, Inspection
 from paceline.data.storage.store import FileStatus, get_scheme
 
 RANGES = "ranges"
-AS_IT_IS = -1  # a stored length: the bytes lie in the file as they are read
 COLUMNS = ("file", "offsets", "lengths", "stored", "crcs")  # of a Contents, (N,) each
-
-
-@dataclass(frozen=True)
-class ListedImage:
-    """One photo in a container."""
-
-    name: bytes  # unique in its split
-    offset: int  # bytes, of what is stored for it
-    length: int  # bytes of the photo
-    stored: int = AS_IT_IS  # bytes that lie in the file for it, where they are packed
-    crc: int = -1  # CRC-32 of the photo; -1 where the container has none
-
-
-# One container file with its photos.
-HeldFile = tuple[bytes, FileStatus, Sequence[ListedImage]]
 
 
 @dataclass(frozen=True)
@@ -84,13 +71,13 @@ class ContainerListing:
         return replace(self, names=[self.names[i] for i in order], classes=classes, **columns)
 
 
-def join_files(kind: str, files: Sequence[HeldFile]) -> ContainerListing:
-    """The contents of files in order. Raises DataError where two photos have one name."""
-    held = [one for _, _, photos in files for one in photos]
+def join_files(kind: str, files: ContainerFiles, photos: Sequence[Sequence[Member]]) -> ContainerListing:
+    """The contents of files in order; photos: of each file. Raises DataError where two photos have one name."""
+    held = list(chain.from_iterable(photos))
     names = [one.name for one in held]
     if len(set(names)) < len(names):
         twice = find_duplicate(names) or b""
-        locations = [os.fsdecode(file) for file, _, photos in files for one in photos if one.name == twice][:2]
+        locations = [os.fsdecode(file) for file, own in zip(files.names, photos) for one in own if one.name == twice][:2]
         raise DataError(
             f"{locations[0]}: two photos are called {os.fsdecode(twice)}, the other in {locations[1]}. Name each file once, and pack "
             "photos under names of their own."
@@ -100,10 +87,8 @@ def join_files(kind: str, files: Sequence[HeldFile]) -> ContainerListing:
         name: np.fromiter(map(attrgetter(of), held), np.int64, len(held))
         for name, of in zip(COLUMNS[1:], ("offset", "length", "stored", "crc"))
     }
-    file = np.repeat(np.arange(len(files), dtype=np.int32), [len(photos) for _, _, photos in files])
-    return ContainerListing(
-        kind, [name for name, _, _ in files], [status for _, status, _ in files], names, file, **columns
-    )
+    file = np.repeat(np.arange(len(photos), dtype=np.int32), list(map(len, photos)))
+    return ContainerListing(kind, files.names, files.statuses, names, file, **columns)
 
 
 def join_splits(parts: Sequence[ContainerListing]) -> ContainerListing:

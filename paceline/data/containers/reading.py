@@ -1,4 +1,4 @@
-"""Shared by all readers of containers: bytes by position, the largest size of a photo, where a file was cut off, names of members.
+"""Shared by all readers of containers: bytes by position, the largest size of a photo, where a file was cut off, members, objects.
 
 A container comes as an open binary file that can seek (a local file, or a buffered object of a store), its size in bytes and
 its name for messages. OSError of the file itself goes through to the caller, who knows where the file lies.
@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import BinaryIO, NamedTuple
+
+import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.text import escape_line
@@ -76,12 +79,30 @@ _PLAIN = re.compile(rb"[^/\0\n\r]+(?:/[^/\0\n\r]+)*")
 _DOTS = re.compile(rb"(?:^|/)\.\.?(?:/|$)")
 
 
-class TarMember(NamedTuple):
-    """A plain file of a tar."""
+AS_IT_IS = -1  # a stored length: the bytes lie in the file as they are read
 
-    name: bytes  # as in the archive, "./" and doubled slashes left out: no absolute one, no "..", no line break
-    offset: int  # first byte of its data in the outermost file
-    length: int  # bytes of the data
+
+class Member(NamedTuple):
+    """A plain file in a container."""
+
+    name: bytes  # "./" and doubled slashes left out: no absolute one, no "..", no line break
+    offset: int  # first byte, in the outermost file, of what is stored for it
+    length: int  # bytes of the file
+    stored: int = AS_IT_IS  # bytes that lie there for it, where they are packed
+    crc: int = -1  # CRC-32 of the file; -1 where the container has none
+
+
+class ImageBoxes(NamedTuple):
+    """The objects of one photo as record files have them."""
+
+    height: int  # pixels
+    width: int
+    boxes: np.ndarray  # (M, 4) xyxy, fractions of width and height
+    classes: np.ndarray  # (M,) int64, the data's own ids
+    crowd: np.ndarray  # (M,) bool
+    areas: np.ndarray | None = None  # (M,) square pixels; None: those of the masks, or the boxes
+    masks: Sequence[bytes] | None = None  # M PNGs of the photo's size; None: no masks
+    names: Sequence[bytes] = ()  # M names of the classes; empty: they have numbers alone
 
 
 def format_member(name: bytes) -> str:

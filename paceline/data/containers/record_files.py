@@ -12,29 +12,35 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline.data.containers.box_labels import ImageBoxes, join_annotations
-from paceline.data.containers.listing import (
-    AS_IT_IS,
-    RANGES,
-    ContainedImages,
-    ContainerListing,
-    ListedImage,
-    folder_names,
-    join_files,
+from paceline.data.containers.box_labels import join_annotations
+from paceline.data.containers.listing import RANGES, ContainedImages, ContainerListing, folder_names, join_files
+from paceline.data.containers.reading import AS_IT_IS, ImageBoxes, Member
+from paceline.data.containers.recordio import (
+    LstLine,
+    Record,
+    check_idx,
+    parse_detection_label,
+    read_idx,
+    read_lst,
+    read_recordio,
 )
-from paceline.data.containers.recordio import Record, read_recordio
-from paceline.data.containers.recordio_lists import LstLine, check_idx, parse_detection_label, read_idx, read_lst
 from paceline.data.containers.split_files import ContainerFiles, ContainerRequest
-from paceline.data.containers.tf_example import LABEL, coco_example, imagenet_example, parse_example
-from paceline.data.containers.tfrecord import tfrecord_spans
+from paceline.data.containers.tfrecord import (
+    LABEL,
+    ImageExample,
+    coco_example,
+    imagenet_example,
+    parse_example,
+    tfrecord_spans,
+)
 from paceline.data.formats.annotations import Annotations
 from paceline.data.storage.store import ByteRange, get_scheme
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 
 MAX_LIST_BYTES = 1 << 30
 
@@ -44,11 +50,11 @@ def read_recordio_files(files: ContainerFiles, request: ContainerRequest) -> dic
     walked = files.walk(read_recordio)
     lists = [_list_beside(files, number, records) for number, records in enumerate(walked)]
     held = [
-        (name, status, [_held(record, files.split, stem, index, listed) for index, record in enumerate(records)])
-        for name, status, stem, records, listed in zip(files.names, files.statuses, _stems(files), walked, lists)
+        [_held(record, files.split, stem, index, listed) for index, record in enumerate(records)]
+        for stem, records, listed in zip(_stems(files), walked, lists)
     ]
     split = any(record.parts > 1 for records in walked for record in records)
-    whole = join_files("recordio" if split else RANGES, held)
+    whole = join_files("recordio" if split else RANGES, files, held)
     labels = [record.labels for records in walked for record in records]
     if all(len(label) == 1 for label in labels) or request.label_column >= 0:
         named = {}
@@ -66,11 +72,11 @@ def _stems(files: ContainerFiles) -> list[str]:
     return stems if len(set(stems)) == len(stems) else [f"{number}-{stem}" for number, stem in enumerate(stems)]
 
 
-def _held(record: Record, split: str, stem: str, index: int, listed: dict[int, LstLine] | None) -> ListedImage:
+def _held(record: Record, split: str, stem: str, index: int, listed: dict[int, LstLine] | None) -> Member:
     path = f"{stem}/{index:08d}.jpg" if listed is None else os.path.normpath(os.fsdecode(listed[record.id].path))
     stored = AS_IT_IS if record.parts == 1 else record.extent
     offset = record.offset if record.parts == 1 else record.start
-    return ListedImage(os.fsencode(f"{split}/{path}"), offset, record.length, stored)
+    return Member(os.fsencode(f"{split}/{path}"), offset, record.length, stored)
 
 
 def _list_beside(files: ContainerFiles, number: int, records: Sequence[Record]) -> dict[int, LstLine] | None:
@@ -141,24 +147,15 @@ def _detections(labels: Sequence[np.ndarray], whole: ContainerListing) -> Annota
     return join_annotations(Path(whole.first_file), whole.names, boxes)
 
 
-class _Photo(NamedTuple):
-    held: ListedImage
-    filename: str
-    label: int = -1  # -1 where there are boxes
-    synset: str = ""
-    boxes: ImageBoxes | None = None
-    source_id: str = ""
-
-
 def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
     """Raises DataError where a checksum is wrong, or an Example has neither a class nor objects."""
     walked = files.walk(_examples)
-    photos = [photo for some in walked for photo in some]
+    photos = [photo for some in walked for _, photo in some]
     held = [
-        (name, status, [replace(photo.held, name=one) for photo, one in zip(some, own)])
-        for name, status, some, own in zip(files.names, files.statuses, walked, _photo_names(files, walked))
+        [member._replace(name=one) for (member, _), one in zip(some, own)]
+        for some, own in zip(walked, _photo_names(files, walked))
     ]
-    whole = join_files(RANGES, held)
+    whole = join_files(RANGES, files, held)
     boxed = [photo.boxes for photo in photos if photo.boxes is not None]
     if boxed and len(boxed) < len(photos):
         raise DataError(f"{files.first}: some of its photos have a class and some have boxes. Prepare them apart.")
@@ -176,10 +173,10 @@ def read_tfrecord_files(files: ContainerFiles, request: ContainerRequest) -> dic
     return {files.split: replace(whole, classes=numbers, class_names=named)}
 
 
-def _photo_names(files: ContainerFiles, walked: Sequence[Sequence[_Photo]]) -> list[list[bytes]]:
+def _photo_names(files: ContainerFiles, walked: Sequence[Sequence[tuple[Member, ImageExample]]]) -> list[list[bytes]]:
     """As the Examples name them, below their class; by file and place where these names are not unique."""
     own = [
-        [os.path.join(photo.synset, os.path.basename(photo.filename)) if photo.filename else "" for photo in photos]
+        [os.path.join(photo.synset, os.path.basename(photo.filename)) if photo.filename else "" for _, photo in photos]
         for photos in walked
     ]
     counts = Counter(name for names in own for name in names)
@@ -188,21 +185,13 @@ def _photo_names(files: ContainerFiles, walked: Sequence[Sequence[_Photo]]) -> l
     return [[os.fsencode(f"{files.split}/{name}") for name in names] for names in own]
 
 
-def _examples(file: BinaryIO, size: int, name: str) -> Iterator[_Photo]:
+def _examples(file: BinaryIO, size: int, name: str) -> Iterator[tuple[Member, ImageExample]]:
     for number, span in enumerate(tfrecord_spans(file, size, name)):
         where = f"{name}: record {number:,}"
         features = parse_example(span.data, where)
-        if LABEL in features:
-            one = imagenet_example(features, span.data, where)
-            held = ListedImage(b"", span.offset + one.photo.start, one.photo.length)
-            yield _Photo(held, one.filename, one.label, one.synset)
-            continue
-        one = coco_example(features, span.data, where)
-        height, width = one.height, one.width
-        if not height or not width:
-            header = read_header(span.data[one.photo.start : one.photo.start + one.photo.length], where)
-            height, width = header.height, header.width
-        masks = None if one.masks is None else [span.data[a : a + n] for a, n in one.masks]
-        boxes = ImageBoxes(height, width, one.boxes, one.classes, one.is_crowd, one.areas, masks, one.names)
-        held = ListedImage(b"", span.offset + one.photo.start, one.photo.length)
-        yield _Photo(held, one.filename, boxes=boxes, source_id=one.source_id)
+        photo = (imagenet_example if LABEL in features else coco_example)(features, span.data, where)
+        (start, length), boxes = photo.photo, photo.boxes
+        if boxes is not None and not (boxes.height and boxes.width):
+            header = read_header(span.data[start : start + length], where)
+            photo = photo._replace(boxes=boxes._replace(height=header.height, width=header.width))
+        yield Member(b"", span.offset + start, length), photo

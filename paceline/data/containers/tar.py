@@ -21,14 +21,7 @@ from typing import BinaryIO, NamedTuple
 from paceline._utils.errors import DataError
 from paceline._utils.listing import in_system_folder
 from paceline._utils.names import is_image_path
-from paceline.data.containers.reading import (
-    TarMember,
-    Truncated,
-    check_member_name,
-    format_member,
-    read_at,
-    refuse_compressed,
-)
+from paceline.data.containers.reading import Member, Truncated, check_member_name, format_member, read_at, refuse_compressed
 
 BLOCK = 512
 # As much is written and read at once by tape drives, and by every tar program since.
@@ -71,7 +64,7 @@ class _About(NamedTuple):
     sparse: bool = False
 
 
-def tar_members(file: BinaryIO, size: int, name: str) -> Iterator[TarMember]:
+def tar_members(file: BinaryIO, size: int, name: str) -> Iterator[Member]:
     """The plain files, in the archive's order, by one short read each.
 
     Raises Truncated after the last whole file of an archive that is cut off (one without its end mark is), DataError where it is
@@ -86,7 +79,7 @@ def tar_members(file: BinaryIO, size: int, name: str) -> Iterator[TarMember]:
         raise Truncated(name, records, *cut.args) from None
 
 
-def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, TarMember]]:
+def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, Member]]:
     """The files of each tar in a tar: (the inner tar's name, a file of it with its place in the outer file).
 
     Raises as `tar_members`, and DataError where photos lie beside the inner tars.
@@ -107,7 +100,7 @@ def inner_tars(file: BinaryIO, size: int, name: str) -> Iterator[tuple[bytes, Ta
         raise Truncated(name, records, *cut.args) from None
 
 
-def _members(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[TarMember]:
+def _members(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Member]:
     """The plain files of the tar in the bytes from `begin` to `end`. Raises _Cut."""
     for member in _entries(file, begin, end, archive):
         if member.offset + member.length > end:
@@ -115,7 +108,7 @@ def _members(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Tar
         yield member
 
 
-def _entries(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[TarMember]:
+def _entries(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Member]:
     """The plain files that the tar from `begin` to `end` names; the last one's data may be cut off. Raises _Cut."""
     at = begin
     while True:
@@ -127,7 +120,7 @@ def _entries(file: BinaryIO, begin: int, end: int, archive: str) -> Iterator[Tar
         length = header.data if about.data is None or header.kind in _WITHOUT_DATA else about.data
         kind = _SPARSE if about.sparse else header.kind
         if kind == _PLAIN and name:
-            yield TarMember(name, at, length)
+            yield Member(name, at, length)
         elif kind != _FOLDER and is_image_path(name):
             raise DataError(
                 f"{archive}: {format_member(name)} is {_KINDS.get(kind, 'of an unknown kind')}, which has no bytes of its own. "

@@ -1,19 +1,35 @@
-"""TFRecord: where each record lies, with its checksums; and protocol buffers, walked without their definition.
+"""TFRecord: where each record lies, with its checksums; and the tf.train.Example in it, read and written.
 
     record   uint64 length, uint32 checksum of those 8 bytes, the bytes, uint32 checksum of them; little-endian
     field    a number: field number and wire type; then a number, 8 bytes, 4 bytes, or a number of bytes and those bytes
 A checksum is CRC-32C, turned right by 15 bits and increased by a constant ("masked").
-Source: TensorFlow, core/lib/io/record_writer.h and core/lib/hash/crc32c.h; protobuf's encoding page.
+An Example is a protocol buffer, walked here without its definition: what is wanted is where the photo lies, which a parsed message
+does not have.
+
+    Example   1 Features   1 repeated: entry of a map, 1 key (text), 2 Feature
+    Feature   one of 1 BytesList (1 repeated bytes), 2 FloatList (1 repeated float), 3 Int64List (1 repeated varint)
+Numbers may be packed or not; of two entries with one key the last counts; unknown fields are passed over.
+Two layouts are read, a photo with its class (ImageNet) and one with its objects (COCO):
+    both      image/encoded, image/filename, image/height, image/width
+    classes   image/class/label (the original script counts from 1), image/class/synset, image/class/text
+    objects   image/source_id, image/object/bbox/{xmin,ymin,xmax,ymax} (fractions), image/object/class/label (the data's own
+              ids), image/object/class/text, image/object/is_crowd, image/object/area (px2), image/object/mask (a PNG for each object)
+Source: TensorFlow, core/lib/io/record_writer.h, core/lib/hash/crc32c.h and core/example/example.proto, feature.proto; protobuf's
+encoding page; tensorflow/models, research/slim's build_imagenet_data.py; tensorflow/tpu, models' create_coco_tf_record.py.
 """
 
 from __future__ import annotations
 
+import os
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
+import numpy as np
+
 from paceline._utils.errors import DataError
-from paceline.data.containers.reading import MAX_BYTES, Truncated, read_at, refuse_compressed
+from paceline._utils.text import escape_line
+from paceline.data.containers.reading import MAX_BYTES, ImageBoxes, Truncated, read_at, refuse_compressed
 
 _LENGTH, _CHECKSUM = struct.Struct("<Q"), struct.Struct("<I")
 _HEADER_BYTES = _LENGTH.size + _CHECKSUM.size
@@ -135,3 +151,202 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
         if shift >= 70:
             raise MalformedMessage(f"a number of more than 10 bytes at byte {at:,}")
     raise MalformedMessage(f"a number that is cut off at byte {end:,}")
+
+
+_BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
+PHOTO, LABEL = "image/encoded", "image/class/label"
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
+# The values of one feature to write: all of one type. An empty list is written without a type.
+Values = Sequence[bytes] | Sequence[int] | Sequence[float]
+
+
+class ByteSpan(NamedTuple):
+    """Bytes of a record: where they begin in it, and how many there are."""
+
+    start: int
+    length: int
+
+
+class Feature(NamedTuple):
+    """The values of one feature; of the three, two are empty."""
+
+    ranges: tuple[ByteSpan, ...]  # of each run of bytes
+    floats: np.ndarray  # (n,) float32
+    ints: np.ndarray  # (n,) int64
+
+    def texts(self, data: bytes) -> list[bytes]:
+        """The runs of bytes themselves, out of the record `data`."""
+        return [data[start : start + length] for start, length in self.ranges]
+
+
+_NO_FLOATS, _NO_INTS = np.zeros(0, np.float32), np.zeros(0, np.int64)
+NOTHING = Feature((), _NO_FLOATS, _NO_INTS)
+
+
+class ImageExample(NamedTuple):
+    """A photo with its class or its objects; what is not given is empty."""
+
+    photo: ByteSpan  # where it lies in the record
+    filename: str
+    label: int = -1  # as it is stored: from 1 where the original script wrote it; -1 where there are boxes
+    synset: str = ""  # WordNet id of the class
+    source_id: str = ""  # the photo's id in the data's own files
+    boxes: ImageBoxes | None = None  # its height and width are 0 where they are not given
+
+
+def parse_example(data: bytes, where: str) -> dict[str, Feature]:
+    """Name -> feature, of one record `data`. Raises DataError, beginning with `where`, where it is no Example."""
+    features: dict[str, Feature] = {}
+    try:
+        for number, begin, end in _messages(data, 0, len(data), "Example"):
+            if number == 1:
+                for kind, entry, entry_end in _messages(data, begin, end, "Features"):
+                    if kind == 1:
+                        key, feature = _entry(data, entry, entry_end)
+                        features[key] = feature
+    except MalformedMessage as error:
+        raise DataError(f"{where}: no tf.train.Example ({error}). Only TFRecords of Examples can be read.") from None
+    return features
+
+
+def _entry(data: bytes, begin: int, end: int) -> tuple[str, Feature]:
+    key, feature = "", NOTHING
+    for number, start, stop in _messages(data, begin, end, "entry"):
+        if number == 1:
+            try:
+                key = data[start:stop].decode()
+            except UnicodeDecodeError:
+                raise MalformedMessage(f"a feature's name at byte {start:,} is no UTF-8") from None
+        elif number == 2:
+            feature = _feature(data, start, stop)
+    return key, feature
+
+
+def _feature(data: bytes, begin: int, end: int) -> Feature:
+    ranges: list[ByteSpan] = []
+    floats: list[np.ndarray] = []
+    ints: list[int] = []
+    last = 0
+    for kind, start, stop in _messages(data, begin, end, "Feature"):
+        if kind != last:  # one of three: a later one takes the place of the earlier
+            ranges, floats, ints, last = [], [], [], kind
+        if kind == _BYTES_LIST:
+            ranges += [ByteSpan(a, b - a) for number, a, b in _messages(data, start, stop, "BytesList") if number == 1]
+        elif kind == _FLOAT_LIST:
+            for number, wire, a, b in read_fields(data, start, stop, "FloatList"):
+                if number == 1 and wire in (BYTES, FIXED32):
+                    if (b - a) % 4:
+                        raise MalformedMessage(f"{b - a} bytes of numbers of four bytes at byte {a:,}")
+                    floats.append(np.frombuffer(data, "<f4", (b - a) // 4, a))
+        elif kind == _INT64_LIST:
+            for number, wire, at, b in read_fields(data, start, stop, "Int64List"):
+                while number == 1 and wire in (BYTES, VARINT) and at < b:
+                    value, at = read_varint(data, at, b)
+                    ints.append(value - (1 << 64) if value >> 63 else value)
+    return Feature(
+        tuple(ranges),
+        np.concatenate(floats).astype(np.float32) if floats else _NO_FLOATS,
+        np.array(ints, np.int64) if ints else _NO_INTS,
+    )
+
+
+def _messages(data: bytes, begin: int, end: int, what: str) -> Iterator[tuple[int, int, int]]:
+    """-> (field number, first byte, end) of the fields that have a length."""
+    return ((number, a, b) for number, wire, a, b in read_fields(data, begin, end, what) if wire == BYTES)
+
+
+def imagenet_example(features: dict[str, Feature], data: bytes, where: str) -> ImageExample:
+    """The record `data` with its `features`, as a photo with one class. Raises DataError naming the feature that is missing."""
+    label = features.get(LABEL, NOTHING).ints
+    if len(label) != 1:
+        raise _unlike(features, where, LABEL, "one whole number")
+    synset, filename = (_text(features, data, name) for name in ("image/class/synset", "image/filename"))
+    return ImageExample(_photo(features, where), filename, int(label[0]), synset)
+
+
+def coco_example(features: dict[str, Feature], data: bytes, where: str) -> ImageExample:
+    """The record `data` with its `features`, as a photo with objects. Raises DataError naming the feature that does not fit."""
+
+    def of_objects(name: str) -> Feature:
+        return features.get(f"image/object/{name}", NOTHING)
+
+    classes = of_objects("class/label").ints
+    names = of_objects("class/text").texts(data)
+    if names and not len(classes):
+        raise DataError(
+            f"{where}: image/object/class/label is missing, only image/object/class/text is there. Write the numbers of the classes "
+            "too, as int64 from 1, and name the classes with --classes FILE."
+        )
+    corners = [of_objects(f"bbox/{corner}").floats for corner in _CORNERS]
+    for corner, values in zip(_CORNERS, corners):
+        if len(values) != len(classes):
+            wanted = f"{len(classes)} numbers, one for each object"
+            raise _unlike(features, where, f"image/object/bbox/{corner}", wanted)
+    is_crowd, areas, masks = of_objects("is_crowd").ints, of_objects("area").floats, of_objects("mask").texts(data)
+    for name, values in (("is_crowd", is_crowd), ("area", areas), ("mask", masks)):
+        if len(values) not in (0, len(classes)):
+            raise _unlike(features, where, f"image/object/{name}", f"{len(classes)} values, one for each object")
+    height, width = (features.get(f"image/{side}", NOTHING).ints for side in ("height", "width"))
+    boxes = ImageBoxes(
+        int(height[0]) if len(height) else 0,
+        int(width[0]) if len(width) else 0,
+        np.stack(corners, 1),
+        classes,
+        is_crowd.astype(bool) if len(is_crowd) else np.zeros(len(classes), bool),
+        areas if len(areas) or not len(classes) else None,
+        masks if len(masks) or (not len(classes) and "image/object/mask" in features) else None,
+        names if len(names) == len(classes) else (),
+    )
+    source_id, filename = (_text(features, data, name) for name in ("image/source_id", "image/filename"))
+    return ImageExample(_photo(features, where), filename, source_id=source_id, boxes=boxes)
+
+
+def _photo(features: dict[str, Feature], where: str) -> ByteSpan:
+    ranges = features.get(PHOTO, NOTHING).ranges
+    if len(ranges) != 1:
+        raise _unlike(features, where, PHOTO, "the bytes of one photo")
+    return ranges[0]
+
+
+def _text(features: dict[str, Feature], data: bytes, name: str) -> str:
+    texts = features.get(name, NOTHING).texts(data)
+    return os.fsdecode(texts[0]) if texts else ""
+
+
+def _unlike(features: dict[str, Feature], where: str, name: str, wanted: str) -> DataError:
+    if name in features:
+        result = f"it holds {max(len(values) for values in features[name])}"
+    else:
+        result = "it is not there; there are " + escape_line(", ".join(sorted(features)[:20])[:500] or "none")
+    return DataError(f"{where}: {name} should hold {wanted}: {result}. Written by other scripts than the original ones?")
+
+
+def example_bytes(features: Mapping[str, Values]) -> bytes:
+    """An Example with these features, in order of their names."""
+    entries = (_run(1, _run(1, name.encode()) + _run(2, _feature_bytes(features[name]))) for name in sorted(features))
+    return _run(1, b"".join(entries))
+
+
+def _feature_bytes(values: Values) -> bytes:
+    if not values:
+        return b""
+    if isinstance(values[0], bytes):
+        return _run(_BYTES_LIST, b"".join(_run(1, value) for value in values if isinstance(value, bytes)))
+    if isinstance(values[0], float):
+        return _run(_FLOAT_LIST, _run(1, struct.pack(f"<{len(values)}f", *values)))
+    return _run(_INT64_LIST, _run(1, b"".join(_varint_bytes(value) for value in values if isinstance(value, int))))
+
+
+def _run(number: int, data: bytes) -> bytes:
+    """A field that has a length."""
+    return _varint_bytes(number << 3 | BYTES) + _varint_bytes(len(data)) + data
+
+
+def _varint_bytes(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; below 0 as 64 bits."""
+    value &= 0xFFFFFFFFFFFFFFFF
+    text = bytearray()
+    while value > 0x7F:
+        text.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*text, value))

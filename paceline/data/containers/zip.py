@@ -17,7 +17,15 @@ from typing import BinaryIO, NamedTuple
 
 from paceline._utils.errors import DataError
 from paceline._utils.names import is_image_path
-from paceline.data.containers.reading import MAX_BYTES, Truncated, check_member_name, format_member, read_at
+from paceline.data.containers.reading import (
+    AS_IT_IS,
+    MAX_BYTES,
+    Member,
+    Truncated,
+    check_member_name,
+    format_member,
+    read_at,
+)
 
 # Deflate makes at most this many bytes of one.
 MAX_RATIO = 1032
@@ -40,17 +48,6 @@ _STORED, _DEFLATED = 0, 8
 _METHODS = {
     1: "shrunk", 6: "imploded", 9: "deflate64", 12: "bzip2", 14: "LZMA", 93: "zstd", 95: "xz", 98: "PPMd", 99: "AES",
 }  # fmt: skip
-
-
-class ZipMember(NamedTuple):
-    """A plain file of a zip."""
-
-    name: bytes  # without "./", no absolute one, no ".."
-    offset: int  # first byte of its data in the file
-    length: int  # bytes of the photo
-    stored_length: int  # bytes of its data in the file; `length` where they are stored as they are
-    deflated: bool  # whether they are packed by deflate
-    crc: int  # CRC-32 of the photo
 
 
 class _Entry(NamedTuple):
@@ -76,7 +73,7 @@ class _Directory(NamedTuple):
     shift: int  # bytes before the archive, of a program that unpacks itself for instance
 
 
-def zip_members(file: BinaryIO, size: int, name: str) -> Iterator[ZipMember]:
+def zip_members(file: BinaryIO, size: int, name: str) -> Iterator[Member]:
     """The plain files in the order of their bytes, by one short read each; folders are passed over, and links of other names than
     photos'.
 
@@ -119,7 +116,7 @@ def inflate(stored: bytes, length: int) -> bytes:
     return data
 
 
-def _plain(entry: _Entry, offset: int, archive: str) -> ZipMember | None:
+def _plain(entry: _Entry, offset: int, archive: str) -> Member | None:
     """The member of an entry; None for folders and links without a photo's name. Raises DataError as `zip_members`."""
     name = check_member_name(entry.name, archive)
     is_photo = is_image_path(name)
@@ -142,7 +139,7 @@ def _plain(entry: _Entry, offset: int, archive: str) -> ZipMember | None:
             f"{member} says {entry.length:,} bytes, of {entry.stored_length:,} packed: a bomb, not a photo. "
             "Nothing of it is used."
         )
-    return ZipMember(name, offset, entry.length, entry.stored_length, deflated, entry.crc)
+    return Member(name, offset, entry.length, entry.stored_length if deflated else AS_IT_IS, entry.crc)
 
 
 def _data_offset(file: BinaryIO, entry: _Entry, archive: str) -> int:
@@ -164,7 +161,7 @@ def _data_offset(file: BinaryIO, entry: _Entry, archive: str) -> int:
     )
 
 
-def _before_the_cut(file: BinaryIO, size: int, archive: str) -> Iterator[ZipMember]:
+def _before_the_cut(file: BinaryIO, size: int, archive: str) -> Iterator[Member]:
     """The members of an archive without a directory, as far as each has its size before its bytes; then Truncated."""
     at = records = 0
     while len(head := read_at(file, at, _LOCAL.size)) == _LOCAL.size and head.startswith(_LOCAL_MARK):

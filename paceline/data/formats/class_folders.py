@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from paceline._utils.errors import DataError
-from paceline._utils.names import format_suffixes
+from paceline._utils.names import FolderNames, format_suffixes, list_folder
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import format_count, join_names, tidy_name
 from paceline.data.formats.file_matching import normalize_name
-from paceline.data.index.class_folder import FolderNames, list_folder
 from paceline.data.index.manifest import Manifest, prepare_command
 
 Name = TypeVar("Name", str, bytes)

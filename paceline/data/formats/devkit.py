@@ -26,12 +26,12 @@ from typing import BinaryIO
 
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
+from paceline._utils.names import list_folder
 from paceline._utils.safe_read import open_plain, read_plain
 from paceline._utils.text import abbreviate
 from paceline.data.download.unpack import MAX_DESCRIPTION, BoundedReader
 from paceline.data.formats import published_sets
 from paceline.data.formats.published_sets import VAL_NAME, official_wnids
-from paceline.data.index.class_folder import list_folder
 
 TRUTH, META = "data/ILSVRC2012_validation_ground_truth.txt", "data/meta.mat"
 NAME = "ILSVRC2012_devkit_t12.tar.gz"

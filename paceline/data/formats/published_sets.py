@@ -22,10 +22,10 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
+from paceline._utils.names import list_folder
 from paceline._utils.text import join_names
 from paceline.data.formats.annotations import Annotations
 from paceline.data.formats.class_folders import VAL_FOLDERS, ClassFolderListing, SplitListing
-from paceline.data.index.class_folder import list_folder
 from paceline.data.index.manifest import Split
 
 WNID = re.compile(r"n\d{8}")

@@ -29,15 +29,14 @@ from xml.etree import ElementTree
 
 from paceline._utils.errors import DataError
 from paceline._utils.listing import list_matching
-from paceline._utils.names import is_image_name
+from paceline._utils.names import is_image_name, list_folder, require_one_line
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import abbreviate
 from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations, raise_problems, read_list
 from paceline.data.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS, tidy_class_name
 from paceline.data.formats.file_matching import Files
 from paceline.data.formats.label_tools import CVAT
-from paceline.data.index.class_folder import list_folder, require_one_line
-from paceline.data.transforms.image_header import MAX_PIXELS
+from paceline.data.transforms.image_io import MAX_PIXELS
 
 # The longest real ones are a few dozen kB.
 MAX_BYTES = 8 << 20

@@ -25,15 +25,14 @@ from yaml.composer import ComposerError
 
 from paceline._utils.errors import DataError
 from paceline._utils.listing import list_matching, walk_visible
-from paceline._utils.names import is_image_name
+from paceline._utils.names import is_image_name, require_one_line
 from paceline._utils.safe_read import describe_read_error, open_plain, read_plain_text
 from paceline._utils.text import abbreviate, format_count, join_names
 from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations, raise_problems, read_list
 from paceline.data.formats.class_folders import VAL_FOLDERS, find_duplicate, tidy_class_name
 from paceline.data.formats.file_matching import NearNames
 from paceline.data.formats.yolo_labels import LabelFiles, format_relative, label_path
-from paceline.data.index.class_folder import require_one_line
-from paceline.data.transforms.image_header import MAX_BYTES, read_header
+from paceline.data.transforms.image_io import MAX_BYTES, read_header
 
 MAX_YAML_BYTES = 1 << 20
 MAX_LABEL_BYTES = 64 << 20

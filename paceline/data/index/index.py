@@ -22,13 +22,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import secrets
 import shutil
-import stat
-import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +34,6 @@ import numpy as np
 from paceline._utils.errors import DataError
 from paceline._utils.safe_read import require_plain
 from paceline.config.resnet import Exif
-from paceline.data.index.check import find_contradiction
 from paceline.data.index.manifest import FILES, Manifest, repeat_command
 from paceline.data.index.records import RecordLocations, RecordReader, open_records
 from paceline.data.transforms.exif import UPRIGHT, orientations, swaps_sides
@@ -58,12 +53,6 @@ OPTIONAL_PLACES = ("record_bytes", "record_starts", "stored_lengths")
 INDEX_FOLDER = "index"
 # Where a photo's bytes changed and nobody meant it. prepare verifies again what has another size or time.
 CHANGED = "Bring the file back as it was; or, where the change is meant, touch it (its time counts), then:"
-
-# An index that no manifest names any more is deleted after this long: a run may just be opening it.
-KEEP_OLD_INDEX_SECONDS = 24 * 3600
-# A folder of ours by its name and by what it holds; one that is being written, or was when its writer was killed, has a token.
-_FOLDER = re.compile(r"[0-9a-f]{16}|\.[0-9a-f]{16}(\.[0-9a-f]{8}\.part)")
-_ARRAY = re.compile(r"(train|val|test)\.([a-z_]+)\.npy")
 
 
 @dataclass(frozen=True)
@@ -290,40 +279,6 @@ def _digest(splits: Mapping[str, Mapping[str, np.ndarray]]) -> str:
     return digest.hexdigest()[:16]
 
 
-def delete_old_indexes(folder: Path, keep: Collection[str], *, alone: bool) -> None:
-    """Delete the indexes that prepare left under `folder`/index a day or more ago, except `keep` (as write_index returns them).
-
-    alone   whether no other process is preparing into `folder`: then what killed ones left unfinished goes at once
-    Whatever else lies there is the user's: folders of other names, or that hold anything but arrays, and links.
-    """
-    for entry in (folder / INDEX_FOLDER).iterdir():
-        match = _FOLDER.fullmatch(entry.name)
-        if match is None or f"{INDEX_FOLDER}/{entry.name}" in keep:
-            continue
-        with suppress(OSError):
-            status = entry.lstat()
-            old = time.time() - status.st_mtime > KEEP_OLD_INDEX_SECONDS
-            if stat.S_ISDIR(status.st_mode) and (old or (alone and match[1])) and _is_index(entry, part=bool(match[1])):
-                part = entry if match[1] else entry.with_name(f".{entry.name}.{secrets.token_hex(4)}.part")
-                os.rename(entry, part)  # what a kill leaves of it is a part too, and no torn index
-                for file in part.iterdir():
-                    file.unlink()
-                part.rmdir()
-
-
-def _is_index(folder: Path, *, part: bool) -> bool:
-    """Whether a folder holds nothing but arrays of ours, and unless it is a part, all that an index has. Raises OSError."""
-    arrays: dict[str, set[str]] = {}
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            match = _ARRAY.fullmatch(entry.name)
-            if match is None or not entry.is_file(follow_symlinks=False):
-                return False
-            arrays.setdefault(match[1], set()).add(match[2])
-    needed = {*RECORD_ARRAYS, *NAME_ARRAYS}
-    return part or (bool(arrays) and all(names >= needed for names in arrays.values()))
-
-
 def suggested_command(manifest: Manifest) -> str:
     """The next step after damage to the index, with which each message of one ends."""
     if manifest.in_containers and manifest.again is None:
@@ -349,3 +304,59 @@ def _arrays(manifest: Manifest, split: str) -> dict[str, np.ndarray]:
         # A plain view of the map: indexing one element of np.memmap itself is several times slower.
         result[name] = array.view(np.ndarray)
     return result
+
+
+Arrays = Mapping[str, np.ndarray]
+# One entry of each record; arrays that are not there are not checked.
+OF_RECORDS = (*RECORD_ARRAYS, "stored_lengths", "flags", "digests", "image_ids")
+OF_OBJECTS = ("classes", "crowd", "areas", "annotation_ids", "usable")
+# Starts of rows -> the things that they are starts of, and the array that the rows are cut from.
+STARTS = {
+    "name_starts": ("files", "name_bytes"),
+    "record_starts": ("records", "record_bytes"),
+    "object_starts": ("records", "classes"),
+    "polygon_starts": ("polygons", "polygon_points"),
+    "object_polygons": ("objects", ""),
+    "object_rles": ("objects", "rle_counts"),
+}
+FINITE = ("boxes", "areas", "polygon_points")
+
+
+def find_contradiction(arrays: Arrays, *, classes: int, own_files: bool, boxes: bool) -> str:
+    """Why the arrays of one split cannot be right, in words; "" where they can.
+
+    classes    K
+    own_files  whether each record is a file of its own
+    boxes      whether objects have the classes, 1..K, and not records, 0..K-1
+    """
+    records, files = len(arrays["lengths"]), len(arrays["lengths" if own_files else "file_sizes"])
+    objects, polygons = len(arrays.get("classes", ())), max(0, len(arrays.get("polygon_starts", ())) - 1)
+    counts = {"records": records, "files": files, "objects": objects, "polygons": polygons}
+    rows = {**dict.fromkeys(OF_RECORDS, records), **dict.fromkeys(OF_OBJECTS, objects)}
+    for name, array in arrays.items():
+        if name in rows and array.shape != (rows[name],):
+            return f"{name} has the shape {array.shape}, and there are {rows[name]:,}"
+        if name in (*rows, *STARTS) and name not in FINITE and array.dtype.kind not in "iub":
+            return f"{name} holds no whole numbers"
+        if name in FINITE and (array.dtype.kind != "f" or not np.isfinite(array).all()):
+            return f"{name} holds what is no finite number"
+    if "boxes" in arrays and arrays["boxes"].shape != (objects, 4):
+        return f"boxes has the shape {arrays['boxes'].shape}, and there are {objects:,}"
+    for name, (of, cut) in STARTS.items():
+        if name in arrays:
+            end = polygons if not cut else len(arrays[cut]) if cut in arrays else 0
+            starts, pieces = arrays[name], counts[of]
+            fits = starts.shape == (pieces + 1,) and int(starts[0]) == 0 and int(starts[-1]) == end
+            if not (fits and bool((starts[1:] >= starts[:-1]).all())):
+                return f"{name} does not cut {end:,} into {pieces:,}"
+    limits: list[tuple[str, int, int | None]] = [("files", 0, files), ("stored_lengths", -1, None)]
+    limits += [(name, 0, None) for name in ("offsets", "lengths", "heights", "widths", "file_sizes")]
+    limits += [("classes", 1, classes + 1)] if boxes else [("labels", 0, classes)]
+    for name, least, beyond in limits:
+        if name in arrays and len(array := arrays[name]):
+            low, high = int(array.min()), int(array.max())
+            if low < least or (beyond is not None and high >= beyond):
+                what = "label" if name in ("labels", "classes") else name
+                most = "" if beyond is None else f" to {beyond - 1:,}"
+                return f"{what} {low if low < least else high:,}, and {least:,}{most} are possible"
+    return ""

@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from paceline._utils.errors import DataError
 from paceline._utils.safe_read import open_plain_sized
 from paceline.data.storage.object_store import open_store
 from paceline.data.storage.store import ByteRange, ByteStore, LocalFiles, RangeError, StoreError, get_scheme, pread
+
+if TYPE_CHECKING:
+    from paceline.data.storage.cache import SharedMemoryCache
 
 
 class DamagedRecord(DataError):
@@ -191,9 +194,10 @@ class RangeRecords(RecordReader):
 
     def kept_on_disk(self, budget: int) -> RecordReader:
         """Done once, however often it is asked for. Raises PacelineError where the cache folder cannot be written."""
-        from paceline.data.storage.disk_cache import with_disk_cache  # here: only those who ask for it load it
+        if budget and self._store.is_remote:
+            from paceline.data.storage.cache import DiskCacheStore  # here: only those who ask for it load it
 
-        self._store = with_disk_cache(self._store, budget)
+            self._store = DiskCacheStore(self._store, budget)
         return self
 
     def name(self, i: int) -> str:
@@ -282,6 +286,34 @@ class OtherRecords(RecordReader):
 
     def read(self, i: int) -> bytes:
         return self.read_many([i])[0]
+
+
+class CachedRecords(OtherRecords):
+    """Records whose bytes are read from a shelf where they are on it.
+
+    first  the place of record 0 there
+    """
+
+    def __init__(self, records: RecordReader, shelf: SharedMemoryCache, first: int) -> None:
+        super().__init__(records)
+        self._shelf, self._first = shelf, first
+
+    def kept_on_disk(self, budget: int) -> RecordReader:
+        self._records = self._records.kept_on_disk(budget)
+        return self
+
+    def unchecked(self) -> RecordReader:
+        return CachedRecords(self._records.unchecked(), self._shelf, self._first)
+
+    def read_many(self, numbers: Sequence[int]) -> list[bytes]:
+        """From memory; those that are not there are read together, and then kept."""
+        lengths = self.places.lengths
+        result = {i: self._shelf.get(self._first + i, int(lengths[i])) for i in numbers}
+        if missing := [i for i, data in result.items() if data is None]:
+            for i, data in zip(missing, self._records.read_many(missing), strict=True):
+                result[i] = data
+                self._shelf.put(self._first + i, data)
+        return [result[i] for i in numbers]  # pyright: ignore[reportReturnType]
 
 
 # The kind of a split's records in its manifest -> the class that reads them.

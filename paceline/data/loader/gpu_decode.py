@@ -25,9 +25,9 @@ from torch import Tensor
 
 from paceline._utils.errors import RecipeError
 from paceline.data.transforms.crop import source_region
-from paceline.data.transforms.decode import END_OF_IMAGE
+from paceline.data.transforms.decode import END_OF_IMAGE, SampleSpec
 from paceline.data.transforms.exif import TURNS
-from paceline.data.transforms.sample import RenderBatch, SampleSpec, decode_and_transform
+from paceline.data.transforms.sample import RenderBatch, decode_and_transform
 
 # Pixels of photos that are decoded at once: 192 MiB of the device, in addition to what nvJPEG takes.
 MAX_PIXELS = 2**26

@@ -29,14 +29,12 @@ from paceline._utils.threads import Thread, failure_in_thread
 from paceline.config.resnet import Exif
 from paceline.data.batch import Batch, labeled_batch
 from paceline.data.index.records import RecordReader
-from paceline.data.loader import watchdog
+from paceline.data.loader import slots
 from paceline.data.loader.device_buffers import DeviceBuffer, copy_stream, get_stream_module
-from paceline.data.loader.render_job import FETCHED, IDLE, KEPT, RenderJob
-from paceline.data.loader.slots import Cursor, Schedule, Slot
-from paceline.data.loader.watchdog import ReadWatchdog
+from paceline.data.loader.slots import FETCHED, IDLE, KEPT, Cursor, ReadWatchdog, RenderJob, Schedule, Slot
 from paceline.data.transforms.sample import DrawSample, Render, RenderBatch, decode_and_transform, read_many, sample_spec
+from paceline.data.workers.crew import Workers
 from paceline.data.workers.jobs import NotPicklableError, SharedBytes, pickle_message
-from paceline.data.workers.pool import Workers
 
 MAX_SLOTS = 100  # slots that worker processes can share: each has two descriptors, and a message carries at most 253
 NICE = 10  # of workers: a thread that wants their core too gets nine tenths of it
@@ -73,7 +71,7 @@ class Loader:
 
     An exception in a thread is raised at the next request, even when earlier steps are ready. `close` stops and joins all threads;
     it may be called again. `wait_seconds` is how long the consumer has waited for data so far. A sample that does not come within a
-    minute is named on stderr once a minute, and after overdue.FAIL_SECONDS it is a DataError.
+    minute is named on stderr once a minute, and after slots.FAIL_SECONDS it is a DataError.
     """
 
     def __init__(
@@ -158,8 +156,8 @@ class Loader:
                 raise StopIteration
             began = reported = time.perf_counter()
             while not (self._error or self._stopping or self._ring[step % len(self._ring)].ready):
-                self._changed.wait(watchdog.SAY_SECONDS / 4)
-                if time.perf_counter() - reported >= watchdog.SAY_SECONDS:
+                self._changed.wait(slots.SAY_SECONDS / 4)
+                if time.perf_counter() - reported >= slots.SAY_SECONDS:
                     reported = time.perf_counter()
                     self._watch.tell_overdue(step, self._records.name)
             self.wait_seconds += time.perf_counter() - began

@@ -9,14 +9,22 @@ and the runs are shuffled. Runs lie on the grid of steps: epoch e begins at posi
 what the last step of the epoch before lacks, then runs of B follow, then a rest. The first run and the rest are both taken from the
 high end of the sorted list, so a step that spans two epochs is of similar shapes too. Inside a step samples ascend by group.
 
+Photos of rare classes can be drawn more often, `balanced` or by LVIS's repeat factors, in epochs of as many draws as photos. A photo's
+rate is how often an epoch draws it, on average. An epoch draws it floor or ceil of its rate times: the rates are laid end to end,
+photos shuffled and those of one kind together, and each photo gets the whole numbers that fall into its part after a random shift
+(systematic sampling, Madow 1949). So an epoch has exactly n draws, and a kind its sum of rates, rounded up or down. All is a function
+of (seed, epoch). With equal rates the order is the plain permutation of the stream.
+Source of the factors: Gupta, Dollar, Girshick 2019 (LVIS), appendix B.2. There an epoch grows by them; here it is a resample of n.
+
 Letters: n samples in the data set   B images in the global batch   G groups, numbered along an axis of likeness
+         M (photo, class) pairs   K classes that these have
 """
 
 from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
@@ -24,7 +32,8 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import RecipeError
-from paceline.data.loader.sample_rng import hash_keys
+from paceline.config.recipe import Sampler
+from paceline.data.loader.sample_rng import SampleRng, hash_keys
 
 # epoch -> its draws, (n,) int64, all different: draw d is of sample d % n, for the first time where d < n, else again (sampler.py). A
 # permutation of 0..n-1 draws each sample once.
@@ -75,7 +84,7 @@ def _sorter() -> ThreadPoolExecutor:
 
 
 def stream_positions(
-    *, step: int, rank: int, world: int, global_batch: int, forwards: int = 1, join: int = 1
+    *, step: int, global_batch: int, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1
 ) -> np.ndarray:
     """-> (share,) int64: the places in the stream that this rank takes at this step, ordered by forward.
 
@@ -99,28 +108,16 @@ def stream_positions(
     return step * global_batch + (starts[:, None] + np.arange(each)).reshape(-1)
 
 
-def batch_indices(
-    n: int,
-    *,
-    seed: int,
-    step: int,
-    rank: int = 0,
-    world: int = 1,
-    global_batch: int,
-    forwards: int = 1,
-    join: int = 1,
-    order: Order | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """-> epochs (share,) int64, indices (share,) int64: this rank's samples at this step, ordered by forward.
+def batch_indices(n: int, positions: np.ndarray, *, seed: int, order: Order | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """-> epochs, indices, both int64 and of the positions' shape: the samples at these places of the stream.
 
-    order  of each epoch (`grouped_order` makes another); None: the seed's plain permutation
+    positions  of a rank at a step from `stream_positions`; split the arrays in `forwards` equal parts to get the forwards
+    order      of each epoch (`grouped_order` makes another); None: the seed's plain permutation
     A sample that an order draws again has an epoch of its own, beyond all others (AGAIN), so the two together are always different.
-    See `stream_positions` for the other arguments; split the arrays in `forwards` equal parts to get the forwards.
-    Raises RecipeError for an empty data set or a batch that does not divide.
+    Raises RecipeError for an empty data set.
     """
     if n <= 0:
         raise RecipeError("the data set has no samples: nothing to train on.")
-    positions = stream_positions(step=step, rank=rank, world=world, global_batch=global_batch, forwards=forwards, join=join)
     epochs = positions // n
     places = positions % n
     indices = np.empty_like(places)
@@ -237,3 +234,74 @@ def _spanning(n: int, offset: int, global_batch: int) -> list[np.ndarray]:
         parts.append(np.arange(n - head, n))
         missing -= head
     return parts
+
+
+SHIFT_STREAM = 4 << 32
+# Photos are shuffled, before they are drawn, as samples of these numbers, which no draw and no run of the stream has.
+_FIRST = 1 << 61
+# Shifts are this many, in (0, 1): adding one to a whole number is exact, and a sum of rates that is one may miss it by its last bits.
+_SHIFTS = 1 << 20
+# Classes that a line about the draws names; of more than these the rarest and the most common.
+NAMED = 6
+
+
+def sampling_rates(sampler: Sampler, n: int, photos: np.ndarray, classes: np.ndarray, threshold: float) -> np.ndarray:
+    """-> (n,) float64, draws an epoch of each photo; together n.
+
+    photos, classes  (M,) int, each pair once; `balanced`: one class a photo, M = n
+    threshold        of `repeat`: classes in less than this share of the photos are repeated
+    """
+    counts = np.bincount(classes, minlength=1)
+    if sampler == "balanced":
+        rates = np.empty(n)
+        rates[photos] = n / (np.count_nonzero(counts) * counts[classes])
+        return rates
+    factors = np.maximum(1.0, np.sqrt(threshold * n / np.maximum(counts, 1)))
+    rates = np.ones(n)
+    np.maximum.at(rates, photos, factors[classes])
+    return rates * (n / max(1.0, rates.sum()))
+
+
+def sampled_order(rates: np.ndarray, kinds: np.ndarray, *, seed: int) -> Order:
+    """The order that draws each photo by its rate. rates (n,) sum to n; kinds (n,) int: photos of one kind replace each other."""
+
+    # Two, as in the stream.
+    @lru_cache(maxsize=2)
+    def order(epoch: int) -> np.ndarray:
+        return sort_in_thread(_sampled, rates, kinds, seed, epoch)
+
+    return order
+
+
+def _sampled(rates: np.ndarray, kinds: np.ndarray, seed: int, epoch: int) -> np.ndarray:
+    n = len(rates)
+    shuffled = np.argsort(hash_keys(seed, epoch, np.arange(_FIRST, _FIRST + n)), kind="stable")
+    shuffled = shuffled[np.argsort(kinds[shuffled], kind="stable")]
+    shift = SampleRng(seed, epoch, 0, SHIFT_STREAM).integer(0, _SHIFTS) / _SHIFTS + 0.5 / _SHIFTS
+    edges = np.minimum(np.floor(np.cumsum(rates[shuffled]) + shift), n)
+    edges[-1] = n  # whatever the sum's last bits say
+    counts = np.diff(edges, prepend=0).astype(np.int64)
+    again = np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts)
+    draws = np.repeat(shuffled, counts) + n * again
+    order = draws[np.argsort(hash_keys(seed, epoch, draws), kind="stable")]
+    order.flags.writeable = False
+    return order
+
+
+def format_sampling(rates: np.ndarray, photos: np.ndarray, classes: np.ndarray, names: Sequence[str]) -> str:
+    """How many photos each class has, and how many draws an epoch these get: the rarest class first.
+
+    photos, classes  as of `sampling_rates`; names: of the classes
+    """
+    counts = np.bincount(classes, minlength=len(names))
+    draws = np.bincount(classes, rates[photos], minlength=len(names))
+    return f"photos of a class -> its draws an epoch: {format_rarest_first(counts, draws, names, ',.0f')}"
+
+
+def format_rarest_first(counts: np.ndarray, values: np.ndarray, names: Sequence[str], form: str) -> str:
+    """Each class's name, count and value in this format; of many the rarest and the most common."""
+    present = [k for k in np.argsort(counts, kind="stable").tolist() if counts[k]]
+    words = [f"{names[k]} {counts[k]:,} -> {values[k]:{form}}" for k in present]
+    if len(words) > NAMED:
+        words[NAMED // 2 : -NAMED // 2] = [f"... ({len(words) - NAMED:,} classes) ..."]
+    return ", ".join(words)

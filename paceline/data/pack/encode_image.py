@@ -26,8 +26,7 @@ from paceline.data.index.index import Index
 from paceline.data.index.manifest import FILES, Manifest
 from paceline.data.prepare.verify_image import GRAY_MODES
 from paceline.data.transforms.exif import UPRIGHT, read_orientation
-from paceline.data.transforms.image_header import open_image
-from paceline.data.transforms.image_io import to_rgb
+from paceline.data.transforms.image_io import open_image, to_rgb
 
 _ORIENTATION = 0x0112
 _JPEG = (b".jpg", b".jpeg")

@@ -24,7 +24,7 @@ import numpy as np
 from PIL import Image
 
 from paceline._utils.hashing import sha256
-from paceline.data.containers.tf_example import Values, example_bytes
+from paceline.data.containers.tfrecord import Values, example_bytes
 from paceline.data.index.box_split import BoxSplit, ImageObjects, has_masks, read_object_masks
 from paceline.data.pack.encode_image import EncodedImage
 from paceline.data.pack.plan import PackSplit

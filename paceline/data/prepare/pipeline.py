@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import secrets
+import stat
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +31,8 @@ from paceline._utils.errors import DataError
 from paceline.data.index.box_split import BOX_ARRAYS
 from paceline.data.index.index import (
     INDEX_FOLDER,
-    delete_old_indexes,
+    NAME_ARRAYS,
+    RECORD_ARRAYS,
     describe_arrays,
     find_index_damage,
     open_split,
@@ -55,6 +60,11 @@ NAMED_IN_ERROR = 5
 UNREADABLE_LIST = "unreadable.txt"
 NOT_THERE = "not there"
 CACHE_REMEDY = "Name another cache folder:  PACELINE_CACHE=DIR"
+# An index that no manifest names any more is deleted after this long: a run may just be opening it.
+KEEP_OLD_INDEX_SECONDS = 24 * 3600
+# A folder of ours by its name and by what it holds; one that is being written, or was when its writer was killed, has a token.
+_FOLDER = re.compile(r"[0-9a-f]{16}|\.[0-9a-f]{16}(\.[0-9a-f]{8}\.part)")
+_ARRAY = re.compile(r"(train|val|test)\.([a-z_]+)\.npy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +194,40 @@ def choose_manifest_folder(root: Path, out: Path | None, *, of_classes: bool = F
             f"{manifest}: not written by paceline, or damaged, so it is not replaced. Move it away, or name another place: --out DIR."
         )
     return path
+
+
+def delete_old_indexes(folder: Path, keep: Collection[str], *, alone: bool) -> None:
+    """Delete the indexes that prepare left under `folder`/index a day or more ago, except `keep` (as write_index returns them).
+
+    alone   whether no other process is preparing into `folder`: then what killed ones left unfinished goes at once
+    Whatever else lies there is the user's: folders of other names, or that hold anything but arrays, and links.
+    """
+    for entry in (folder / INDEX_FOLDER).iterdir():
+        match = _FOLDER.fullmatch(entry.name)
+        if match is None or f"{INDEX_FOLDER}/{entry.name}" in keep:
+            continue
+        with suppress(OSError):
+            status = entry.lstat()
+            old = time.time() - status.st_mtime > KEEP_OLD_INDEX_SECONDS
+            if stat.S_ISDIR(status.st_mode) and (old or (alone and match[1])) and _is_index(entry, part=bool(match[1])):
+                part = entry if match[1] else entry.with_name(f".{entry.name}.{secrets.token_hex(4)}.part")
+                os.rename(entry, part)  # what a kill leaves of it is a part too, and no torn index
+                for file in part.iterdir():
+                    file.unlink()
+                part.rmdir()
+
+
+def _is_index(folder: Path, *, part: bool) -> bool:
+    """Whether a folder holds nothing but arrays of ours, and unless it is a part, all that an index has. Raises OSError."""
+    arrays: dict[str, set[str]] = {}
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            match = _ARRAY.fullmatch(entry.name)
+            if match is None or not entry.is_file(follow_symlinks=False):
+                return False
+            arrays.setdefault(match[1], set()).add(match[2])
+    needed = {*RECORD_ARRAYS, *NAME_ARRAYS}
+    return part or (bool(arrays) and all(names >= needed for names in arrays.values()))
 
 
 def describe_split(

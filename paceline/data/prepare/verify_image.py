@@ -16,8 +16,14 @@ from paceline._utils.names import FORMATS, SUFFIX_FORMATS
 from paceline._utils.safe_read import read_plain
 from paceline.data.index.records import record_digest
 from paceline.data.transforms.exif import read_index_flags, read_orientation
-from paceline.data.transforms.image_header import MAX_BYTES, ImageTooLarge, identify_content, open_image
-from paceline.data.transforms.image_io import UnknownPixelRange, to_rgb
+from paceline.data.transforms.image_io import (
+    MAX_BYTES,
+    ImageTooLarge,
+    UnknownPixelRange,
+    identify_content,
+    open_image,
+    to_rgb,
+)
 
 # Bits of the index's `flags` array. The others are the EXIF orientation's: ROTATED, 4, and the three highest.
 GREYSCALE = 1

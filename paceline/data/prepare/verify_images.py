@@ -26,8 +26,7 @@ from paceline.data.index.manifest import FILES
 from paceline.data.prepare.journal import PrepareJournal, read_journal
 from paceline.data.prepare.verify_image import NOT_JPEG, ImageInfo, InvalidImage, verify
 from paceline.data.transforms.exif import orientations
-from paceline.data.transforms.image_header import MAX_BYTES, open_image
-from paceline.data.transforms.image_io import find_dropped_channels, is_deep, to_rgb
+from paceline.data.transforms.image_io import MAX_BYTES, find_dropped_channels, is_deep, open_image, to_rgb
 from paceline.data.workers.crew import WORTH_PROCESSES, WorkerCrew
 
 # Photos that a worker takes at a time. A kill loses at most three times as many for each worker.

@@ -20,7 +20,7 @@ from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import read_plain
 from paceline.data.storage.store import StoreError
 
-# How long one read is retried before it fails. Below overdue.FAIL_SECONDS, so that the store's own error is the one that is
+# How long one read is retried before it fails. Below slots.FAIL_SECONDS, so that the store's own error is the one that is
 # reported; and below the five minutes for which a request's signature holds.
 PATIENCE_SECONDS = 180.0
 MAX_PATIENCE_SECONDS = 280.0

@@ -4,6 +4,8 @@ A bucket's key is taken as it is; the path of an http URL is what a browser take
 Requests are obstore's, which signs them, keeps connections and tries again: refused, reset, cut and late connections, 5xx and 429,
 with growing pauses; a body that broke off goes on from where it stopped (tests/data/test_object_store.py holds it to that).
 What is wrong for good (403, 404) fails at once.
+A folder of a bucket may be written to: an object appears whole or not at all; large ones travel in parts, which nobody sees before the
+last.
 """
 
 from __future__ import annotations
@@ -11,17 +13,20 @@ from __future__ import annotations
 import errno
 import io
 import os
+import shutil
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from paceline._utils.commands import install_command
-from paceline._utils.errors import DataError
+from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.listing import is_system_name
 from paceline._utils.parallel_copy import BackgroundThreads
 from paceline.data.storage.credentials import explain_store_error, open_bucket, patience_seconds
@@ -279,3 +284,87 @@ class _Blocks(io.RawIOBase):
         if len(data) != length:
             raise OSError(errno.EIO, f"it ends after {start + len(data):,} bytes, not {self._size:,}", self._name)
         return data
+
+
+# Parts of one object under way at once, of 5 MiB each: what is in flight is memory of a process that trains.
+PARTS = 4
+
+
+class BucketFolder:
+    """The objects below one URL, by their names from there. Every method raises OSError, whose strerror has the reason.
+
+    url   s3://BUCKET/PREFIX, gs://, az://CONTAINER/PREFIX, or file:///PATH for a mounted disk; without a slash at its end
+    Raises PacelineError where obstore is not installed, OSError where credentials or settings are missing.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import obstore
+        except ImportError:
+            raise PacelineError(f"Writing to buckets needs obstore:  {install_command('remote')}") from None
+        self.url = url.rstrip("/")
+        self._obstore = obstore
+        scheme, rest = get_scheme(self.url), self.url.partition("://")[2]
+        location, _, self._prefix = rest.partition("/")
+        self._place: Any
+        if scheme == "file":
+            from obstore.store import LocalStore
+
+            self._root, self._place = f"/{self._prefix}", LocalStore("/")
+        else:
+            self._root, self._place = self.url, open_bucket(scheme, location, patience_seconds())
+        self._store = open_store(self._root)
+
+    def names(self) -> list[str]:
+        """Names of all objects, sorted."""
+        with self._explained_errors(""):
+            results = [entry["path"] for some in self._obstore.list(self._place, prefix=self._prefix) for entry in some]
+        return sorted(name.removeprefix(f"{self._prefix}/") for name in results)
+
+    def read(self, name: str) -> bytes | None:
+        """A small object; None where there is none."""
+        try:
+            with self._explained_errors(name):
+                return bytes(self._obstore.get(self._place, self._key(name)).bytes())
+        except FileNotFoundError as problem:
+            if "bucket" in (problem.strerror or ""):
+                raise
+            return None
+
+    def download(self, name: str, path: Path) -> None:
+        """Copy an object of any size into a new file."""
+        with self._store.open(os.fsencode(f"{self._root}/{name}")) as source, open(path, "xb") as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def write(self, name: str, content: bytes | BinaryIO, *, new: bool = False) -> bool:
+        """Make an object, or another in its place; new: only where there is none -> False where there is one."""
+        mode = "create" if new else "overwrite"
+        with self._explained_errors(name, "write"):
+            try:
+                self._obstore.put(self._place, self._key(name), content, mode=mode, max_concurrency=PARTS)
+            except self._obstore.exceptions.AlreadyExistsError:
+                return False
+        return True
+
+    def delete(self, names: Sequence[str]) -> None:
+        """Delete objects, one after the other; it is no error where one is gone already."""
+        for name in names:
+            with suppress(FileNotFoundError), self._explained_errors(name, "delete"):
+                self._obstore.delete(self._place, self._key(name))
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}"
+
+    @contextmanager
+    def _explained_errors(self, name: str, does: str = "read") -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        except PermissionError as problem:  # of a mounted disk
+            raise OSError(errno.EACCES, "no permission", f"{self.url}/{name}") from problem
+        except Exception as problem:  # obstore has its own kinds, which begin at Exception
+            raise explain_store_error(
+                problem, os.fsencode(f"{self.url}/{name}"), time.monotonic() - began, does=does
+            ) from None

@@ -1,16 +1,20 @@
-"""A data set's files, copied to a disk of this machine, checked, and resumed after a kill; and its records, read from there.
+"""A data set's files, copied to a disk of this machine, checked, resumed after a kill, and cleared.
 
-Files are copied in parts of 32 MiB by several threads. Each is hashed as it is read, written, forced to the disk, read back and
-hashed again; only then it is noted in the ledger (staged_folder.py), from which a killed copy resumes. One process copies at a time;
-others that want the same files wait for it and find them there.
-
-Records keep the names that they have at their source, so messages, lists of predictions and everything else that a run writes down
-is the same with and without a copy.
+    DIR/paceline-KEY/staged.json    the marker: the source; a folder without it is none of ours
+                     ledger         a line a file that is whole, or a part of one; appended and never rewritten
+                     near/, far/    the files: by the names that the index has, or by a hash of their URL or absolute path
+                     parts/         files that are not whole yet
+Files are copied in parts of 32 MiB by several threads. Each is written, forced to the disk, read back and compared; only then it is
+noted in the ledger, from which a killed copy resumes.
+One process copies at a time, which holds the lock `.copying`; others that want the same files wait for it and find them there. All
+that read share `.in-use`; what is in use is not cleared.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import json
 import os
 import re
 import secrets
@@ -18,33 +22,28 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote, unquote_to_bytes
 
-import numpy as np
-
+from paceline._utils.atomic_write import atomic_write
 from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.formatting import format_bytes
-from paceline._utils.journal import Journal, lock
+from paceline._utils.journal import Journal, lock, read_lines
 from paceline._utils.parallel_copy import copy_in_parallel, free_bytes, write_at
-from paceline._utils.platform import O_BINARY, O_NOFOLLOW
-from paceline.data.index.index import Index, pack_names
-from paceline.data.index.manifest import FILES
-from paceline.data.index.records import OtherRecords, RecordReader, open_records, record_digest
+from paceline._utils.platform import O_BINARY, O_NOFOLLOW, get_user_id
+from paceline._utils.safe_read import read_plain
+from paceline.data.index.records import record_digest
 from paceline.data.storage.object_store import open_store
-from paceline.data.storage.staged_folder import (
-    COPYING,
-    LEDGER,
-    PARTS,
-    file_line,
-    open_folder,
-    part_line,
-    read_ledger,
-    write_error,
-)
 from paceline.data.storage.store import ByteRange, ByteStore, StoreError, get_scheme, pread
 
+MARKER, LEDGER, PARTS, COPYING, IN_USE = "staged.json", "ledger", "parts", ".copying", ".in-use"
+OURS = {MARKER, LEDGER, COPYING, IN_USE}
+FOLDERS = re.compile(r"paceline-[0-9a-f]{16}")
+# A marker, and a line of a ledger, are shorter; what is longer is not ours.
+MAX_MARKER, LONGEST_LINE = 1 << 16, 1 << 14
+# So often a folder is made anew that others clear at the same time.
+TRIES = 100
 THREADS, PART_BYTES = 8, 32 << 20
 # A file takes whole blocks of a disk.
 BLOCK = 4096
@@ -165,7 +164,8 @@ class StagedCopy:
             for part in done:
                 left[part.token] -= 1
                 if left[part.token]:
-                    ledger.append(part_line(part.file.name, part.token, part.state, part.first))
+                    words = part.token.encode(), _quoted(part.state), part.first, _quoted(part.file.name)
+                    ledger.append(b"part %b %b %d %b\n" % words)
                 else:
                     self._finish(part, ledger)
                 copied += part.length
@@ -197,7 +197,7 @@ class StagedCopy:
             back = pread(descriptor, part.length, part.first)
         finally:
             os.close(descriptor)
-        if hashlib.sha256(back).digest() != hashlib.sha256(data).digest():
+        if back != data:
             raise PacelineError(
                 f"--stage: {path} reads back other bytes than were written: that disk is damaged, or the memory. Name another "
                 "folder."
@@ -211,7 +211,8 @@ class StagedCopy:
             raise DataError(f"{os.fsdecode(one.source)}: changed while it was copied. {self._again}")
         final.parent.mkdir(parents=True, exist_ok=True)
         status = os.stat(self.folder / PARTS / part.token)
-        ledger.append(file_line(one.name, status.st_size, status.st_mtime_ns, part.state))
+        words = status.st_size, status.st_mtime_ns, _quoted(part.state), _quoted(one.name)
+        ledger.append(b"file %d %d %b %b\n" % words)
         os.replace(self.folder / PARTS / part.token, final)
 
     def _source_state(self, one: FileToStage) -> str:
@@ -249,59 +250,135 @@ class StagedCopy:
                 entry.unlink()
 
 
-class StagedRecords(OtherRecords):
-    """The records of a split, read from `local`, whose file an error names."""
-
-    def __init__(self, records: RecordReader, local: RecordReader) -> None:
-        super().__init__(records)
-        self._local, self.at_once = local, local.at_once
-
-    def path(self, i: int) -> str:
-        """The file that is read: the copy."""
-        return self._local.path(i)
-
-    def unchecked(self) -> RecordReader:
-        return StagedRecords(self._records, self._local.unchecked())
-
-    def read_many(self, numbers: Sequence[int]) -> list[bytes]:
-        return self._local.read_many(numbers)
-
-
-def staged_records(records: RecordReader, kind: str, folder: Path, remedy: str) -> StagedRecords:
-    """These records, read from the copy in `folder`; kind: theirs in the manifest."""
-    names = [records.places.file_name(file) for file in range(len(records.places.file_sizes))]
-    locations = replace(records.places, remedy=remedy, changed="", root=folder)
-    if all(map(_is_near, names)):
-        locations = replace(locations, root=folder / "near")
-    else:
-        locations = replace(locations, **pack_names([staged_name(name) for name in names]))
-    return StagedRecords(records, open_records(kind, locations))
-
-
-def list_files_to_stage(index: Index, kind: str, numbers: np.ndarray) -> list[FileToStage]:
-    """The files that these records lie in, each once."""
-    locations = index.records.places
-    digests: dict[int, int] = {}
-    if kind == FILES and "digests" in index.extra:
-        digests = dict(zip(locations.files[numbers].tolist(), index.extra["digests"][numbers].tolist()))
-    return [
-        FileToStage(
-            locations.file_path(file),
-            staged_name(locations.file_name(file)),
-            int(locations.file_sizes[file]),
-            digests.get(file),
-        )
-        for file in np.unique(locations.files[numbers]).tolist()
-    ]
-
-
 def staged_name(name: bytes) -> bytes:
     """Where a file lies in the copy, by its name in the index: below near/ by the same name, where that leads nowhere else."""
-    if _is_near(name):
+    if is_near(name):
         return b"near/" + name
     last = re.sub(rb"[^A-Za-z0-9._-]", b"_", os.path.basename(name))[-80:]
     return b"far/%b-%b" % (hashlib.sha256(name).hexdigest()[:16].encode(), last)
 
 
-def _is_near(name: bytes) -> bool:
+def is_near(name: bytes) -> bool:
     return not get_scheme(name) and not any(part in (b"", b".", b"..") for part in name.split(b"/"))
+
+
+def open_folder(folder: Path, about: dict[str, str]) -> int:
+    """Make a copy's folder, or take up the one that is there; -> the lock that says that it is in use, until it is closed.
+
+    about  for people, into the marker
+    Raises OSError, and PacelineError where the folder is somebody else's.
+    """
+    for _ in range(TRIES - 1):
+        with suppress(FileNotFoundError):  # it is just being cleared
+            return _opened(folder, about)
+    return _opened(folder, about)
+
+
+def _opened(folder: Path, about: dict[str, str]) -> int:
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = os.lstat(folder)
+    # In a folder that everybody may write to, somebody else could have put a link, or a folder of his own, in its place.
+    if status.st_uid != get_user_id() or not folder.is_dir() or folder.is_symlink():
+        raise PacelineError(f"--stage: {folder} is somebody else's, or no folder. Name another folder.")
+    in_use = lock(folder / IN_USE, shared=True, waits=lambda: None)
+    try:
+        if not (folder / MARKER).exists():
+            atomic_write(folder / MARKER, json.dumps({"paceline_staged": 1, **about}, indent=1) + "\n", sync=True)
+        (folder / PARTS).mkdir(exist_ok=True)
+    except OSError:
+        os.close(in_use)
+        raise
+    return in_use
+
+
+def read_ledger(path: Path) -> tuple[dict[bytes, tuple[int, int, str]], dict[bytes, tuple[str, str, set[int]]]]:
+    """-> files that are whole: name -> (bytes, time, source's state); files that are begun: name -> (token, source's state,
+    first bytes of the parts that are there). Lines that are not ours, and a torn last one, count for nothing."""
+    finished: dict[bytes, tuple[int, int, str]] = {}
+    begun: dict[bytes, tuple[str, str, set[int]]] = {}
+    for words in map(bytes.split, read_lines(path, LONGEST_LINE)):
+        if len(words) != 5:
+            continue
+        if words[0] == b"file" and words[1].isdigit() and words[2].isdigit():
+            name = unquote_to_bytes(words[4])
+            finished[name] = int(words[1]), int(words[2]), unquote_to_bytes(words[3]).decode(errors="replace")
+            begun.pop(name, None)
+        elif words[0] == b"part" and re.fullmatch(rb"[0-9a-f]{16}", words[1]) and words[3].isdigit():
+            name, token = unquote_to_bytes(words[4]), words[1].decode()
+            if begun.get(name, ("",))[0] != token:
+                begun[name] = token, unquote_to_bytes(words[2]).decode(errors="replace"), set()
+            begun[name][2].add(int(words[3]))
+    return finished, begun
+
+
+def _quoted(text: bytes | str) -> bytes:
+    return quote(text).encode()
+
+
+def clear_copies(stage: Path) -> tuple[int, int, list[Path]]:
+    """Remove every copy below `stage`; -> (data sets, bytes, folders that others' files keep there).
+
+    Only what the ledgers name is removed. Raises PacelineError where one is in use, or cannot be removed.
+    """
+    sets, size, left = 0, 0, []
+    for folder in list_copies(stage):
+        try:
+            held = lock(folder / IN_USE)
+        except BlockingIOError:
+            raise PacelineError(
+                f"{folder}: a run reads from this copy. Wait for its end, then give the same command."
+            ) from None
+        except OSError as error:
+            raise write_error(folder, error) from None
+        try:
+            finished, _ = read_ledger(folder / LEDGER)
+            names = [folder / os.fsdecode(name) for name in finished]
+            names += [entry for entry in (folder / PARTS).glob("*") if entry.is_file()]
+            here = folder.resolve()  # neither a ledger's name nor a link leads out of it
+            size += sum(_remove(name) for name in names if name.parent.resolve().is_relative_to(here))
+            for inner in sorted((path for path in folder.rglob("*") if path.is_dir()), reverse=True):
+                with suppress(OSError):
+                    inner.rmdir()
+            if {entry.name for entry in folder.iterdir()} <= OURS:
+                for name in OURS:
+                    _remove(folder / name)
+                folder.rmdir()
+            else:
+                left.append(folder)
+                _remove(folder / LEDGER)
+            sets += 1
+        except OSError as error:
+            raise write_error(folder, error) from None
+        finally:
+            os.close(held)
+    return sets, size, left
+
+
+def list_copies(stage: Path) -> list[Path]:
+    """The folders below `stage` that staging made, for this user: another one's could lead out by links."""
+    results = []
+    for folder in sorted(stage.iterdir()):
+        own = FOLDERS.fullmatch(folder.name) and os.lstat(folder).st_uid == get_user_id()
+        if own and folder.is_dir() and not folder.is_symlink():
+            with suppress(OSError, ValueError):
+                marker = json.loads(read_plain(folder / MARKER, MAX_MARKER))
+                if isinstance(marker, dict) and marker.get("paceline_staged") == 1:
+                    results.append(folder)
+    return results
+
+
+def _remove(path: Path) -> int:
+    """Remove a file; -> its bytes, 0 where there is none."""
+    try:
+        size = os.lstat(path).st_size
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    return size
+
+
+def write_error(path: Path, error: OSError) -> PacelineError:
+    """The error where a copy cannot be written, with the next step."""
+    why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
+    return PacelineError(f"--stage: {path}: cannot be written ({why}). Name another folder, or train without --stage.")

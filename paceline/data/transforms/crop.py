@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paceline._utils.errors import RecipeError
-from paceline.config.ssd import FreeCrop
+from paceline.config.ssd import BoxInput
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.exif import TURNS, UPRIGHT
 
@@ -131,37 +131,26 @@ MAX_DRAWS = 1000
 
 
 def ssd_crop(
-    height: int,
-    width: int,
-    boxes: np.ndarray,
-    random: SampleRng,
-    *,
-    size: int,
-    attempts: int = 1,
-    side: tuple[float, float] = (0.3, 1.0),
-    aspect: tuple[float, float] = (0.5, 2.0),
-    free: FreeCrop = "any",
+    height: int, width: int, boxes: np.ndarray, random: SampleRng, settings: BoxInput
 ) -> tuple[CropWindow, np.ndarray]:
-    """A crop resized to (size, size), and (n,) bool: the objects that stay.
+    """A crop resized to (size, size) of the settings, and (n,) bool: the objects that stay.
 
-    boxes          (n, 4) float64, each with some area inside the photo of (height, width)
-    attempts       proposals for one drawn option before the option is drawn again
-    side           range of the crop's width and of its height, each uniform, as shares of the photo's
-    aspect         range of (share of the width) / (share of the height); a proposal outside it is a failed one
-    free           the seventh option: "any" has no condition on the IoU, "touching" requires it above 0 with every object
+    boxes     (n, 4) float64, each with some area inside the photo of (height, width)
+    settings  `crop_side`: the crop's width and its height are each uniform. `crop_aspect`: a proposal outside it is a failed one.
+              `crop_free`: "any" has no condition on the IoU, "touching" requires it above 0 with every object
     Without objects no crop can hold a center, so it is the whole photo, as with the reference; as it is after MAX_DRAWS draws.
     """
-    objects = _Objects(boxes)
+    objects, size, side, aspect = _Objects(boxes), settings.size, settings.crop_side, settings.crop_aspect
     least = max(1, round(side[0] * width)), max(1, round(side[0] * height))
-    above = (None, *IOU_ABOVE, None if free == "any" else 0.0)
+    above = (None, *IOU_ABOVE, None if settings.crop_free == "any" else 0.0)
     for _ in range(MAX_DRAWS if len(boxes) else 0):
         option = random.integer(0, OPTIONS)
         if option == 0:
             break
         threshold = above[option]
         if threshold is not None and objects.forbid(threshold, *least):
-            continue  # no proposal can succeed: the same as `attempts` failures
-        for _ in range(attempts):
+            continue  # no proposal can succeed: the same as `crop_attempts` failures
+        for _ in range(settings.crop_attempts):
             share_x, share_y = random.uniform(*side), random.uniform(*side)
             if not aspect[0] <= share_x / share_y <= aspect[1]:
                 continue

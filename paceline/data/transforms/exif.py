@@ -12,6 +12,7 @@ Source: CIPA DC-008 (EXIF 2.32), 4.6.4, tag 0x0112; PNG (third edition), 11.3.3.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,10 @@ _TRANSPOSES = {
 }  # fmt: skip
 
 _TAG = 0x0112
-# Segments, chunks and tags beyond these numbers are no photo's; a PNG of 178 megapixels in chunks of 8 kB has 65,000.
-_MAX_SEGMENTS, _MAX_CHUNKS, _MAX_TAGS = 1_000, 100_000, 1_000
+# Segments before the first scan are at most 64 kB each; real files have a dozen, a panorama with its extras a few hundred.
+MAX_SEGMENTS = 1_000
+# Chunks and tags beyond these numbers are no photo's; a PNG of 178 megapixels in chunks of 8 kB has 65,000.
+MAX_CHUNKS, _MAX_TAGS = 100_000, 1_000
 
 # Bits of the index's `flags` array.
 ROTATED = 4  # an orientation other than 1
@@ -105,25 +108,31 @@ def orientations(flags: np.ndarray) -> np.ndarray:
     return np.where((flags & ROTATED != 0) & (result == UPRIGHT), 0, result).astype(np.uint8)
 
 
-def _jpeg_exif(data: bytes) -> bytes:
-    """The content of the first "Exif" segment before the picture."""
-    at = 2
-    for _ in range(_MAX_SEGMENTS):
-        if data[at : at + 1] != b"\xff" or at + 4 > len(data):
-            return b""
-        kind = data[at + 1]
-        if kind == 0xFF:  # fill byte
+def jpeg_segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """-> (marker, its offset) of each segment in the header of a JPEG; it ends at a byte that begins none.
+
+    Whoever asks stops at the first scan, behind which no lengths lead from marker to marker.
+    """
+    at, end = 2, len(data) - 4
+    for _ in range(MAX_SEGMENTS):
+        if at > end or data[at] != 0xFF:
+            return
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill byte
             at += 1
             continue
-        if kind in (0xD9, 0xDA):  # the picture begins, or ends
-            return b""
-        if kind == 0x01 or 0xD0 <= kind <= 0xD8:  # markers that stand alone
-            at += 2
-            continue
-        length = data[at + 2] << 8 | data[at + 3]
-        if kind == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
-            return data[at + 10 : at + 2 + length]
-        at += 2 + length
+        yield marker, at
+        # Some markers stand alone.
+        at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD8 else 2 + (data[at + 2] << 8 | data[at + 3])
+
+
+def _jpeg_exif(data: bytes) -> bytes:
+    """The content of the first "Exif" segment before the picture."""
+    for marker, at in jpeg_segments(data):
+        if marker in (0xD9, 0xDA):  # the picture begins, or ends
+            break
+        if marker == 0xE1 and data[at + 4 : at + 10] == b"Exif\0\0":
+            return data[at + 10 : at + 2 + (data[at + 2] << 8 | data[at + 3])]
     return b""
 
 
@@ -133,7 +142,7 @@ def _chunk(data: bytes, at: int, wanted: bytes, order: str) -> bytes:
     at     of the first chunk
     order  ">" for PNG (length, name, content, checksum), "<" for RIFF (name, length, content, filled up to an even number)
     """
-    for _ in range(_MAX_CHUNKS):
+    for _ in range(MAX_CHUNKS):
         if at + 8 > len(data):
             return b""
         first, second = data[at : at + 4], data[at + 4 : at + 8]

@@ -15,51 +15,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from paceline._utils.errors import DataError
 from paceline._utils.text import join_names
-from paceline.config.resnet import Decoder, Exif, ImageInput
+from paceline.config.resnet import Exif, ImageInput
 from paceline.data.batch import MixedClass
 from paceline.data.index.records import RecordReader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.watchdog import NAMED
-from paceline.data.transforms.augment import Augmentation, apply_augmentation, sample_augmentation, sample_mix
-from paceline.data.transforms.color_jitter import ColorJitter, apply_color_jitter
-from paceline.data.transforms.crop import CropWindow, random_resized_crop, resize_and_center_crop
-from paceline.data.transforms.decode import decode_crop
+from paceline.data.transforms.augment import apply_augmentation, sample_augmentation, sample_mix
+from paceline.data.transforms.color_jitter import apply_color_jitter
+from paceline.data.transforms.crop import random_resized_crop, resize_and_center_crop
+from paceline.data.transforms.decode import SampleSpec, decode_crop
 from paceline.data.transforms.exif import QUARTERS, UPRIGHT, UPSIDE_DOWN, compose_orientations
-from paceline.data.transforms.image_header import Header, read_header
-from paceline.data.transforms.resample import ResizeLaw
+from paceline.data.transforms.image_io import Header, read_header
 
-
-class SampleSpec(NamedTuple):
-    """One sample, decided."""
-
-    name: str  # of the record, for messages
-    header: Header
-    window: CropWindow  # the photo's region, the size it is resized to, and where the output starts inside
-    label: Any  # the class, or the objects that stay
-    flip: bool = False  # mirrored left to right, after the resize
-    color: ColorJitter | None = None  # how colors change; None: not
-    decoder: Decoder = "simplejpeg"
-    law: ResizeLaw = "bilinear-antialias"
-    augmentation: Augmentation | None = None  # what else is done to the pixels, last; None: nothing
-    place: tuple[int, int] = (0, 0)  # top and left of what is shown of the photo, in the output
-    around: tuple[int, int, int] = (0, 0, 0)  # levels of RGB beside it
-    others: tuple[PartnerSample, ...] = ()  # further photos in the same picture, over what is there
-
-
-class PartnerSample(NamedTuple):
-    """A further photo of a sample. Its size is the data set's word, so that it is drawn before its bytes are read."""
-
-    number: int  # in its index
-    draw: SampleSpec  # its header is made up until then, its orientation is the turn that was drawn
-    data: bytes = b""
-    mask: np.ndarray | None = None  # (h, w) bool, where it is shown; None: everywhere
+# Photos that a message about several names.
+NAMED = 3
 
 
 # (epoch, index, header, name) -> Draw. Called by several threads at once; must depend on these alone.
@@ -97,10 +71,7 @@ def decode_and_transform(data: bytes, draw: SampleSpec, out: np.ndarray) -> None
 
 
 def _render_photo(data: bytes, draw: SampleSpec, part: np.ndarray) -> None:
-    window = draw.window
-    decode_crop(
-        data, draw.header, window, part, flip=draw.flip, decoder=draw.decoder, name=draw.name, law=draw.law
-    )  # fmt: skip
+    decode_crop(data, draw, part)
     if draw.color is not None:
         apply_color_jitter(part, draw.color)
     if draw.augmentation is not None:

@@ -19,8 +19,7 @@ from paceline._utils.safe_read import read_plain
 from paceline.config.resnet import Exif
 from paceline.data.index.index import Index, open_split
 from paceline.data.index.manifest import FILE_NAME, Manifest, is_paceline_manifest, manifest_candidates
-from paceline.data.transforms.image_header import MAX_BYTES
-from paceline.data.transforms.image_io import open_rgb
+from paceline.data.transforms.image_io import MAX_BYTES, open_rgb
 
 
 def find_listed_images(files: Collection[str], run: Path, root: str, manifest: str) -> dict[str, str]:

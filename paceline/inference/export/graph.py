@@ -23,9 +23,9 @@ from torch.fx.experimental import _config
 from paceline._utils.errors import PacelineError
 from paceline.config.model_card import MAX_PHOTOS, MAX_SIDE
 from paceline.data.batch import Batch, DetectionBatch, InstanceBatch
-from paceline.data.loader.aspect_buckets import make_buckets
 from paceline.inference.graph.graph_model import BOXES, CLASSES
 from paceline.inference.trained_model import TrainedModel
+from paceline.models.batch_shapes import make_buckets
 from paceline.models.ops.dispatch import Suppression, static_shapes
 from paceline.models.registry import WORKLOADS
 

@@ -26,7 +26,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord, read_run, saved_classes
 from paceline.data.transforms.exif import read_orientation
-from paceline.data.transforms.image_header import Header, broken_image_message, read_header
+from paceline.data.transforms.image_io import Header, broken_image_message, read_header
 from paceline.inference.graph.onnx_reader import paste_mask, to_input
 from paceline.inference.graph.runtimes import FORMS, GraphSession, Run, TensorSpec
 from paceline.inference.image_input import Photo, encode_photo

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paceline._utils.errors import DataError
-from paceline.data.transforms.image_header import MAX_PIXELS, read_header
+from paceline.data.transforms.image_io import MAX_PIXELS, read_header
 from paceline.inference.image_paths import FailedImage
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from paceline.data.index.box_split import BoxSplit
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.color_jitter import sample_color_jitter
 from paceline.data.transforms.crop import CropWindow
+from paceline.data.transforms.decode import PartnerSample, SampleSpec
 from paceline.data.transforms.exif import rotate_boxes
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import PartnerSample, SampleSpec
+from paceline.data.transforms.image_io import Header
 from paceline.models.maskrcnn.transforms import MIN_LEFT, MIN_SIDE, ImagePlacement, keep_visible_objects, sample_placement
 from paceline.models.ssd.transforms import clip_to_edges
 

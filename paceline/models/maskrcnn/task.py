@@ -22,11 +22,10 @@ from paceline.data.batch import (
     raster_boxes,
 )
 from paceline.data.index.manifest import Manifest
-from paceline.data.loader.aspect_buckets import Shape
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import SampleSpec
-from paceline.models.batch_shapes import AspectBuckets, ImageSizes, ResizedShape
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import Header
+from paceline.models.batch_shapes import AspectBuckets, ImageSizes, ResizedShape, Shape
 from paceline.models.maskrcnn import copy_paste, transforms
 from paceline.models.metrics.self_check import masks_score_one
 from paceline.models.object_predictions import (

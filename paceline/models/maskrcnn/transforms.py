@@ -15,13 +15,14 @@ from paceline._utils.errors import DataError
 from paceline.config.maskrcnn import InstanceInput
 from paceline.data.batch import InstanceObjects
 from paceline.data.index.box_split import BoxSplit
-from paceline.data.loader.aspect_buckets import Shape, resized_size
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.color_jitter import sample_color_jitter
 from paceline.data.transforms.crop import CropWindow
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.exif import rotate_boxes
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import SampleSpec, sample_orientation
+from paceline.data.transforms.image_io import Header
+from paceline.data.transforms.sample import sample_orientation
+from paceline.models.batch_shapes import Shape, resized_size
 from paceline.models.maskrcnn.mask_targets import make_canvases
 from paceline.models.ssd.transforms import clip_to_edges
 

@@ -63,7 +63,7 @@ class MaskRCNNNetwork(NetworkFactory):
 
     def eval_shape(self, recipe: InstanceRecipe, height: int, width: int) -> tuple[int, int]:
         """The padded shape of one photo."""
-        from paceline.data.loader.aspect_buckets import padded_shape, resized_size
+        from paceline.models.batch_shapes import padded_shape, resized_size
 
         photo, short = recipe.input, recipe.input.short[-1]
         return padded_shape(*resized_size(height, width, short, photo.long, photo.sides), photo, short)

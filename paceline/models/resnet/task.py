@@ -20,11 +20,11 @@ from paceline.config.resnet import PhotoRecipe, has_mixing
 from paceline.data.batch import Batch, MixedBatch, MixedClass, gray_images, labeled_batch
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
-from paceline.data.loader.aspect_buckets import Shape
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import SampleSpec, evaluation_spec, sample_training_spec
-from paceline.models.batch_shapes import ResizedShape, SquareShapes
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import Header
+from paceline.data.transforms.sample import evaluation_spec, sample_training_spec
+from paceline.models.batch_shapes import ResizedShape, Shape, SquareShapes
 from paceline.models.datamodule import DataModule, select_evenly
 from paceline.models.metrics.bootstrap import resample_accuracy
 from paceline.models.metrics.top_k import TopKScore, check_every_image_once, unpack_top_k

@@ -21,9 +21,10 @@ from paceline.data.batch import Objects
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.color_jitter import sample_color_jitter
 from paceline.data.transforms.crop import CropWindow
+from paceline.data.transforms.decode import PartnerSample, SampleSpec
 from paceline.data.transforms.exif import rotate_boxes
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import PartnerSample, SampleSpec, sample_orientation
+from paceline.data.transforms.image_io import Header
+from paceline.data.transforms.sample import sample_orientation
 from paceline.models.ssd.transforms import MIN_SIDE, choose_resize_method, clip_boxes_to_crop, clip_to_edges
 
 PHOTOS = 4

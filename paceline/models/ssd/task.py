@@ -12,11 +12,10 @@ from torch import Tensor
 from paceline.config.ssd import BoxRecipe
 from paceline.data.batch import Batch, DetectionBatch, count_slots, detection_batch, gray_images, raster_boxes
 from paceline.data.index.manifest import Manifest
-from paceline.data.loader.aspect_buckets import Shape
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.transforms.image_header import Header
-from paceline.data.transforms.sample import SampleSpec
-from paceline.models.batch_shapes import ResizedShape, SquareShapes
+from paceline.data.transforms.decode import SampleSpec
+from paceline.data.transforms.image_io import Header
+from paceline.models.batch_shapes import ResizedShape, Shape, SquareShapes
 from paceline.models.metrics.coco_pack import CocoShard, pack_shard
 from paceline.models.object_predictions import to_pixel_detections
 from paceline.models.object_task import ObjectData, ObjectEvaluator

@@ -15,10 +15,11 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.augment import mean_levels
 from paceline.data.transforms.color_jitter import sample_color_jitter
 from paceline.data.transforms.crop import CropWindow, clip_to_image, ssd_crop, ssd_expand
+from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.exif import rotate_boxes
-from paceline.data.transforms.image_header import Header
+from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.resample import ResizeLaw
-from paceline.data.transforms.sample import SampleSpec, sample_orientation
+from paceline.data.transforms.sample import sample_orientation
 
 # A box narrower or lower than this share of the crop is no longer an object: under a third of a pixel at 300 pixels, and a side of 0
 # has no logarithm in the regression's targets. Clipping makes such boxes, and a few are annotated.
@@ -41,16 +42,7 @@ def sample_box_spec(
         canvas, location = ssd_expand(*canvas, random, settings.zoom_out)
         ltrb += (location[1], location[0]) * 2
     if settings.crop == "ssd":
-        window, keep = ssd_crop(
-            *canvas,
-            ltrb,
-            random,
-            size=settings.size,
-            attempts=settings.crop_attempts,
-            side=settings.crop_side,
-            aspect=settings.crop_aspect,
-            free=settings.crop_free,
-        )
+        window, keep = ssd_crop(*canvas, ltrb, random, settings)
     else:
         window = CropWindow(0, 0, *canvas, settings.size, settings.size)
         keep = np.ones(len(boxes), bool)

@@ -33,7 +33,7 @@ from paceline.config.resnet import Decoder, ImageInput
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.transforms.decode import require_decoder
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.models.registry import WORKLOADS
 from paceline.tools.bench.baselines import WHERE, find_peers
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds

@@ -26,10 +26,10 @@ from paceline.data.index.index import file_per_record_arrays, make_index
 from paceline.data.index.records import RecordReader, record_digest
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
-from paceline.data.loader.sampler import batch_indices
-from paceline.data.transforms.decode import Decoder
-from paceline.data.transforms.image_header import Header, read_header
-from paceline.data.transforms.sample import SampleSpec, sample_training_spec
+from paceline.data.loader.sampler import batch_indices, stream_positions
+from paceline.data.transforms.decode import Decoder, SampleSpec
+from paceline.data.transforms.image_io import Header, read_header
+from paceline.data.transforms.sample import sample_training_spec
 from paceline.models.task import InputRank, Task
 
 BATCH = 64
@@ -63,7 +63,7 @@ def paceline_loader(
     chosen = np.arange(len(records)) if numbers is None else numbers
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        epochs, indices = batch_indices(len(chosen), seed=0, step=step, global_batch=BATCH)
+        epochs, indices = batch_indices(len(chosen), stream_positions(step=step, global_batch=BATCH), seed=0)
         return [(epochs, chosen[indices])]
 
     with Loader(

@@ -32,9 +32,9 @@ from paceline.data.index.records import RecordReader
 from paceline.data.loader.device_buffers import DeviceBuffer, get_stream_module
 from paceline.data.loader.sampler import permutation
 from paceline.data.storage.store import get_scheme
-from paceline.data.transforms.decode import decode_alone
-from paceline.data.transforms.image_header import read_header
-from paceline.data.transforms.sample import SampleSpec, decode_and_transform, with_partners
+from paceline.data.transforms.decode import SampleSpec, decode_alone
+from paceline.data.transforms.image_io import read_header
+from paceline.data.transforms.sample import decode_and_transform, with_partners
 from paceline.data.workers.crew import WorkerCrew
 from paceline.distributed.device.accelerators import synchronize
 from paceline.models.datamodule import open_configured_records
@@ -91,7 +91,7 @@ class StageSamples:
     def _decode(self, index: int, _: Any = None) -> None:
         draw = self.draws[index]
         for data, each in ((self.data[index], draw), *((other.data, other.draw) for other in draw.others)):
-            decode_alone(data, each.header, each.window, decoder=each.decoder, law=each.law)
+            decode_alone(data, each)
 
 
 def bench_task_recipe(recipe: Recipe) -> Recipe:

@@ -22,7 +22,7 @@ from paceline._utils.names import CHECKPOINTS, LEFT_OVER, PREDICTIONS, RUNS, STO
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
 from paceline.config.run import MAX_BYTES, RunOptions, RunRecord, RunSpec
-from paceline.data.storage.bucket_folder import BucketFolder
+from paceline.data.storage.object_store import BucketFolder
 from paceline.distributed.comm.collectives import broadcast_from_main
 from paceline.distributed.comm.world import DistContext
 from paceline.training.checkpoint.background import CheckpointWriter

@@ -23,7 +23,7 @@ from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.names import CHECKPOINTS, MIRROR_FILE, PREDICTIONS
 from paceline._utils.reporter import Reporter
 from paceline._utils.safe_read import read_entry
-from paceline.data.storage.bucket_folder import BucketFolder
+from paceline.data.storage.object_store import BucketFolder
 from paceline.training.checkpoint.layout import BEST, INDEX, list_steps, parse_step, step_name
 from paceline.training.checkpoint.read import check_file, read_index
 from paceline.training.checkpoint.write import delete_path

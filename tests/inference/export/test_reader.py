@@ -14,7 +14,7 @@ from hotcoco.mask import decode
 from PIL import Image
 
 from paceline.config.recipes import RECIPES
-from paceline.data.transforms.image_header import read_header
+from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.inference.export.onnx_export import READER
 from paceline.inference.graph.onnx_reader import paste_mask, to_input

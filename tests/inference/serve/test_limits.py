@@ -23,7 +23,7 @@ from torch import nn
 
 from paceline.config.recipe import Recipe
 from paceline.config.ssd import BoxInput, SSDModel
-from paceline.data.transforms.image_header import MAX_PIXELS
+from paceline.data.transforms.image_io import MAX_PIXELS
 from paceline.inference.serve import limits
 from paceline.inference.torch_predictor import TorchPredictor
 

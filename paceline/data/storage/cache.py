@@ -1,10 +1,10 @@
-"""Ranges that were read of a remote store, kept on a local disk within a budget.
+"""What was read once is kept near: ranges of a remote store on a local disk, encoded photos in the memory of a node.
 
-The very ranges that were read are kept, at their own offsets in one sparse file an object: a photo is fetched once and nothing
-beside it. Blocks would be fetched for one photo each, since a random order has no neighbors: counted for photos of 20 to 200 KB in
-shards of a thousand and a budget of half of them, an epoch fetches 0.5 times the data by ranges, 5 times by blocks of 1 MiB and
-hundreds of times by objects. With room for everything all are alike. Beside the bytes lies a table of slots: which ranges are
-there, with the CRC of each.
+On the disk the very ranges that were read are kept, within a budget, at their own offsets in one sparse file an object: a photo is
+fetched once and nothing next to it. Blocks would be fetched for one photo each, since a random order has no neighbors: counted for
+photos of 20 to 200 KB in shards of a thousand and a budget of half of them, an epoch fetches 0.5 times the data by ranges, 5 times by
+blocks of 1 MiB and hundreds of times by objects. With room for everything all are alike. A table of slots has which ranges are there,
+with the CRC of each.
 
 - Never stale: a file's place follows from its URL, size and tag (or time), which each process requests once.
 - Killed at any time: a range counts when its slot is written, after its bytes; what a crash of the machine tore fails its CRC
@@ -12,13 +12,24 @@ there, with the CRC of each.
 - Any number of processes at once: all write the same bytes to the same place, and each slot with one write.
 - The budget is counted in one file, under a lock. When it is spent, objects that nobody used for an hour go, longest unused first;
   then nothing more is kept. Dropping what was used least recently fetches 0.85 times the data an epoch instead of 0.5.
+
+In memory photos are shared by all ranks of a node: a rank reads other photos in every epoch, so of N ranks that kept photos each for
+itself, one would have only one in N. The kernel's page cache is shared by them, and does the same for files on a local disk; this is
+for object stores, and for network mounts that ask the server again at every open.
+
+- A SharedMemoryCache is one file in memory without a name (memfd): a place for each photo, then room for their bytes.
+- Each rank writes into its own part of the room alone and reads all of it, so nothing is locked between processes: a photo's place is
+  written after its bytes.
+- Nothing is ever dropped: where every epoch comes in another order, no photo is wanted sooner than another.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import mmap
 import os
+import secrets
 import struct
 import sys
 import threading
@@ -28,6 +39,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
 
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import PacelineError
@@ -49,9 +62,7 @@ FULL_SECONDS = 60.0
 
 
 class DiskCacheStore(ByteStore):
-    """A remote store, of which ranges that were read once are read from the local disk."""
-
-    is_remote = True
+    """A remote store, of which ranges that were read once are read from the local disk, in the cache folder."""
 
     def __init__(self, store: ByteStore, budget: int) -> None:
         """A cache of at most `budget` bytes in the cache folder. Raises PacelineError where that cannot be written."""
@@ -130,7 +141,10 @@ class DiskCacheStore(ByteStore):
                 if first == wanted.offset + 1 and length == wanted.length:
                     data = _part(f"{path}.bytes", wanted.offset, length)
                     if len(data) == length and zlib.crc32(data) == crc:
-                        self._note_use(wanted.name, f"{path}.slots")
+                        now = time.monotonic()
+                        if now - self._noted.get(wanted.name, -math.inf) > NOTE_SECONDS:
+                            self._noted[wanted.name] = now
+                            os.utime(f"{path}.slots")
                         return data
         return None
 
@@ -158,12 +172,6 @@ class DiskCacheStore(ByteStore):
         firsts = [first for first, _, _ in _SLOT.iter_unpack(row.ljust(_ROW * _SLOT.size, b"\0"))]
         slot = next((firsts.index(first) for first in (wanted.offset + 1, 0) if first in firsts), crc % _ROW)
         _write(path, row_at + slot * _SLOT.size, _SLOT.pack(wanted.offset + 1, wanted.length, crc))
-
-    def _note_use(self, name: bytes, path: str) -> None:
-        now = time.monotonic()
-        if now - self._noted.get(name, -math.inf) > NOTE_SECONDS:
-            self._noted[name] = now
-            os.utime(path)
 
 
 class Budget:
@@ -228,9 +236,72 @@ def _write(path: str, offset: int, data: bytes) -> None:
         os.close(descriptor)
 
 
-def with_disk_cache(store: ByteStore, budget: int) -> ByteStore:
-    """The store, with what it reads kept in the cache folder, up to `budget` bytes; as it is where it is local, or that is 0.
+class SharedMemoryCache:
+    """Room for encoded photos.
 
-    Raises PacelineError where the cache folder cannot be written.
+    file    a file of `cache_file_size(photos, room)` bytes, all of them 0 at first; -1: memory of this process alone
+    photos  N
+    room    bytes for photos, of all ranks together
+    part, parts  which share of it this rank fills
     """
-    return DiskCacheStore(store, budget) if budget and store.is_remote and not isinstance(store, DiskCacheStore) else store
+
+    def __init__(self, file: int, photos: int, room: int, *, part: int = 0, parts: int = 1) -> None:
+        self.room = room
+        self._memory = mmap.mmap(file, cache_file_size(photos, room))
+        # Where a photo's bytes begin in the memory; 0: it is not kept.
+        self._starts = np.frombuffer(self._memory, np.int64, count=photos)
+        begin = cache_file_size(photos, 0)
+        self._next, self._end = begin + room * part // parts, begin + room * (part + 1) // parts
+        self._lock = threading.Lock()
+        self.reads, self.hits = 0, 0  # of this rank
+
+    def get(self, photo: int, length: int) -> bytes | None:
+        """A photo's bytes, or None."""
+        start = int(self._starts[photo])
+        with self._lock:
+            self.reads += 1
+            self.hits += start > 0
+        return self._memory[start : start + length] if start else None
+
+    def put(self, photo: int, data: bytes) -> None:
+        """Keep a photo, where this rank's part has room for it still."""
+        with self._lock:
+            start = self._next
+            if start + len(data) > self._end or self._starts[photo]:
+                return
+            self._next += len(data)
+        self._memory[start : start + len(data)] = data
+        with self._lock:  # which orders the two writes for other processors too
+            self._starts[photo] = start
+
+    def kept(self) -> int:
+        """How many photos are kept, by all ranks."""
+        return int(np.count_nonzero(self._starts))
+
+
+def cache_file_size(photos: int, room: int) -> int:
+    """Size of the file that a SharedMemoryCache lies in; never 0."""
+    pages = -(-8 * photos // mmap.PAGESIZE)
+    return (pages + 1) * mmap.PAGESIZE + room
+
+
+def create_memory_file(size: int) -> tuple[int, str]:
+    """A file in memory, of zeros that take no memory until they are written; -> its descriptor, and a unique name.
+
+    Raises OSError. On systems without such files: (-1, "").
+    """
+    if not hasattr(os, "memfd_create"):
+        return -1, ""
+    name = f"paceline-photos-{secrets.token_hex(8)}"
+    file = os.memfd_create(name)
+    os.ftruncate(file, size)
+    return file, name
+
+
+def open_memory_file(process: int, file: int, name: str) -> int:
+    """The file that another process of this user made as `create_memory_file` does. Raises OSError where it cannot "
+    "be had, or is another."""
+    path = f"/proc/{process}/fd/{file}"
+    if not os.readlink(path).startswith(f"/memfd:{name} "):
+        raise FileNotFoundError(f"{path} is another file")
+    return os.open(path, os.O_RDWR)
