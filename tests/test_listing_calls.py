@@ -26,7 +26,7 @@ OWN = {
     "cli/commands/compare.py": (1, "predictions of a run"),
     "tools/bench/process_tree.py": (2, "/proc"),
     "cli/commands/data_lint.py": (1, "predictions of a run"),
-    "data/pack/journal.py": (1, "--out, which must be empty"),
+    "data/pack/pack.py": (1, "--out, which must be empty"),
     "data/shapes/render.py": (1, "--out, which must be empty"),
     "inference/outputs/prediction_dir.py": (3, "--out of a prediction"),
     "data/storage/disk_cache.py": (1, "the cache"),

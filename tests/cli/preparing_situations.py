@@ -187,7 +187,7 @@ PREPARING = {
         (0,),
     ),
     "a set to pack that has changed": Situation(
-        (("data/pack/plan.py", "prepare_source", "repeat_command"),),
+        (("data/prepare/auto_prepare.py", "prepare_source", "repeat_command"),),
         _after(_changed, "pack", "my photos", "--to", "webdataset", "--out", "packed"),
         2,
         (0,),
