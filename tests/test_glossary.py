@@ -27,8 +27,8 @@ GLOSSARY = {
         annotations archives arrays augment balancing bucket buckets cache class classes color containers copy
         credentials crop data decode devkit disk download duplicates errors exif exports fetch files fill folder
         folders format formats header image images index int8 io jitter layouts lint listing lists loader manifest
-        mapping mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
-        records remote render resample rng sample sampler scenes segmentations sets shapes slots source split splits
+        mapping mixup mosaic near outlines pack pipeline polygon prepare published reader reading record
+        records remote render resample rng sample sampler scenes sets shapes slots source split splits
         staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video watchdog
     """,
     "formats and libraries": """

@@ -25,7 +25,7 @@ OWN = {
     "cli/commands/runs.py": (1, "run folders"),
     "cli/commands/compare.py": (1, "predictions of a run"),
     "tools/bench/process_tree.py": (2, "/proc"),
-    "cli/commands/data_lint.py": (1, "predictions of a run"),
+    "cli/commands/data.py": (1, "predictions of a run"),
     "data/pack/pack.py": (1, "--out, which must be empty"),
     "data/shapes/render.py": (1, "--out, which must be empty"),
     "inference/outputs/prediction_dir.py": (3, "--out of a prediction"),

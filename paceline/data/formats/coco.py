@@ -25,11 +25,10 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.text import abbreviate, join_names
-from paceline.data.formats.annotations import Annotations
+from paceline.data.formats.annotations import Annotations, segmentation_box
 from paceline.data.formats.class_folders import find_duplicate, tidy_class_name
 from paceline.data.formats.coco_files import load_json
 from paceline.data.formats.file_matching import match_names
-from paceline.data.formats.segmentations import segmentation_box
 
 _MISSING = object()
 MAX_PATH_BYTES = 4095  # Linux's PATH_MAX

@@ -34,7 +34,7 @@ from paceline._utils.text import tidy_name
 from paceline.data.containers.listing import container_stamp
 from paceline.data.containers.source import prepare_containers
 from paceline.data.containers.split_files import ContainerRequest
-from paceline.data.download.check import ExpectedFile
+from paceline.data.download.fetch import ExpectedFile
 from paceline.data.formats.class_folders import find_duplicate
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import FILE_NAME as MANIFEST

@@ -21,14 +21,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from paceline._utils.atomic_write import new_folder_part
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.platform import count_cpus
-from paceline.data.shapes.outlines import CLASSES
-from paceline.data.shapes.scenes import SPLITS, Kind, annotate, draw_picture
+from paceline.data.shapes.outlines import CLASSES, outline_area, outline_box, run_lengths, trace_polygons
+from paceline.data.shapes.scenes import SPLITS, DrawnImage, Kind, draw_picture
 
 # Part of the cache folder's name: raise it with every change that alters a picture or an annotation.
 GENERATOR_VERSION = 2
@@ -231,3 +232,35 @@ def _gather_records(order: _Order) -> None:
         }
         file = Path(order.folder, "annotations", f"instances_{name}2017.json")
         file.write_text(json.dumps(document, separators=(",", ":")))
+
+
+def annotate(picture: DrawnImage) -> list[dict]:
+    """The picture's annotations as in COCO's JSON, less ids. One for each shape, lowest first; the members of a crowd share one."""
+    shapes, owners = picture.shapes, picture.owners
+    annotations = []
+    for owner, shape in enumerate(shapes, start=1):
+        if shape.crowd:
+            continue
+        mask = owners == owner
+        is_whole = np.count_nonzero(mask) == np.count_nonzero(shape.whole)
+        polygons = list(shape.loops) if is_whole else trace_polygons(mask)
+        # A whole outline may still pass the picture's border by a part of a pixel.
+        polygons = [np.round(np.clip(polygon, 0, mask.shape[::-1]), 2) for polygon in polygons]
+        x1, y1, x2, y2 = outline_box(polygons)
+        segmentation = [polygon.ravel().tolist() for polygon in polygons]
+        annotations.append(_annotation(shape.label, segmentation, (x1, y1, x2, y2), outline_area(polygons), 0))
+    members = [owner for owner, shape in enumerate(shapes, start=1) if shape.crowd]
+    if members:
+        label, mask = shapes[members[0] - 1].label, np.isin(owners, members)
+        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+        box = (float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1))
+        segmentation = {"counts": run_lengths(mask), "size": list(mask.shape)}
+        annotations.append(_annotation(label, segmentation, box, float(np.count_nonzero(mask)), 1))
+    return annotations
+
+
+def _annotation(label: int, segmentation: list | dict, box: tuple[float, ...], area: float, crowd: int) -> dict:
+    x1, y1, x2, y2 = box
+    bbox = [round(x1, 2), round(y1, 2), round(x2 - x1, 2), round(y2 - y1, 2)]
+    labeled = {"category_id": label + 1, "segmentation": segmentation, "bbox": bbox}
+    return {**labeled, "area": round(area, 2), "iscrowd": crowd}

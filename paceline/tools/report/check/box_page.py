@@ -15,8 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data.checks.notices import find_rotated_images
-from paceline.data.checks.suspicious_boxes import KINDS, SuspicionType, SuspiciousBox, coordinate_notices, find_suspicious
+from paceline.data.checks.suspicious_boxes import (
+    KINDS,
+    SuspicionType,
+    SuspiciousBox,
+    coordinate_notices,
+    find_rotated_images,
+    find_suspicious,
+)
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
 from paceline.models.object_task import describe_class_limits, describe_detection_limit

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline._utils.text import join_names
-from paceline.data.checks.notices import find_rotated_images, names_where
+from paceline.data.checks.suspicious_boxes import find_rotated_images, names_where
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
 from paceline.tools.report.check import page_parts

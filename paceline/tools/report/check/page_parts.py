@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.data.checks.notices import Notice
+from paceline.data.checks.suspicious_boxes import Notice
 from paceline.data.index.index import Index
 from paceline.inference.drawing.boxes import class_color
 from paceline.tools.report.html import load_templates
