@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,10 +50,11 @@ from paceline.data.pack.plan import (
 )
 from paceline.data.pack.write import (
     CLASSES,
-    EncoderPool,
+    PackedImage,
     fits_example,
     fits_label,
     holds_objects,
+    open_encoders,
     write_classes,
     write_shard,
 )
@@ -125,12 +126,22 @@ def pack(
         write_classes(out, manifest, request)
         at_once = max((source.index.records.at_once for source in sources.values()), default=1)
         threads = workers or max(count_cpus(), min(64, at_once))
-        wanted, written = list(sources.values()), lambda more: progress(done + more, total, "packing")
-        with closing(EncoderPool(threads, wanted, request, written)) as pool:
+        names, ahead = list(sources), 2 * threads
+        with open_encoders(list(sources.values()), request, threads) as crew:
             for shard in left:
-                record.finish(shard, write_shard(out, shard, sources[shard.split], request, pool))
+                calls = ((names.index(shard.split), place) for place in range(shard.first, shard.last))
+                photos = _reported(crew.map_ordered(calls, ahead=ahead), done, total, progress)
+                record.finish(shard, write_shard(out, shard, sources[shard.split], request, photos))
+                done += shard.last - shard.first
         packed = _prepare_packed(out, manifest, sources, shards, request, workers, progress)
     return packed, _notes(sources, request)
+
+
+def _reported(photos: Iterator[PackedImage], done: int, total: int, progress: Progress) -> Iterator[PackedImage]:
+    """The photos; each is counted when it is written."""
+    for number, photo in enumerate(photos, start=done + 1):
+        yield photo
+        progress(number, total, "packing")
 
 
 def _photo_folders(manifest: Manifest) -> list[Path]:

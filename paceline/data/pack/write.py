@@ -54,33 +54,15 @@ class PackedImage(NamedTuple):
     encoded: EncodedImage
 
 
-class EncoderPool:
-    """Workers that read photos and encode them, a bounded number ahead of the writer.
+def open_encoders(sources: Sequence[PackSplit], request: PackRequest, workers: int) -> WorkerCrew[PackedImage]:
+    """Workers that read photos and encode them. A call is the number of a source and a place in its order.
 
-    sources   of all shards
-    progress  called with the number of records written so far, after each
+    They raise DataError where a photo cannot be read, or changed.
     """
-
-    def __init__(
-        self, workers: int, sources: Sequence[PackSplit], request: PackRequest, progress: Callable[[int], None]
-    ) -> None:
-        self._sources, self._ahead, self._progress, self._written = sources, 2 * workers, progress, 0
-        # What is only copied is soon read; who waits for a store needs no core.
-        anew = any(source.anew.any() for source in sources)
-        portable = all(source.index.records.portable for source in sources)
-        self._crew = WorkerCrew(partial(_photo, sources, request), workers, processes=anew and portable)
-
-    def photos(self, source: PackSplit, first: int, last: int) -> Iterator[PackedImage]:
-        """The records at these places, in order. Raises DataError where one cannot be read, or changed."""
-        number = next(number for number, one in enumerate(self._sources) if one is source)
-        for photo in self._crew.map_ordered(((number, index) for index in range(first, last)), ahead=self._ahead):
-            yield photo
-            self._written += 1
-            self._progress(self._written)
-
-    def close(self) -> None:
-        """End the workers."""
-        self._crew.close()
+    # What is only copied is soon read; who waits for a store needs no core.
+    anew = any(source.anew.any() for source in sources)
+    portable = all(source.index.records.portable for source in sources)
+    return WorkerCrew(partial(_photo, sources, request), workers, processes=anew and portable)
 
 
 def _photo(sources: Sequence[PackSplit], request: PackRequest, number: int, position: int) -> PackedImage:
@@ -92,13 +74,13 @@ def _photo(sources: Sequence[PackSplit], request: PackRequest, number: int, posi
 
 
 def write_shard(
-    out: Path, shard: ShardPlan, source: PackSplit, request: PackRequest, pool: EncoderPool
+    out: Path, shard: ShardPlan, source: PackSplit, request: PackRequest, photos: Iterator[PackedImage]
 ) -> dict[str, dict[str, Any]]:
     """-> file name -> bytes and SHA-256 of what is in place now.
 
+    photos  those of the shard, in order
     Raises DataError for a record, OSError for the folder; then none of the new files is there.
     """
-    photos = pool.photos(source, shard.first, shard.last)
     if request.to == "webdataset":
         return {shard.file: _write_summed(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
     if request.to == "tfrecord":
