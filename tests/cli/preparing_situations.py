@@ -179,7 +179,7 @@ PREPARING = {
     ),
     "a set that has changed": Situation(
         (
-            ("cli/commands/data.py", "run", "repeat_command"),
+            ("cli/commands/data.py", "run_info", "repeat_command"),
             ("data/index/manifest.py", "repeat_command", "prepare_command"),
         ),
         _after(_changed, "data", "info", "my photos"),

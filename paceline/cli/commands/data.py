@@ -20,8 +20,7 @@ from paceline._utils.hashing import sha256
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
 from paceline._utils.text import escape_line, format_count, join_names
-from paceline.cli.flags import parse
-from paceline.cli.help import HELP
+from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.config.run import run_folder
@@ -74,17 +73,13 @@ class DataLintFlags:
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
+    """Carry out one of the three."""
+    return run_kind(printer, arguments, USAGE, "data", {"info": run_info, "lint": run_lint, "clear": run_clear})
+
+
+def run_info(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what the manifest and index say; they are compared with the files first."""
-    if not arguments or arguments[0] in HELP:
-        print(USAGE)
-        return 0 if arguments else 2
-    if arguments[0] == "clear":
-        return run_clear(printer, arguments[1:])
-    if arguments[0] == "lint":
-        return run_lint(printer, arguments[1:])
-    if arguments[0] != "info":
-        raise PacelineError(f"data {arguments[0]!r}: there is no such command. Known: info, lint, clear.")
-    flags = parse(printer, arguments[1:], DataFlags(), "data info", "What a prepared data set holds.")
+    flags = parse(printer, arguments, DataFlags(), "data info", "What a prepared data set holds.")
     if not flags.folder:
         raise PacelineError("name a prepared data set: paceline data info DIR")
     path = find_manifest(Path(flags.folder).expanduser())
