@@ -33,6 +33,7 @@ from paceline._utils.reporter import Reporter
 from paceline.data.checks.near_duplicates import MAX_PHOTOS, find_near_duplicates
 from paceline.data.checks.suspicious_boxes import (
     KINDS,
+    find_equal_photos,
     find_rotated_images,
     find_suspicious,
     names_where,
@@ -106,12 +107,13 @@ def lint(
 
 
 def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Iterable[LintIssue]:
-    equal = list(_equal(splits))
+    equal = find_equal_photos(splits)
     near = find_near_duplicates(splits, passed)
     kinds = [("equal", "byte for byte", equal)]
     if near is not None:
-        known = {frozenset(pair[:2]) for pair in equal}
-        kinds.append(("near", "re-encoded, resized or mirrored", [p for p in near.pairs if frozenset(p[:2]) not in known]))
+        pairs = [(pair.first, pair.second) for pair in near.pairs]
+        known = set(map(frozenset, equal))
+        kinds.append(("near", "re-encoded, resized or mirrored", [pair for pair in pairs if frozenset(pair) not in known]))
         damaged = [LintMatch(location, (), _name(splits, location)) for location in near.damaged]
         yield LintIssue("bad", "damaged", "photos that cannot be decoded", "training would stop at them", damaged)
         apart = [LintMatch(location, (), _name(splits, location), note) for location, note in near.apart]
@@ -120,8 +122,8 @@ def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Itera
     for key, how, pairs in kinds:
         across = [pair for pair in pairs if pair[0][0] != pair[1][0]]
         within = [pair for pair in pairs if pair[0][0] == pair[1][0]]
-        named = [pair for pair in within if _differ(splits, *pair[:2])]
-        rest = [pair for pair in within if not _differ(splits, *pair[:2])]
+        named = [pair for pair in within if _differ(splits, *pair)]
+        rest = [pair for pair in within if not _differ(splits, *pair)]
         yield LintIssue(
             "bad", f"{key}_across", f"photos in two splits, {how}", "scores will flatter", _pairs(splits, across)
         )
@@ -136,15 +138,6 @@ def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Itera
         yield LintIssue("fair", "near", "near copies", "not looked for", [LintMatch(None, (), text)])
 
 
-def _equal(splits: Mapping[str, Index]) -> Iterable[tuple[Place, Place, float]]:
-    first: dict[int, Place] = {}
-    for name, index in splits.items():
-        for row, digest in enumerate(np.asarray(index.extra["digests"]).tolist()):
-            before = first.setdefault(digest, (name, row))
-            if before != (name, row):
-                yield before, (name, row), 1.0
-
-
 def _differ(splits: Mapping[str, Index], one: Place, other: Place) -> bool:
     """Whether two photos of class folders lie in two classes."""
     if "object_starts" in splits[one[0]].extra:
@@ -153,8 +146,8 @@ def _differ(splits: Mapping[str, Index], one: Place, other: Place) -> bool:
     return labels[0] != labels[1]
 
 
-def _pairs(splits: Mapping[str, Index], pairs: Iterable[tuple[Place, Place, float]]) -> list[LintMatch]:
-    return [LintMatch(second, (), _name(splits, second), f"is {_name(splits, first)}") for first, second, _ in pairs]
+def _pairs(splits: Mapping[str, Index], pairs: Iterable[tuple[Place, Place]]) -> list[LintMatch]:
+    return [LintMatch(second, (), _name(splits, second), f"is {_name(splits, first)}") for first, second in pairs]
 
 
 def _name(splits: Mapping[str, Index], location: Place) -> str:

@@ -1,6 +1,6 @@
 """Boxes that a person should look at before training on them, and what many labels have in common that looks like a mistake of the
 export: masks that mark nothing, boxes in another form. Nothing is removed: some data sets are like that. Also what all
-checks share: notices, a data set's splits as people see them, and photos that EXIF turns.
+checks share: notices, a data set's splits as people see them, equal photos, and photos that EXIF turns.
 
 Letters: M objects of one split (of all splits for notices), in index order. Boxes are x, y, width, height in pixels of the stored
 image.
@@ -249,3 +249,17 @@ def find_rotated_images(splits: Mapping[str, Index]) -> list[tuple[str, int]]:
     return [
         (split, row) for split, index in splits.items() for row in np.flatnonzero(index.orientations != UPRIGHT).tolist()
     ]
+
+
+def find_equal_photos(splits: Mapping[str, Index]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """((split, row) of the first, (split, row) of the other) for each photo that has the bytes of an earlier one."""
+    names, digests = list(splits), [np.asarray(index.extra["digests"]) for index in splits.values()]
+    starts = np.cumsum([0, *map(len, digests)])
+    _, first, back = np.unique(np.concatenate([np.zeros(0, np.uint64), *digests]), return_index=True, return_inverse=True)
+
+    def place(number: int) -> tuple[str, int]:
+        split = int(np.searchsorted(starts, number, side="right")) - 1
+        return names[split], number - int(starts[split])
+
+    again = np.flatnonzero(first[back] != np.arange(starts[-1]))
+    return [(place(int(first[back[number]])), place(int(number))) for number in again]

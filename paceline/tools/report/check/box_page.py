@@ -20,6 +20,7 @@ from paceline.data.checks.suspicious_boxes import (
     SuspicionType,
     SuspiciousBox,
     coordinate_notices,
+    find_equal_photos,
     find_rotated_images,
     find_suspicious,
 )
@@ -68,7 +69,7 @@ def make_box_page(
     """
     suspicions, pairs, turned = (
         _suspicions(splits, classes),
-        page_parts.find_duplicates(splits),
+        page_parts.twins_in_val(find_equal_photos(splits)),
         find_rotated_images(splits),
     )
     objects, images = _class_counts(splits, len(classes))
