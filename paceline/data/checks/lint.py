@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -89,7 +89,6 @@ def lint(
     splits: Mapping[str, Index],
     classes: Sequence[str],
     answers: Mapping[str, Mapping[str, Any]],
-    passed: Callable[[int], None] = lambda _: None,
     folders: Sequence[str] = (),
 ) -> list[LintIssue]:
     """Every finding, the bad ones first; kinds of which there is none are left out.
@@ -97,18 +96,17 @@ def lint(
     splits   of one data set, train first; boxes in the frame that they are drawn in
     classes  their names, 0..K-1 of class folders, 1..K of boxes
     answers  a run's name -> the content of its predictions, on photos of these splits; compared with the labels of the splits
-    passed   called with the number of photos that were read
     folders  names of the class folders
     Raises DataError for answers on other photos, and for a photo that is gone or has changed since it was indexed.
     """
-    findings = [*_copies(splits, passed), *_classes(splits, classes), *_objects(splits), *_turned(splits)]
+    findings = [*_copies(splits), *_classes(splits, classes), *_objects(splits), *_turned(splits)]
     findings += _labels(splits, (classes, folders), answers)
     return sorted((one for one in findings if one.found), key=lambda one: one.colour)
 
 
-def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Iterable[LintIssue]:
+def _copies(splits: Mapping[str, Index]) -> Iterable[LintIssue]:
     equal = find_equal_photos(splits)
-    near = find_near_duplicates(splits, passed)
+    near = find_near_duplicates(splits)
     kinds = [("equal", "byte for byte", equal)]
     if near is not None:
         pairs = [(pair.first, pair.second) for pair in near.pairs]
@@ -297,7 +295,6 @@ class SuspiciousLabel(NamedTuple):
     kind: Kind
     file: Any  # the photo's, as the predictions have it
     object: int | None  # its number in the photo; None for a photo's class, and for a missing one
-    box: tuple[float, ...]  # found there: left, top, width, height in pixels; () for a photo's class
     note: str  # what is labeled and what was found
     degree: float  # the larger, the surer
 
@@ -320,7 +317,7 @@ def _of_photos(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
         label, (best, score) = image["label"], max(chance.items(), key=lambda pair: pair[1])
         if best != label and score >= usual[best]:
             note = f"labelled {names[label]}, found {names[best]} at {score:.2f}"
-            yield SuspiciousLabel("class", image["file"], None, (), note, score - chance.get(label, 0.0))
+            yield SuspiciousLabel("class", image["file"], None, note, score - chance.get(label, 0.0))
 
 
 class _Shown(NamedTuple):
@@ -346,16 +343,16 @@ def _of_objects(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
             index, nearest = int(others.argmax()), int(alike.argmax())
             if others[index] >= 0 and alike.max() < MEETS:
                 note = f"labelled {names[k - 1]}, found {names[photo.labels[index] - 1]} at {scores[index]:.2f}"
-                yield SuspiciousLabel("class", photo.file, row, tuple(photo.boxes[index]), note, float(scores[index]))
+                yield SuspiciousLabel("class", photo.file, row, note, float(scores[index]))
             elif MEETS <= alike[nearest] < least[k] and photo.overlap[nearest].argmax() == row:
                 note = f"{names[k - 1]}, found at {scores[nearest]:.2f} with an IoU of {alike[nearest]:.2f}"
                 degree = float(scores[nearest] * (1 - alike[nearest]))
-                yield SuspiciousLabel("place", photo.file, row, tuple(photo.boxes[nearest]), note, degree)
+                yield SuspiciousLabel("place", photo.file, row, note, degree)
         for index in np.flatnonzero((photo.overlap.max(axis=1, initial=0) < BESIDE) & (photo.scores >= SURE)).tolist():
             left, top, width, height = photo.boxes[index].tolist()
             note = f"found {names[photo.labels[index] - 1]} at {photo.scores[index]:.2f}, "
             note += f"{width:.0f} x {height:.0f} px from {left:.0f}, {top:.0f}"
-            yield SuspiciousLabel("missing", photo.file, None, tuple(photo.boxes[index]), note, float(photo.scores[index]))
+            yield SuspiciousLabel("missing", photo.file, None, note, float(photo.scores[index]))
 
 
 def _shown(predictions: Mapping[str, Any]) -> Iterator[_Shown]:
@@ -366,7 +363,8 @@ def _shown(predictions: Mapping[str, Any]) -> Iterator[_Shown]:
         kept = np.flatnonzero((scores >= above) & (labels > 0))
         boxes, labels = np.array(image["boxes"], np.float64).reshape(-1, 4)[kept], labels[kept]
         objects, crowd = np.array(truth["boxes"], np.float64).reshape(-1, 4), np.array(truth["crowd"], bool)
-        overlap = _each_with_each(boxes, objects, crowd)
+        pairs = np.indices((len(boxes), len(objects))).reshape(2, -1)  # each with each
+        overlap = paired_overlaps(boxes[pairs[0]], objects[pairs[1]], crowd[pairs[1]]).reshape(len(boxes), len(objects))
         alike = np.where(labels[:, None] == classes[None], overlap, 0.0)
         yield _Shown(image["file"], boxes, scores[kept], labels, classes, crowd, overlap, alike)
 
@@ -383,8 +381,3 @@ def _least_overlap(photos: Sequence[_Shown], classes: int) -> np.ndarray:
             low, high = np.quantile(mine, (0.25, 0.75))
             least[k] = max(ON, low - 1.5 * (high - low))  # below are outliers (Tukey 1977)
     return least
-
-
-def _each_with_each(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray) -> np.ndarray:
-    first, second = np.indices((len(boxes), len(others))).reshape(2, -1)
-    return paired_overlaps(boxes[first], others[second], crowd[second]).reshape(len(boxes), len(others))

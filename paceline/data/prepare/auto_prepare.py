@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -47,7 +47,7 @@ from paceline.data.index.manifest import (
 )
 from paceline.data.index.staleness import find_stale_file, refuse_stale_containers, remote_addresses
 from paceline.data.prepare.class_source import ClassSource, choose_class_manifest_folder, class_folders
-from paceline.data.prepare.pipeline import ListedDataset, OnFlaw, write_prepared
+from paceline.data.prepare.pipeline import ListedDataset, write_prepared
 from paceline.data.prepare.val_split import ValSplit
 
 if TYPE_CHECKING:
@@ -59,21 +59,13 @@ Request = TypeVar("Request")
 KINDS: dict[Kind, str] = {"class-folder": "class folders", "boxes": "boxes"}
 
 
-def prepare_if_needed(
-    root: Path,
-    *,
-    kind: Kind = "class-folder",
-    reporter: Reporter = SILENT,
-    on_missing: OnFlaw = "refuse",
-    small: int = 20_000,
-) -> Path:
+def prepare_if_needed(root: Path, *, kind: Kind = "class-folder", reporter: Reporter = SILENT, small: int = 20_000) -> Path:
     """The folder of a manifest that matches the files of `root`; a small data set is prepared for it, into the cache.
 
-    root        a data set's folder, or one that prepare wrote to
-    kind        what is needed: class folders, or boxes
-    reporter    gets lines where something is prepared: first that it is, then the findings, warnings and check page
-    on_missing  boxes: "skip" leaves out images that are not on disk, where the set is prepared now
-    small       up to so many images are prepared without asking; beyond, DataError with the command to run
+    root      a data set's folder, or one that prepare wrote to
+    kind      what is needed: class folders, or boxes
+    reporter  gets lines where something is prepared: first that it is, then the findings, warnings and check page
+    small     up to so many images are prepared without asking; beyond, DataError with the command to run
     `root` itself is never written to. Raises DataError as `prepare_folder` and `prepare_boxes` do.
     """
     boxes = kind == "boxes"
@@ -115,7 +107,7 @@ def prepare_if_needed(
         # Where `root` is a folder that prepare wrote to, a newer manifest of the same images may lie in the cache.
         paths.extend(other for other in manifest_candidates(source_root) if other not in paths)
     find = _annotated_photos if boxes else _class_photos
-    source, folder, command = find(root, source_root, outdated, on_missing)
+    source, folder, command = find(root, source_root, outdated)
     if source.images > small:
         raise DataError(
             f"{source_root}: {format_count(source.images, 'image')}, {why}. Verify them once, before training:\n  {command}"
@@ -132,15 +124,12 @@ def prepare_now(source: ListedDataset, path: Path, title: str, noun: str, report
     return manifest.folder
 
 
-def _annotated_photos(
-    root: Path, source_root: Path, outdated: Manifest | None, on_missing: OnFlaw
-) -> tuple[ListedDataset, Path, str]:
+def _annotated_photos(root: Path, source_root: Path, outdated: Manifest | None) -> tuple[ListedDataset, Path, str]:
     """Photos with boxes -> what to prepare, where to, and the command that does the same."""
     from paceline.data.prepare.box_source import BoxRequest, annotated_boxes
 
-    request = _recorded_request(BoxRequest, outdated)
     try:
-        source = annotated_boxes(source_root, replace(request, on_missing="skip") if on_missing == "skip" else request)
+        source = annotated_boxes(source_root, _recorded_request(BoxRequest, outdated))
     except DataError:
         if is_annotated(source_root) or not _has_classes(source_root):
             raise
@@ -151,7 +140,7 @@ def _annotated_photos(
     return source, cached_manifest_folder(source_root), source.command
 
 
-def _class_photos(root: Path, source_root: Path, outdated: Manifest | None, _: OnFlaw) -> tuple[ListedDataset, Path, str]:
+def _class_photos(root: Path, source_root: Path, outdated: Manifest | None) -> tuple[ListedDataset, Path, str]:
     """The same of class folders."""
     try:
         source = class_folders(source_root, val=_recorded_request(ValSplit, outdated))
