@@ -80,18 +80,6 @@ def read_source(root: Path, layout: Layout | None = None) -> DetectionLayout:
     return READERS[chosen][1](root)
 
 
-def read_files(images: Path, annotations: Path, val_images: Path | None, val_annotations: Path | None) -> DetectionLayout:
-    """Read COCO JSONs that were named one by one. Raises DataError as `read_coco` does."""
-    pairs = {"train": (annotations, images)}
-    if val_annotations is not None:
-        pairs["val"] = (val_annotations, val_images or images)
-    for _, folder in pairs.values():
-        if not folder.is_dir():
-            what = "this is a file, the folder of the images is needed" if folder.exists() else "no such folder"
-            raise DataError(f"{folder}: {what}. Check the path (--images, --val-images).")
-    return read_jsons(pairs)
-
-
 def read_one_split(root: Path, names: Sequence[str]) -> DetectionLayout:
     """The first split of `root` that has one of these names, as "val" and alone.
 
