@@ -241,17 +241,14 @@ def decode_runs(overrides: dict[str, Any], height: int, width: int) -> np.ndarra
     return runs.astype(np.uint32)
 
 
-def run_extent(runs: np.ndarray, height: int) -> Box:
-    """left, top, right, bottom of the pixels that run lengths mark, column by column."""
-    stops = np.cumsum(runs.astype(np.int64))
-    marked = runs[1::2] > 0
-    last = stops[1::2][marked] - 1
-    first = last + 1 - runs[1::2][marked]
-    if not len(first):
+def run_extent(runs: np.ndarray, height: int, width: int) -> Box:
+    """left, top, right, bottom of the pixels that the run lengths of an image mark; inf, inf, -inf, -inf for none."""
+    from hotcoco.mask import to_bbox
+
+    if not runs[1::2].any():
         return np.inf, np.inf, -np.inf, -np.inf
-    left, right = first // height, last // height
-    top, bottom = np.where(left < right, 0, first % height), np.where(left < right, height - 1, last % height)
-    return left.min(), top.min(), right.max() + 1, bottom.max() + 1
+    x, y, across, down = to_bbox({"size": [height, width], "counts": runs.tolist()}).tolist()
+    return x, y, x + across, y + down
 
 
 def segmentation_box(explicit: Any) -> Box | None:
@@ -264,7 +261,7 @@ def segmentation_box(explicit: Any) -> Box | None:
         size = mask.get("size")
         if not isinstance(size, list | tuple) or len(size) != 2 or not set(map(type, size)) <= {int} or min(size) < 1:
             raise ValueError(f"its RLE mask has size {abbreviate(size, 40)}, expected [height, width]")
-        left, top, right, bottom = map(float, run_extent(decode_runs(mask, *size), size[0]))
+        left, top, right, bottom = run_extent(decode_runs(mask, *size), *size)
     else:
         polygons = [np.array(polygon, np.float64) for polygon in mask or () if len(polygon) >= MIN_NUMBERS]
         finite = [polygon.reshape(-1, 2) for polygon in polygons if np.isfinite(polygon).all()]

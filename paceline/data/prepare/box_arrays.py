@@ -195,7 +195,8 @@ def find_useless_masks(
     size = np.stack([widths, heights], axis=1).astype(np.float64)
     extents, area = _outline_extents(masks)
     for row in np.flatnonzero(np.diff(masks["object_rles"])).tolist():
-        extents[row] = run_extent(masks["rle_counts"][slice(*masks["object_rles"][row : row + 2])], int(heights[row]))
+        counts = masks["rle_counts"][slice(*masks["object_rles"][row : row + 2])]
+        extents[row] = run_extent(counts, int(heights[row]), int(widths[row]))
     inside = np.minimum(extents[:, 2:], size) - np.maximum(extents[:, :2], 0)
     corners = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
     judged = _has_mask(masks) & (np.minimum(corners[:, 2:], size) - np.maximum(corners[:, :2], 0) >= MIN_SIDE).all(axis=1)
