@@ -69,14 +69,9 @@ class PackRequest:
     order: Order = "kept"
     seed: int = 0  # of the shuffled order
     short: int = 0  # pixels of the shorter side of photos whose shorter side is longer; 0: sizes are kept
-    quality: int = 0  # of JPEGs that are written anew, 1 to 100; without `abbreviate`, of every photo; 0: USUAL_QUALITY
+    quality: int = 0  # of JPEGs that are written anew, 1 to 100; without `short`, of every photo; 0: USUAL_QUALITY
     shards: int = 0  # files of the training split; 0: as many as `shard_bytes` makes
     shard_bytes: int = 0  # about so many a file; 0: USUAL_SHARD, or one file a split for recordio
-
-    @property
-    def encodes(self) -> bool:
-        """Whether photos may be written anew."""
-        return bool(self.short or self.quality)
 
     @property
     def jpeg_quality(self) -> int:
@@ -145,7 +140,7 @@ def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, PackSpli
         reading = "ignore" if split.boxes is None or split.boxes.exif != "apply" else "apply"
         index = open_split(manifest, name)
         anew = np.zeros(len(index), bool)
-        if request.encodes:
+        if request.short or request.quality:  # photos are written anew
             shorter = np.minimum(index.heights, index.widths)
             anew = shorter > request.short if request.short else ~anew
         has_frame = np.ones(len(index), bool)
