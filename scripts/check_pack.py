@@ -25,10 +25,10 @@ from paceline._utils.errors import PacelineError
 from paceline._utils.reporter import SILENT
 from paceline.data.index.box_split import BoxSplit
 from paceline.data.index.manifest import Manifest
-from paceline.data.pack.encode_image import encode
-from paceline.data.pack.objects import fits_label
 from paceline.data.pack.pack import pack
-from paceline.data.pack.plan import VALIDATION, Form, PackRequest, PackSplit, open_sources, prepare_source
+from paceline.data.pack.plan import VALIDATION, Form, PackRequest, PackSplit, encode, open_sources
+from paceline.data.pack.write import fits_label
+from paceline.data.prepare.auto_prepare import prepare_source
 
 TOOLS: dict[Form, tuple[str, str]] = {
     "recordio": ("mxnet_reads.py", ".rec"),

@@ -72,7 +72,7 @@ REASONS = {
         "unreadable.txt with our mark; the journal in the cache folder, under a digest of the data's path; index/HASH and its parts: "
         "by name, by holding arrays alone, never through a link",
     ),
-    "data/shapes/render.py": (4, "a folder with a drawn name; its place only where nothing or an empty folder is"),
+    "data/shapes/render.py": (2, "a folder with a drawn name; its place only where nothing or an empty folder is"),
     "training/run_dir/folder.py": (6, "a run's folder, held by its lock, never followed or cut: what a start that failed made there"),
     "data/workers/jobs.py": (1, "memory without a name, of this process and its workers"),
     "data/workers/template.py": (1, "/dev/null"),

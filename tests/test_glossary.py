@@ -12,34 +12,34 @@ import paceline
 PACKAGE = Path(paceline.__file__).parent
 GLOSSARY = {
     "networks and losses": """
-        adapter align anchors backbones base batch box boxes classification datamodule depthwise detection
-        detectors factory fpn ghost heads kernels label labels layers loss mask maskrcnn masks matching model models
-        module nms norm normalization object objects ops paste postprocess proposals registry resnet resnet50 rle roi
-        sampling ssd targets task timm torch torchvision transforms triton weight weights workload
+        adapter align anchors backbones base batch box boxes classification datamodule depthwise detection detectors
+        factory fpn ghost heads kernels label labels layers loss mask maskrcnn masks matching model models module nms
+        norm normalization object ops paste postprocess proposals registry resnet resnet50 rle roi sampling ssd
+        targets task timm torch torchvision transforms triton weight weights workload
     """,
     "training": """
         adamw auto background best buffers callbacks checkpoint config consistency constraints cuda debug ema eval
         evaluate foreach gpu graph graphs history length load logger logging loop memory meters nan optim plan probe
-        profiler recipe recipes request resolve resume run runs scalars schedule sgd small state stats
-        step trackers train trained trainer training variants
+        profiler recipe recipes request resolve resume run runs scalars schedule sgd small state stats step trackers
+        train trained trainer training variants
     """,
     "data": """
-        annotations archives arrays augment cache class classes color containers copy
-        credentials crop data decode devkit download duplicates encode errors exif exports fetch files fill folder
-        folders folds format formats image images index int8 io jitter layouts lint listing loader manifest
-        mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
-        records remote render resample rng sample sampler scenes segmentations sets shapes slots source split splits
-        staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video
+        annotations archives arrays augment cache class classes color containers copy credentials crop data decode
+        devkit download duplicates errors exif exports fetch files fill folder folders format formats image images
+        index int8 io jitter layouts lint listing loader manifest mixup mosaic near outlines pack pipeline polygon
+        prepare published reader reading record records remote render resample rng sample sampler scenes sets shapes
+        slots source split splits staged stages staleness storage store suspicious sync table tables tiles tiling
+        unpack val verify video mapping
     """,
     "formats and libraries": """
-        coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet nvidia onnx
-        openvino paceline pickle recordio slurm ssh tar tensorflow tfrecord voc yolo zip
+        coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet nvidia onnx openvino paceline
+        pickle recordio slurm ssh tar tensorflow tfrecord voc yolo zip
     """,
     "metrics and reports": """
-        analysis baselines benchmark bisect bootstrap cases compare compliance confusion confusions curves estimate f1 gallery
-        judgment k logs measurements metrics monitors notes page predictions preview profile qualify rate rates
-        reference report results roofline scaling score scores scoring section summary tide time timing top trace
-        verification
+        analysis baselines benchmark bisect bootstrap cases compare compliance confusion confusions curves estimate
+        f1 gallery judgment k logs measurements metrics monitors notes page predictions preview profile qualify rate
+        rates reference report results roofline scaling score scores scoring section summary tide time timing top
+        trace verification
     """,
     "processes and machines": """
         accelerators affinity build code collectives comm command commands compiler context counts crew detect device
@@ -53,8 +53,8 @@ GLOSSARY = {
         advice api app arguments array atomic batching bench builds calls card check checks cli common completion
         console dir dispatch drawing dummy event events export external file follow foreign formatting from groups
         hashing help identify ids input journal keys layout line lines live main messages migrate names open original
-        outputs parsers part parts paths predict prediction predictor printing read rendering reporter rows safe saved
-        self show stdout stored text tools translate user utils write writer
+        outputs parsers part parts paths predict prediction predictor printing read rendering reporter rows safe
+        saved self show stdout stored text tools translate user utils write writer
     """,
 }
 

@@ -33,8 +33,8 @@ def gather_rows(starts: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return concatenated_ranges(starts[numbers], starts[numbers + 1])[0]
 
 
-# Characters that `mask_areas` decompresses at once: about 50 MiB of numbers.
-CHUNK = 1 << 20
+# A string does not know its photo; hotcoco wants a size that holds its runs, and no photo has a longer side.
+ANY_SIZE = [2**16 - 1, 2**16 - 1]
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,10 @@ class RLE:
 
 def compress(runs: np.ndarray, starts: np.ndarray) -> RLE:
     """Runs (R,) int64, not negative, of n masks end to end, and their starts (n+1,) int64, to strings."""
-    later = np.flatnonzero(np.arange(len(runs)) - np.repeat(starts[:-1], np.diff(starts)) > 2)
-    numbers = runs.copy()
-    numbers[later] -= runs[later - 2]
-    digits = np.ones(len(runs), np.int64)
-    bound = 16
-    while len(more := np.flatnonzero((numbers < -bound) | (numbers >= bound))):
-        digits[more] += 1
-        bound <<= 5
-    ends = np.cumsum(digits)
-    text = np.empty(ends[-1] if len(ends) else 0, np.uint8)
-    for index in range(int(digits.max(initial=0))):
-        rows = np.flatnonzero(digits > index)
-        follows = (digits[rows] > index + 1) << 5
-        text[ends[rows] - digits[rows] + index] = ((numbers[rows] >> 5 * index) & 31) + follows + 48
-    return RLE(text, np.concatenate([np.zeros(1, np.int64), ends])[starts])
+    from hotcoco.mask import rle_to_string
+
+    of_each = (runs[first:last].tolist() for first, last in pairwise(starts.tolist()))
+    return RLE.of([rle_to_string({"size": ANY_SIZE, "counts": counts}).encode() for counts in of_each])
 
 
 def decompress(masks: RLE) -> tuple[np.ndarray, np.ndarray]:
@@ -122,18 +111,10 @@ def decompress(masks: RLE) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mask_areas(masks: RLE) -> np.ndarray:
-    """(n,) int64: pixels of each mask, in chunks so that memory does not grow with n."""
-    result = np.zeros(len(masks), np.int64)
-    first = 0
-    while first < len(masks):
-        last = max(first + 1, int(np.searchsorted(masks.starts, masks.starts[first] + CHUNK, side="right")) - 1)
-        begin, end = masks.starts[first], masks.starts[last]
-        runs, starts = decompress(RLE(masks.text[begin:end], masks.starts[first : last + 1] - begin))
-        row = np.repeat(np.arange(last - first), np.diff(starts))
-        inside = (np.arange(len(runs)) - starts[row]) % 2 == 1
-        result[first:last] = np.bincount(row[inside], weights=runs[inside], minlength=last - first)
-        first = last
-    return result
+    """(n,) int64: pixels of each mask."""
+    from hotcoco.mask import area
+
+    return np.fromiter((area({"size": ANY_SIZE, "counts": text}) for text in masks), np.int64, len(masks))
 
 
 def decode_mask(text: bytes, height: int, width: int) -> np.ndarray:

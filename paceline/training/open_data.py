@@ -66,7 +66,7 @@ def open_task(
 
         require_usable(manifest, reporter)
     if controls.folds:
-        from paceline.data.prepare.folds import with_fold
+        from paceline.data.prepare.val_split import with_fold
 
         manifest = with_fold(manifest, controls, reporter)
     if controls.val_half:

@@ -179,7 +179,7 @@ PREPARING = {
     ),
     "a set that has changed": Situation(
         (
-            ("cli/commands/data.py", "run", "repeat_command"),
+            ("cli/commands/data.py", "run_info", "repeat_command"),
             ("data/index/manifest.py", "repeat_command", "prepare_command"),
         ),
         _after(_changed, "data", "info", "my photos"),
@@ -187,7 +187,7 @@ PREPARING = {
         (0,),
     ),
     "a set to pack that has changed": Situation(
-        (("data/pack/plan.py", "prepare_source", "repeat_command"),),
+        (("data/prepare/auto_prepare.py", "prepare_source", "repeat_command"),),
         _after(_changed, "pack", "my photos", "--to", "webdataset", "--out", "packed"),
         2,
         (0,),

@@ -173,7 +173,7 @@ REASONS = {
     ("cli/commands/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
     ("data/formats/published_sets.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
     ("data/formats/published_sets.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
-    ("cli/commands/data.py", "run", "prepare"): "--help, in a sentence",
+    ("cli/commands/data.py", "run_info", "prepare"): "--help, in a sentence",
     ("cli/commands/doctor.py", "run", "train"): "README's first command",
     ("cli/main.py", "format_overview", "train"): "README's first command",
     ("cli/help.py", "print_help", "{}"): "the usage of a verb; tests/cli/test_help.py asks each for it",

@@ -254,13 +254,13 @@ def test_check_fails_where_numbers_are_not_finite(tmp_path, capsys):
 
 def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(download, "fetch", lambda urls, path, **more: asked.append((urls, path, more)))
+    monkeypatch.setattr(download, "fetch", lambda *asking, **_: asked.append(asking))
     assert weights_verb("get") == 0
     assert "resnet34-mlperf" in capsys.readouterr().out
     assert weights_verb("get", "resnet50", "--out", tmp_path / "kept") == 0
-    (urls, path, more) = asked.pop()
+    urls, path, expected = asked.pop()
     assert urls == ["https://download.pytorch.org/models/resnet50-11ad3fa6.pth"]
-    assert path == tmp_path / "kept" / "resnet50-11ad3fa6.pth" and more["sha256_prefix"] == "11ad3fa6"
+    assert path == tmp_path / "kept" / "resnet50-11ad3fa6.pth" and expected.sha256_prefix == "11ad3fa6"
     assert f"--weights {path}" in capsys.readouterr().out
     (tmp_path / "other.pth").write_bytes(b"")
     for source, place in (
@@ -278,7 +278,7 @@ def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
 
 def test_get_says_how_far_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(printing, "LINE_EVERY", -1.0)
-    monkeypatch.setattr(download, "fetch", lambda urls, path, *, reporter, **__: reporter.progress(path.name, 2**20, 2**21))
+    monkeypatch.setattr(download, "fetch", lambda urls, path, *_, reporter: reporter.progress(path.name, 2**20, 2**21))
     assert weights_verb("get", "resnet50", "--out", tmp_path) == 0
     assert "resnet50-11ad3fa6.pth: 1.0 MiB of 2.0 MiB" in capsys.readouterr().out
 

@@ -17,9 +17,8 @@ from paceline._utils.reporter import Lines
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
 from paceline.data.index.staleness import find_stale_file
-from paceline.data.pack.plan import prepare_source
+from paceline.data.prepare.auto_prepare import EvalSplit, prepare_eval_split, prepare_source
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.eval_split import EvalSplit, prepare_eval_split
 
 pytest.importorskip("obstore", reason="the extra paceline[remote] is not installed")
 

@@ -13,7 +13,7 @@ from coco_sets import box, edit, json_file, make_set
 from messages import check_line, check_text, raises
 
 from paceline._utils.errors import DataError
-from paceline.data.formats.coco_files import load_json
+from paceline.data.formats.coco import load_json
 from paceline.data.index.box_split import open_boxes
 from paceline.data.index.manifest import find_manifest
 from paceline.data.prepare.auto_prepare import prepare_if_needed

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pycocotools import mask as official
 
-from paceline.data.formats.segmentations import decompress
+from paceline.data.formats.annotations import decompress
 from paceline.data.prepare.box_arrays import cumulative_starts, mask_arrays
 
 

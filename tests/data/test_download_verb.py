@@ -18,7 +18,6 @@ from messages import check_line, check_text
 
 from paceline._utils.reporter import Lines
 from paceline.cli.main import main
-from paceline.data.download import check
 from paceline.data.download.data_sets import DATA_SETS, Archive
 from paceline.data.formats import published_sets
 from paceline.data.formats.published_sets import CocoCounts
@@ -161,7 +160,7 @@ def test_an_interrupt_says_how_to_go_on(coco: Site, tmp_path: Path, monkeypatch,
 
 
 def test_room_for_all_of_it_is_asked_for_before_the_first_byte(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(check, "free_bytes", lambda folder: sum(map(len, coco.files.values())))
+    monkeypatch.setattr("paceline.data.download.fetch.free_bytes", lambda folder: sum(map(len, coco.files.values())))
     assert download("coco2017", tmp_path / "out") == 2
     assert check_text(capsys.readouterr().err, "free") and not coco.asked
     assert not (tmp_path / "out").exists()

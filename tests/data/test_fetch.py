@@ -20,9 +20,9 @@ from messages import check_lines, check_text
 from paceline._utils.errors import DataError
 from paceline._utils.formatting import format_bytes
 from paceline._utils.reporter import Lines
-from paceline.data.download import check, http, part
 from paceline.data.download import fetch as fetching
-from paceline.data.download.fetch import fetch
+from paceline.data.download import http, part
+from paceline.data.download.fetch import ExpectedFile, fetch
 
 CONTENT = random.Random(1).randbytes(50_123)
 SHA = hashlib.sha256(CONTENT).hexdigest()
@@ -32,7 +32,7 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 def bring(url: str | list[str], folder: Path, **known) -> tuple[Path, list[str]]:
     said: list[str] = []
     urls = [url] if isinstance(url, str) else url
-    return fetch(urls, folder / "set.zip", reporter=Lines(said.append), **known), said
+    return fetch(urls, folder / "set.zip", ExpectedFile(**known), reporter=Lines(said.append)), said
 
 
 def refusal(url: str | list[str], folder: Path, **known) -> str:
@@ -344,7 +344,7 @@ def test_a_file_that_is_there_is_checked_and_kept(there: Site, tmp_path: Path) -
 
 
 def test_the_disk_is_asked_before_the_first_byte(there: Site, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(check, "free_bytes", lambda folder: 50_000)
+    monkeypatch.setattr(fetching, "free_bytes", lambda folder: 50_000)
     assert "takes 48.9 KiB, and 48.8 KiB are free" in refusal(f"{there.url}/set.zip", tmp_path)
     assert [text for _, text in there.asked] == ["bytes=0-0"]
     nothing_but(tmp_path)

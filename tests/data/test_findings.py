@@ -15,9 +15,8 @@ from paceline._utils.reporter import Lines
 from paceline.cli.main import main
 from paceline.cli.printing import format_prepared
 from paceline.data.index.manifest import Kind, cached_manifest_folder
-from paceline.data.prepare.auto_prepare import prepare_if_needed
+from paceline.data.prepare.auto_prepare import EvalSplit, prepare_eval_split, prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.eval_split import EvalSplit, prepare_eval_split
 from paceline.data.prepare.val_split import ValSplit
 from paceline.inference.image_paths import find_photos
 

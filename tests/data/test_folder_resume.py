@@ -19,8 +19,8 @@ from paceline.data.index.index import Index
 from paceline.data.index.manifest import cached_manifest_folder, find_manifest
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.journal import PrepareJournal, open_prepare_journal, read_journal
 from paceline.data.prepare.verify_image import ImageInfo
+from paceline.data.prepare.verify_images import PrepareJournal, open_prepare_journal, read_journal
 
 KILLED = """
 import os, signal, sys

@@ -21,8 +21,7 @@ from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.box_source import prepare_boxes
 from paceline.data.prepare.class_source import prepare_folder
-from paceline.data.prepare.folds import assign_folds, with_fold
-from paceline.data.prepare.val_split import ValSplit, group_units
+from paceline.data.prepare.val_split import ValSplit, assign_folds, group_units, with_fold
 
 
 def parts_of(names: list[str], labels: list[set[int]], folds: int, seed: int = 0, group: str = "") -> np.ndarray:

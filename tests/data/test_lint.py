@@ -18,7 +18,7 @@ from tiny_runs import TINY, command, refused
 
 from paceline._utils.errors import DataError
 from paceline.data.checks import near_duplicates
-from paceline.data.checks.label_errors import find_label_errors
+from paceline.data.checks.lint import find_label_errors
 
 pytestmark = pytest.mark.usefixtures("no_charts")
 

@@ -12,9 +12,8 @@ from tiny_runs import make_photos
 from torchvision.transforms.functional import _compute_resized_output_size
 
 from paceline.data.index.manifest import Manifest
-from paceline.data.pack.encode_image import smaller_size
 from paceline.data.pack.pack import pack
-from paceline.data.pack.plan import PackRequest
+from paceline.data.pack.plan import PackRequest, smaller_size
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 

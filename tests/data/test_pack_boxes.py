@@ -20,9 +20,9 @@ from paceline.data.containers.source import ContainerRequest, prepare_containers
 from paceline.data.containers.tar import write_tar
 from paceline.data.index.index import open_split
 from paceline.data.index.manifest import Manifest
-from paceline.data.pack.objects import detection_label
 from paceline.data.pack.pack import pack
 from paceline.data.pack.plan import PackRequest
+from paceline.data.pack.write import detection_label
 from paceline.data.prepare.box_source import prepare_boxes
 
 WIDTH, HEIGHT = 40, 30

@@ -19,8 +19,7 @@ from paceline.data.containers.tar import RECORD
 from paceline.data.index.manifest import Manifest
 from paceline.data.pack import pack as packing
 from paceline.data.pack import write
-from paceline.data.pack.journal import FILE_NAME
-from paceline.data.pack.pack import pack
+from paceline.data.pack.pack import FILE_NAME, pack
 from paceline.data.pack.plan import PackRequest
 
 REQUEST = PackRequest("webdataset", shards=5)

@@ -18,7 +18,7 @@ from paceline._utils.errors import DataError
 from paceline.data.containers.source import ContainerRequest, prepare_containers
 from paceline.data.containers.tfrecord import parse_example, tfrecord_spans
 from paceline.data.index.manifest import Manifest
-from paceline.data.pack import objects
+from paceline.data.pack import write
 from paceline.data.pack.pack import pack
 from paceline.data.pack.plan import PackRequest
 from paceline.data.prepare.box_source import prepare_boxes
@@ -115,7 +115,7 @@ def test_photos_made_smaller_have_masks_of_their_size(boxed, tmp_path):
 
 @pytest.mark.parametrize("wrong", ["class", "box", "object"])
 def test_examples_that_say_other_objects_are_noticed(boxed, tmp_path, monkeypatch, wrong):
-    written = objects.example_bytes
+    written = write.example_bytes
 
     def other(features):
         features, label = dict(features), "image/object/class/label"
@@ -127,7 +127,7 @@ def test_examples_that_say_other_objects_are_noticed(boxed, tmp_path, monkeypatc
             features |= {name: values[:1] for name, values in features.items() if "image/object/" in name}
         return written(features)
 
-    monkeypatch.setattr(objects, "example_bytes", other)
+    monkeypatch.setattr(write, "example_bytes", other)
     with pytest.raises(DataError, match=r"train.*packed|called"):
         pack(boxed, PackRequest("tfrecord"), tmp_path / "out")
     assert not (tmp_path / "out" / "manifest.json").exists()
@@ -143,9 +143,9 @@ def test_photos_that_are_turned_are_refused(tmp_path):
 @pytest.fixture
 def unnamed(boxed, tmp_path, monkeypatch) -> Path:
     """A folder with TFRecords whose objects have numbers alone, as scripts of some years wrote them."""
-    written = objects.example_bytes
+    written = write.example_bytes
     monkeypatch.setattr(
-        objects,
+        write,
         "example_bytes",
         lambda features: written({n: v for n, v in features.items() if n != "image/object/class/text"}),
     )
@@ -177,10 +177,10 @@ def test_without_names_a_coco_json_beside_names_them(unnamed, place):
 
 
 def test_two_names_of_one_number_are_refused(boxed, tmp_path, monkeypatch):
-    written, calls = objects.example_bytes, iter(range(100))
+    written, calls = write.example_bytes, iter(range(100))
     pack(boxed, PackRequest("tfrecord"), tmp_path / "out")
     monkeypatch.setattr(
-        objects,
+        write,
         "example_bytes",
         lambda features: written(
             {n: [b"%d" % next(calls) for _ in v] if n == "image/object/class/text" else v for n, v in features.items()}

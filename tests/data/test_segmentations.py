@@ -13,7 +13,7 @@ from messages import check_text, raises
 from pycocotools import mask as official
 
 from paceline._utils.errors import DataError
-from paceline.data.formats.segmentations import segmentation_box
+from paceline.data.formats.annotations import segmentation_box
 from paceline.data.index.box_split import open_boxes
 from paceline.data.prepare.box_arrays import mask_arrays
 from paceline.data.prepare.box_source import prepare_boxes

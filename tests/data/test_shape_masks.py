@@ -22,7 +22,7 @@ from paceline.data.shapes.outlines import (
     run_lengths,
     trace_polygons,
 )
-from paceline.data.shapes.paint import paint_object, visible_region
+from paceline.data.shapes.scenes import paint_object, visible_region
 
 
 @st.composite

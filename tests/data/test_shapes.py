@@ -24,8 +24,8 @@ from paceline._utils.atomic_write import new_folder_part
 from paceline._utils.errors import DataError, PacelineError
 from paceline.data.shapes import render as shapes
 from paceline.data.shapes.outlines import CLASSES
-from paceline.data.shapes.render import render_shapes, shapes_folder
-from paceline.data.shapes.scenes import annotate, draw_picture
+from paceline.data.shapes.render import annotate, render_shapes, shapes_folder
+from paceline.data.shapes.scenes import draw_picture
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_PX2, LARGE_PX2 = 32**2, 96**2  # COCO's bounds

@@ -16,8 +16,7 @@ from messages import check_text
 from photo_folders import make_photos, paint
 
 from paceline.cli.main import main
-from paceline.data.formats.coco_files import find_coco
-from paceline.data.formats.layouts import read_source
+from paceline.data.formats.layouts import find_coco, read_source
 from paceline.data.index.manifest import Manifest
 from paceline.inference.image_paths import find_photos
 

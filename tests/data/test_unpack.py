@@ -22,7 +22,6 @@ from recording_reporter import Recording
 
 from paceline._utils.atomic_write import new_folder_part
 from paceline._utils.errors import DataError
-from paceline.data.download import check
 from paceline.data.download import unpack as unpacking
 from paceline.data.download.unpack import is_unfinished, unpack
 
@@ -250,7 +249,7 @@ def test_an_empty_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_disk_is_asked_first(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(check, "free_bytes", lambda folder: 5_000)
+    monkeypatch.setattr("paceline.data.download.fetch.free_bytes", lambda folder: 5_000)
     assert "4.9 KiB are free" in refusal(zipped(tmp_path / "set.zip", FILES), tmp_path / "out")
 
 

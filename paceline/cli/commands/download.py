@@ -20,12 +20,16 @@ from paceline.config.constraints import Help
 from paceline.data.download.data_sets import DATA_SETS, DataSet, describe_mismatch, download, format_missing_archives
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
+ROWS = "\n".join(f"  {name:<9} {chosen.about}" for name, chosen in DATA_SETS.items())
+USAGE = f"usage: paceline download NAME DIR [--from URL_OR_DIR] [--keep-archives] [--no-unpack]\n{ROWS}"
 
 
 @dataclass(frozen=True)
 class DownloadFlags:
-    """Where from, and what stays."""
+    """Which data set, where from and to, and what stays."""
 
+    name: Annotated[str, tyro.conf.Positional, Help("the data set")] = ""
+    dir: Annotated[str, tyro.conf.Positional, Help("where it is unpacked")] = ""
     from_: Annotated[str, tyro.conf.arg(name="from"), Help("a mirror's address or a folder that has the archives")] = ""
     keep_archives: Annotated[bool, Help("keep the archives next to what they held")] = False
     unpack: Annotated[bool, Help("--no-unpack: only the archives, to train from them as they are")] = True
@@ -33,17 +37,16 @@ class DownloadFlags:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Bring one data set."""
-    names, words = _names(arguments)
-    flags = parse(printer, words, DownloadFlags(), "download", f"{ABOUT}\n\n{_usage()}")
-    if len(names) != 2:
-        raise PacelineError(f"name a data set and a folder.\n{_usage()}")
-    name, folder = names[0], Path(names[1]).expanduser()
-    if name not in DATA_SETS:
-        raise PacelineError(f"download {name!r}: there is no such data set.\n{_usage()}")
+    flags = parse(printer, arguments, DownloadFlags(), "download", f"{ABOUT}\n\n{ROWS}")
+    if not flags.name or not flags.dir:
+        raise PacelineError(f"name a data set and a folder.\n{USAGE}")
+    folder = Path(flags.dir).expanduser()
+    if flags.name not in DATA_SETS:
+        raise PacelineError(f"download {flags.name!r}: there is no such data set.\n{USAGE}")
     if os.path.lexists(folder) and not folder.is_dir():
         raise DataError(f"{folder}: this is a file, a folder is needed. Choose another place.")
     try:
-        return _carry_out(printer, name, folder, flags)
+        return _carry_out(printer, flags.name, folder, flags)
     except KeyboardInterrupt:
         printer.say(f"stopped; the same command goes on from here:  paceline download {shlex.join(arguments)}")
         raise
@@ -98,22 +101,6 @@ def _training(recipe: str, folder: Path) -> str:
 
     pretrained = RECIPES[recipe]().pretrained
     return f"paceline train {recipe} --data {_quoted(folder)}{f' --weights {pretrained}' if pretrained else ''}"
-
-
-def _names(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """-> words that stand for themselves, and flags with their values."""
-    names: list[str] = []
-    flags: list[str] = []
-    takes_value = False
-    for word in arguments:
-        (flags if takes_value or word.startswith("-") else names).append(word)
-        takes_value = word == "--from"
-    return names, flags
-
-
-def _usage() -> str:
-    rows = "\n".join(f"  {name:<9} {chosen.about}" for name, chosen in DATA_SETS.items())
-    return f"usage: paceline download NAME DIR [--from URL_OR_DIR] [--keep-archives] [--no-unpack]\n{rows}"
 
 
 def _quoted(path: Path) -> str:

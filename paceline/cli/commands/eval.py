@@ -271,7 +271,8 @@ def _open(flags: EvalFlags, subject: EvalSubject, controls: RunOptions, world: D
 
 def _held_out(flags: EvalFlags, subject: EvalSubject, world: DistContext, reporter: Reporter) -> Manifest:
     """The data to score on, prepared once on each node, in the run's classes."""
-    from paceline.data.prepare.eval_split import EvalSplit, map_classes, prepare_eval_split
+    from paceline.data.index.class_mapping import map_classes
+    from paceline.data.prepare.auto_prepare import EvalSplit, prepare_eval_split
     from paceline.training.open_data import prepare_once
 
     kind = get_workload(subject.recipe.task).kind

@@ -43,7 +43,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if flags.order not in ("kept", "shuffled"):
         raise PacelineError(f"--order {flags.order}: kept or shuffled.")
     from paceline.data.pack.pack import pack
-    from paceline.data.pack.plan import PackRequest, check_request, parse_bytes, prepare_source
+    from paceline.data.pack.plan import PackRequest, check_request, parse_bytes
+    from paceline.data.prepare.auto_prepare import prepare_source
     from paceline.tools.report.prepare_notes import prepare_record
 
     named: dict[str, Any] = {name: getattr(flags, name) for name in ("to", "order", "seed", "short", "quality", "shards")}

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from paceline._utils.errors import PacelineError
-from paceline.cli.flags import out_folder, parse
-from paceline.cli.help import HELP
+from paceline.cli.flags import out_folder, parse, run_kind
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 
@@ -37,7 +37,6 @@ Each answers --help."""
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 COCO_ZIPS = ("train2017.zip", "val2017.zip", "annotations_trainval2017.zip")
-LAYOUTS = ("photos", "tar", "zip", "webdataset", "recordio", "tfrecord")
 OnUnreadable = Literal["refuse", "skip"]
 OnMismatch = Literal["refuse", "warn"]
 
@@ -127,27 +126,23 @@ class ShapesFlags:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Prepare one data set."""
-    if not arguments or arguments[0] in HELP:
-        print(KINDS)
-        return 0 if arguments else 2
-    kind, rest = arguments[0], arguments[1:]
-    if kind == "shapes":
-        return _shapes(printer, rest)
-    if kind in LAYOUTS:
-        return _containers(printer, kind, rest)
-    if rest and not rest[0].startswith("-"):
-        rest = ["--data", *rest]
-    if kind in ("folder", "imagenet"):
-        return _folder(printer, kind, rest)
-    if kind in ("coco", "voc", "yolo"):
-        return _boxes(printer, kind, rest)
-    known = ", ".join(("folder", "imagenet", "coco", "voc", "yolo", *LAYOUTS, "shapes"))
-    raise PacelineError(f"prepare {kind!r}: there is no such kind. Known: {known}.")
+    kinds: dict[str, Callable[[Printer, Sequence[str]], int]] = {
+        **{kind: partial(_folder, kind) for kind in ("folder", "imagenet")},
+        **{kind: partial(_boxes, kind) for kind in ("coco", "voc", "yolo")},
+        **{kind: partial(_containers, kind) for kind in ("photos", "tar", "zip", "webdataset", "recordio", "tfrecord")},
+        "shapes": _shapes,
+    }
+    return run_kind(printer, arguments, KINDS, "prepare", kinds)
 
 
-def _folder(printer: Printer, kind: str, arguments: Sequence[str]) -> int:
+def _with_data(arguments: Sequence[str]) -> Sequence[str]:
+    """The words with the flag of the data set's folder, whose name may be left out."""
+    return ["--data", *arguments] if arguments and not arguments[0].startswith("-") else arguments
+
+
+def _folder(kind: str, printer: Printer, arguments: Sequence[str]) -> int:
     default = ImagenetFlags() if kind == "imagenet" else FolderFlags()
-    flags = parse(printer, arguments, default, f"prepare {kind}", "Verify class folders and index them.")
+    flags = parse(printer, _with_data(arguments), default, f"prepare {kind}", "Verify class folders and index them.")
     if isinstance(flags, ImagenetFlags) and (flags.train_tar or flags.val_tar):
         if flags.data or flags.val_fraction or not (flags.train_tar and flags.val_tar):
             raise PacelineError("--train-tar FILE and --val-tar FILE belong together, without --data and --val-fraction.")
@@ -200,10 +195,10 @@ def _sort_val(printer: Printer, root: Path, devkit: Path) -> None:
             printer.say(f"{folder.name}: {moved:,} photos moved into class folders, by the development kit's labels")
 
 
-def _boxes(printer: Printer, kind: Literal["coco", "voc", "yolo"], arguments: Sequence[str]) -> int:
+def _boxes(kind: Literal["coco", "voc", "yolo"], printer: Printer, arguments: Sequence[str]) -> int:
     default = CocoFlags() if kind == "coco" else BoxFlags()
     about = "Verify images with boxes or masks and index them."
-    flags = parse(printer, arguments, default, f"prepare {kind}", about)
+    flags = parse(printer, _with_data(arguments), default, f"prepare {kind}", about)
     coco = flags if isinstance(flags, CocoFlags) else CocoFlags()
     if coco.zips:
         if flags.data or flags.val_fraction or coco.images:
@@ -237,7 +232,7 @@ def _boxes(printer: Printer, kind: Literal["coco", "voc", "yolo"], arguments: Se
     return _printed(printer, manifest)
 
 
-def _containers(printer: Printer, layout: str, arguments: Sequence[str]) -> int:
+def _containers(layout: str, printer: Printer, arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         if any(word.partition("=")[0] == "--train" for word in arguments):
             raise PacelineError(f"{arguments[0]}: name the training files once, either with --train or without it.")

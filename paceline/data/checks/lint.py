@@ -5,6 +5,16 @@ bad   photos that cannot be decoded, copies across splits or classes, classes of
 fair  copies within a split, boxes that look like mistakes, unequal classes, photos turned by EXIF, photos that another library decodes
       otherwise, labels that runs contradict
 Nothing is changed.
+
+Labels that a run's answers on photos it did not learn from speak against; somebody has to look at each. Classes, by the rule of
+confident learning (Northcutt, Jiang, Chuang 2021): the best class is another one, with at least the probability that photos of that
+class have on average. Objects, among detections from the score of the best F1 on:
+    class    on an object (IoU 0.6), of another class, and none of the object's own class is there
+    place    the object's own class, and they meet (IoU 0.3) without covering each other (0.6, or what is an outlier of the class's
+             overlaps where the run is that exact); nothing covers it better
+    missing  where no object is (IoU below 0.1), with a score of 0.6 or more
+
+Letters: D detections   M objects of a photo
 """
 
 from __future__ import annotations
@@ -12,7 +22,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,16 +30,31 @@ import numpy as np
 from paceline._utils.commands import format_command
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import Reporter
-from paceline.data.checks.label_errors import TITLES, find_label_errors
 from paceline.data.checks.near_duplicates import MAX_PHOTOS, find_near_duplicates
-from paceline.data.checks.notices import find_rotated_images, names_where, open_displayed_splits
-from paceline.data.checks.suspicious_boxes import KINDS, find_suspicious
+from paceline.data.checks.suspicious_boxes import (
+    KINDS,
+    find_equal_photos,
+    find_rotated_images,
+    find_suspicious,
+    names_where,
+    open_displayed_splits,
+    paired_overlaps,
+)
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
 
 SHOWN = 5  # of a finding in the terminal; --json and --page have more
 UNEQUAL = 20  # from this ratio of the most common class to the rarest on
 Place = tuple[str, int]  # split, row
+ON, MEETS, BESIDE, SURE = 0.6, 0.3, 0.1, 0.6
+FEW = 20  # objects of a class that show how exact a run is
+SCORE = 0.5  # where a run found no threshold
+Kind = Literal["class", "place", "missing"]
+TITLES: dict[Kind, str] = {
+    "class": "labels that the run's answers contradict",
+    "place": "boxes that lie beside where the run found the object",
+    "missing": "objects that the run found and nobody labelled",
+}
 
 
 class LintMatch(NamedTuple):
@@ -64,7 +89,6 @@ def lint(
     splits: Mapping[str, Index],
     classes: Sequence[str],
     answers: Mapping[str, Mapping[str, Any]],
-    passed: Callable[[int], None] = lambda _: None,
     folders: Sequence[str] = (),
 ) -> list[LintIssue]:
     """Every finding, the bad ones first; kinds of which there is none are left out.
@@ -72,22 +96,22 @@ def lint(
     splits   of one data set, train first; boxes in the frame that they are drawn in
     classes  their names, 0..K-1 of class folders, 1..K of boxes
     answers  a run's name -> the content of its predictions, on photos of these splits; compared with the labels of the splits
-    passed   called with the number of photos that were read
     folders  names of the class folders
     Raises DataError for answers on other photos, and for a photo that is gone or has changed since it was indexed.
     """
-    findings = [*_copies(splits, passed), *_classes(splits, classes), *_objects(splits), *_turned(splits)]
+    findings = [*_copies(splits), *_classes(splits, classes), *_objects(splits), *_turned(splits)]
     findings += _labels(splits, (classes, folders), answers)
     return sorted((one for one in findings if one.found), key=lambda one: one.colour)
 
 
-def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Iterable[LintIssue]:
-    equal = list(_equal(splits))
-    near = find_near_duplicates(splits, passed)
+def _copies(splits: Mapping[str, Index]) -> Iterable[LintIssue]:
+    equal = find_equal_photos(splits)
+    near = find_near_duplicates(splits)
     kinds = [("equal", "byte for byte", equal)]
     if near is not None:
-        known = {frozenset(pair[:2]) for pair in equal}
-        kinds.append(("near", "re-encoded, resized or mirrored", [p for p in near.pairs if frozenset(p[:2]) not in known]))
+        pairs = [(pair.first, pair.second) for pair in near.pairs]
+        known = set(map(frozenset, equal))
+        kinds.append(("near", "re-encoded, resized or mirrored", [pair for pair in pairs if frozenset(pair) not in known]))
         damaged = [LintMatch(location, (), _name(splits, location)) for location in near.damaged]
         yield LintIssue("bad", "damaged", "photos that cannot be decoded", "training would stop at them", damaged)
         apart = [LintMatch(location, (), _name(splits, location), note) for location, note in near.apart]
@@ -96,8 +120,8 @@ def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Itera
     for key, how, pairs in kinds:
         across = [pair for pair in pairs if pair[0][0] != pair[1][0]]
         within = [pair for pair in pairs if pair[0][0] == pair[1][0]]
-        named = [pair for pair in within if _differ(splits, *pair[:2])]
-        rest = [pair for pair in within if not _differ(splits, *pair[:2])]
+        named = [pair for pair in within if _differ(splits, *pair)]
+        rest = [pair for pair in within if not _differ(splits, *pair)]
         yield LintIssue(
             "bad", f"{key}_across", f"photos in two splits, {how}", "scores will flatter", _pairs(splits, across)
         )
@@ -112,15 +136,6 @@ def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Itera
         yield LintIssue("fair", "near", "near copies", "not looked for", [LintMatch(None, (), text)])
 
 
-def _equal(splits: Mapping[str, Index]) -> Iterable[tuple[Place, Place, float]]:
-    first: dict[int, Place] = {}
-    for name, index in splits.items():
-        for row, digest in enumerate(np.asarray(index.extra["digests"]).tolist()):
-            before = first.setdefault(digest, (name, row))
-            if before != (name, row):
-                yield before, (name, row), 1.0
-
-
 def _differ(splits: Mapping[str, Index], one: Place, other: Place) -> bool:
     """Whether two photos of class folders lie in two classes."""
     if "object_starts" in splits[one[0]].extra:
@@ -129,8 +144,8 @@ def _differ(splits: Mapping[str, Index], one: Place, other: Place) -> bool:
     return labels[0] != labels[1]
 
 
-def _pairs(splits: Mapping[str, Index], pairs: Iterable[tuple[Place, Place, float]]) -> list[LintMatch]:
-    return [LintMatch(second, (), _name(splits, second), f"is {_name(splits, first)}") for first, second, _ in pairs]
+def _pairs(splits: Mapping[str, Index], pairs: Iterable[tuple[Place, Place]]) -> list[LintMatch]:
+    return [LintMatch(second, (), _name(splits, second), f"is {_name(splits, first)}") for first, second in pairs]
 
 
 def _name(splits: Mapping[str, Index], location: Place) -> str:
@@ -272,3 +287,97 @@ def format_issues(findings: Sequence[LintIssue]) -> Iterator[str]:
         yield from (f"        {result.text}" for result in one.found[:SHOWN])
         if len(one.found) > SHOWN:
             yield f"        and {len(one.found) - SHOWN:,} more"
+
+
+class SuspiciousLabel(NamedTuple):
+    """One label."""
+
+    kind: Kind
+    file: Any  # the photo's, as the predictions have it
+    object: int | None  # its number in the photo; None for a photo's class, and for a missing one
+    note: str  # what is labeled and what was found
+    degree: float  # the larger, the surer
+
+
+def find_label_errors(predictions: Mapping[str, Any]) -> list[SuspiciousLabel]:
+    """The surest first. predictions: the content of RUN/predictions/step-N.json; a detection of class 0 does not count."""
+    result = _of_photos if predictions["kind"] == "classification" else _of_objects
+    return sorted(result(predictions), key=lambda suspect: -suspect.degree)
+
+
+def _of_photos(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
+    names = predictions["classes"]
+    images = [image for image in predictions["images"] if image["top5"]]
+    own: list[list[float]] = [[] for _ in names]
+    chances = [{answer["class"]: answer["score"] for answer in image["top5"]} for image in images]
+    for image, chance in zip(images, chances):
+        own[image["label"]].append(chance.get(image["label"], 0.0))
+    usual = [float(np.mean(some)) if some else 1.0 for some in own]
+    for image, chance in zip(images, chances):
+        label, (best, score) = image["label"], max(chance.items(), key=lambda pair: pair[1])
+        if best != label and score >= usual[best]:
+            note = f"labelled {names[label]}, found {names[best]} at {score:.2f}"
+            yield SuspiciousLabel("class", image["file"], None, note, score - chance.get(label, 0.0))
+
+
+class _Shown(NamedTuple):
+    """One photo's detections from the best threshold on, and its objects."""
+
+    file: Any
+    boxes: np.ndarray  # (D, 4)
+    scores: np.ndarray  # (D,)
+    labels: np.ndarray  # (D,)
+    classes: np.ndarray  # (M,)
+    crowd: np.ndarray  # (M,) bool
+    overlap: np.ndarray  # (D, M)
+    alike: np.ndarray  # (D, M) the overlap with objects of the same class, else 0
+
+
+def _of_objects(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
+    names, photos = predictions["classes"], [*_shown(predictions)]
+    least = _least_overlap(photos, len(names))
+    for photo in photos:
+        for row in np.flatnonzero(~photo.crowd).tolist() if len(photo.scores) else ():
+            k, alike, scores = int(photo.classes[row]), photo.alike[:, row], photo.scores
+            others = np.where((photo.labels != k) & (photo.overlap[:, row] >= ON), scores, -1.0)
+            index, nearest = int(others.argmax()), int(alike.argmax())
+            if others[index] >= 0 and alike.max() < MEETS:
+                note = f"labelled {names[k - 1]}, found {names[photo.labels[index] - 1]} at {scores[index]:.2f}"
+                yield SuspiciousLabel("class", photo.file, row, note, float(scores[index]))
+            elif MEETS <= alike[nearest] < least[k] and photo.overlap[nearest].argmax() == row:
+                note = f"{names[k - 1]}, found at {scores[nearest]:.2f} with an IoU of {alike[nearest]:.2f}"
+                degree = float(scores[nearest] * (1 - alike[nearest]))
+                yield SuspiciousLabel("place", photo.file, row, note, degree)
+        for index in np.flatnonzero((photo.overlap.max(axis=1, initial=0) < BESIDE) & (photo.scores >= SURE)).tolist():
+            left, top, width, height = photo.boxes[index].tolist()
+            note = f"found {names[photo.labels[index] - 1]} at {photo.scores[index]:.2f}, "
+            note += f"{width:.0f} x {height:.0f} px from {left:.0f}, {top:.0f}"
+            yield SuspiciousLabel("missing", photo.file, None, note, float(photo.scores[index]))
+
+
+def _shown(predictions: Mapping[str, Any]) -> Iterator[_Shown]:
+    above = predictions.get("best_f1", {}).get("threshold", SCORE)
+    for image in predictions["images"]:
+        scores, truth = np.array(image["scores"], np.float64), image["truth"]
+        labels, classes = np.array(image["labels"], np.int64), np.array(truth["labels"], np.int64)
+        kept = np.flatnonzero((scores >= above) & (labels > 0))
+        boxes, labels = np.array(image["boxes"], np.float64).reshape(-1, 4)[kept], labels[kept]
+        objects, crowd = np.array(truth["boxes"], np.float64).reshape(-1, 4), np.array(truth["crowd"], bool)
+        pairs = np.indices((len(boxes), len(objects))).reshape(2, -1)  # each with each
+        overlap = paired_overlaps(boxes[pairs[0]], objects[pairs[1]], crowd[pairs[1]]).reshape(len(boxes), len(objects))
+        alike = np.where(labels[:, None] == classes[None], overlap, 0.0)
+        yield _Shown(image["file"], boxes, scores[kept], labels, classes, crowd, overlap, alike)
+
+
+def _least_overlap(photos: Sequence[_Shown], classes: int) -> np.ndarray:
+    """(K + 1,) what a sound label of each class overlaps with where it is found: ON, or more where the run is that exact."""
+    best = [photo.alike.max(axis=0, initial=0) for photo in photos]
+    overlap = np.concatenate([np.zeros(0), *best])
+    of = np.concatenate([np.zeros(0, np.int64), *(photo.classes for photo in photos)])
+    least = np.full(classes + 1, ON)
+    for k in range(1, classes + 1):
+        mine = overlap[(of == k) & (overlap >= MEETS)]
+        if len(mine) >= FEW:
+            low, high = np.quantile(mine, (0.25, 0.75))
+            least[k] = max(ON, low - 1.5 * (high - low))  # below are outliers (Tukey 1977)
+    return least

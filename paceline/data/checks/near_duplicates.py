@@ -7,7 +7,7 @@ mirror image, is SAME or more. Measured on five small sets (results/lint): copie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -43,24 +43,19 @@ class NearDuplicates(NamedTuple):
     apart: list[tuple[tuple[str, int], str]]  # photos that another library decodes otherwise, and by how much
 
 
-def find_near_duplicates(
-    splits: Mapping[str, Index], passed: Callable[[int], None] = lambda _: None
-) -> NearDuplicates | None:
+def find_near_duplicates(splits: Mapping[str, Index]) -> NearDuplicates | None:
     """None for more than MAX_PHOTOS photos.
 
     splits  in the order in which photos count as first
-    passed  called with the number of photos that were read
     Raises DataError for a photo that is gone or has changed since it was indexed.
     """
     indices = [(name, row) for name, index in splits.items() for row in range(len(index))]
     if len(indices) > MAX_PHOTOS:
         return None
 
-    processes, read = all(index.records.portable for index in splits.values()), {}
+    processes = all(index.records.portable for index in splits.values())
     seen = map_ordered(indices, partial(_seen_in, splits), size=count_cpus(), ahead=AHEAD, processes=processes)
-    for location, photo in zip(indices, seen):
-        read[location] = photo
-        passed(1)
+    read = dict(zip(indices, seen))
     damaged = [position for position, photo in read.items() if photo is None]
     apart = [(position, photo[1]) for position, photo in read.items() if photo and photo[1]]
     indices = [position for position, photo in read.items() if photo is not None]

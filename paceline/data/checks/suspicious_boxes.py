@@ -1,5 +1,6 @@
 """Boxes that a person should look at before training on them, and what many labels have in common that looks like a mistake of the
-export: masks that mark nothing, boxes in another form. Nothing is removed: some data sets are like that.
+export: masks that mark nothing, boxes in another form. Nothing is removed: some data sets are like that. Also what all
+checks share: notices, a data set's splits as people see them, equal photos, and photos that EXIF turns.
 
 Letters: M objects of one split (of all splits for notices), in index order. Boxes are x, y, width, height in pixels of the stored
 image.
@@ -7,14 +8,17 @@ image.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from paceline.data.checks.notices import Notice
-from paceline.data.index.index import Index
+from paceline.config.resnet import Exif
+from paceline.data.index.box_split import box_index
+from paceline.data.index.index import Index, open_split
 from paceline.data.index.manifest import Manifest
+from paceline.data.transforms.exif import UPRIGHT
 
 # Two pixels of a network input of 300: below, an object leaves no trace after the first stride.
 TINY = 2 / 300
@@ -34,6 +38,15 @@ REACHING_OVER = 0.3
 # Fewer objects show no form.
 MIN_OBJECTS = 4
 WITHOUT = "training takes the box for the mask, and scores of masks pass over them"
+
+
+class Notice(NamedTuple):
+    """Something to know before training."""
+
+    color: str  # "bad" or "fair"
+    text: str
+    noted: bool = False  # the manifest's notes, which prepare prints, have it already
+    warns: bool = False  # prepare prints a warning, whatever the color
 
 
 @dataclass(frozen=True)
@@ -215,3 +228,38 @@ def paired_overlaps(boxes: np.ndarray, others: np.ndarray, crowd: np.ndarray) ->
     shared = np.clip(high - low, 0, None).prod(axis=1)
     whole = boxes[:, 2:].prod(axis=1) + np.where(crowd, 0, others[:, 2:].prod(axis=1) - shared)
     return np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
+
+
+def open_displayed_splits(manifest: Manifest) -> dict[str, Index]:
+    """Each split's index, in the frame that boxes were drawn in, or where it is unknown, photos as people see them."""
+    if manifest.kind == "boxes":
+        readings = {split.boxes.exif for split in manifest.splits.values() if split.boxes is not None}
+        frame: Exif = "ignore" if "ignore" in readings else "apply"
+        return {name: box_index(manifest, name, frame) for name in manifest.splits}
+    return {name: open_split(manifest, name).as_shown() for name in manifest.splits}
+
+
+def names_where(mask: np.ndarray, classes: Sequence[str]) -> list[str]:
+    """Names of the classes for which `mask` is true."""
+    return [name for name, wanted in zip(classes, mask.tolist()) if wanted]
+
+
+def find_rotated_images(splits: Mapping[str, Index]) -> list[tuple[str, int]]:
+    """(split, row) of each photo that carries an EXIF rotation."""
+    return [
+        (split, row) for split, index in splits.items() for row in np.flatnonzero(index.orientations != UPRIGHT).tolist()
+    ]
+
+
+def find_equal_photos(splits: Mapping[str, Index]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """((split, row) of the first, (split, row) of the other) for each photo that has the bytes of an earlier one."""
+    names, digests = list(splits), [np.asarray(index.extra["digests"]) for index in splits.values()]
+    starts = np.cumsum([0, *map(len, digests)])
+    _, first, back = np.unique(np.concatenate([np.zeros(0, np.uint64), *digests]), return_index=True, return_inverse=True)
+
+    def place(number: int) -> tuple[str, int]:
+        split = int(np.searchsorted(starts, number, side="right")) - 1
+        return names[split], number - int(starts[split])
+
+    again = np.flatnonzero(first[back] != np.arange(starts[-1]))
+    return [(place(int(first[back[number]])), place(int(number))) for number in again]

@@ -25,8 +25,7 @@ from paceline.data.containers.reading import ImageBoxes
 from paceline.data.containers.split_files import ContainerRequest
 from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations
 from paceline.data.formats.class_folders import tidy_class_name
-from paceline.data.formats.coco import coco_annotations, match_files
-from paceline.data.formats.coco_files import load_json
+from paceline.data.formats.coco import coco_annotations, load_json, match_files
 from paceline.data.formats.layouts import DetectionLayout, escape_glob
 from paceline.data.prepare.box_source import BoxRequest, BoxSource
 from paceline.data.shapes.outlines import run_lengths

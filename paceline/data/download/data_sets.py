@@ -24,8 +24,7 @@ from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import escape_line
 from paceline.config.tables import read_menu
-from paceline.data.download.check import ExpectedFile, FileMismatch, require_free_space
-from paceline.data.download.fetch import fetch, local_path
+from paceline.data.download.fetch import ExpectedFile, FileMismatch, fetch, local_path, require_free_space
 from paceline.data.download.http import DownloadRefused
 from paceline.data.download.unpack import is_unfinished, unpack
 
@@ -50,10 +49,14 @@ class Archive:
         """The official addresses."""
         return [f"{base}/{self.path}" for base in self.bases]
 
+    @property
+    def expected(self) -> ExpectedFile:
+        """What is published of it."""
+        return ExpectedFile(self.size, self.sha256 or None, md5=self.md5 or None)
+
     def check(self, path: Path, reporter: Reporter) -> None:
         """Raises Mismatch where `path` is another file than the official one, DataError where it cannot be read."""
-        expected = ExpectedFile(self.size, self.sha256 or None, md5=self.md5 or None)
-        expected.check(path, progress=lambda done: reporter.progress(f"checking {self.name}", done, self.size or 0))
+        self.expected.check(path, progress=lambda done: reporter.progress(f"checking {self.name}", done, self.size or 0))
 
 
 @dataclass(frozen=True)
@@ -142,8 +145,7 @@ def _obtain(archive: Archive, folder: Path, source: str, keep: bool, reporter: R
             raise DataError(f"{other} Name another place with --from.") from None
         reporter.line(f"{archive.name}: read from {escape_line(str(local))}")
         return local, False
-    sha256, md5 = archive.sha256 or None, archive.md5 or None
-    fetch(urls, target, size=archive.size, sha256=sha256, md5=md5, reporter=reporter)
+    fetch(urls, target, archive.expected, reporter=reporter)
     return target, not there
 
 

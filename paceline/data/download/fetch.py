@@ -1,6 +1,6 @@
 """Download one file from the first of its addresses that gives it: in parallel ranges, resumed, checked, whole or not at all.
 
-    fetch(urls, destination, size=..., sha256=...)
+    fetch(urls, destination, ExpectedFile(size, sha256))
 An address is http://, https://, file:// or a path. Under the final name there is nothing, or the expected file.
 Until then NAME.part and NAME.part.journal hold what has arrived, and the same call resumes from there after a kill, a cut
 or an interrupt. Servers without ranges are read in one stream, from the beginning each time.
@@ -9,51 +9,104 @@ or an interrupt. Servers without ranges are read in one stream, from the beginni
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from paceline._utils.errors import DataError
 from paceline._utils.formatting import format_bytes
+from paceline._utils.parallel_copy import free_bytes
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import open_plain_sized
 from paceline._utils.text import escape_line
-from paceline.data.download.check import ExpectedFile, FileMismatch, require_free_space
 from paceline.data.download.http import ConnectionLost, DownloadRefused, RemoteFileChanged, get, printable_url, with_retries
 from paceline.data.download.part import BLOCK, PartialFile, RemoteVersion, fetch_ranges, write_error
 
-# Bytes that are read at a time.
-SLICE = 1 << 18
+# Bytes that are read at a time, from a network and from a disk.
+SLICE, CHUNK = 1 << 18, 1 << 20
 # Where nobody publishes how long a file is, no more of it is taken: weights of 2 GiB are the largest that are read.
 MAX_UNPUBLISHED = 2 << 30
 # Files whose comparison takes so long that a line is printed before it.
 LARGE = 1 << 30
 
 
+class FileMismatch(DataError):
+    """Another file than the expected one; the message names it and says in what it differs."""
+
+
+@dataclass(frozen=True)
+class ExpectedFile:
+    """What is known of a file beforehand; None where it is not. Digests are hexadecimal."""
+
+    size: int | None = None  # bytes
+    sha256: str | None = None
+    sha256_prefix: str | None = None  # as in the names of torchvision's weights
+    md5: str | None = None
+    sha1: str | None = None  # of GluonCV's weights
+
+    @property
+    def has_digest(self) -> bool:
+        """Whether any other content would be noticed."""
+        return any(self._digests.values())
+
+    @property
+    def words(self) -> str:
+        """What is compared, for a line."""
+        digest = next((name for name, value in self._digests.items() if value), "")
+        digest = f"beginning of {digest}" if digest == "SHA-256" and not self.sha256 else digest
+        return " and ".join(word for word in ("size" if self.size is not None else "", digest) if word)
+
+    @property
+    def _digests(self) -> dict[str, str | None]:
+        return {"SHA-256": self.sha256 or self.sha256_prefix, "MD5": self.md5, "SHA-1": self.sha1}
+
+    def check(self, path: Path, *, progress: Callable[[int], None] = lambda done: None) -> None:
+        """Read the file once. Raises Mismatch where it differs, DataError where it cannot be read.
+
+        progress  called with the bytes read so far
+        """
+        if self.sha256 and self.sha256_prefix and not self.sha256.lower().startswith(self.sha256_prefix.lower()):
+            raise ValueError("sha256 and sha256_prefix contradict each other")
+        try:
+            descriptor, result = open_plain_sized(path)
+            with open(descriptor, "rb", buffering=0) as file:
+                if self.size is not None and result != self.size:
+                    raise FileMismatch(f"{path}: it has {result:,} bytes, {self.size:,} are wanted.")
+                wanted = {name: value.lower() for name, value in self._digests.items() if value}
+                digests = {name: hashlib.new(name.replace("-", ""), usedforsecurity=False) for name in wanted}
+                done, buffer = 0, memoryview(bytearray(CHUNK))
+                while digests and (count := file.readinto(buffer)):
+                    for digest in digests.values():
+                        digest.update(buffer[:count])
+                    done += count
+                    progress(done)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+        for name, digest in digests.items():
+            if not (got := digest.hexdigest()).startswith(want := wanted[name]):
+                raise FileMismatch(f"{path}: its {name} is {got[: len(want)]}, {want} is wanted.")
+
+
 def fetch(
     urls: Sequence[str],
     destination: Path,
+    expected: ExpectedFile = ExpectedFile(),
     *,
-    size: int | None = None,
-    sha256: str | None = None,
-    sha256_prefix: str | None = None,
-    md5: str | None = None,
-    sha1: str | None = None,
     reporter: Reporter = SILENT,
     called: str = "",
 ) -> Path:
     """Download the file to `destination`, and return it.
 
     urls           addresses of the same file, tried in this order
-    size           bytes, where they are known; digests are hexadecimal; `sha256_prefix` is a beginning of one
     called         name of the file in the progress, which counts its bytes; "": the destination's
     A file that is there already is checked and kept. Raises DataError, in one line and with the next step, where no address
     gives the file, what arrives is another one, or there is no room; what arrived is kept where that is of use.
     """
-    expected = ExpectedFile(size, sha256, sha256_prefix, md5, sha1)
     if os.path.lexists(destination):
         try:
             expected.check(destination)
@@ -73,7 +126,7 @@ def fetch(
                     failures.append((url, "not asked, because its host did not answer"))
                     continue  # it would be waited for as long
                 try:
-                    _fetch_checked(url, part, expected, reporter, called or destination.name)
+                    _Transfer(part, expected, reporter, called or destination.name).fetch_checked(url)
                     part.finish()
                     return destination
                 except (DownloadRefused, FileMismatch, ConnectionLost) as failure:
@@ -115,120 +168,136 @@ def local_path(url: str) -> Path | None:
     raise DownloadRefused(f"addresses begin with http://, https:// or file://, not with {escape_line(scheme)[:20]}://")
 
 
-def _fetch_checked(url: str, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
-    """As `_fetch`, and compared; once more where bytes of several addresses or days may have been mixed."""
-    for again in (True, False):
-        resumed = part.bytes_kept()
-        _fetch(url, part, expected, reporter, called)
-        if expected.has_digest and part.path.stat().st_size > LARGE:
-            reporter.line(f"{part.destination.name}: all of it is here; comparing {expected.words}")
-        try:
-            expected.check(part.path)
+@dataclass(frozen=True)
+class _Transfer:
+    """One file on its way into its part file."""
+
+    part: PartialFile
+    expected: ExpectedFile
+    reporter: Reporter
+    called: str  # its name in the progress
+
+    def fetch_checked(self, url: str) -> None:
+        """As `_fetch`, and compared; once more where bytes of several addresses or days may have been mixed."""
+        for again in (True, False):
+            resumed = self.part.bytes_kept()
+            self._fetch(url)
+            if self.expected.has_digest and self.part.path.stat().st_size > LARGE:
+                self.reporter.line(f"{self.part.destination.name}: all of it is here; comparing {self.expected.words}")
+            try:
+                self.expected.check(self.part.path)
+                return
+            except FileMismatch as other:
+                self.part.drop()
+                reason = str(other).removeprefix(f"{self.part.path}: ")
+                if not (resumed and again):
+                    raise FileMismatch(reason) from None
+                self.reporter.line(
+                    f"{self.part.destination.name}: {reason} What had arrived is dropped; from the beginning again"
+                )
+
+    def _fetch(self, url: str) -> None:
+        """All bytes of the file into `part`. Raises Refused, Cut, Mismatch, OSError, DataError."""
+        path = local_path(url)
+        if path is not None:
+            self._copy(path)
             return
-        except FileMismatch as other:
-            part.drop()
-            reason = str(other).removeprefix(f"{part.path}: ")
-            if not (resumed and again):
-                raise FileMismatch(reason) from None
-            reporter.line(f"{part.destination.name}: {reason} What had arrived is dropped; from the beginning again")
 
+        def probe() -> RemoteVersion | None:
+            """What the server has, where it gives ranges of it."""
+            with get(url, 0, 0) as answer:
+                return RemoteVersion(url, answer.size, answer.validator) if answer.is_range and answer.size else None
 
-def _fetch(url: str, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
-    """All bytes of the file into `part`. Raises Refused, Cut, Mismatch, OSError, DataError."""
-    path = local_path(url)
-    if path is not None:
-        _copy(path, part, expected, reporter, called)
-        return
+        for _ in range(2):
+            try:
+                version = with_retries(probe, threading.Event(), self.reporter, first=True)
+                if version is None or not (version.validator or self.expected.has_digest):  # two versions could be mixed
+                    self._stream(url)
+                else:
+                    self._resume(version)
+                return
+            except RemoteFileChanged:
+                self.part.drop()
+                self.reporter.line(
+                    f"{self.part.destination.name}: {printable_url(url)} has another version of it now; from the beginning again"
+                )
+        raise DownloadRefused("the file there changes while it is read")
 
-    def probe() -> RemoteVersion | None:
-        """What the server has, where it gives ranges of it."""
-        with get(url, 0, 0) as answer:
-            return RemoteVersion(url, answer.size, answer.validator) if answer.is_range and answer.size else None
-
-    for _ in range(2):
+    def _copy(self, path: Path) -> None:
         try:
-            version = with_retries(probe, threading.Event(), reporter, first=True)
-            if version is None or not (version.validator or expected.has_digest):  # two versions could be mixed
-                _stream(url, part, expected, reporter, called)
-            else:
-                _resume(version, part, expected, reporter, called)
-            return
-        except RemoteFileChanged:
-            part.drop()
-            reporter.line(
-                f"{part.destination.name}: {printable_url(url)} has another version of it now; from the beginning again"
-            )
-    raise DownloadRefused("the file there changes while it is read")
+            descriptor, size = open_plain_sized(path)
+        except OSError as error:
+            raise DownloadRefused(f"cannot be read ({error.strerror or error})") from None
+        self.part.drop()
+        with open(descriptor, "rb", buffering=0) as source, open(self.part.writer(), "wb") as target:
+            self._refuse_size(size)
+            require_free_space(self.part.destination.parent, size, self.part.destination.name)
+            done, buffer = 0, memoryview(bytearray(CHUNK))
+            while count := source.readinto(buffer):
+                target.write(buffer[:count])
+                done += count
+                self.reporter.progress(self.called, done, size)
 
+    def _stream(self, url: str) -> None:
+        """One connection, from the beginning at each attempt: this server gives no ranges."""
 
-def _copy(path: Path, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
-    try:
-        descriptor, size = open_plain_sized(path)
-    except OSError as error:
-        raise DownloadRefused(f"cannot be read ({error.strerror or error})") from None
-    part.drop()
-    with open(descriptor, "rb", buffering=0) as source, open(part.writer(), "wb") as target:
-        _refuse_size(size, expected)
-        require_free_space(part.destination.parent, size, part.destination.name)
-        done, buffer = 0, memoryview(bytearray(1 << 20))
-        while count := source.readinto(buffer):
-            target.write(buffer[:count])
+        def attempt() -> None:
+            self.part.drop()
+            with get(url) as answer, open(self.part.writer(), "wb") as target:
+                size = answer.size if answer.size is not None else self.expected.size
+                if answer.size is not None:
+                    self._refuse_size(answer.size)
+                elif not answer.is_framed and self.expected.size is None and not self.expected.has_digest:
+                    raise DownloadRefused("the server does not say how long the file is, so a cut would not be noticed")
+                require_free_space(self.part.destination.parent, size or 0, self.part.destination.name)
+                done = 0
+                while data := answer.read(SLICE):
+                    target.write(data)
+                    done += len(data)
+                    if size is not None and done > size:
+                        raise DownloadRefused(f"the server sends more than the {size:,} bytes of the file")
+                    if size is None and done > MAX_UNPUBLISHED:
+                        self._refuse_size(done)
+                    self.reporter.progress(self.called, done, size or 0)
+                if size is not None and done < size:
+                    raise ConnectionLost(f"the connection was cut after {done:,} of {size:,} bytes")
+
+        why = "the server gives no ranges, or no mark of the version"
+        self.reporter.line(f"{self.part.destination.name}: from {printable_url(url)}, in one stream ({why})")
+        with_retries(attempt, threading.Event(), self.reporter)
+
+    def _resume(self, version: RemoteVersion) -> None:
+        """What is missing, by ranges over several connections."""
+        self._refuse_size(version.size)
+        there = self.part.begin(version, same_content=self.expected.has_digest)
+        name, done = self.part.destination.name, self.part.bytes_kept()
+        require_free_space(self.part.destination.parent, version.size - done, f"the rest of {name}" if done else name)
+        before = f", {format_bytes(done)} of it from before" if done else ""
+        self.reporter.line(f"{name}: {format_bytes(version.size)} from {printable_url(version.url)}{before}")
+        self.reporter.progress(self.called, done, version.size)
+
+        def came(count: int) -> None:
+            nonlocal done
             done += count
-            reporter.progress(called, done, size)
+            self.reporter.progress(self.called, done, version.size)
+
+        missing = [block for block in range(-(-version.size // BLOCK)) if block not in there]
+        if cuts := fetch_ranges(version, self.part, missing, came):
+            self.reporter.line(f"{name}: connections were cut {cuts:,} times on the way")
+
+    def _refuse_size(self, result: int) -> None:
+        if self.expected.size is not None and result != self.expected.size:
+            raise DownloadRefused(f"it has {result:,} bytes there, {self.expected.size:,} are wanted")
+        if self.expected.size is None and result > MAX_UNPUBLISHED:
+            most = format_bytes(MAX_UNPUBLISHED)
+            raise DownloadRefused(f"it has more than the {most} that are taken of a file whose size nobody published")
 
 
-def _stream(url: str, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
-    """One connection, from the beginning at each attempt: this server gives no ranges."""
-
-    def attempt() -> None:
-        part.drop()
-        with get(url) as answer, open(part.writer(), "wb") as target:
-            size = answer.size if answer.size is not None else expected.size
-            if answer.size is not None:
-                _refuse_size(answer.size, expected)
-            elif not answer.is_framed and expected.size is None and not expected.has_digest:
-                raise DownloadRefused("the server does not say how long the file is, so a cut would not be noticed")
-            require_free_space(part.destination.parent, size or 0, part.destination.name)
-            done = 0
-            while data := answer.read(SLICE):
-                target.write(data)
-                done += len(data)
-                if size is not None and done > size:
-                    raise DownloadRefused(f"the server sends more than the {size:,} bytes of the file")
-                if size is None and done > MAX_UNPUBLISHED:
-                    _refuse_size(done, expected)
-                reporter.progress(called, done, size or 0)
-            if size is not None and done < size:
-                raise ConnectionLost(f"the connection was cut after {done:,} of {size:,} bytes")
-
-    why = "the server gives no ranges, or no mark of the version"
-    reporter.line(f"{part.destination.name}: from {printable_url(url)}, in one stream ({why})")
-    with_retries(attempt, threading.Event(), reporter)
-
-
-def _resume(version: RemoteVersion, part: PartialFile, expected: ExpectedFile, reporter: Reporter, called: str) -> None:
-    """What is missing, by ranges over several connections."""
-    _refuse_size(version.size, expected)
-    there = part.begin(version, same_content=expected.has_digest)
-    name, done = part.destination.name, part.bytes_kept()
-    require_free_space(part.destination.parent, version.size - done, f"the rest of {name}" if done else name)
-    before = f", {format_bytes(done)} of it from before" if done else ""
-    reporter.line(f"{name}: {format_bytes(version.size)} from {printable_url(version.url)}{before}")
-    reporter.progress(called, done, version.size)
-
-    def came(count: int) -> None:
-        nonlocal done
-        done += count
-        reporter.progress(called, done, version.size)
-
-    missing = [block for block in range(-(-version.size // BLOCK)) if block not in there]
-    if cuts := fetch_ranges(version, part, missing, came):
-        reporter.line(f"{name}: connections were cut {cuts:,} times on the way")
-
-
-def _refuse_size(result: int, expected: ExpectedFile) -> None:
-    if expected.size is not None and result != expected.size:
-        raise DownloadRefused(f"it has {result:,} bytes there, {expected.size:,} are wanted")
-    if expected.size is None and result > MAX_UNPUBLISHED:
-        most = format_bytes(MAX_UNPUBLISHED)
-        raise DownloadRefused(f"it has more than the {most} that are taken of a file whose size nobody published")
+def require_free_space(folder: Path, needed: int, what: str) -> None:
+    """Raises DataError where fewer than `needed` bytes are free in the file system of `folder`."""
+    free = free_bytes(folder)
+    if needed > free:
+        raise DataError(
+            f"{folder}: {what} takes {format_bytes(needed)}, and {format_bytes(free)} are free there. "
+            "Make room, or choose a folder on another disk."
+        )

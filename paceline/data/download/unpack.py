@@ -25,7 +25,7 @@ from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import open_plain
 from paceline._utils.text import abbreviate
-from paceline.data.download.check import require_free_space
+from paceline.data.download.fetch import require_free_space
 
 SLICE = 1 << 20
 # Raised by Python's readers for damaged bytes.

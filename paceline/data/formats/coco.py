@@ -11,9 +11,14 @@ Letters: N images, M objects.
 
 from __future__ import annotations
 
+import gc
+import json
 import os
 import re
+import shlex
 import sys
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -24,15 +29,19 @@ from typing import Any
 import numpy as np
 
 from paceline._utils.errors import DataError
+from paceline._utils.safe_read import open_plain, read_plain
 from paceline._utils.text import abbreviate, join_names
-from paceline.data.formats.annotations import Annotations
+from paceline.data.formats.annotations import Annotations, segmentation_box
 from paceline.data.formats.class_folders import find_duplicate, tidy_class_name
-from paceline.data.formats.coco_files import load_json
 from paceline.data.formats.file_matching import match_names
-from paceline.data.formats.segmentations import segmentation_box
+from paceline.data.formats.label_tools import identify_json_tool
 
 _MISSING = object()
 MAX_PATH_BYTES = 4095  # Linux's PATH_MAX
+# The largest that are used, Objects365's, have 6 GB.
+MAX_BYTES = 8 << 30
+# In a zip: annotations of COCO pack to a quarter, indented ones to a twentieth; nothing of so many bytes is a bomb.
+MAX_RATIO, ALWAYS_BYTES = 30, 16 << 20
 # The keys of each list that hold numbers.
 NUMBERS = {
     "images": ("id", "height", "width"),
@@ -91,13 +100,15 @@ def coco_annotations(path: Path, record: dict[str, Any], images_folder: Path) ->
     image_ids = _integers(path, "image", images, "id")
     _refuse_twice(path, "image", image_ids)
     image_of = _integers(path, "annotation", objects, "image_id")
-    rows = _rows_of(image_ids, image_of)
+    row = {image: i for i, image in enumerate(image_ids.tolist())}
+    rows = np.array([row.get(image, -1) for image in image_of.tolist()], np.int64)
     category = _integers(path, "annotation", objects, "category_id")
     unknown = np.flatnonzero(~np.isin(category, np.array(list(names), np.int64)))
     if len(unknown):
+        more = f"{len(unknown) - 1:,} more like this. " if len(unknown) > 1 else ""
         raise DataError(
-            f"{path}: annotation {unknown[0]} ({_title(objects[unknown[0]])}) has category_id {category[unknown[0]]}, "
-            f"and there is no such category ({join_names(map(str, sorted(names)), 10)}). {_more(unknown)}"
+            f"{path}: annotation {unknown[0]} ({_title(objects[unknown[0]])}) has category_id {category[unknown[0]]}, and there "
+            f"is no such category ({join_names(map(str, sorted(names)), 10)}). {more}Correct the file, or export it again."
         )
     boxes = _boxes(path, objects, notes)
     areas, lacking = _optional(path, objects, "area", np.nan)
@@ -234,10 +245,6 @@ def _title(entry: dict[str, Any]) -> str:
     return f"id {abbreviate(entry.get('id', 'missing'), 30)}{name}"
 
 
-def _more(rows: np.ndarray) -> str:
-    return (f"{len(rows) - 1:,} more like this. " if len(rows) > 1 else "") + "Correct the file, or export it again."
-
-
 def _refuse_twice(path: Path, what: str, ids: np.ndarray) -> None:
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
@@ -247,14 +254,6 @@ def _refuse_twice(path: Path, what: str, ids: np.ndarray) -> None:
             f"{path}: {what} id {twice[0]} is there {len(indices)} times (entries {indices[0]} and {indices[1]}). "
             f"{len(twice):,} such id{'s' if len(twice) > 1 else ''}. Each must be unique: were two files merged? Export it again."
         )
-
-
-def _rows_of(image_ids: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """(M,) the row of each object's image; -1 for an image that is not listed."""
-    order = np.argsort(image_ids, kind="stable")
-    at = np.minimum(np.searchsorted(image_ids[order], wanted), len(image_ids) - 1)
-    rows = order[at]
-    return np.where(image_ids[rows] == wanted, rows, -1).astype(np.int64)
 
 
 def _boxes(path: Path, objects: list[dict[str, Any]], notes: list[str]) -> np.ndarray:
@@ -325,3 +324,72 @@ def _file_names(path: Path, images: list[dict[str, Any]]) -> list[str]:
         if not isinstance(name, str) or not name or not _is_file_name(name):
             raise _wrong(path, "image", index, {"id": entry.get("id")}, "file_name", name, "the name of a file")
     return [entry["file_name"] for entry in images]
+
+
+def load_json(path: Path, split: str) -> tuple[Path, dict[str, Any]]:
+    """-> the file, of a zip with the name in it below the zip's, and what it holds.
+
+    split  "train" or "val", which of a zip's JSONs is meant
+    Raises DataError where it is none, or cannot be read.
+    """
+    try:
+        if path.suffix == ".zip":
+            path, data = _zipped(path, split)
+        else:
+            data = read_plain(path, MAX_BYTES)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file. Check the path (--annotations).") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). A COCO JSON file is wanted.") from None
+    # Millions of small objects are made and none is garbage: walking through them again and again doubles the time.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UnicodeDecodeError) and error.encoding == "utf-8":
+            raise DataError(
+                f"{path}: its bytes are not UTF-8 text (0x{data[error.start]:02x} at {error.start:,}). Save it as UTF-8; if it is "
+                f"Latin-1:  iconv -f latin1 -t utf-8 {shlex.quote(str(path))} > utf8.json"
+            ) from None
+        reason = error if isinstance(error, ValueError) else "nested too deeply"
+        raise DataError(f"{path}: not JSON ({reason}). Download or export it again.") from None
+    finally:
+        if collects:
+            gc.enable()
+    if tool := identify_json_tool(record):
+        raise DataError(f"{path}: this is {tool[0]}. {tool[1]}")
+    if not isinstance(record, dict):
+        raise DataError(
+            f"{path}: not a COCO annotation file: it holds a {type(record).__name__}, not an object with images, "
+            "annotations and categories. (A list may be detections; those are no annotations.)"
+        )
+    return path, record
+
+
+def _zipped(path: Path, split: str) -> tuple[Path, bytes]:
+    """The only JSON in a zip that fits the split, and its name below the zip's. Raises OSError, DataError."""
+    with os.fdopen(open_plain(path), "rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
+            names = [name for name in archive.namelist() if name.endswith(".json")]
+            fitting = [name for name in names if re.fullmatch(rf"instances_{split}\d*\.json", os.path.basename(name))]
+            if len(fitting or names) != 1:
+                raise DataError(
+                    f"{path}: it holds {join_names(names)}; which one is meant? Unpack it and name the JSON (--annotations)."
+                )
+            name = (fitting or names)[0]
+            unpacked, packed = archive.getinfo(name).file_size, os.fstat(file.fileno()).st_size
+            if unpacked > max(ALWAYS_BYTES, MAX_RATIO * packed):
+                raise DataError(
+                    f"{path}: its {packed:,} bytes would unpack to {unpacked:,}, which annotations do not; it is not unpacked. "
+                    "Where you trust it, unpack it and name the JSON (--annotations)."
+                )
+            with archive.open(name) as member:
+                data = member.read(MAX_BYTES + 1)
+        # zipfile raises NotImplementedError for a compression that it does not know, RuntimeError for an encrypted member.
+        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
+            raise DataError(f"{path}: a zip that cannot be read ({error}). Download it again.") from None
+    if len(data) > MAX_BYTES:
+        raise DataError(f"{path}: its JSON has more than {MAX_BYTES:,} bytes.")
+    return path / name, data

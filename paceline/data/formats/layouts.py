@@ -1,12 +1,16 @@
 """Where a data set of boxes comes from: which layout a folder has, and the reader of each.
 
-A layout is a row of READERS: its name, how a folder is recognized, and how it is read.
+A layout is a row of READERS: its name, how a folder is recognized, and how it is read. Those of COCO:
+    ROOT/annotations/instances_{train2017,val2017}.json with ROOT/{train2017,val2017}/*      the official one
+        (also other years or no year, without "instances_", and with ROOT/images/train2017)
+    ROOT/{train,val}/_annotations.coco.json beside its images (or valid/, or validation/)    Roboflow's
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,14 +21,17 @@ from paceline._utils.errors import DataError
 from paceline._utils.listing import list_matching
 from paceline._utils.text import join_names
 from paceline.data.formats.annotations import Annotations
+from paceline.data.formats.class_folders import VAL_FOLDERS
 from paceline.data.formats.coco import read_coco
-from paceline.data.formats.coco_files import find_coco, find_coco_split
 from paceline.data.formats.label_tools import suggest_export
 from paceline.data.formats.voc import is_voc, read_voc
 from paceline.data.formats.yolo import is_yolo, read_yolo, yolo_splits
+from paceline.data.index.manifest import FILE_NAME as MANIFEST
 from paceline.data.index.staleness import is_inside
 
 Layout = Literal["coco", "voc", "yolo"]
+ROBOFLOW = "_annotations.coco.json"
+_SPLIT_FILE = re.compile(r"(?:instances_)?(train|validation|valid|val)(.*)\.json")
 
 WANTED = (
     "Wanted: annotations/instances_train2017.json with train2017/ and the same for val2017, or train/_annotations.coco.json "
@@ -71,18 +78,6 @@ def read_source(root: Path, layout: Layout | None = None) -> DetectionLayout:
         if advice := suggest_export(root):
             raise DataError(f"{root}: no annotations of that layout found in it. {advice}")
     return READERS[chosen][1](root)
-
-
-def read_files(images: Path, annotations: Path, val_images: Path | None, val_annotations: Path | None) -> DetectionLayout:
-    """Read COCO JSONs that were named one by one. Raises DataError as `read_coco` does."""
-    pairs = {"train": (annotations, images)}
-    if val_annotations is not None:
-        pairs["val"] = (val_annotations, val_images or images)
-    for _, folder in pairs.values():
-        if not folder.is_dir():
-            what = "this is a file, the folder of the images is needed" if folder.exists() else "no such folder"
-            raise DataError(f"{folder}: {what}. Check the path (--images, --val-images).")
-    return read_jsons(pairs)
 
 
 def read_one_split(root: Path, names: Sequence[str]) -> DetectionLayout:
@@ -152,6 +147,92 @@ def _read_yolo(root: Path, only: str = "") -> DetectionLayout:
 def escape_glob(root: Path, path: Path) -> str:
     """A glob pattern of that path alone, relative to `root` where it lies in it."""
     return glob.escape(os.path.relpath(path, root) if is_inside(path, root) else str(path))
+
+
+def find_coco(root: Path) -> dict[str, tuple[Path, Path]]:
+    """-> split -> (JSON, folder of its images), in one of the layouts above; {} where there is none.
+
+    Raises DataError where several sets are there, or the JSON is there and its folder of images is not.
+    """
+    official = _find_official(root)
+    if official:
+        return official
+    pairs = {}
+    for split, folders in (("train", ("train",)), ("val", VAL_FOLDERS)):
+        here = [root / folder for folder in folders if (root / folder / ROBOFLOW).is_file()]
+        if len(here) > 1:
+            raise DataError(f"{root}: both {here[0].name}/ and {here[1].name}/ are there; which one is meant?")
+        if here:
+            pairs[split] = (here[0] / ROBOFLOW, here[0])
+    return pairs if "train" in pairs else {}
+
+
+def find_coco_split(root: Path, names: Sequence[str]) -> tuple[Path, Path] | None:
+    """-> (JSON, folder of its images) of the first of `names` that is there in one of the layouts above.
+
+    Also taken are a JSON directly in `root`, and the only JSON there is, whatever its name; None where there is none.
+    Raises DataError where several could be meant, or the images are not there.
+    """
+    for folder in (*(root / name for name in names), root):
+        if (folder / ROBOFLOW).is_file():
+            return folder / ROBOFLOW, folder
+    files = [file for path in (root / "annotations", root) for file in list_matching(path, "*.json")]
+    files = [file for file in files if file.name not in (MANIFEST, "classes.json")]
+    for name in names:
+        named = [file for file in files if re.fullmatch(rf"(instances_)?{name}([-_.]?\d.*|[-_.].*)?", file.stem)]
+        named = [file for file in named if file.stem.startswith("instances_")] or named
+        named = [file for file in named if file.stem.endswith("2017")] or named
+        if len(named) > 1:
+            raise DataError(
+                f"{root}: several could be meant ({join_names(file.name for file in named)}). "
+                "Name the files:  --images DIR --annotations FILE"
+            )
+        if named:
+            return named[0], _images_beside(root, named[0])
+    if len(files) == 1 and not _SPLIT_FILE.fullmatch(files[0].name):
+        return files[0], _images_beside(root, files[0])
+    return None
+
+
+def _images_of(root: Path, file: Path) -> list[Path]:
+    """The folders that are there and are called as a JSON's images are."""
+    name = file.stem.removeprefix("instances_")
+    return [folder for folder in (root / name, root / "images" / name) if folder.is_dir()]
+
+
+def _images_beside(root: Path, file: Path) -> Path:
+    """The folder of a JSON's images; `root` where no folder is called as they are."""
+    return next(iter(_images_of(root, file)), root / "images" if (root / "images").is_dir() else root)
+
+
+def _find_official(root: Path) -> dict[str, tuple[Path, Path]]:
+    by_suffix: dict[str, dict[str, Path]] = {}  # what follows "train" or "val" in the name -> split -> file
+    for file in list_matching(root / "annotations", "*.json"):
+        match = _SPLIT_FILE.fullmatch(file.name)
+        if match:
+            split = "train" if match[1] == "train" else "val"
+            key = ("instances_" if file.name.startswith("instances_") else "") + match[2]
+            by_suffix.setdefault(key, {}).setdefault(split, file)
+    sets = [files for files in by_suffix.values() if "train" in files]
+    sets = [files for files in sets if "val" in files] or sets
+    # The official annotations come with those of several years; 2017 is the one that is trained on.
+    if len(sets) > 1 and "instances_2017" in by_suffix:
+        sets = [by_suffix["instances_2017"]]
+    if len(sets) > 1:
+        raise DataError(
+            f"{root / 'annotations'}: several sets ({join_names(files['train'].name for files in sets)}); which one is meant? "
+            "Name the files:  paceline prepare coco --images DIR --annotations FILE --val-images DIR --val-annotations FILE"
+        )
+    pairs = {}
+    for split, file in sets[0].items() if sets else ():
+        folders, name = _images_of(root, file), file.stem.removeprefix("instances_")
+        if not folders:
+            raise DataError(
+                f"{file}: its images are neither in {root / name} nor in {root / 'images' / name}. Move them there, or name "
+                f"their folder:  paceline prepare coco --images DIR --annotations {shlex.quote(str(file))} ..."
+            )
+        pairs[split] = (file, folders[0])
+    return pairs
 
 
 READERS: dict[Layout, tuple[Callable[[Path], bool], Callable[[Path], DetectionLayout]]] = {

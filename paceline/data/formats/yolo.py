@@ -3,7 +3,7 @@
     data.yaml      names: [cat, dog] or {0: cat, 1: dog};  train: and val: a folder of images, a list of folders, or a .txt
                    file of image paths;  path: what these are relative to (default: the folder of data.yaml);  nc: optional
     labels         the image's path with its last images/ replaced by labels/ and the suffix .txt, or a file near it
-                   (yolo_labels.py). No file, or an empty one: an image without objects
+                   (file_matching.py). No file, or an empty one: an image without objects
     a line         class cx cy w h    or    class x1 y1 x2 y2 x3 y3 ...   (polygon), as fractions of the image; if data.yaml
                    has kpt_shape: [n, d], a box and n x d numbers of key points, of which the box is read
 A polygon becomes one polygon in pixels, and the object's box its bounds. Classes are numbered from 0, as in the file.
@@ -30,8 +30,7 @@ from paceline._utils.safe_read import describe_read_error, open_plain, read_plai
 from paceline._utils.text import abbreviate, format_count, join_names
 from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations, raise_problems, read_list
 from paceline.data.formats.class_folders import VAL_FOLDERS, find_duplicate, tidy_class_name
-from paceline.data.formats.file_matching import NearNames
-from paceline.data.formats.yolo_labels import LabelFiles, format_relative, label_path
+from paceline.data.formats.file_matching import LabelFiles, NearNames, format_relative, label_path
 from paceline.data.transforms.image_io import MAX_BYTES, read_header
 
 MAX_YAML_BYTES = 1 << 20

@@ -125,7 +125,7 @@ class Manifest:
     category_ids: tuple[int, ...] | None = None  # the annotations' ids in class order
     # Not part of the file either: class -> its number in the run that is scored on this data, 0.. (-1: has no objects).
     relabel: tuple[int, ...] | None = None
-    # Nor this: "val" is a part of the training photos (data/prepare/folds.py).
+    # Nor this: "val" is a part of the training photos (data/prepare/val_split.py).
     fold: Fold | None = field(default=None, compare=False)
     # Nor this: the half of "val" that is evaluated (data/index/splits.py).
     half: str = field(default="", compare=False)

@@ -5,7 +5,7 @@ file decides its half, without folders: it is the same in each layout and contai
 what it is when other photos come or go. Photos of one scene under different names may be in different halves.
 
 A fold is one part of the training photos; a run learns from all others. A manifest that carries one reads as a data set whose "val"
-is that part; the real validation split is not touched. data/prepare/folds.py decides which photos are in it.
+is that part; the real validation split is not touched. data/prepare/val_split.py decides which photos are in it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     OUT/train-00000.tar ...  val-00000.tar ...    or    OUT/train.rec, train.idx, train.lst, val.rec ...
     or    OUT/train-00000-of-00004.tfrecord ... validation-00000-of-00001.tfrecord (of boxes: val-...)
     OUT/classes.json         the classes in order, with their readable names; of boxes, COCO's categories
-    OUT/pack.jsonl           what was packed, and the checksum of each file (data/pack/journal.py)
+    OUT/pack.jsonl           what was requested, of which data, how it is cut into files; then a line for each finished file, with
+                             the checksums of all that belongs to it. Each line has a checksum of its own; a torn last one is cut
     OUT/manifest.json        OUT is prepared: `--data OUT` trains
 
 The same command again checks the finished files against their checksums and resumes with the others. Photos that were copied as
@@ -17,28 +18,28 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from paceline._utils.atomic_write import atomic_write, remove_stale_parts
+from paceline._utils.atomic_write import remove_stale_parts
 from paceline._utils.errors import DataError
+from paceline._utils.journal import LineWriter, lock
 from paceline._utils.platform import count_cpus
+from paceline._utils.safe_read import has_valid_checksum, open_plain_sized, parse_json, with_checksum
 from paceline._utils.text import tidy_name
 from paceline.data.containers.listing import container_stamp
 from paceline.data.containers.source import prepare_containers
 from paceline.data.containers.split_files import ContainerRequest
+from paceline.data.download.fetch import ExpectedFile
 from paceline.data.formats.class_folders import find_duplicate
-from paceline.data.index.box_split import BoxSplit
-from paceline.data.index.index import Index, open_split
+from paceline.data.index.index import open_split
 from paceline.data.index.manifest import FILE_NAME as MANIFEST
 from paceline.data.index.manifest import Manifest
-from paceline.data.pack.journal import PackRecord, lock_folder
-from paceline.data.pack.objects import box_fractions, fits_example, fits_label
 from paceline.data.pack.plan import (
-    Form,
     PackRequest,
     PackSplit,
     ShardPlan,
@@ -47,12 +48,24 @@ from paceline.data.pack.plan import (
     pack_identity,
     plan_shards,
 )
-from paceline.data.pack.write import EncoderPool, write_shard
-from paceline.data.prepare.journal import PrepareJournal, open_prepare_journal
+from paceline.data.pack.write import (
+    CLASSES,
+    PackedImage,
+    fits_example,
+    fits_label,
+    holds_objects,
+    open_encoders,
+    write_classes,
+    write_shard,
+)
 from paceline.data.prepare.verify_image import ImageInfo
+from paceline.data.prepare.verify_images import PrepareJournal, open_prepare_journal
 from paceline.data.storage.store import LocalFiles
 
-CLASSES = "classes.json"
+FILE_NAME = "pack.jsonl"
+LOCK = ".pack.lock"
+FORMAT = 1
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+\.(tar|rec|idx|lst|tfrecord)")
 # Index, journal and what a file system needs itself.
 SPARE_BYTES = 64 << 20
 # Forms whose boxes are fractions of a photo of one frame.
@@ -113,12 +126,22 @@ def pack(
         write_classes(out, manifest, request)
         at_once = max((source.index.records.at_once for source in sources.values()), default=1)
         threads = workers or max(count_cpus(), min(64, at_once))
-        wanted, written = list(sources.values()), lambda more: progress(done + more, total, "packing")
-        with closing(EncoderPool(threads, wanted, request, written)) as pool:
+        names, ahead = list(sources), 2 * threads
+        with open_encoders(list(sources.values()), request, threads) as crew:
             for shard in left:
-                record.finish(shard, write_shard(out, shard, sources[shard.split], request, pool))
+                calls = ((names.index(shard.split), place) for place in range(shard.first, shard.last))
+                photos = _reported(crew.map_ordered(calls, ahead=ahead), done, total, progress)
+                record.finish(shard, write_shard(out, shard, sources[shard.split], request, photos))
+                done += shard.last - shard.first
         packed = _prepare_packed(out, manifest, sources, shards, request, workers, progress)
     return packed, _notes(sources, request)
+
+
+def _reported(photos: Iterator[PackedImage], done: int, total: int, progress: Progress) -> Iterator[PackedImage]:
+    """The photos; each is counted when it is written."""
+    for number, photo in enumerate(photos, start=done + 1):
+        yield photo
+        progress(number, total, "packing")
 
 
 def _photo_folders(manifest: Manifest) -> list[Path]:
@@ -139,22 +162,6 @@ def _check_frames(manifest: Manifest, request: PackRequest) -> None:
             f"as they are shown, which {FRACTIONS[request.to]} cannot say. Use  --to webdataset, or store the photos upright and "
             "export the boxes again."
         )
-
-
-def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
-    """OUT/classes.json. Raises OSError.
-
-    class folders  {name: readable name, ...} in class order
-    boxes          {"categories": [{"id", "name"}, ...]}, ids as the pack's labels have them
-    """
-    if manifest.kind == "class-folder":
-        readable = manifest.class_names or manifest.classes
-        text = json.dumps(dict(zip(manifest.classes, readable)), indent=1)
-    else:
-        ids = range(len(manifest.classes)) if request.to == "recordio" else manifest.category_ids
-        named = [{"id": number, "name": name} for number, name in zip(ids or (), manifest.classes)]
-        text = json.dumps({"categories": named}, indent=1)
-    atomic_write(out / CLASSES, text + "\n", sync=True)
 
 
 def _prepare_packed(
@@ -191,26 +198,11 @@ def _prepare_packed(
         if source.boxes is not None and request.to != "recordio":
             same &= np.array_equal(index.extra["image_ids"], source.boxes.image_ids[source.order])
         if source.boxes is not None and request.to != "webdataset":
-            same &= _same_objects(index, source.boxes, source.order, request.to)
+            same &= holds_objects(index, source.boxes, source.order, request.to)
         if not same:
             (packed.folder / MANIFEST).unlink()  # nobody trains from it
             raise DataError(f"{out}: {split} reads back other than it was packed. Delete it and pack again.")
     return packed
-
-
-def _same_objects(index: Index, boxes: BoxSplit, order: np.ndarray, form: Form) -> bool:
-    """Whether each photo has the classes and boxes that its label, or its Example, was to hold."""
-    kept = fits_label if form == "recordio" else fits_example
-    wanted = [box_fractions(boxes, row, kept(boxes.objects(row))).astype(np.float32) for row in order.tolist()]
-    counts = [len(objects) for objects in wanted]
-    if not np.array_equal(np.diff(index.extra["object_starts"]), counts):
-        return False
-    classes, corners = np.split(np.concatenate(wanted), [1], axis=1)
-    read = np.array(index.extra["boxes"])
-    read[:, 2:] += read[:, :2]
-    read /= np.repeat(np.stack([index.widths, index.heights] * 2, axis=1), counts, axis=0)
-    # Fractions went through float32, pixels through float64: a thousandth of a pixel is no other box.
-    return np.array_equal(index.extra["classes"], classes[:, 0]) and np.allclose(read, corners, rtol=0, atol=1e-6)
 
 
 def _keeps_names(classes: tuple[str, ...]) -> bool:
@@ -273,3 +265,115 @@ def _notes(sources: dict[str, PackSplit], request: PackRequest) -> list[str]:
             "everything"
         )
     return notes
+
+
+class PackRecord:
+    """The record of one folder, open for appending."""
+
+    def __init__(self, out: Path) -> None:
+        """Raises DataError where the folder holds something else, PacelineError where it cannot be written to."""
+        self.out = out
+        path = out / FILE_NAME
+        if not path.exists():
+            others = sorted(entry.name for entry in out.iterdir() if entry.name != LOCK)
+            if others:
+                raise DataError(
+                    f"{out}: holds {others[0]!r} and {len(others) - 1:,} others, and no pack that was begun. Choose an empty or a "
+                    "new folder with --out."
+                )
+        elif not _begins_as_ours(path):
+            raise DataError(f"{path}: not the record of a pack, so it is not written to. Choose another folder with --out.")
+        self._lines = LineWriter(path)
+        results = [_line(path, number, line) for number, line in enumerate(self._lines.lines(), 1)]
+        self.begun: dict[str, Any] | None = results[0] if results else None
+        self.finished = {str(line["file"]): line for line in results[1:]}
+
+    def begin(self, identity: str, shards: list[ShardPlan], facts: dict[str, Any]) -> None:
+        """Write down what is going to be packed."""
+        self.begun = {"pack": FORMAT, "identity": identity, **facts, "shards": [asdict(shard) for shard in shards]}
+        self._append(self.begun)
+
+    def shards(self, identity: str, counts: dict[str, int]) -> list[ShardPlan]:
+        """The files as they were planned when the pack was begun.
+
+        counts  split -> its records
+        Raises DataError where another one was begun here, or the plan is none.
+        """
+        assert self.begun is not None
+        if self.begun.get("pack") != FORMAT or self.begun.get("identity") != identity:
+            begun = {key: self.begun.get(key) for key in ("from", "request")}
+            raise DataError(
+                f"{self.out}: another pack was begun here, of other data or with other flags ({json.dumps(begun)[:300]}). Give that "
+                "command again, or choose another folder with --out."
+            )
+        try:
+            shards = [ShardPlan(**entry) for entry in self.begun["shards"]]
+            whole = all(_PLAIN.fullmatch(shard.file) for shard in shards)
+            for split, count in counts.items():
+                own = [shard for shard in shards if shard.split == split]
+                edges = [0, *(shard.last for shard in own)]
+                whole &= edges == [*(shard.first for shard in own), count] and edges == sorted(edges)
+        except (TypeError, KeyError, ValueError):
+            whole, shards = False, []
+        if not whole:
+            raise DataError(f"{self.out / FILE_NAME}: damaged. Delete {self.out} and pack again.")
+        return shards
+
+    def finish(self, shard: ShardPlan, parts: dict[str, dict[str, Any]]) -> None:
+        """All files of a shard are in place. parts: file name -> its bytes and SHA-256."""
+        line = {"file": shard.file, "parts": parts}
+        self._append(line)
+        self.finished[shard.file] = line
+
+    def is_whole(self, shard: ShardPlan) -> bool:
+        """Whether a shard was finished, and its files are what was written. Reads all of them."""
+        parts = self.finished.get(shard.file, {}).get("parts", {})
+        try:
+            for name, facts in parts.items():
+                ExpectedFile(facts["bytes"], facts["sha256"]).check(self.out / name)
+        except (DataError, KeyError, TypeError):
+            return False
+        return bool(parts) and all(map(_PLAIN.fullmatch, parts))
+
+    def _append(self, facts: dict[str, Any]) -> None:
+        self._lines.append(json.dumps(with_checksum(facts)), durable=True)
+
+
+@contextmanager
+def lock_folder(out: Path) -> Iterator[None]:
+    """Makes the folder and holds it. Raises DataError where another process does, or it cannot be written to."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = lock(out / LOCK, no_locks=lambda: None)  # then nothing keeps a second process out
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+    except BlockingIOError:
+        raise DataError(f"{out}: another process packs into this folder. Wait, or choose another --out.") from None
+    except OSError as error:
+        raise DataError(
+            f"{out}: cannot be written ({error.strerror or error}). Make room or choose another folder; finished files are kept, "
+            "the same command goes on."
+        ) from None
+
+
+def _begins_as_ours(path: Path) -> bool:
+    """Whether a file begins as `PackRecord.begin` does, or with as much of it as a kill left; a link is none of ours."""
+    beginning = b'{"pack": '
+    try:
+        descriptor, _ = open_plain_sized(path, links=False)
+        with os.fdopen(descriptor, "rb") as file:
+            return beginning.startswith(file.read(len(beginning)))
+    except OSError:
+        return False
+
+
+def _line(path: Path, number: int, text: str) -> dict[str, Any]:
+    try:
+        facts = parse_json(text)
+        if isinstance(facts, dict) and has_valid_checksum(facts) and (number == 1 or "file" in facts):
+            return facts
+    except ValueError:
+        pass
+    raise DataError(f"{path}: line {number} is damaged. Delete {path.parent} and pack again.")

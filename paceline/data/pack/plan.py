@@ -1,33 +1,42 @@
 """What a pack was requested to be, and which record goes into which file: planned before anything is written, so that files can be
-written, recognized again and checked one by one.
+written, recognized again and checked one by one. Also the name of each photo, and its bytes where it is written anew (smaller, or
+of another JPEG quality).
 
 Letters: N records of one split, in the order of packing
+Name: CLASS/photo.jpg, so that unpacking or indexing it gives the classes as folders. WebDataset's key ends at the first dot of a
+file's name, so other dots become "_"; a .lst has a name a line between tabs. A photo that is written anew is a JPEG and named
+so. Of names that are then the same, the later ones get their record's number.
+
+Bytes: decoded as training decodes it (data/transforms/image_io.py: 16 bits a value to 8, palettes and CMYK to RGB; gray stays
+gray), resized by Lanczos' filter with antialiasing to torchvision's sizes, and written as a baseline JPEG with Pillow's usual
+subsampling. The pixels stay in the stored frame and keep their EXIF orientation, so `--input.exif` means the same before and after.
+Everything else that came with the photo (thumbnail, place, color profile) is left out.
 """
 
 from __future__ import annotations
 
+import io
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.hashing import json_sha256
-from paceline._utils.reporter import Reporter
+from paceline._utils.names import IMAGE_SUFFIXES
 from paceline._utils.text import abbreviate
-from paceline.data.containers.label_exports import prepare_first
-from paceline.data.formats.layouts import detect_layout
 from paceline.data.index.box_split import BoxSplit, open_boxes
 from paceline.data.index.index import Index, open_split
-from paceline.data.index.manifest import Kind, Manifest, manifest_candidates, repeat_command
-from paceline.data.index.staleness import find_stale_file
+from paceline.data.index.manifest import FILES, Manifest
 from paceline.data.loader.sampler import permutation
-from paceline.data.pack.encode_image import packed_names, reencode_record, smaller_size
-from paceline.data.prepare.auto_prepare import prepare_if_needed, report_addresses
+from paceline.data.prepare.verify_image import GRAY_MODES
+from paceline.data.transforms.exif import UPRIGHT, read_orientation
+from paceline.data.transforms.image_io import open_image, to_rgb
 
 Form = Literal["webdataset", "recordio", "tfrecord"]
 Order = Literal["kept", "shuffled"]
@@ -59,14 +68,9 @@ class PackRequest:
     order: Order = "kept"
     seed: int = 0  # of the shuffled order
     short: int = 0  # pixels of the shorter side of photos whose shorter side is longer; 0: sizes are kept
-    quality: int = 0  # of JPEGs that are written anew, 1 to 100; without `abbreviate`, of every photo; 0: USUAL_QUALITY
+    quality: int = 0  # of JPEGs that are written anew, 1 to 100; without `short`, of every photo; 0: USUAL_QUALITY
     shards: int = 0  # files of the training split; 0: as many as `shard_bytes` makes
     shard_bytes: int = 0  # about so many a file; 0: USUAL_SHARD, or one file a split for recordio
-
-    @property
-    def encodes(self) -> bool:
-        """Whether photos may be written anew."""
-        return bool(self.short or self.quality)
 
     @property
     def jpeg_quality(self) -> int:
@@ -135,7 +139,7 @@ def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, PackSpli
         reading = "ignore" if split.boxes is None or split.boxes.exif != "apply" else "apply"
         index = open_split(manifest, name)
         anew = np.zeros(len(index), bool)
-        if request.encodes:
+        if request.short or request.quality:  # photos are written anew
             shorter = np.minimum(index.heights, index.widths)
             anew = shorter > request.short if request.short else ~anew
         has_frame = np.ones(len(index), bool)
@@ -216,27 +220,115 @@ def _cut(sizes: Sequence[int] | np.ndarray, most: int) -> list[int]:
     return edges
 
 
-def prepare_source(folder: str, reporter: Reporter) -> Manifest:
-    """The fresh manifest of a data set; a folder that was not prepared yet is prepared first, as training would.
+_ORIENTATION = 0x0112
+_JPEG = (b".jpg", b".jpeg")
+_BREAKS = bytes.maketrans(b"\t\n\r\0", b"____")
 
-    folder  a data set's root, or a folder that prepare wrote to; it may have one split alone where it was prepared
-    The reporter gets lines: for hosts that an index names, and when something is prepared
-    Raises PacelineError where there is no such folder, DataError where it cannot be used.
+
+class EncodedImage(NamedTuple):
+    """A photo as it is packed; sizes in pixels of the stored frame."""
+
+    data: bytes
+    height: int
+    width: int
+
+
+def smaller_size(height: int, width: int, short: int) -> tuple[int, int]:
+    """-> (height, width) with the shorter side `short`, the longer one cut to whole pixels as torchvision's Resize does.
+
+    The same where the photo is no larger, or `short` is 0.
     """
-    root = Path(folder).expanduser()
-    if not root.is_dir():
-        first = prepare_first(folder)
-        raise PacelineError(
-            f"{folder}: {first or 'there is no such folder. Name a data set, or a folder that prepare wrote to.'}"
-        )
-    stale = None
-    for path in manifest_candidates(root):
-        manifest = Manifest.load(path)
-        report_addresses(manifest, root, reporter)
-        if (why := find_stale_file(manifest)) is None:
-            return manifest
-        stale = stale or DataError(f"{root}: out of date: {why}. Prepare it again:\n  {repeat_command(manifest)}")
-    if stale is not None:
-        raise stale
-    kind: Kind = "class-folder" if detect_layout(root) is None else "boxes"
-    return Manifest.load(prepare_if_needed(root, kind=kind, reporter=reporter))
+    if not short or min(height, width) <= short:
+        return height, width
+    longer = int(short * max(height, width) / min(height, width))
+    return (short, longer) if height <= width else (longer, short)
+
+
+def reencode_record(index: Index, row: int, short: int, quality: int) -> EncodedImage:
+    """A record of a data set as `encode` makes it. Raises DataError, naming it, where it cannot be read or decoded."""
+    data = index.read(row)
+    try:
+        return encode(data, short, quality)
+    except Exception as error:  # Pillow's readers raise whatever a damaged file leads them into
+        raise DataError(f"{index.name(row)}: cannot be decoded ({error}). {index.records.places.remedy}") from None
+
+
+def encode(data: bytes, short: int, quality: int) -> EncodedImage:
+    """The photo as a JPEG, its shorter side at most `short` (0: its size). Raises whatever Pillow's readers raise."""
+    orientation = read_orientation(data)
+    with open_image(data) as opened:
+        if opened.format == "TIFF":
+            orientation = UPRIGHT  # Pillow turned it as it read it
+        gray = opened.mode in GRAY_MODES
+        picture = to_rgb(opened)
+    if gray:
+        picture = picture.convert("L")
+    height, width = smaller_size(picture.height, picture.width, short)
+    if (height, width) != (picture.height, picture.width):
+        picture = picture.resize((width, height), Image.Resampling.LANCZOS)
+    out = io.BytesIO()
+    exif = Image.Exif()
+    if orientation != UPRIGHT:
+        exif[_ORIENTATION] = orientation
+    picture.save(out, "JPEG", quality=quality, **({"exif": exif.tobytes()} if orientation != UPRIGHT else {}))
+    return EncodedImage(out.getvalue(), height, width)
+
+
+def class_folders(classes: Sequence[str]) -> list[bytes]:
+    """K folder names: the classes' own, or their numbers where a class's name is no folder's."""
+    return [os.fsencode(name) if _is_folder(os.fsencode(name)) else b"%04d" % k for k, name in enumerate(classes)]
+
+
+def packed_names(manifest: Manifest, index: Index, form: str, anew: np.ndarray) -> list[bytes]:
+    """N names, each once.
+
+    form  of the pack: "webdataset", "recordio" or "tfrecord"
+    anew  (N,) bool, photos that are written anew
+    """
+    split = manifest.splits[index.split]
+    if split.boxes is None:
+        folders = class_folders(manifest.classes)
+        own = (folders[label] + b"/" + os.path.basename(index.relative_name(i)) for i, label in enumerate(index.labels))
+    else:
+        own = _below(index, os.fsencode(split.folder), split.records != FILES)
+    names: list[bytes] = []
+    seen: set[bytes] = set()
+    for i, path in enumerate(own):
+        stem, suffix = _fitting(path, form, bool(anew[i]))
+        of_key = b"" if form == "webdataset" else suffix  # what of the suffix keeps two names apart
+        if stem + of_key in seen:
+            stem += b"-%d" % i
+            while stem + of_key in seen:
+                stem += b"_"
+        seen.add(stem + of_key)
+        names.append(stem + suffix)
+    return names
+
+
+def _is_folder(name: bytes) -> bool:
+    plain = name == name.strip() == name.translate(_BREAKS)
+    return bool(name.strip(b".")) and b"/" not in name and plain and len(name) < 256
+
+
+def _below(index: Index, folder: bytes, contained: bool) -> Iterator[bytes]:
+    """Paths below the split's folder of photos."""
+    prefixes = [os.path.normpath(folder) + b"/", *([index.split.encode() + b"/"] if contained else [])]
+    for i in range(len(index)):
+        name = index.relative_name(i)
+        for prefix in prefixes:
+            name = name.removeprefix(prefix)
+        yield b"/".join(part for part in name.split(b"/") if part not in (b"", b".", b".."))
+
+
+def _fitting(path: bytes, form: str, anew: bool) -> tuple[bytes, bytes]:
+    """-> the path less its suffix, and the suffix, as the form can store them."""
+    folder, slash, name = path.translate(_BREAKS).rpartition(b"/")
+    stem, suffix = os.path.splitext(name)
+    if suffix.lower() not in IMAGE_SUFFIXES:
+        stem, suffix = name, b".jpg"
+    if anew and suffix.lower() not in _JPEG:
+        suffix = b".jpg"
+    stem = stem.strip() or b"photo"
+    if form == "webdataset":
+        stem = stem.replace(b".", b"_")
+    return (folder + slash).lstrip() + stem, suffix

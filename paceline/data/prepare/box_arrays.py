@@ -22,8 +22,7 @@ import numpy as np
 
 from paceline._utils.errors import DataError
 from paceline._utils.text import abbreviate
-from paceline.data.formats.annotations import Annotations
-from paceline.data.formats.segmentations import MIN_NUMBERS, decode_runs, run_extent, to_rle_or_polygons
+from paceline.data.formats.annotations import MIN_NUMBERS, Annotations, decode_runs, run_extent, to_rle_or_polygons
 from paceline.data.index.box_split import map_category_ids
 from paceline.data.rle import concatenated_ranges
 from paceline.data.transforms.polygon_fill import find_crossings
@@ -127,7 +126,7 @@ def mask_arrays(
 ) -> tuple[dict[str, np.ndarray], int, int]:
     """-> the arrays of data/index/box_split.py MASK_ARRAYS, and how many polygons were left out: too short; not finite.
 
-    segmentations    (M) as formats/segmentations.py reads them
+    segmentations    (M) as formats/annotations.py reads them
     heights, widths  (M,) pixels, of the image that each object is in
     error_of         (object row, reason) -> the error that is raised for numbers that are none, runs that do not fill the image
     """
@@ -196,7 +195,8 @@ def find_useless_masks(
     size = np.stack([widths, heights], axis=1).astype(np.float64)
     extents, area = _outline_extents(masks)
     for row in np.flatnonzero(np.diff(masks["object_rles"])).tolist():
-        extents[row] = run_extent(masks["rle_counts"][slice(*masks["object_rles"][row : row + 2])], int(heights[row]))
+        counts = masks["rle_counts"][slice(*masks["object_rles"][row : row + 2])]
+        extents[row] = run_extent(counts, int(heights[row]), int(widths[row]))
     inside = np.minimum(extents[:, 2:], size) - np.maximum(extents[:, :2], 0)
     corners = np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
     judged = _has_mask(masks) & (np.minimum(corners[:, 2:], size) - np.maximum(corners[:, :2], 0) >= MIN_SIDE).all(axis=1)

@@ -19,7 +19,7 @@ import numpy as np
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
 from paceline.data.formats.annotations import Annotations
-from paceline.data.formats.layouts import DetectionLayout, Layout, read_files, read_source
+from paceline.data.formats.layouts import DetectionLayout, Layout, read_jsons, read_source
 from paceline.data.formats.published_sets import check_coco2017, part_of_coco2017
 from paceline.data.index.box_split import make_class_table
 from paceline.data.index.manifest import BoxCounts, Manifest, box_command, cached_manifest_folder
@@ -258,10 +258,15 @@ def _read(root: Path | None, request: BoxRequest) -> DetectionLayout:
         raise DataError("--images and --annotations belong together: the folder of the photos and their COCO JSON.")
     if request.val_images and not request.val_annotations:
         raise DataError("--val-images without --val-annotations: name the COCO JSON of the validation photos too.")
-
-    images, annotations, *val = (Path(path) if path else None for path in _real_paths(request).values())
-    assert images is not None and annotations is not None
-    return read_files(images, annotations, *val)
+    paths = {name: Path(path) for name, path in _real_paths(request).items() if path}
+    pairs = {"train": (paths["annotations"], paths["images"])}
+    if request.val_annotations:
+        pairs["val"] = (paths["val_annotations"], paths.get("val_images", paths["images"]))
+    for _, folder in pairs.values():
+        if not folder.is_dir():
+            what = "this is a file, the folder of the images is needed" if folder.exists() else "no such folder"
+            raise DataError(f"{folder}: {what}. Check the path (--images, --val-images).")
+    return read_jsons(pairs)
 
 
 def _usable_images(split: Annotations, rows: np.ndarray, result: Inspection) -> tuple[Annotations, tuple[np.ndarray, int]]:
@@ -290,7 +295,7 @@ def _missing_error(photos: ImagesToVerify, missing: list[int], command: str) -> 
 
 
 def _real_paths(request: BoxRequest) -> dict[str, str]:
-    """The request's files and folders as they are named from anywhere, in the order of `read_files`; "" for none."""
+    """The request's files and folders as they are named from anywhere; "" for none."""
     paths = {name: getattr(request, name) for name in ("images", "annotations", "val_images", "val_annotations")}
     return {name: os.path.realpath(os.path.expanduser(path)) if path else "" for name, path in paths.items()}
 

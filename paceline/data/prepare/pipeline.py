@@ -1,7 +1,7 @@
 """From a source to its manifest.json and index, whatever the source is: every photo is decoded once, in parallel.
 
     class folders, boxes, containers   ->   PLACE/manifest.json, PLACE/index/<hash>/*.npy
-The manifest is written last, so it exists only when all is done. Until then a journal in the cache folder (journal.py) holds
+The manifest is written last, so it exists only when all is done. Until then a journal in the cache folder (verify_images.py) holds
 what was verified, for the next attempt. Photos that an earlier prepare verified, finished or killed, are not decoded again while
 size and time are the same.
 
@@ -47,8 +47,13 @@ from paceline.data.index.manifest import (
     is_paceline_manifest,
 )
 from paceline.data.prepare import verify_image
-from paceline.data.prepare.journal import open_prepare_journal
-from paceline.data.prepare.verify_images import ImagesToVerify, Inspection, inspect_photos, note_low_bit_depth
+from paceline.data.prepare.verify_images import (
+    ImagesToVerify,
+    Inspection,
+    inspect_photos,
+    note_low_bit_depth,
+    open_prepare_journal,
+)
 from paceline.data.transforms.exif import ROTATED
 from paceline.data.transforms.image_io import format_dropped_notes
 

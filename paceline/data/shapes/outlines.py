@@ -252,3 +252,12 @@ def _simplified(loop: np.ndarray) -> np.ndarray:
             spans += [(first, middle), (middle, last)]
     # A sliver narrower than the tolerance has no two sides left; it stays as it is.
     return loop[sorted(keep)] if len(keep) >= 3 else loop
+
+
+def visible_region(stamp: Stamp, height: int, width: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+    """Where a stamp and an (H, W) picture meet: (rows, columns) of the picture, and (rows, columns) of the stamp."""
+    rows, columns = stamp.coverage.shape
+    top, left = max(stamp.top, 0), max(stamp.left, 0)
+    bottom, right = max(top, min(stamp.top + rows, height)), max(left, min(stamp.left + columns, width))
+    part = slice(top - stamp.top, bottom - stamp.top), slice(left - stamp.left, right - stamp.left)
+    return (slice(top, bottom), slice(left, right)), part

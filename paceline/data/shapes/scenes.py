@@ -1,8 +1,11 @@
-"""One rendered picture: which shapes stand where, what of each is seen, its pixels and its annotations.
+"""One rendered picture: which shapes stand where, what of each is seen, and its pixels.
 
 Letters: H and W pixels of the picture, S shapes.
 Picture `number` of a split is a function of (seed, kind, split, number, side) alone: its randomness is a Philox stream
 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") whose key and counter are these numbers.
+
+A canvas is (3, H, W) float32 RGB 0..255: plane by plane, which NumPy walks several times faster than pixel by pixel. A color is (3,)
+of the same; a pattern is (h, w) float32 0..1 of a patch: how far each pixel is from the first color to the second.
 
 Boxes and areas are those of what is seen, as in COCO: an object that others hide too much is not drawn at all.
 The bands of sizes are written for side 256, where they meet COCO's small (area < 32^2 px) and large (area > 96^2 px).
@@ -10,15 +13,26 @@ The bands of sizes are written for side 256, where they meet COCO's small (area 
 
 from __future__ import annotations
 
+import colorsys
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from PIL import Image, ImageFilter
 
-from paceline.data.shapes import outlines
-from paceline.data.shapes.paint import finish_image, paint_background, paint_object, visible_region
+from paceline.data.shapes.outlines import (
+    CLASSES,
+    Outline,
+    Stamp,
+    make_outline,
+    move_outline,
+    outline_area,
+    outline_box,
+    rasterize_coverage,
+    visible_region,
+)
 
 Kind = Literal["boxes", "classes"]
 # Pictures for classification show things the right way up, as photos do, give or take half a radian: a network of a few
@@ -41,19 +55,28 @@ SEEN_PART, SEEN_PX2 = 0.4, 50
 # A covered pixel belongs to the object; 128 of 255 is half.
 COVERED = 128
 
+Pattern = Literal["flat", "linear", "radial", "stripes", "checks", "dots", "noise"]
+BACKGROUNDS: tuple[Pattern, ...] = ("linear", "radial", "stripes", "stripes", "checks", "checks", "noise", "noise", "noise")
+FILLS: tuple[Pattern, ...] = ("flat", "flat", "linear", "radial", "stripes", "checks", "dots", "noise")
+# Below this width a texture is no longer seen, only mud.
+TEXTURED_PX = 24
+
+# RGB distance (0..442) that tells an object from what lies under it, also in gray and after JPEG.
+CONTRAST = 110.0
+
 
 @dataclass(frozen=True)
 class DrawnObject:
     """An object before it is drawn: its class (0..7), its outline, and whether it is one of a crowd."""
 
     label: int
-    loops: outlines.Outline
+    loops: Outline
     crowd: bool = False
 
     @cached_property
-    def stamp(self) -> outlines.Stamp:
+    def stamp(self) -> Stamp:
         """Its coverage of pixels, those outside the picture too."""
-        return outlines.rasterize_coverage(self.loops)
+        return rasterize_coverage(self.loops)
 
     @cached_property
     def whole(self) -> np.ndarray:
@@ -90,7 +113,7 @@ def draw_picture(kind: Kind, *, seed: int, split: int, number: int, side: int) -
             shapes += _crowd(rng, height, width, side / 256)
     else:
         height = width = side
-        shapes = _one_among_others(rng, side, number % len(outlines.CLASSES))
+        shapes = _one_among_others(rng, side, number % len(CLASSES))
     shapes, owners = _visible(shapes, height, width)
     canvas, avoid = paint_background(rng, height, width)
     shadow = rng.uniform(0.2, 0.6) if rng.random() < 0.6 else 0.0
@@ -100,25 +123,25 @@ def draw_picture(kind: Kind, *, seed: int, split: int, number: int, side: int) -
     return DrawnImage(finish_image(canvas, rng), owners, shapes)
 
 
-def _outline(rng: np.random.Generator, label: int, area: float, *, most_tilt: float = math.pi) -> outlines.Outline:
+def _outline(rng: np.random.Generator, label: int, area: float, *, most_tilt: float = math.pi) -> Outline:
     """A shape of class `label`, turned by at most `most_tilt` radians either way."""
     stretch = math.exp(rng.uniform(-0.13, 0.13))
-    return outlines.make_outline(label, area=area, angle=rng.uniform(-most_tilt, most_tilt), stretch=stretch)
+    return make_outline(label, area=area, angle=rng.uniform(-most_tilt, most_tilt), stretch=stretch)
 
 
-def _put(rng: np.random.Generator, loops: outlines.Outline, height: int, width: int, overhang: float) -> outlines.Outline:
+def _put(rng: np.random.Generator, loops: Outline, height: int, width: int, overhang: float) -> Outline:
     """Slide the outline to a random place with at most `overhang` of its box's width and height outside the picture."""
-    x1, y1, x2, y2 = outlines.outline_box(loops)
+    x1, y1, x2, y2 = outline_box(loops)
     beyond_x, beyond_y = overhang * (x2 - x1), overhang * (y2 - y1)
     x = rng.uniform(-beyond_x, max(-beyond_x, width - (x2 - x1) + beyond_x)) - x1
     y = rng.uniform(-beyond_y, max(-beyond_y, height - (y2 - y1) + beyond_y)) - y1
-    return outlines.move_outline(loops, x, y)
+    return move_outline(loops, x, y)
 
 
-def _overlap(left: outlines.Outline, right: outlines.Outline) -> tuple[float, float]:
+def _overlap(left: Outline, right: Outline) -> tuple[float, float]:
     """Of two outlines' boxes: intersection over union, and intersection over the smaller one."""
-    ax1, ay1, ax2, ay2 = outlines.outline_box(left)
-    bx1, by1, bx2, by2 = outlines.outline_box(right)
+    ax1, ay1, ax2, ay2 = outline_box(left)
+    bx1, by1, bx2, by2 = outline_box(right)
     both = max(0.0, min(ax2, bx2) - max(ax1, bx1)) * max(0.0, min(ay2, by2) - max(ay1, by1))
     a, b = (ax2 - ax1) * (ay2 - ay1), (bx2 - bx1) * (by2 - by1)
     return both / (a + b - both), both / min(a, b)
@@ -130,7 +153,7 @@ def _scatter(rng: np.random.Generator, height: int, width: int, scale: float) ->
     chances = np.cumsum([chance for chance, _, _ in SIZE_BANDS])
     bands = np.searchsorted(chances, rng.random(int(rng.integers(3, 9))) * chances[-1])
     for band in sorted(bands, reverse=True):  # the largest first, while there is room
-        label = int(rng.integers(len(outlines.CLASSES)))
+        label = int(rng.integers(len(CLASSES)))
         partner = shapes[rng.integers(len(shapes))] if shapes and rng.random() < 0.35 else None
         if partner is not None:
             loops = _beside(rng, label, partner, shapes, height, width)
@@ -139,20 +162,20 @@ def _scatter(rng: np.random.Generator, height: int, width: int, scale: float) ->
             loops = _apart(rng, label, (rng.uniform(low, high) * scale) ** 2, shapes, height, width)
         if loops is not None:
             shapes.append(DrawnObject(label, loops))
-    depth = [outlines.outline_area(shape.loops) * math.exp(rng.normal(0, 0.7)) for shape in shapes]
+    depth = [outline_area(shape.loops) * math.exp(rng.normal(0, 0.7)) for shape in shapes]
     return [shapes[k] for k in np.argsort(depth)[::-1]]
 
 
 def _apart(
     rng: np.random.Generator, label: int, area: float, shapes: list[DrawnObject], height: int, width: int
-) -> outlines.Outline | None:
+) -> Outline | None:
     """An outline that stays clear of the others, or lies over a much larger one; None where no place was found."""
     for _ in range(16):
         overhang = 0.3 if rng.random() < 0.15 else 0.0
         loops = _put(rng, _outline(rng, label, area), height, width, overhang)
         on_top = rng.random() < 0.3
         if all(
-            _overlap(loops, other.loops)[1] < 0.12 or (on_top and area < 0.1 * outlines.outline_area(other.loops))
+            _overlap(loops, other.loops)[1] < 0.12 or (on_top and area < 0.1 * outline_area(other.loops))
             for other in shapes
         ):
             return loops
@@ -161,16 +184,16 @@ def _apart(
 
 def _beside(
     rng: np.random.Generator, label: int, partner: DrawnObject, shapes: list[DrawnObject], height: int, width: int
-) -> outlines.Outline | None:
+) -> Outline | None:
     """An outline of about the partner's size whose box overlaps the partner's; None where no place was found."""
-    area = outlines.outline_area(partner.loops) * math.exp(rng.uniform(-0.5, 0.5))
-    x1, y1, x2, y2 = outlines.outline_box(partner.loops)
+    area = outline_area(partner.loops) * math.exp(rng.uniform(-0.5, 0.5))
+    x1, y1, x2, y2 = outline_box(partner.loops)
     for _ in range(16):
         loops = _outline(rng, label, area)
         direction, distance = rng.uniform(0, 2 * math.pi), rng.uniform(0.35, 0.75) * math.sqrt((x2 - x1) * (y2 - y1))
         x, y = (x1 + x2) / 2 + distance * math.cos(direction), (y1 + y2) / 2 + distance * math.sin(direction)
-        loops = outlines.move_outline(loops, x, y)
-        left, top, right, bottom = outlines.outline_box(loops)
+        loops = move_outline(loops, x, y)
+        left, top, right, bottom = outline_box(loops)
         if left < 0 or top < 0 or right > width or bottom > height:
             continue
         if not 0.14 < _overlap(loops, partner.loops)[0] < 0.45:
@@ -182,7 +205,7 @@ def _beside(
 
 def _crowd(rng: np.random.Generator, height: int, width: int, scale: float) -> list[DrawnObject]:
     """Many tiny shapes of one class in a round region, each clear of the next, to be laid over everything else."""
-    label, radius = int(rng.integers(len(outlines.CLASSES))), rng.uniform(30, 48) * scale
+    label, radius = int(rng.integers(len(CLASSES))), rng.uniform(30, 48) * scale
     middle_x, middle_y = rng.uniform(radius, width - radius), rng.uniform(radius, height - radius)
     spots: list[tuple[float, float]] = []
     members = []
@@ -192,7 +215,7 @@ def _crowd(rng: np.random.Generator, height: int, width: int, scale: float) -> l
         if all(math.hypot(x - ox, y - oy) > 12 * scale for ox, oy in spots):
             spots.append((x, y))
             loops = _outline(rng, label, (rng.uniform(7.5, 11) * scale) ** 2)
-            members.append(DrawnObject(label, outlines.move_outline(loops, x, y), crowd=True))
+            members.append(DrawnObject(label, move_outline(loops, x, y), crowd=True))
     return members
 
 
@@ -202,7 +225,7 @@ def _one_among_others(rng: np.random.Generator, side: int, label: int) -> list[D
     subject = DrawnObject(label, _put(rng, _outline(rng, label, size**2, most_tilt=SUBJECT_TILT), side, side, 0.04))
     below, above = [], []
     for _ in range(int(rng.integers(1, 4))):
-        other = (label + int(rng.integers(1, len(outlines.CLASSES)))) % len(outlines.CLASSES)
+        other = (label + int(rng.integers(1, len(CLASSES)))) % len(CLASSES)
         area = (size * rng.uniform(0.15, 0.28)) ** 2
         shape = DrawnObject(other, _put(rng, _outline(rng, other, area, most_tilt=SUBJECT_TILT), side, side, 0.2))
         (above if rng.random() < 0.25 and area < 0.1 * size**2 else below).append(shape)
@@ -224,33 +247,124 @@ def _visible(shapes: list[DrawnObject], height: int, width: int) -> tuple[list[D
     return kept[::-1], owners
 
 
-def annotate(picture: DrawnImage) -> list[dict]:
-    """The picture's annotations as in COCO's JSON, less ids. One for each shape, lowest first; the members of a crowd share one."""
-    shapes, owners = picture.shapes, picture.owners
-    annotations = []
-    for owner, shape in enumerate(shapes, start=1):
-        if shape.crowd:
-            continue
-        mask = owners == owner
-        is_whole = np.count_nonzero(mask) == np.count_nonzero(shape.whole)
-        polygons = list(shape.loops) if is_whole else outlines.trace_polygons(mask)
-        # A whole outline may still pass the picture's border by a part of a pixel.
-        polygons = [np.round(np.clip(polygon, 0, mask.shape[::-1]), 2) for polygon in polygons]
-        x1, y1, x2, y2 = outlines.outline_box(polygons)
-        segmentation = [polygon.ravel().tolist() for polygon in polygons]
-        annotations.append(_annotation(shape.label, segmentation, (x1, y1, x2, y2), outlines.outline_area(polygons), 0))
-    members = [owner for owner, shape in enumerate(shapes, start=1) if shape.crowd]
-    if members:
-        label, mask = shapes[members[0] - 1].label, np.isin(owners, members)
-        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-        box = (float(columns[0]), float(rows[0]), float(columns[-1] + 1), float(rows[-1] + 1))
-        segmentation = {"counts": outlines.run_lengths(mask), "size": list(mask.shape)}
-        annotations.append(_annotation(label, segmentation, box, float(np.count_nonzero(mask)), 1))
-    return annotations
+def paint_background(rng: np.random.Generator, height: int, width: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """A textured ground of muted colors: a new canvas, and its two colors."""
+    hue, depth = rng.random(), rng.uniform(0.08, 0.45)
+    light = rng.uniform(0.35, 0.97)
+    other = light + rng.uniform(0.08, 0.28) * (1 if light < 0.6 else -1)
+    first = _hsv(hue, depth, light)
+    second = _hsv(hue + rng.normal(0, 0.06), depth * rng.uniform(0.6, 1.4), other)
+    kind = BACKGROUNDS[rng.integers(len(BACKGROUNDS))]
+    period = math.exp(rng.uniform(math.log(7), math.log(0.4 * min(height, width))))
+    ground = _blend(first, second, _pattern(rng, kind, height, width, period))
+    # Uneven light over all of it, as on a photo.
+    ground *= 0.84 + 0.3 * _noise(rng, height, width, max(height, width) / 2)
+    return ground, [first, second]
 
 
-def _annotation(label: int, segmentation: list | dict, box: tuple[float, ...], area: float, crowd: int) -> dict:
-    x1, y1, x2, y2 = box
-    bbox = [round(x1, 2), round(y1, 2), round(x2 - x1, 2), round(y2 - y1, 2)]
-    labeled = {"category_id": label + 1, "segmentation": segmentation, "bbox": bbox}
-    return {**labeled, "area": round(area, 2), "iscrowd": crowd}
+def paint_object(
+    canvas: np.ndarray, rng: np.random.Generator, loops: Outline, stamp: Stamp, avoid: list[np.ndarray], shadow: float
+) -> np.ndarray:
+    """Lay one shape on the canvas, in place, in a color far from all of `avoid`, and return that color.
+
+    stamp   the outline's own, as `rasterize_coverage(loops)` gives it
+    shadow  the shadow's strength 0..1; it falls to the lower right, by a length that grows with the shape
+    """
+    size = math.sqrt(outline_area(loops))
+    first = _apart_from(rng, avoid)
+    kind = FILLS[rng.integers(len(FILLS))] if size >= TEXTURED_PX else ("flat", "linear")[rng.integers(2)]
+    if shadow > 0:
+        _lay_shadow(canvas, stamp, reach=max(1.0, 0.05 * size), strength=shadow)
+    if kind == "flat":
+        _lay(canvas, stamp, first[:, None, None])
+    else:
+        second = first * rng.uniform(0.55, 0.8) if rng.random() < 0.5 else first + (255 - first) * rng.uniform(0.3, 0.6)
+        height, width = stamp.coverage.shape
+        _lay(canvas, stamp, _blend(first, second, _pattern(rng, kind, height, width, size * rng.uniform(0.18, 0.4))))
+    if rng.random() < 0.35:
+        edge_color = first * 0.35 if first.mean() > 110 else first + (255 - first) * 0.75
+        _lay(canvas, rasterize_coverage(loops, edge=max(1.2, size * rng.uniform(0.03, 0.08))), edge_color[:, None, None])
+    return first
+
+
+def finish_image(canvas: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The finished picture as (H, W, 3) uint8, with a sensor's noise."""
+    height, width = canvas.shape[1:]
+    grain = rng.standard_normal((height, width), dtype=np.float32) * np.float32(rng.uniform(0.5, 5.0))
+    planes = np.clip(canvas + grain, 0, 255).astype(np.uint8)
+    return np.ascontiguousarray(planes.transpose(1, 2, 0))
+
+
+def _lay(canvas: np.ndarray, stamp: Stamp, fill: np.ndarray) -> None:
+    """Mix `fill`, (3, 1, 1) or (3, h, w) for the stamp's h and w, into the canvas by the stamp's coverage."""
+    (rows, columns), part = visible_region(stamp, *canvas.shape[1:])
+    if fill.shape[1:] != (1, 1):
+        fill = fill[:, part[0], part[1]]
+    under = canvas[:, rows, columns]
+    under += (fill - under) * (stamp.coverage[part].astype(np.float32) / 255)
+
+
+def _lay_shadow(canvas: np.ndarray, stamp: Stamp, *, reach: float, strength: float) -> None:
+    margin = math.ceil(2 * reach)
+    blurred = Image.fromarray(np.pad(stamp.coverage, margin)).filter(ImageFilter.GaussianBlur(reach))
+    offset = round(reach)
+    dark = Stamp(stamp.left - margin + offset, stamp.top - margin + offset, np.asarray(blurred))
+    (rows, columns), part = visible_region(dark, *canvas.shape[1:])
+    canvas[:, rows, columns] *= 1 - dark.coverage[part].astype(np.float32) * np.float32(strength / 255)
+
+
+def _hsv(hue: float, saturation: float, value: float) -> np.ndarray:
+    return np.array(colorsys.hsv_to_rgb(hue % 1.0, min(saturation, 1.0), min(value, 1.0)), np.float32) * 255
+
+
+def _apart_from(rng: np.random.Generator, avoid: list[np.ndarray]) -> np.ndarray:
+    """The first of a few random colors that stands out from `avoid`, or the one that does so best."""
+    best, best_distance = np.zeros(3, np.float32), -1.0
+    for _ in range(12):
+        if rng.random() < 0.12:
+            color = _hsv(rng.random(), 0.06, rng.choice([0.12, 0.5, 0.97]))
+        else:
+            color = _hsv(rng.random(), rng.uniform(0.5, 0.95), rng.uniform(0.5, 1.0))
+        distance = min((float(np.linalg.norm(color - other)) for other in avoid), default=CONTRAST)
+        if distance > best_distance:
+            best, best_distance = color, distance
+        if best_distance >= CONTRAST:
+            break
+    return best
+
+
+def _blend(first: np.ndarray, second: np.ndarray, pattern: np.ndarray) -> np.ndarray:
+    return first[:, None, None] + (second - first)[:, None, None] * pattern
+
+
+def _pattern(rng: np.random.Generator, kind: Pattern, height: int, width: int, period: float) -> np.ndarray:
+    """A texture over a patch; `period` in pixels is the size of its parts. "flat" has no pattern."""
+    if kind == "noise":
+        coarse, fine = _noise(rng, height, width, period), _noise(rng, height, width, max(2.0, period / 4))
+        return 0.65 * coarse + 0.35 * fine
+    angle = rng.uniform(0, 2 * math.pi)
+    x = np.arange(width, dtype=np.float32)[None, :] - np.float32(rng.uniform(0, width))
+    y = np.arange(height, dtype=np.float32)[:, None] - np.float32(rng.uniform(0, height))
+    if kind == "radial":
+        away = np.sqrt(x * x + y * y)
+        return away / away.max()
+    cos, sin = np.float32(math.cos(angle)), np.float32(math.sin(angle))
+    u, v = cos * x + sin * y, cos * y - sin * x
+    if kind == "linear":
+        return (u - u.min()) / max(float(np.ptp(u)), 1.0)
+    turn = np.float32(2 * math.pi / period)
+    sharpness = np.float32(math.exp(rng.uniform(0, 2.5)))
+    if kind == "stripes":
+        wave = np.sin(turn * u)
+    elif kind == "checks":
+        wave = np.sin(turn / 2 * u) * np.sin(turn / 2 * v)
+    else:
+        wave = np.cos(turn * u) + np.cos(turn * v) - np.float32(0.7)
+    return np.clip(0.5 + 0.5 * sharpness * wave, 0, 1)
+
+
+def _noise(rng: np.random.Generator, height: int, width: int, period: float) -> np.ndarray:
+    """Smooth noise 0..1: a coarse random grid, enlarged."""
+    grid = rng.random((max(2, round(height / period) + 1), max(2, round(width / period) + 1)), dtype=np.float32)
+    large = Image.fromarray(grid).resize((width, height), Image.Resampling.BICUBIC)
+    return np.clip(np.asarray(large), 0, 1)

@@ -24,8 +24,7 @@ from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import RESNET
 from paceline.config.tables import read_menu
-from paceline.data.download.check import ExpectedFile, FileMismatch
-from paceline.data.download.fetch import fetch
+from paceline.data.download.fetch import ExpectedFile, FileMismatch, fetch
 
 # GluonCV's are the only ones that come in an archive; unpacked it is about as large.
 MAX_UNPACKED = 2 << 30
@@ -118,20 +117,19 @@ def fetch_pretrained(name: str, folder: Path, reporter: Reporter = SILENT, *, so
     if name.startswith(HUB):
         return fetch_from_hub(name, folder, reporter)
     for file in PUBLISHED[name].files:
-        wanted: dict[str, Any] = {"sha256_prefix": file.sha256_prefix, "md5": file.md5, "sha1": file.sha1}
-
+        wanted = ExpectedFile(sha256_prefix=file.sha256_prefix, md5=file.md5, sha1=file.sha1)
         location, path = _place(source, file), folder / file.name
         if location.endswith(".zip") and not path.exists():
             archive = folder / location.rpartition("/")[2]
             ours = not archive.exists()
             fetch([location], archive, reporter=reporter, called=file.name)
             try:
-                _unpack(archive, path, ExpectedFile(**wanted))
+                _unpack(archive, path, wanted)
             finally:
                 if ours:
                     archive.unlink()
         else:
-            fetch([location], path, **wanted, reporter=reporter)
+            fetch([location], path, wanted, reporter=reporter)
     return folder / PUBLISHED[name].files[-1].name
 
 

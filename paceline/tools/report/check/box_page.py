@@ -15,8 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from paceline.data.checks.notices import find_rotated_images
-from paceline.data.checks.suspicious_boxes import KINDS, SuspicionType, SuspiciousBox, coordinate_notices, find_suspicious
+from paceline.data.checks.suspicious_boxes import (
+    KINDS,
+    SuspicionType,
+    SuspiciousBox,
+    coordinate_notices,
+    find_equal_photos,
+    find_rotated_images,
+    find_suspicious,
+)
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
 from paceline.models.object_task import describe_class_limits, describe_detection_limit
@@ -62,7 +69,7 @@ def make_box_page(
     """
     suspicions, pairs, turned = (
         _suspicions(splits, classes),
-        page_parts.find_duplicates(splits),
+        page_parts.twins_in_val(find_equal_photos(splits)),
         find_rotated_images(splits),
     )
     objects, images = _class_counts(splits, len(classes))

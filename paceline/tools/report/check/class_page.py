@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline._utils.text import join_names
-from paceline.data.checks.notices import find_rotated_images, names_where
+from paceline.data.checks.suspicious_boxes import find_equal_photos, find_rotated_images, names_where
 from paceline.data.index.index import Index
 from paceline.data.loader.sample_rng import hash_keys
 from paceline.tools.report.check import page_parts
@@ -36,7 +36,9 @@ def make_class_page(
     """
     counts = {split: np.bincount(index.labels, minlength=len(classes)) for split, index in splits.items()}
     first, shown = next(iter(counts.items()))
-    pairs, repeats = page_parts.find_duplicates(splits), _repeats(splits[first])
+    equal = find_equal_photos(splits)
+    pairs = page_parts.twins_in_val(equal)
+    repeats = [(row, other) for (split, row), (of_other, other) in equal if split == of_other == first]
     conflicts = [pair for pair in repeats if splits[first].labels[pair[0]] != splits[first].labels[pair[1]]]
     tiny = [
         (split, row)
@@ -134,14 +136,6 @@ def _grid(
         tiles = [make_tile(first, row, side=SIDE, caption=_size(first, row)) for row in rows]
         grid.append((classes[k], ", ".join(f"{values[k]:,} in {split}" for split, values in counts.items()), tiles))
     return grid
-
-
-def _repeats(index: Index) -> list[tuple[int, int]]:
-    """(first, other) of each photo that repeats an earlier one's content."""
-    digests = np.asarray(index.extra["digests"])
-    _, first, back = np.unique(digests, return_index=True, return_inverse=True)
-    again = np.flatnonzero(first[back] != np.arange(len(digests)))
-    return [(int(first[back[row]]), int(row)) for row in again]
 
 
 def _size(index: Index, row: int) -> str:

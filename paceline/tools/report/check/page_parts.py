@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.data.checks.notices import Notice
+from paceline.data.checks.suspicious_boxes import Notice
 from paceline.data.index.index import Index
 from paceline.inference.drawing.boxes import class_color
 from paceline.tools.report.html import load_templates
@@ -111,15 +111,9 @@ def share_rows(counts: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray],
     return shares, max((float(share.max(initial=0)) for share in shares.values()), default=0) or 1.0
 
 
-def find_duplicates(splits: Mapping[str, Index]) -> list[tuple[int, int]]:
-    """Rows (train, val) of photos of equal content, a pair for each such photo of val."""
-    if "train" not in splits or "val" not in splits:
-        return []
-    train, val = (np.asarray(splits[split].extra["digests"]) for split in ("train", "val"))
-    order = np.argsort(train, kind="stable")
-    location = np.minimum(np.searchsorted(train[order], val), max(len(train) - 1, 0))
-    same = np.flatnonzero(train[order][location] == val) if len(train) else []
-    return [(int(order[location[row]]), int(row)) for row in same]
+def twins_in_val(equal: Iterable[tuple[tuple[str, int], tuple[str, int]]]) -> list[tuple[int, int]]:
+    """Rows (train, val) of those pairs of equal photos that lie in both splits, a pair for each such photo of val."""
+    return [(first, other) for (split, first), (of_other, other) in equal if (split, of_other) == ("train", "val")]
 
 
 def twin_notice(count: int, *, noted: bool) -> list[Notice]:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from paceline._utils.atomic_write import atomic_write, is_replaceable, remove_stale_parts
 from paceline._utils.errors import DataError
-from paceline.data.checks.notices import open_displayed_splits
-from paceline.data.checks.suspicious_boxes import mask_notices
+from paceline.data.checks.suspicious_boxes import mask_notices, open_displayed_splits
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
 from paceline.tools.report.check.box_page import make_box_page
