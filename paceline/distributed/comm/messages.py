@@ -36,12 +36,12 @@ class Messages:
 
     def __init__(self, store: dist.Store, key: bytes, rank: int) -> None:
         self.store = store
-        self._key, self._rank = key, rank
+        self._key, self.rank = key, rank
         self._warned: set[str] = set()
 
     def over(self, store: dist.Store) -> Messages:
         """The same messages over another connection; a warning that was printed is not printed again."""
-        other = Messages(store, self._key, self._rank)
+        other = Messages(store, self._key, self.rank)
         other._warned = self._warned
         return other
 
@@ -104,9 +104,9 @@ class Messages:
         if kind in self._warned or kind == SAID:
             return
         self._warned.add(kind)
-        if self.claim(f"{SAID}/{kind}", str(self._rank)) == str(self._rank):
+        if self.claim(f"{SAID}/{kind}", str(self.rank)) == str(self.rank):
             print(
-                f"rank {self._rank}: ignored a message in the store that this run did not sign (key {name!r}; who left it "
+                f"rank {self.rank}: ignored a message in the store that this run did not sign (key {name!r}; who left it "
                 "cannot be told). The store's port should be out of reach for others.",
                 file=sys.stderr,
                 flush=True,

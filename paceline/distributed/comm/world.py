@@ -25,7 +25,7 @@ from paceline._utils.errors import RankMismatchError, RecipeError
 from paceline.distributed.comm.consistency import Facts, assert_equal_on_ranks
 from paceline.distributed.comm.failure import CLEAN_EXITS, PeerWatch
 from paceline.distributed.comm.gloo import choose_gloo_interface, explain_unreachable, suppress_gloo_output
-from paceline.distributed.comm.launcher import Launch, RankInfo
+from paceline.distributed.comm.launcher import Launch
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.comm.rendezvous import Rendezvous, rendezvous
 from paceline.distributed.device.accelerators import BACKENDS, NAMES, register_backend, set_device
@@ -38,7 +38,8 @@ MAX_RANKS_FULLY_CONNECTED = 64
 class DistContext:
     """This process among the others."""
 
-    place: RankInfo  # which of these ranks this process is
+    rank: int  # this process's number among these ranks, 0 to world-1
+    world: int  # how many these ranks are
     local_rank: int  # as in Launch, as is
     local_world: int
     device: torch.device  # where this rank computes
@@ -54,19 +55,9 @@ class DistContext:
     _groups: dict[int, dist.ProcessGroup] = field(default_factory=dict)
 
     @property
-    def rank(self) -> int:
-        """This process's number among these ranks."""
-        return self.place.rank
-
-    @property
-    def world(self) -> int:
-        """How many these ranks are."""
-        return self.place.world
-
-    @property
     def is_main(self) -> bool:
         """Whether this is rank 0: the one that writes files and prints."""
-        return self.place.is_main
+        return self.rank == 0
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -142,7 +133,7 @@ class DistContext:
         key  names this comparison; never used twice in one run
         raise RankMismatchError   on every rank alike: the first field that differs, with both values and their ranks
         """
-        assert_equal_on_ranks(self.messages, self.place, facts, key)
+        assert_equal_on_ranks(self.messages, self.world, facts, key)
 
     def new_groups(self, size: int, *, uneven: bool = False) -> dist.ProcessGroup | None:
         """The group of `size` consecutive ranks that holds this one (for group BN); None for size 1.
@@ -182,7 +173,8 @@ class DistContext:
         assert not isinstance(group, int) and not isinstance(control, int)  # torch's sign for a rank that is no member
         return replace(
             self,
-            place=RankInfo(ranks.index(self.rank), len(ranks)),
+            rank=ranks.index(self.rank),
+            world=len(ranks),
             control=control,
             hosts=tuple(self.hosts[rank] for rank in ranks) if self.hosts else (),
             group=group,
@@ -234,7 +226,7 @@ def open_distributed(
     """
     set_device(device)  # before anything else creates a context on device 0
     if launch.world == 1:
-        yield DistContext(RankInfo(0, 1), 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
+        yield DistContext(0, 1, 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
         return
     if not BACKENDS[device.type]:
         raise RecipeError(
@@ -252,7 +244,7 @@ def open_distributed(
     watch.start()
     try:
         try:
-            assert_equal_on_ranks(meeting.messages, launch, {"world": launch.world, **(facts or {})}, "start")
+            assert_equal_on_ranks(meeting.messages, launch.world, {"world": launch.world, **(facts or {})}, "start")
         except RankMismatchError:
             watch.finish()
             raise
@@ -295,5 +287,5 @@ def _connect_groups(
     with suppress_gloo_output("gloo"):
         control = dist.new_group(backend="gloo", timeout=timeout, group_desc="control")
     assert isinstance(control, dist.ProcessGroup)
-    rank_info, local = RankInfo(launch.rank, launch.world), (launch.local_rank, launch.local_world)
-    return DistContext(rank_info, *local, device, meeting.messages, control, meeting.hosts, watch, timeout=timeout)
+    place = (launch.rank, launch.world, launch.local_rank, launch.local_world)
+    return DistContext(*place, device, meeting.messages, control, meeting.hosts, watch, timeout=timeout)
