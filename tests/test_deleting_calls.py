@@ -45,7 +45,7 @@ REASONS = {
     ),
     "data/storage/staged_folder.py": (3, "the same; names of the ledger below the folder after links are followed; empty folders"),
     "distributed/comm/gloo.py": (1, "the null device"),
-    "distributed/comm/secret.py": (4, ".secret-DIGEST made exclusively without following, and a temporary folder made for it"),
+    "distributed/comm/messages.py": (4, ".secret-DIGEST made exclusively without following, and a temporary folder made for it"),
     "launch/doctor/multi_node.py": (2, "a file with a drawn name"),
     "data/download/data_sets.py": (1, "an archive that this command brought"),
     "data/download/fetch.py": (2, "descriptors of Part"),

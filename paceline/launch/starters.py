@@ -15,7 +15,7 @@ from paceline.distributed.device.topology import Topology, count_processing_elem
 from paceline.launch.containers.engines import CONTAINERS
 from paceline.launch.job import LaunchJob, ProcessStarter, Words, make_environment, require_programs
 
-SECRET = "PACELINE_SECRET"  # as distributed/comm/secret.py reads it, which loads torch
+SECRET = "PACELINE_SECRET"  # as distributed/comm/messages.py reads it, which loads torch
 
 
 def _torchrun(job: LaunchJob, program: Words) -> Words:

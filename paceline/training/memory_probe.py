@@ -27,9 +27,8 @@ from paceline._utils.text import format_count
 from paceline.config.plan import BatchPlan, evaluation_batch, step_rates
 from paceline.config.run import RunSpec, parse_time_budget
 from paceline.config.run_length import Cadence
-from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.roles import RankRoles
-from paceline.distributed.comm.world import DistContext
+from paceline.distributed.comm.world import DistContext, all_min
 from paceline.distributed.device.accelerators import empty_cache, get_peak_memory, synchronize
 from paceline.distributed.device.compiler import count_compilations, set_recompile_limit
 from paceline.distributed.device.oom import explain_shortage, is_out_of_memory, plan_smaller_forwards

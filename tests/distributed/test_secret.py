@@ -16,12 +16,12 @@ from messages import raises
 from paceline._utils.errors import RankError
 from paceline.distributed.comm import rendezvous
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.secret import (
+from paceline.distributed.comm.messages import (
     GREETING,
     VARIABLE,
     ForeignPeer,
     Handshake,
+    Messages,
     offer_token,
     read_secret,
     verify_handshake,

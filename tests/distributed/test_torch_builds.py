@@ -12,8 +12,8 @@ from messages import check_lines, check_text, raises
 from paceline._utils.errors import RecipeError
 from paceline.config.published import PAIRINGS, system_for
 from paceline.distributed.device import setup
+from paceline.distributed.device.accelerators import V100, explain_unsupported, find_torch_pin, supports_accelerator
 from paceline.distributed.device.systems import DETECTED, SYSTEMS
-from paceline.distributed.device.torch_builds import V100, explain_unsupported, find_torch_pin, supports_accelerator
 from paceline.launch.doctor.local_checks import _accelerators, _network
 from paceline.training.plan_text import format_torch
 

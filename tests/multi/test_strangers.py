@@ -15,7 +15,7 @@ from small_run import said, wait_until
 from zygote import Job, Zygote, by_hand
 
 from paceline.distributed.comm.interfaces import find_free_port
-from paceline.distributed.comm.secret import VARIABLE
+from paceline.distributed.comm.messages import VARIABLE
 
 # The ranks' patience with each other is counted in seconds here.
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]

@@ -211,7 +211,7 @@ def open_distributed(
     """Join the other ranks for the length of a `with` block.
 
     facts               what must be alike on all ranks, compared before anything else is done together
-    secret_folder       one that all hosts see, for a file that is there while they meet (see paceline/distributed/comm/secret.py)
+    secret_folder       one that all hosts see, for a file that is there while they meet (see paceline/distributed/comm/messages.py)
     timeout_seconds     for all ranks to arrive
     collective_seconds  for one collective, after which a rank that is alive but stuck ends the run
     stale_seconds       silence after which a rank counts as lost
@@ -289,3 +289,46 @@ def _connect_groups(
     assert isinstance(control, dist.ProcessGroup)
     place = (launch.rank, launch.world, launch.local_rank, launch.local_world)
     return DistContext(*place, device, meeting.messages, control, meeting.hosts, watch, timeout=timeout)
+
+
+# Small agreements between ranks, on top of the control channel.
+
+
+def all_min(world: DistContext, value: int) -> int:
+    """The smallest `value` of all ranks; every rank must call it."""
+    if world.control is None:
+        return value
+    tensor = torch.tensor([value], dtype=torch.int64)
+    dist.all_reduce(tensor, dist.ReduceOp.MIN, group=world.control)
+    return int(tensor)
+
+
+def all_min_and_gather(world: DistContext, value: int, own: Sequence[int]) -> tuple[int, list[list[int]]]:
+    """The smallest `value` of all ranks, and each rank's `own` numbers, by rank, in one exchange; every rank must call it.
+
+    own  as many on every rank, below 2^63 - 1
+    """
+    if world.control is None:
+        return value, [list(own)]
+    none = torch.iinfo(torch.int64).max
+    table = torch.full((world.world, len(own)), none, dtype=torch.int64)
+    table[world.rank] = torch.tensor(own, dtype=torch.int64)
+    # Where all others have the largest number there is, the smallest is a rank's own.
+    both = torch.cat((torch.tensor([value], dtype=torch.int64), table.flatten()))
+    dist.all_reduce(both, dist.ReduceOp.MIN, group=world.control)
+    return int(both[0]), both[1:].view(table.shape).tolist()
+
+
+def broadcast_from_main(world: DistContext, text: str | None, key: str) -> str:
+    """Rank 0's `text` on every rank, however long rank 0 takes to have it: the others wait on the store, in no collective.
+
+    key  names this exchange; never used twice in one run
+    """
+    if world.world == 1:
+        assert text is not None
+        return text
+    if world.is_main:
+        assert text is not None
+        world.post(key, text)
+        return text
+    return world.wait_for(key)
