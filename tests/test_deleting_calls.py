@@ -52,7 +52,7 @@ REASONS = {
     "data/download/part.py": (9, "NAME.part with its journal, none but ours; no link followed; folders that it made, if empty"),
     "data/download/unpack.py": (2, "a folder part of _utils/atomic_write.py; files move only where nothing or the same file is"),
     "launch/runner.py": (2, "RUN/launch beside a script of ours; parts of whole"),
-    "launch/hosts.py": (2, "a file with a drawn name"),
+    "launch/schedulers/hostfile.py": (2, "a file with a drawn name"),
     "launch/schedulers/local.py": (1, "RUN/launch/output.txt, appended to"),
     "training/logging/stdout_guard.py": (3, "/dev/null, and descriptors 1 and 2"),
     "tools/mlperf/compliance.py": (1, "into a temporary folder"),

@@ -43,16 +43,16 @@ GLOSSARY = {
     """,
     "processes and machines": """
         accelerators affinity build code comm command commands compiler context counts crew detect device
-        distributed doctor engines environment exit facts failure flags guard harness host hostfile hosts inference
+        distributed doctor engines environment exit facts failure flags guard harness host hostfile inference
         interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform pool
-        power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers script
+        power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers
         serve setup shell starters startup stop system systems template threads topology tree version workers
         world
     """,
     "programs and their text": """
         advice api app arguments array atomic batching bench calls card check checks cli common completion
-        console dir dispatch drawing dummy event events export external file follow foreign formatting from groups
-        hashing help identify ids input journal keys layout line lines live main messages migrate names open original
+        console dir dispatch drawing dummy event events export external file foreign formatting from groups
+        hashing help identify ids input journal keys layout line live main messages migrate names open original
         outputs parsers part parts paths predict prediction predictor printing read rendering reporter rows safe saved
         self show stdout stored text tools translate user utils write writer
     """,

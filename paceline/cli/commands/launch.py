@@ -30,8 +30,7 @@ from paceline.distributed.comm.interfaces import list_interfaces
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.launch.config import LaunchConfig, check_launch_config, check_walltime, make_job, warn_outside_variables
 from paceline.launch.job import BatchOptions
-from paceline.launch.log_follow import CODES, INTERRUPTED
-from paceline.launch.runner import launch_job
+from paceline.launch.runner import CODES, INTERRUPTED, launch_job
 from paceline.models.registry import get_workload
 from paceline.models.weights.download import cached_weights, is_published
 from paceline.tools.estimate.summary import check_rates
