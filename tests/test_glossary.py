@@ -20,7 +20,7 @@ GLOSSARY = {
     "training": """
         adamw auto background best buffers callbacks checkpoint config consistency constraints cuda debug ema eval
         evaluate foreach gpu graph graphs history length load logger logging loop memory meters nan optim plan probe
-        profiler recipe recipes recording request resolve resume run runs scalars schedule select sgd small state stats
+        profiler recipe recipes recording request resolve resume run runs scalars select sgd small state stats
         step trackers train trained trainer training variants
     """,
     "data": """
@@ -42,9 +42,9 @@ GLOSSARY = {
         verification
     """,
     "processes and machines": """
-        accelerators affinity build code comm command commands compiler context counts crew detect device
+        accelerators affinity build code comm command commands compiler context crew detect device
         distributed doctor engines environment exit facts failure flags guard harness host hostfile inference
-        interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform pool
+        interfaces job jobs launch launcher limits list local log measure mounts multi node oom platform pool
         power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers
         serve setup shell starters startup stop system systems template threads topology tree version workers
         world

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from paceline.config.constraints import AboveZero, Count, ZeroOrMore
-from paceline.config.tables import read_rows
+from paceline.config.constraints import AboveZero, Count, ZeroOrMore, read_rows
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from paceline._utils.errors import DataError
 from paceline._utils.formatting import format_bytes
-from paceline._utils.parallel_copy import free_bytes
 from paceline._utils.safe_read import open_plain_sized
+from paceline._utils.threads import free_bytes
 
 SLICE = 1 << 20
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import escape_line
-from paceline.config.tables import read_menu
+from paceline.config.constraints import read_menu
 from paceline.data.download.check import ExpectedFile, FileMismatch, require_free_space
 from paceline.data.download.fetch import fetch, local_path
 from paceline.data.download.http import DownloadRefused

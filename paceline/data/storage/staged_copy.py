@@ -27,8 +27,8 @@ import numpy as np
 from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.formatting import format_bytes
 from paceline._utils.journal import Journal, lock
-from paceline._utils.parallel_copy import copy_in_parallel, free_bytes, write_at
 from paceline._utils.platform import O_BINARY, O_NOFOLLOW
+from paceline._utils.threads import copy_in_parallel, free_bytes, write_at
 from paceline.data.index.index import Index, pack_names
 from paceline.data.index.manifest import FILES
 from paceline.data.index.records import OtherRecords, RecordReader, open_records, record_digest
