@@ -32,7 +32,7 @@ GLOSSARY = {
         staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video watchdog
     """,
     "formats and libraries": """
-        coco detectron2 efficientnet example gaudi gloo gluoncv html http mllog mlperf mxnet nvidia nvimgcodec onnx
+        coco detectron2 efficientnet example gaudi gloo gluoncv html http mllog mlperf mxnet nvimgcodec onnx
         openvino paceline pickle recordio slurm ssh tar tensorflow tf tfrecord voc webdataset yolo zip
     """,
     "metrics and reports": """

@@ -25,6 +25,8 @@ FIRST_DERIVED_PORT, NUM_DERIVED_PORTS = 20_000, 10_000
 # Slurm numbers sbatch's script, salloc's shell and the like from here up; they are no srun step (slurm.h).
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 THIS_HOST = "127.0.0.1"
+# A launcher may hand every rank the secret that signs its messages (messages.py) in this variable.
+SECRET_VARIABLE = "PACELINE_SECRET"
 
 
 @dataclass(frozen=True)

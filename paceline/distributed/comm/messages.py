@@ -31,7 +31,7 @@ import torch.distributed as dist
 from paceline._utils.errors import RankError
 from paceline._utils.hashing import sha256
 from paceline._utils.platform import O_NOFOLLOW, O_NONBLOCK, get_user_id
-from paceline.distributed.comm.launcher import Launch
+from paceline.distributed.comm.launcher import SECRET_VARIABLE, Launch
 
 MAC_LENGTH = 64  # hexadecimal digits
 # compare_set with this as both values reads without ever waiting: what is not there comes back as this, and stays away.
@@ -152,12 +152,12 @@ def _mac(key: bytes, name: str, text: bytes) -> str:
 # must be this user's own, a plain file, and closed to everybody else.
 
 
-VARIABLE = "PACELINE_SECRET"
 # Shorter ones can be found by trying all, by whoever reads one signed message.
 SHORTEST = 16
 LONGEST = 4096
 HOW_TO_SET = (
-    f"Give every rank the same one: export {VARIABLE}=$(openssl rand -hex 32) before srun or torchrun, mpirun -x {VARIABLE}"
+    f"Give every rank the same one: export {SECRET_VARIABLE}=$(openssl rand -hex 32) before srun or torchrun, "
+    f"mpirun -x {SECRET_VARIABLE}"
 )
 GREETING = "greeting"
 
@@ -192,11 +192,11 @@ def read_secret(environ: Mapping[str, str]) -> bytes | None:
 
     raise RankError   too short or too long
     """
-    text = environ.get(VARIABLE, "")
+    text = environ.get(SECRET_VARIABLE, "")
     if not text:
         return None
     if not SHORTEST <= len(text) <= LONGEST:
-        raise RankError(f"{VARIABLE} has {len(text)} characters: {SHORTEST} to {LONGEST} random ones. {HOW_TO_SET}.")
+        raise RankError(f"{SECRET_VARIABLE} has {len(text)} characters: {SHORTEST} to {LONGEST} random ones. {HOW_TO_SET}.")
     return text.encode()
 
 
@@ -259,13 +259,15 @@ def verify_handshake(raw: bytes, job: str, environ: Mapping[str, str]) -> bytes:
         raise ForeignPeer("another job's greeting")
     secret = read_secret(environ)
     if bool(greeting.path) == (secret is not None):
-        here, there = (f"has {VARIABLE}", "has none") if secret is not None else (f"has no {VARIABLE}", "has one")
+        here, there = (
+            (f"has {SECRET_VARIABLE}", "has none") if secret is not None else (f"has no {SECRET_VARIABLE}", "has one")
+        )
         raise SecretMismatch(f"this rank {here}, rank 0 {there}")
     secret = secret or _read(greeting.path)
     if verify_message(secret, GREETING, raw) is None:
         if greeting.path:
             raise ForeignPeer("its greeting is signed with another secret than the one in its file")
-        raise SecretMismatch(f"its greeting is signed with another {VARIABLE} than this rank's")
+        raise SecretMismatch(f"its greeting is signed with another {SECRET_VARIABLE} than this rank's")
     return greeting.key(secret)
 
 
@@ -292,7 +294,7 @@ def _read(path: str) -> bytes:
         reason = getattr(problem, "strerror", None) or problem
         raise ForeignPeer(
             f"rank 0 left its secret in {path!r}, which this rank cannot read ({reason}): all ranks must see that "
-            f"folder, or have the same {VARIABLE}"
+            f"folder, or have the same {SECRET_VARIABLE}"
         ) from None
     if not re.fullmatch(rb"[0-9a-f]{64}", secret):
         raise ForeignPeer(f"{path!r} holds no secret of rank 0's")

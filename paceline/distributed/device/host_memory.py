@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +28,14 @@ LARGEST_KEPT = 32 * 2**20
 CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TOP_PAD_")
 
 
+def read_meminfo(file: Path = MEMINFO) -> dict[str, int]:
+    """Name -> its number, in KiB or a count; {} where there is no such file (not Linux)."""
+    try:
+        return {name: int(number) for name, number in re.findall(r"^([^:\n]+): *(\d+)", file.read_text(), re.MULTILINE)}
+    except OSError:
+        return {}
+
+
 def get_free_memory(
     meminfo: Path = MEMINFO, cgroups: Path = CGROUPS, groups_of_process: Path = GROUPS_OF_PROCESS
 ) -> int | None:
@@ -34,11 +43,10 @@ def get_free_memory(
 
     meminfo, cgroups, groups_of_process  where Linux has them, for tests
     """
-    try:
-        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
-        free = [int(lines["MemAvailable"].split()[0]) * 1024]
-    except (OSError, KeyError, ValueError):
+    memory = read_meminfo(meminfo)
+    if "MemAvailable" not in memory:
         return None
+    free = [memory["MemAvailable"] * 1024]
     try:
         named = [line.split(":", 2) for line in groups_of_process.read_text().splitlines()]
     except OSError:

@@ -31,8 +31,7 @@ from paceline.distributed.device.systems import detect_system
 from paceline.distributed.device.topology import count_processing_elements, format_cpu_list, read_topology, select_cores
 from paceline.launch.containers.host_facts import VARIABLE, collect_host_facts
 from paceline.launch.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Level, MachineFact
-from paceline.launch.doctor.node import get_gaudi_driver
-from paceline.launch.doctor.nvidia import query_gpus
+from paceline.launch.doctor.node import get_gaudi_driver, query_gpus
 
 GIB = 2**30
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
