@@ -44,7 +44,7 @@ GLOSSARY = {
     "processes and machines": """
         accelerators affinity build code comm command commands compiler context crew detect device
         distributed doctor engines environment exit facts failure flags guard harness host hostfile inference
-        interfaces job jobs launch launcher limits list local log measure mounts multi node oom platform pool
+        interfaces job jobs launch launcher limits list local log measure mounts multi node platform pool
         power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers
         serve setup shell starters startup stop system systems template threads topology tree version workers
         world

@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from paceline._utils.atomic_write import atomic_writer
 from paceline._utils.errors import PacelineError
 from paceline._utils.journal import read_lines
 from paceline._utils.names import CHECKPOINTS, check_entries
+from paceline._utils.platform import handle_signals
 from paceline._utils.safe_read import open_plain_sized, read_plain
 from paceline._utils.text import escape_line, escape_text
 from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code
@@ -328,9 +328,6 @@ def _asked_to_stop(job: LaunchJob) -> Iterator[list[int]]:
     A terminal that is closed (SIGHUP) stops what only we look after; a Slurm job is the scheduler's, and goes on.
     """
     requested: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield requested
-        return
 
     def note(number: int, frame: FrameType | None) -> None:
         requested.append(number)
@@ -338,9 +335,5 @@ def _asked_to_stop(job: LaunchJob) -> Iterator[list[int]]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if job.through != "slurm" and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored: under nohup
         numbers.append(signal.SIGHUP)
-    previous = {number: signal.signal(number, note) for number in numbers}
-    try:
+    with handle_signals(numbers, note):
         yield requested
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

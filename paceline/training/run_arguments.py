@@ -17,8 +17,7 @@ from paceline._utils.listing import list_matching
 from paceline._utils.names import flatten
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import suggest_name
-from paceline.config.graph_file import GRAPHS, refuse_graph
-from paceline.config.model_card import has_card
+from paceline.config.model_card import GRAPHS, has_card, refuse_graph
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import RunRecord, read_run
 from paceline.models.registry import load_saved_recipe

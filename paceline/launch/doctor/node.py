@@ -100,7 +100,7 @@ def read_gpus(text: str) -> list[Gpu]:
         if len(cells) != len(FIELDS) + 1 or not cells[0].isdigit():
             continue
         reasons = int(cells[-1], 16) if re.fullmatch(r"0x[0-9a-fA-F]+", cells[-1]) else None
-        results.append(Gpu(cells[1], cells[2], *map(_number, cells[3:6]), reasons))
+        results.append(Gpu(cells[1], cells[2], *map(_number, cells[3:6]), reasons=reasons))
     return results
 
 
