@@ -31,6 +31,7 @@ from paceline._utils.platform import get_allowed_cpus
 from paceline.config.system import System
 from paceline.distributed.comm.exit_code import FAILED
 from paceline.distributed.comm.interfaces import (
+    ANYWHERE,
     find_free_port,
     find_interface_towards,
     is_address_of_this_host,
@@ -178,8 +179,6 @@ def _look(flags: argparse.Namespace, number: int, listener: Listener) -> LocalCh
 
 def _address(flags: argparse.Namespace) -> str:
     """Where the others find this node: its address on the network that ranks will use, as World chooses gloo's."""
-    from paceline.distributed.comm.gloo import ANYWHERE
-
     there = list_interfaces()
     candidates = (os.environ.get("MASTER_ADDR"), os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), *flags.names[:1], ANYWHERE)
     results = [
