@@ -267,7 +267,7 @@ wait "$starter"
 
 
 def _hosts_of(job: LaunchJob) -> tuple[Host, ...]:
-    """The first hosts of its hostfile, one for each node. Raises PacelineError as hosts.py does."""
+    """The first hosts of its hostfile, one for each node. Raises PacelineError as `select_hosts` does."""
     assert job.hostfile is not None
     hosts = read_hostfile(job.hostfile, job.per_node)
     return select_hosts(hosts, job.nodes, job.per_node, job.hostfile)
