@@ -27,7 +27,7 @@ from paceline._utils.names import CHECKPOINTS, check_entries
 from paceline._utils.platform import handle_signals
 from paceline._utils.safe_read import open_plain_sized, read_plain
 from paceline._utils.text import escape_line, escape_text
-from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, read_exit_code
+from paceline.distributed.comm.exit_code import EXIT_CODES, FAILED, INTERRUPTED, USER_ERROR, read_exit_code
 from paceline.launch.containers.engines import CONTAINERS
 from paceline.launch.job import LaunchFile, LaunchJob, RunningJob, Scheduler, Words
 from paceline.launch.schedulers.hostfile import HOSTFILE
@@ -200,8 +200,6 @@ def write_files(job: LaunchJob, files: tuple[LaunchFile, ...]) -> tuple[Path, ..
 LOOK_SECONDS = 0.2
 LAST_LINES = 20
 MAX_BYTES = 1 << 24
-# The exit code of each status of an `end` event, which decides, whatever the launcher made of the code.
-CODES = {"success": 0, "stopped_early": 0, "ran_out": 1, "interrupted": INTERRUPTED, "failed": FAILED}
 
 
 class LogTail:
@@ -309,7 +307,7 @@ def find_exit_code(
     """
     if status:
         # Bad input that is found while training ends the run as failed and its process with 2.
-        return USER_ERROR if status == "failed" and left == USER_ERROR else CODES[status]
+        return USER_ERROR if status == "failed" and left == USER_ERROR else EXIT_CODES[status]
     if left is not None:
         return left
     if stopped:
