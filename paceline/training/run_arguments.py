@@ -13,8 +13,7 @@ from typing import Any
 
 from paceline._utils.commands import format_command
 from paceline._utils.errors import PacelineError, RecipeError
-from paceline._utils.listing import list_matching
-from paceline._utils.names import flatten
+from paceline._utils.names import flatten, list_matching
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import suggest_name
 from paceline.config.model_card import GRAPHS, has_card, refuse_graph

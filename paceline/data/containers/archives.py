@@ -19,8 +19,15 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import in_system_folder, is_system_name
-from paceline._utils.names import OTHER_PICTURES, format_suffixes, get_suffix, is_image_name, is_image_path
+from paceline._utils.names import (
+    OTHER_PICTURES,
+    format_suffixes,
+    get_suffix,
+    in_system_folder,
+    is_image_name,
+    is_image_path,
+    is_system_name,
+)
 from paceline.data.containers.box_labels import sample_annotations
 from paceline.data.containers.label_exports import find_export, unpack_first
 from paceline.data.containers.listing import (

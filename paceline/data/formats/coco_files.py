@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import list_matching
+from paceline._utils.names import list_matching
 from paceline._utils.safe_read import open_plain, read_plain
 from paceline._utils.text import join_names
 from paceline.data.formats.class_folders import VAL_FOLDERS

@@ -24,8 +24,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import scan_folder, walk_visible
-from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES
+from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES, scan_folder, walk_visible
 from paceline._utils.text import abbreviate, join_names
 
 SPLITS = ("train", "training", "val", "valid", "validation", "test")

@@ -13,8 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from paceline._utils.listing import walk_visible
-from paceline._utils.names import OTHER_PICTURES, get_suffix, is_image_name
+from paceline._utils.names import OTHER_PICTURES, get_suffix, is_image_name, walk_visible
 from paceline._utils.safe_read import open_plain
 from paceline._utils.text import escape_line, format_count, join_names
 from paceline.data.formats.file_matching import NearNames, fold_name, fold_name_loosely, group_pairs

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import scan_folder
-from paceline._utils.names import get_suffix, is_image_name
+from paceline._utils.names import get_suffix, is_image_name, scan_folder
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline._utils.errors import DataError, PacelineError
-from paceline._utils.listing import glob_paths, scan_folder
+from paceline._utils.names import glob_paths, scan_folder
 from paceline._utils.safe_read import open_plain
 from paceline._utils.threads import BackgroundThreads
 from paceline.data.index.class_folder import list_folder

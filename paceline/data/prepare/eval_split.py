@@ -18,7 +18,7 @@ from typing import Literal
 
 from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.hashing import sha256
-from paceline._utils.listing import list_matching
+from paceline._utils.names import list_matching
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import join_names
 from paceline.data.containers.label_exports import prepare_first
