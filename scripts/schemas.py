@@ -27,8 +27,9 @@ from paceline.config.plan import BatchPlan
 from paceline.config.recipe import Recipe
 from paceline.config.run import FORMAT, NEEDED, RunOptions
 from paceline.config.system import System
+from paceline.distributed.comm.exit_code import EXIT_CODES
 from paceline.models.registry import WORKLOADS
-from paceline.training.logging.events import COMMON, SCHEMA, STATUSES
+from paceline.training.logging.events import COMMON, SCHEMA
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "schemas"
 # The first number changes where readers of before may fail, the second with each addition; a run.json's first is its `format`.
@@ -71,7 +72,7 @@ MAY: dict[str, Schema] = {
     "resume": {"after": STRING},
     "end": {
         **dict.fromkeys(("discarded_steps", "evaluations_since_best", "intervals_step"), INT),
-        "status": {"enum": list(STATUSES)},
+        "status": {"enum": list(EXIT_CODES)},
         "best": NUMBERS,
         "reason": STRING,
         "intervals": {

@@ -20,8 +20,8 @@ GLOSSARY = {
     "training": """
         adamw auto background best buffers callbacks checkpoint config consistency constraints cuda debug ema eval
         evaluate foreach gpu graph graphs history length load logger logging loop memory meters nan optim plan probe
-        profiler recipe recipes request resolve resume run runs scalars schedule sgd small state stats step trackers
-        train trained trainer training variants
+        profiler recipe recipes request resolve resume run runs scalars sgd small state stats step trackers train
+        trained trainer training variants
     """,
     "data": """
         annotations archives arrays augment cache class classes color containers copy credentials crop data decode
@@ -32,8 +32,8 @@ GLOSSARY = {
         unpack val verify video mapping
     """,
     "formats and libraries": """
-        coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet nvidia onnx openvino paceline
-        pickle recordio slurm ssh tar tensorflow tfrecord voc yolo zip
+        coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet onnx openvino paceline pickle
+        recordio slurm ssh tar tensorflow tfrecord voc yolo zip
     """,
     "metrics and reports": """
         analysis baselines benchmark bisect bootstrap cases compare compliance confusion confusions curves estimate
@@ -42,19 +42,18 @@ GLOSSARY = {
         trace verification
     """,
     "processes and machines": """
-        accelerators affinity build code collectives comm command commands compiler context counts crew detect device
-        distributed doctor engines environment exit facts failure flags guard harness host hostfile hosts inference
-        interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform
-        power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers script
-        secret serve setup shell starters startup stop system systems template threads topology tree version workers
-        world
+        accelerators affinity build code comm command commands compiler context crew detect device distributed doctor
+        engines environment exit facts failure flags guard harness host hostfile inference interfaces job jobs launch
+        launcher limits list local log measure mounts multi node platform power preflight previous process provenance
+        rank rendezvous replay roles runner runtimes schedulers serve setup shell starters startup stop system
+        systems template threads topology tree version workers world
     """,
     "programs and their text": """
-        advice api app arguments array atomic batching bench builds calls card check checks cli common completion
-        console dir dispatch drawing dummy event events export external file follow foreign formatting from groups
-        hashing help identify ids input journal keys layout line lines live main messages migrate names open original
-        outputs parsers part parts paths predict prediction predictor printing read rendering reporter rows safe
-        saved self show stdout stored text tools translate user utils write writer
+        advice api app arguments array atomic batching bench calls card check checks cli common completion console
+        dir dispatch drawing dummy event events export external file foreign formatting from groups hashing help
+        identify ids input journal keys layout line live main messages migrate names open original outputs parsers
+        part parts paths predict prediction predictor printing read rendering reporter rows safe saved self show
+        stdout stored text tools translate user utils write writer
     """,
 }
 

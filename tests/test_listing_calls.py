@@ -1,4 +1,4 @@
-"""One module lists the folders of users: hidden files and files of operating systems reach no reader (_utils/listing.py)."""
+"""One module lists the folders of users: hidden files and files of operating systems reach no reader (_utils/names.py)."""
 
 from __future__ import annotations
 

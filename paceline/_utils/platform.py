@@ -12,6 +12,10 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 try:
     import fcntl
@@ -31,6 +35,21 @@ HOLDS = fcntl is not None
 # On Windows the byte of a file that is locked: nobody may read what is locked there, and no file with a lock is as long.
 _FAR = 2**31 - 2
 _POSITION = threading.Lock()
+
+
+@contextmanager
+def handle_signals(numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[dict[int, Any]]:
+    """These signals call `handler` inside the block; yields the previous handlers, which come back after it.
+
+    Nothing is caught outside the main thread, where Python allows no handlers.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    previous = {number: signal.signal(number, handler) for number in numbers if main}
+    try:
+        yield previous
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 def flock(descriptor: int, *, shared: bool = False, waits: bool = False) -> None:

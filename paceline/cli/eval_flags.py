@@ -11,7 +11,7 @@ import tyro
 from paceline._utils.atomic_write import check_user_file
 from paceline._utils.errors import PacelineError
 from paceline.config.constraints import Help
-from paceline.config.graph_file import refuse_graph
+from paceline.config.model_card import refuse_graph
 from paceline.config.run import run_folder
 
 if TYPE_CHECKING:

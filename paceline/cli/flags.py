@@ -12,11 +12,10 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline._utils.errors import PacelineError, RecipeError
 from paceline.cli.help import HELP, SYSTEM, HelpEntry, list_help_entries, parse_help_request, print_help
-from paceline.cli.node_counts import count_nodes
 from paceline.cli.printing import SHARED, Printer
 from paceline.config.constraints import get_annotations
 from paceline.config.foreign_flags import find_equivalent
-from paceline.config.published import published_for, system_for
+from paceline.config.published import check_nodes, count_nodes, published_for, system_for
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, resolve_length
 from paceline.config.run import RunOptions
 from paceline.config.system import System, check_system, merge_env
@@ -30,6 +29,8 @@ Fields = TypeVar("Fields")
 
 # Flags of every command: tyro's own, for scripts.
 ALWAYS = ("--tyro-print-completion", "--tyro-write-completion", "--tyro-print-introspection")
+# Those that cut a batch in another way than it was published.
+CUTTING = {"global_batch", "bn_span", "system.per_node"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +67,15 @@ class ParsedArgs:
         """
         system = self.system_flags
         return Request(self.name, self.recipe, self.system_name, system, self.controls, self.given, command, repeats)
+
+    def note_published(self) -> str:
+        """A note on what was published for --nodes; "" where nothing was, or where flags cut the batch in another way.
+
+        Raises RecipeError where the recipe cannot be cut over them, naming what was published.
+        """
+        if self.controls.eval_ranks or self.given & CUTTING:
+            return ""
+        return check_nodes(self.name, self.system_name, self.controls.nodes)
 
 
 def parse(printer: Printer, arguments: Sequence[str], default: Fields, prog: str, description: str = "") -> Fields:

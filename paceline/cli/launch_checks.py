@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline._utils.errors import PacelineError, RecipeError
 from paceline.cli.flags import ParsedArgs
-from paceline.cli.node_counts import note_published
 from paceline.cli.printing import Printer
 from paceline.config.plan import BatchPlan, count_training_ranks, limit_steps, make_plan
 from paceline.config.published import recipe_for_nodes
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.run import read_run
 from paceline.config.system import System
+from paceline.distributed.device.accelerators import count_devices
 from paceline.launch.config import parse_walltime
+from paceline.launch.host_probe import explain_taken_port
 from paceline.models.registry import get_workload
 from paceline.tools.estimate.run_time import predicted_minutes
 from paceline.tools.estimate.summary import choose_speed, measure_run_speed
@@ -47,7 +47,7 @@ def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool 
             "starts on others. Name theirs: paceline list systems; or say how many ranks a node has: --system.per-node 8"
         )
     system = args.system
-    if not repeats and (note := note_published(args)):
+    if not repeats and (note := args.note_published()):
         printer.say(note)
     world = count_training_ranks(flags.nodes * system.per_node, flags.eval_ranks)
     images = DATA_IMAGES.get(args.recipe.target_data, (0, 0))
@@ -85,7 +85,7 @@ def check_devices(system_name: str, system: System, flags: Any) -> None:
     if system.accelerator == "cpu":
         return
     if flags.through == "local" and flags.container == "none":
-        have = _devices_here(system.accelerator)
+        have = count_devices(system.accelerator)
         if system.per_node > have:
             raise PacelineError(
                 f"--system {system_name} starts {system.per_node} ranks on a node, and this machine has {have} "
@@ -100,28 +100,14 @@ def check_devices(system_name: str, system: System, flags: Any) -> None:
         )
 
 
-def _devices_here(accelerator: str) -> int:
-    import torch
-
-    if accelerator == "cuda":
-        return torch.cuda.device_count()
-    present = torch.accelerator.current_accelerator()
-    return torch.accelerator.device_count() if present is not None and present.type == accelerator else 0
-
-
 def check_port(flags: Any) -> None:
     """Raises PacelineError where rank 0 runs here and --port is taken."""
     if flags.through != "local" or not flags.port:
         return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", flags.port))
-        except OSError as problem:
-            raise PacelineError(
-                f"--port {flags.port}: cannot be listened at here ({problem.strerror}). Choose another one, or leave --port "
-                "away: a free one is found."
-            ) from None
+    if why := explain_taken_port(flags.port):
+        raise PacelineError(
+            f"--port {flags.port}: cannot be listened at here ({why}). Choose another one, or leave --port away: a free one is found."
+        )
 
 
 def choose_walltime(printer: Printer, args: ParsedArgs, planned: PlannedJob, flags: Any) -> int:

@@ -134,7 +134,7 @@ def _outcome(words: Sequence[str], printer: Printer) -> int:
     except SystemExit as ending:  # the flag parser has already printed its message
         return ending.code if isinstance(ending.code, int) else USER_ERROR
     except Exception as error:
-        from paceline.distributed.device.oom import explain_shortage
+        from paceline.distributed.device.host_memory import explain_shortage
 
         if (short := explain_shortage(error)) is not None:
             print_error(f"paceline: {short}", short)

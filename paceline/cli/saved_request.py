@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline.cli.flags import pop_flag_value
 from paceline.cli.printing import print_error
-from paceline.config.graph_file import refuse_graph
+from paceline.config.model_card import refuse_graph
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunOptions, RunRecord, check_controls, from_json, read_run, relative_data, saved_system
 from paceline.config.system import System

@@ -4,20 +4,92 @@ Letters: B global batch   W ranks   f images per forward   A forwards per step  
 A rank's share of a step is B/W images = A forwards of f images. One set of BatchNorm statistics covers S images: a forward
 is split into f/S groups (ghost BN), or S/f neighboring ranks are joined (group BN). Either way group number g of a step
 holds the same S images, so the trajectory does not depend on how the batch was cut. The same goes for the g images whose
-losses are normalized together, where a task does that (loss_normalization.py).
+losses are normalized together, where a task does that.
+
+Some losses are a sum over places divided by how many places count (sampled anchors, sampled regions, pixels of masks). Such
+a recipe says over how many images both sums go: published systems took the images of one GPU, the default is the global
+batch. The step's loss is the mean over its B/g groups. A forward of f images holds f/g groups whole, or is a part of one:
+then the counts of its f*A or B images must be known before the first backward, from a counting pass or from all ranks.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from paceline._utils.errors import RecipeError
-from paceline.config.loss_normalization import explain_impossible_group, recipe_loss_group, split_loss_groups
-from paceline.config.recipe import MAX_EVALUATIONS, Recipe, Unit, check_recipe
-from paceline.config.schedule import learning_rate
+from paceline.config.recipe import MAX_EVALUATIONS, Recipe, Unit, check_recipe, learning_rate
 from paceline.config.system import System, check_system
+
+
+@runtime_checkable
+class LossNormalization(Protocol):
+    """What the model's part of a recipe has where its losses are normalized over groups of images."""
+
+    @property
+    def loss_group(self) -> int:
+        """Images over which losses are normalized together; 0 = the global batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class LossGroups:
+    """How a cut batch makes up loss groups; groups * f images, or f * forwards * join, are g."""
+
+    groups: int  # whole groups in one forward
+    forwards: int  # consecutive forwards of a rank that make up one group
+    join: int  # ranks whose forwards make up one group: 1 or all
+
+
+def recipe_loss_group(recipe: Recipe) -> int:
+    """Images of one loss group of this recipe; 0 for a task whose losses are plain sums over images."""
+    settings = recipe.model
+    if not isinstance(settings, LossNormalization):
+        return 0
+    return settings.loss_group or recipe.global_batch
+
+
+def split_loss_groups(group: int, *, images: int, forwards: int, world: int, bn_join: int) -> LossGroups | None:
+    """How `world` ranks with `forwards` forwards of `images` images make up groups of `group`; None where they cannot.
+
+    group    0 = the losses need no groups
+    bn_join  ranks that share BatchNorm statistics: they take turns in the sample stream, so only a forward, and the whole
+             batch, hold neighboring images there
+    """
+    if not group or images % group == 0:
+        return LossGroups(images // group if group else 1, 1, 1)
+    share = images * forwards
+    if bn_join == 1 and group % images == 0 and share % group == 0:
+        return LossGroups(1, group // images, 1)
+    if group == share * world:
+        return LossGroups(1, forwards, world)
+    return None
+
+
+def explain_impossible_group(group: int, cuts: Sequence[tuple[int, int, int]], *, world: int, most: int) -> str:
+    """Why no cut reaches a loss group, and both ways out.
+
+    cuts  (images, forwards, ranks joined for BatchNorm) of every cut that the ranks, the memory and --bn-span allow
+    most  images that one forward may hold
+    """
+    share = cuts[0][0] * cuts[0][1]
+    reachable = {
+        size
+        for images, forwards, bn_join in cuts
+        for size in range(1, share + 1)
+        if share % size == 0
+        and split_loss_groups(size, images=images, forwards=forwards, world=world, bn_join=bn_join) is not None
+    }
+    nearest = sorted(sorted(reachable, key=lambda size: max(size, group) / min(size, group))[:3])
+    return (
+        f"--model.loss-group {group} cannot be reached with {share} images a rank on {world} ranks, {most} images at most in "
+        f"one forward: a rank must hold whole groups, or one group be the global batch of {share * world}.\n"
+        f"Nearest groups that can: {', '.join(map(str, nearest))}, or 0 for the global batch. Or use another number of ranks, "
+        f"or give each forward more room (--system.images-per-forward)."
+    )
+
 
 # Epoch arithmetic is done in floats; a step that lies within this of an integer is that integer.
 STEP_TOLERANCE = 1e-6
@@ -103,6 +175,22 @@ def split_batch(global_batch: int, world: int, most: int, bn_span: int, loss_gro
     )
 
 
+def _split_fields(global_batch: int, world: int, most: int, bn_span: int, loss_group: int) -> dict[str, int]:
+    """The fields of a BatchPlan that a cut decides. Arguments and errors as of `split_batch`."""
+    images, forwards, groups, join = split_batch(global_batch, world, most, bn_span, loss_group)
+    losses = split_loss_groups(loss_group, images=images, forwards=forwards, world=world, bn_join=join)
+    assert losses is not None  # split_batch took a cut that reaches it
+    return {
+        "images_per_forward": images,
+        "forwards": forwards,
+        "bn_groups": groups,
+        "bn_join": join,
+        "loss_groups": losses.groups,
+        "loss_forwards": losses.forwards,
+        "loss_join": losses.join,
+    }
+
+
 def _span_refusal(share: int, world: int, most: int, bn_span: int) -> str:
     reachable = sorted(
         {
@@ -185,14 +273,12 @@ def make_plan(
     bn_span = min(recipe.bn_span, batch)
     loss_group = recipe_loss_group(recipe)
     try:
-        images, forwards, groups, join = split_batch(batch, world, most, bn_span, loss_group)
+        cut = _split_fields(batch, world, most, bn_span, loss_group)
     except RecipeError as refusal:
         if not eval_ranks:
             raise
         which = f"Of {world + eval_ranks} ranks {world} train: {eval_ranks} only evaluate (--eval-ranks)."
         raise RecipeError(f"{refusal}\n{which}") from None
-    losses = split_loss_groups(loss_group, images=images, forwards=forwards, world=world, bn_join=join)
-    assert losses is not None  # split_batch took a cut that reaches it
     per_epoch = steps_in_epoch(train_images, batch, recipe.epoch_steps)
     length = recipe.epochs * per_epoch if recipe.epochs else recipe.images_seen / batch
     total = max(1, whole_steps(length))
@@ -203,11 +289,7 @@ def make_plan(
         nodes=max(1, math.ceil((world + eval_ranks) / system.per_node)),
         global_batch=batch,
         images_per_rank=batch // world,
-        images_per_forward=images,
-        forwards=forwards,
         bn_span=bn_span,
-        bn_groups=groups,
-        bn_join=join,
         train_images=train_images,
         val_images=val_images,
         steps_per_epoch=per_epoch,
@@ -219,28 +301,14 @@ def make_plan(
         boundaries=tuple(boundary * unit for boundary in schedule.boundaries),
         eval_steps=_eval_steps(quality.first, quality.every, quality.at, _steps_of(quality.unit, per_epoch, total), total),
         loss_group=loss_group,
-        loss_groups=losses.groups,
-        loss_forwards=losses.forwards,
-        loss_join=losses.join,
         eval_ranks=eval_ranks,
+        **cut,
     )
 
 
 def resplit(plan: BatchPlan, most: int) -> BatchPlan:
     """The plan with its batch cut into forwards of at most `most` images. Raises RecipeError where spans cannot be reached so."""
-    images, forwards, groups, join = split_batch(plan.global_batch, plan.world, most, plan.bn_span, plan.loss_group)
-    losses = split_loss_groups(plan.loss_group, images=images, forwards=forwards, world=plan.world, bn_join=join)
-    assert losses is not None  # split_batch took a cut that reaches it
-    return replace(
-        plan,
-        images_per_forward=images,
-        forwards=forwards,
-        bn_groups=groups,
-        bn_join=join,
-        loss_groups=losses.groups,
-        loss_forwards=losses.forwards,
-        loss_join=losses.join,
-    )
+    return replace(plan, **_split_fields(plan.global_batch, plan.world, most, plan.bn_span, plan.loss_group))
 
 
 def _steps_of(unit: Unit, per_epoch: float, total: int) -> float:
@@ -281,19 +349,14 @@ def _eval_steps(first: float, every: float, at: tuple[float, ...], scale: float,
 
 def lr_at(recipe: Recipe, plan: BatchPlan, step: int) -> float:
     """Learning rate of 0-based step `step`; a pure function, so nothing of it is ever checkpointed."""
-    schedule = recipe.schedule
     return learning_rate(
+        recipe.schedule,
         step,
-        kind=schedule.kind,
         peak=recipe.optim.lr,
-        warmup_steps=plan.warmup_steps,
-        warmup_from=schedule.warmup_from,
         total_steps=plan.schedule_steps,
+        warmup_steps=plan.warmup_steps,
         hold_steps=plan.hold_steps,
-        end_lr=schedule.end_lr,
         boundaries=plan.boundaries,
-        factor=schedule.factor,
-        warmup_first=schedule.warmup_first,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -30,7 +31,6 @@ from paceline.config.constraints import (
     format_value,
     get_hints,
 )
-from paceline.config.schedule import ScheduleKind
 
 ModelT = TypeVar("ModelT")
 InputT = TypeVar("InputT")
@@ -40,6 +40,7 @@ OptimizerKind = Literal["sgd", "lars", "adamw"]
 MomentumForm = Literal["torch", "lr_inside", "lr_inside_corrected"]
 DecayOn = Literal["all", "no_norm", "no_norm_no_bias"]
 Unit = Literal["epochs", "run", "steps"]
+ScheduleKind = Literal["cosine", "poly2", "steps", "constant"]
 EpochSteps = Literal["exact", "up", "down"]
 Sampler = Literal["shuffle", "balanced", "repeat"]
 
@@ -82,7 +83,7 @@ class Optim:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate over the run: a pure function of the step (paceline/config/schedule.py)."""
+    """Learning rate over the run: a pure function of the step, `learning_rate`."""
 
     kind: Annotated[ScheduleKind, Help("shape of the decay after the warm-up")] = "cosine"
     unit: Annotated[Unit, Help("unit of warmup, horizon and boundaries: epochs, run's shares, steps")] = "epochs"
@@ -94,6 +95,56 @@ class Schedule:
     boundaries: Annotated[tuple[AboveZero, ...], Help("kind steps: where lr is multiplied by `factor`, in `unit`")] = ()
     factor: Annotated[AboveZero, Help("kind steps: the multiplier at each boundary")] = 0.1
     end_lr: Annotated[ZeroOrMore, Help("lr that cosine and poly2 end at")] = 0.0
+
+
+def learning_rate(
+    schedule: Schedule,
+    step: int,
+    *,
+    peak: float,
+    total_steps: float,
+    warmup_steps: float = 0.0,
+    hold_steps: float = 0.0,
+    boundaries: tuple[float, ...] = (),
+) -> float:
+    """The learning rate of 0-based step `step`: nothing to save, nothing to restore wrongly.
+
+    The numbers of steps are the schedule's lengths, counted in steps; they may be fractions, because recipes state them in epochs.
+    Letters: t = step + 1, as MXNet counts updates   W warm-up steps   T total_steps, at which the decay ends
+
+    Warm-up: a straight line from warmup_from * peak at 0 to peak at W, read at step + schedule.warmup_first
+    (1, as MXNet counts: the first step already has some; 0, as GluonCV and Habana: the first step has warmup_from * peak;
+    -1, as NVIDIA's Mask R-CNN: the first step has 0, the second warmup_from * peak);
+    poly2 reads it at t, whatever warmup_first says.
+    After it:
+    poly2     end_lr + (peak - end_lr) * (1 - (t - W) / (T - W))^2, so the update t = T has end_lr
+    cosine    end_lr + (peak - end_lr) * (1 + cos(pi * (step - W) / (T - W))) / 2, so the step after the last has end_lr
+    steps     peak * factor^(boundaries at or below step); boundaries count from the first step, warm-up included
+    constant  peak
+    hold_steps: up to this step the peak is held; in the two formulas it takes W's place where it lies beyond W.
+    At and beyond T poly2 and cosine stay at end_lr.
+    Sources: MLPerf's MXNet ResNet (PolySchedule) for poly2; torch.optim.lr_scheduler's CosineAnnealingLR and MultiStepLR
+    for cosine and steps, both counted from the first step as torch and MXNet do.
+    """
+    kind, end_lr = schedule.kind, schedule.end_lr
+    count = step + 1 if kind == "poly2" else step
+    ramp = count if kind == "poly2" else step + schedule.warmup_first
+    if ramp < 0 < warmup_steps:
+        return 0.0
+    # The ramp ends where it meets the decay: poly2 reads both at t, so t = W is still the ramp's (and equals the peak).
+    if ramp < warmup_steps or (kind == "poly2" and ramp <= warmup_steps):
+        return peak * (schedule.warmup_from + (1 - schedule.warmup_from) * ramp / warmup_steps)
+    if kind == "steps":
+        return peak * schedule.factor ** bisect_right(boundaries, step)
+    if kind == "constant":
+        return peak
+    if count >= total_steps:
+        return end_lr
+    # With warmup_first 1 the step after the ramp can lie before W, or W be all there is: the peak, not more.
+    start = max(warmup_steps, hold_steps)
+    done = (count - start) / (total_steps - start) if count > start else 0.0
+    left = (1 - done) ** 2 if kind == "poly2" else (1 + math.cos(math.pi * done)) / 2
+    return end_lr + (peak - end_lr) * left
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ def from_json(template: Node, facts: Mapping[str, Any], where: str) -> Node:
         raise RecipeError(f"{where}: unknown key {unknown[0]!r}; it was written by another version of paceline.")
     hints = get_hints(type(template))
     changes = {
-        name: _filled(known[name], value, f"{where}.{name}")
+        name: from_json(known[name], convert_checked(dict, value, f"{where}.{name}"), f"{where}.{name}")
         if is_dataclass(known[name])
         else convert_checked(hints.get(name), value, f"{where}.{name}")
         for name, value in facts.items()
@@ -262,8 +262,7 @@ def from_json(template: Node, facts: Mapping[str, Any], where: str) -> Node:
 
 def with_defaults(facts: Mapping[str, Any], template: Any) -> dict[str, Any]:
     """Parsed JSON of a frozen dataclass, with `template`'s values for the fields that came after it was written."""
-    known = {name: value for name, value in asdict(template).items()}
-    return _joined(known, facts)
+    return _joined(asdict(template), facts)
 
 
 def _joined(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,10 +272,6 @@ def _joined(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any
         if isinstance(value, Mapping) and isinstance(known.get(name), Mapping)
     }
     return {**known, **facts, **inner}
-
-
-def _filled(template: Any, value: Any, where: str) -> Any:
-    return from_json(template, convert_checked(dict, value, where), where)
 
 
 def parse_time_budget(text: str) -> float:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.reporter import Lines
-from paceline.config.graph_file import GRAPHS
+from paceline.config.model_card import GRAPHS
 from paceline.config.run import read_run, refuse_synthetic
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from typing import Any, Literal
 import numpy as np
 
 from paceline._utils.errors import DataError, PacelineError
-from paceline._utils.listing import list_matching
+from paceline._utils.names import list_matching
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import abbreviate, join_names
 

@@ -13,8 +13,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import glob_paths, scan_folder
-from paceline._utils.names import PREDICTED_SUFFIX_FORMATS, format_suffixes, get_suffix
+from paceline._utils.names import PREDICTED_SUFFIX_FORMATS, format_suffixes, get_suffix, glob_paths, scan_folder
 
 SUFFIXES = tuple(map(os.fsdecode, PREDICTED_SUFFIX_FORMATS))
 VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".wmv", ".flv", ".ogv")

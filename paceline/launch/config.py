@@ -122,7 +122,7 @@ def make_job(
     reads    data and weights, as flags or a run.json name them: a container sees them
     writes   folders beside the run's that are written, as flags or a run.json name them: a container may
     again    what goes on with the run, in words
-    Raises PacelineError as check_where does.
+    Raises PacelineError as `check_launch_config` does.
     """
     check_launch_config(where)
     network = where.through == "hostfile" and where.container == "none"

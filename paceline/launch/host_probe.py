@@ -3,7 +3,7 @@
     ssh node2 python3 - '{"folder": ...}' < host_probe.py
 
 Sent over the connection, so that nothing of paceline needs to be there: standard library only, and any Python from 3.8 on.
-What is found is judged where the launch was typed (hosts.py).
+What is found is judged where the launch was typed (schedulers/hostfile.py).
 """
 
 from __future__ import annotations

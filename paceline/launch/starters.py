@@ -11,11 +11,10 @@ import os
 from signal import SIGTERM
 
 from paceline._utils.platform import SIGUSR1
+from paceline.distributed.comm.launcher import SECRET_VARIABLE
 from paceline.distributed.device.topology import Topology, count_processing_elements, read_topology, topology_from_sheet
 from paceline.launch.containers.engines import CONTAINERS
 from paceline.launch.job import LaunchJob, ProcessStarter, Words, make_environment, require_programs
-
-SECRET = "PACELINE_SECRET"  # as distributed/comm/secret.py reads it, which loads torch
 
 
 def _torchrun(job: LaunchJob, program: Words) -> Words:
@@ -90,7 +89,7 @@ def _mpirun_notes(job: LaunchJob) -> str:
 def list_forwarded_names(job: LaunchJob) -> tuple[str, ...]:
     """Names of the variables that mpirun hands to ranks, on other hosts too. The rest of the environment stays behind."""
     # By name alone: its value stands in no file.
-    secret = (SECRET,) if os.environ.get(SECRET) else ()
+    secret = (SECRET_VARIABLE,) if os.environ.get(SECRET_VARIABLE) else ()
     names = [variable.name for variable in make_environment(job)]
     if job.through == "hostfile" and "MASTER_ADDR" not in names:  # run.sh sets it
         names.append("MASTER_ADDR")

@@ -15,12 +15,11 @@ from typing import Any, Literal
 from paceline._utils.commands import resume_command
 from paceline.config.run import RunSpec
 from paceline.config.run_length import Cadence, format_schedule_progress
+from paceline.distributed.comm.exit_code import EXIT_CODES
 from paceline.models.metrics import format_targets, is_better, meets_targets
 from paceline.training.logging.events import get_metrics
 
 Status = Literal["success", "ran_out", "stopped_early", "interrupted", "failed"]
-# --steps or --time-budget asked for stopping early, so a script that used them continues.
-EXIT_CODES: dict[Status, int] = {"success": 0, "stopped_early": 0, "ran_out": 1, "failed": 3, "interrupted": 75}
 
 
 @dataclass

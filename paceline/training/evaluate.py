@@ -23,10 +23,9 @@ from paceline._utils.atomic_write import atomic_write
 from paceline._utils.journal import write_error
 from paceline._utils.threads import Thread, failure_in_thread
 from paceline.config.system import System
-from paceline.distributed.comm.collectives import broadcast_from_main
 from paceline.distributed.comm.roles import RankRoles
 from paceline.distributed.comm.stop import StopVote
-from paceline.distributed.comm.world import DistContext
+from paceline.distributed.comm.world import DistContext, broadcast_from_main
 from paceline.distributed.device.setup import autocast_for
 from paceline.models.task import EvalResult, Evaluator, InputRank, MetricShard, Task
 from paceline.training.state import State

@@ -17,9 +17,8 @@ from paceline._utils.names import STOP_FILE
 from paceline.config.plan import evaluation_batch, step_rates
 from paceline.config.run import RunSpec
 from paceline.config.run_length import Cadence
-from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.stop import StopVote, open_stop_vote
-from paceline.distributed.comm.world import DistContext
+from paceline.distributed.comm.world import DistContext, all_min
 from paceline.models.metrics import meets_targets
 from paceline.models.metrics.predictions_file import final_intervals
 from paceline.training.context import Checkpointer, TrainContext

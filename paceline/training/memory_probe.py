@@ -27,12 +27,11 @@ from paceline._utils.text import format_count
 from paceline.config.plan import BatchPlan, evaluation_batch, step_rates
 from paceline.config.run import RunSpec, parse_time_budget
 from paceline.config.run_length import Cadence
-from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.roles import RankRoles
-from paceline.distributed.comm.world import DistContext
+from paceline.distributed.comm.world import DistContext, all_min
 from paceline.distributed.device.accelerators import empty_cache, get_peak_memory, synchronize
 from paceline.distributed.device.compiler import count_compilations, set_recompile_limit
-from paceline.distributed.device.oom import explain_shortage, is_out_of_memory, plan_smaller_forwards
+from paceline.distributed.device.host_memory import explain_shortage, is_out_of_memory, plan_smaller_forwards
 from paceline.models.datamodule import is_shape_costly
 from paceline.models.layers.batch_norm import list_batch_norms
 from paceline.models.memory_estimate import MemoryEstimate

@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from paceline.distributed.comm.collectives import all_min_and_gather
-from paceline.distributed.comm.world import DistContext
+from paceline.distributed.comm.world import DistContext, all_min_and_gather
 from paceline.distributed.device.accelerators import get_device_module
 from paceline.training.optim.step_scalars import LossScaler
 

@@ -22,10 +22,9 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import RunSpec, parse_profile_steps, parse_time_budget
 from paceline.config.run_length import count_steps_in_time, fit_schedule, format_schedule_milestones
 from paceline.config.system import System
-from paceline.distributed.comm.collectives import broadcast_from_main
 from paceline.distributed.comm.roles import RankRoles
-from paceline.distributed.comm.world import DistContext
-from paceline.distributed.device.oom import explained_failures
+from paceline.distributed.comm.world import DistContext, broadcast_from_main
+from paceline.distributed.device.host_memory import explained_failures
 from paceline.distributed.device.provenance import collect_provenance
 from paceline.models.memory_estimate import MemoryEstimate, max_images_per_forward
 from paceline.models.task import InputRank, Task

@@ -11,7 +11,7 @@ from paceline.config.published import published_results, published_settings
 from paceline.config.recipe import Recipe
 from paceline.config.run import NONE, RunSpec
 from paceline.config.system import System
-from paceline.distributed.device.torch_builds import find_torch_pin
+from paceline.distributed.device.accelerators import find_torch_pin
 from paceline.models.registry import get_workload
 from paceline.models.weights.download import PUBLISHED, pretrained_for
 

@@ -15,8 +15,8 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import RunOptions
 from paceline.config.run_length import FITTED
 from paceline.config.system import System
-from paceline.distributed.comm.collectives import broadcast_from_main
 from paceline.distributed.comm.roles import RankRoles
+from paceline.distributed.comm.world import broadcast_from_main
 from paceline.models.metrics import format_targets
 from paceline.models.registry import get_workload
 from paceline.models.task import InputRank, Task

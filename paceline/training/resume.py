@@ -25,8 +25,7 @@ from paceline.config.recipe import NO_FLAG, Recipe
 from paceline.config.run import RunSpec, with_defaults
 from paceline.config.run_length import LENGTH, count_recipe_steps
 from paceline.data.index.splits import format_fold
-from paceline.distributed.comm.collectives import broadcast_from_main
-from paceline.distributed.comm.world import DistContext
+from paceline.distributed.comm.world import DistContext, broadcast_from_main
 from paceline.models.registry import get_workload
 from paceline.training.checkpoint.layout import BEST, link_step, step_name
 from paceline.training.checkpoint.read import find_newest_valid, load_checkpoint

@@ -13,13 +13,11 @@ from typing import Any
 
 from paceline._utils.commands import format_command
 from paceline._utils.errors import PacelineError, RecipeError
-from paceline._utils.listing import list_matching
-from paceline._utils.names import flatten
+from paceline._utils.names import flatten, list_matching
 from paceline._utils.reporter import Reporter
 from paceline._utils.text import suggest_name
 from paceline._utils.user_code import choose_named, is_in_file
-from paceline.config.graph_file import GRAPHS, refuse_graph
-from paceline.config.model_card import has_card
+from paceline.config.model_card import GRAPHS, has_card, refuse_graph
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import RunRecord, read_run
 from paceline.models.registry import load_saved_recipe

@@ -21,10 +21,10 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.platform import count_cpus
 from paceline.config.plan import BatchPlan
 from paceline.config.recipe import Recipe
+from paceline.config.reference_rates import find_fastest
 from paceline.config.resnet import RESNET
 from paceline.config.system import FORMS, System
 from paceline.distributed.device.setup import set_tf32
-from paceline.distributed.device.step_rates import find_fastest
 from paceline.models.ops.dispatch import set_triton
 from paceline.models.workload import WorkloadSpec
 

@@ -24,8 +24,7 @@ from paceline.distributed.comm.launcher import Launch, read_launch
 from paceline.distributed.comm.roles import RankRoles, assign_roles
 from paceline.distributed.comm.world import open_distributed
 from paceline.distributed.device.affinity import bind_cores, choose_adapter
-from paceline.distributed.device.host_memory import set_malloc_trim_threshold
-from paceline.distributed.device.oom import check_address_limit, explained_failures
+from paceline.distributed.device.host_memory import check_address_limit, explained_failures, set_malloc_trim_threshold
 from paceline.distributed.device.provenance import warn_untested_torch
 from paceline.distributed.device.setup import choose_device, make_exact, set_threads
 from paceline.models.memory_estimate import MemoryEstimate

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from paceline.config.system import System
-from paceline.distributed.device.detect import detect_gpu
+from paceline.distributed.device.systems import detect_gpu
 from paceline.distributed.device.timing import STEPS
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline._utils.listing import glob_paths, in_system_folder, is_system_name, list_matching, scan_folder, walk_visible
+from paceline._utils.names import glob_paths, in_system_folder, is_system_name, list_matching, scan_folder, walk_visible
 
 SYSTEM = [
     "._01.jpg", ".DS_Store", ".ipynb_checkpoints", "__MACOSX", "@eaDir", "#recycle", "@Recycle", "lost+found",

@@ -304,7 +304,7 @@ def test_a_launch_of_a_published_system_has_a_plan_and_files(command, tmp_path, 
         (tmp_path / program).touch(0o755)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(launch_checks, "_devices_here", lambda _: 16)
+    monkeypatch.setattr(launch_checks, "count_devices", lambda _: 16)
     words = shlex.split(command.replace("/data/", f"{tmp_path}/"))
     code = front_door.main([*words, "--out", str(tmp_path / "run"), "--dry-run"])
     assert code == 0, capsys.readouterr().err

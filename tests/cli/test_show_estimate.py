@@ -16,8 +16,8 @@ from paceline.config.plan import make_plan
 from paceline.config.published import RESULTS, system_for
 from paceline.config.recipe import DATA_IMAGES
 from paceline.config.recipes import RECIPES
+from paceline.config.reference_rates import RATES
 from paceline.config.run import RunRecord
-from paceline.distributed.device.step_rates import RATES
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.tools.estimate.summary import choose_speed, estimate_rows, measure_run_speed, unknown_rows
 from paceline.training.logging.events import EventLog

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from messages import check_text, raises
 
 from paceline._utils.errors import RecipeError
-from paceline.config.loss_normalization import recipe_loss_group, split_loss_groups
 from paceline.config.maskrcnn import InstanceInput, MaskRCNNModel
-from paceline.config.plan import make_plan, split_batch
+from paceline.config.plan import make_plan, recipe_loss_group, split_batch, split_loss_groups
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.config.system import System

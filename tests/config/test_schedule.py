@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from paceline.config.plan import lr_at, make_plan
-from paceline.config.recipe import Schedule
+from paceline.config.recipe import Schedule, learning_rate
 from paceline.config.recipes import RECIPES
-from paceline.config.schedule import learning_rate
 from paceline.config.system import System
 
 # (peak, warm-up epochs, scheduled epochs, steps an epoch): the MLPerf v3.0 ResNet-50 configurations by global batch.
@@ -33,7 +32,7 @@ def test_poly2_of_every_mlperf_preset_at_its_corners_and_between(preset):
     last_of_ramp, end = warmup * steps, epochs * steps
 
     def rate(t: int) -> float:
-        return learning_rate(t - 1, kind="poly2", peak=peak, warmup_steps=last_of_ramp, total_steps=end, end_lr=1e-4)
+        return learning_rate(Schedule("poly2", end_lr=1e-4), t - 1, peak=peak, warmup_steps=last_of_ramp, total_steps=end)
 
     assert rate(1) == pytest.approx(peak / last_of_ramp)
     assert rate(last_of_ramp) == peak
@@ -51,11 +50,11 @@ def test_cosine_without_warm_up_is_torchs():
     optimizer = torch.optim.SGD([weight], lr=0.4)
     theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50, eta_min=0.01)
     for step in range(51):
-        ours = learning_rate(step, kind="cosine", peak=0.4, total_steps=50, end_lr=0.01)
+        ours = learning_rate(Schedule("cosine", end_lr=0.01), step, peak=0.4, total_steps=50)
         assert ours == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9)
         optimizer.step()
         theirs.step()
-    assert learning_rate(51, kind="cosine", peak=0.4, total_steps=50, end_lr=0.01) == 0.01
+    assert learning_rate(Schedule("cosine", end_lr=0.01), 51, peak=0.4, total_steps=50) == 0.01
 
 
 def test_steps_are_torchs_milestones():
@@ -63,7 +62,7 @@ def test_steps_are_torchs_milestones():
     optimizer = torch.optim.SGD([weight], lr=0.4)
     theirs = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[3, 7], gamma=0.1)
     for step in range(10):
-        ours = learning_rate(step, kind="steps", peak=0.4, total_steps=10, boundaries=(3, 7), factor=0.1)
+        ours = learning_rate(Schedule("steps", factor=0.1), step, peak=0.4, total_steps=10, boundaries=(3, 7))
         assert ours == pytest.approx(optimizer.param_groups[0]["lr"])
         optimizer.step()
         theirs.step()
@@ -71,21 +70,19 @@ def test_steps_are_torchs_milestones():
 
 @pytest.mark.parametrize("kind", ["cosine", "steps", "constant"])
 def test_warm_up_rises_in_a_line_from_the_first_step(kind):
-    rates = [learning_rate(s, kind=kind, peak=1.0, warmup_steps=4, total_steps=20, boundaries=(15,)) for s in range(5)]
+    rates = [learning_rate(Schedule(kind), s, peak=1.0, warmup_steps=4, total_steps=20, boundaries=(15,)) for s in range(5)]
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0])
 
 
 def test_mask_rcnns_warm_up_starts_at_its_fraction():
     rates = [
         learning_rate(
+            Schedule("steps", warmup_from=1 / 3, warmup_first=0),
             step,
-            kind="steps",
             peak=0.02,
             warmup_steps=500,
-            warmup_from=1 / 3,
             total_steps=90_000,
             boundaries=(60_000, 80_000),
-            warmup_first=0,
         )
         for step in (0, 250, 500, 59_999, 60_000, 80_000)
     ]
@@ -94,7 +91,7 @@ def test_mask_rcnns_warm_up_starts_at_its_fraction():
 
 def test_cosine_after_a_fractional_warm_up_meets_the_peak_and_the_end():
     def rate(step: int) -> float:
-        return learning_rate(step, kind="cosine", peak=2.0, warmup_steps=10.5, total_steps=100.5)
+        return learning_rate(Schedule("cosine"), step, peak=2.0, warmup_steps=10.5, total_steps=100.5)
 
     assert rate(9) == pytest.approx(2.0 * 10 / 10.5)
     assert rate(10) == 2.0
@@ -106,7 +103,7 @@ def test_cosine_after_a_fractional_warm_up_meets_the_peak_and_the_end():
 @pytest.mark.parametrize("warmup", [0.0, 0.5, 3.0, 10.0, 30.0])
 def test_no_step_has_a_negative_rate_or_one_above_the_peak(kind, warmup):
     for step in range(40):
-        rate = learning_rate(step, kind=kind, peak=3.0, warmup_steps=warmup, total_steps=10.0, boundaries=(5.0, 7.5))
+        rate = learning_rate(Schedule(kind), step, peak=3.0, warmup_steps=warmup, total_steps=10.0, boundaries=(5.0, 7.5))
         assert 0 <= rate <= 3.0
 
 

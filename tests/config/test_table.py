@@ -9,8 +9,7 @@ import pytest
 from messages import raises
 
 from paceline._utils.errors import RecipeError
-from paceline.config.constraints import Count
-from paceline.config.tables import read_menu, read_rows
+from paceline.config.constraints import Count, read_menu, read_rows
 
 
 @dataclass(frozen=True)

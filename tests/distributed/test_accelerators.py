@@ -16,9 +16,8 @@ from paceline.config.system import System, check_system
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import open_distributed
 from paceline.distributed.device import accelerators
-from paceline.distributed.device.detect import detect_gpu, detect_system
 from paceline.distributed.device.setup import autocast_for, choose_device, make_exact
-from paceline.distributed.device.systems import SYSTEMS
+from paceline.distributed.device.systems import SYSTEMS, detect_gpu, detect_system
 from paceline.training.meters import Meters
 from paceline.training.request import refuse_inexact
 from paceline.training.step_variants import choose_kernels

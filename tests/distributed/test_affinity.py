@@ -18,7 +18,7 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.platform import get_allowed_cpus
 from paceline._utils.reporter import SILENT, Lines
 from paceline.config.system import System
-from paceline.distributed.comm.launcher import SINGLE, RankInfo
+from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.comm.world import DistContext
 from paceline.distributed.device.affinity import assign_cores, bind_cores, bind_threads, choose_adapter, get_node_name
@@ -27,7 +27,7 @@ from paceline.distributed.device.topology import format_cpu_list, topology_from_
 
 EXCLUSIVE = System(bind="exclusive")
 MACHINE = topology_from_sheet(2, 4, 2)  # hardware threads 0 to 7, and 8 to 15 beside them
-ALONE = DistContext(RankInfo(0, 1), 0, 1, torch.device("cpu"), Messages(torch.distributed.HashStore(), b"key", 0))
+ALONE = DistContext(0, 1, 0, 1, torch.device("cpu"), Messages(torch.distributed.HashStore(), b"key", 0))
 
 
 def dealt(masks, system=EXCLUSIVE, near=()) -> list[tuple[str, int]]:

@@ -9,7 +9,7 @@ from torch import nn
 import paceline.distributed.device.compiler as compiler
 from paceline._utils.errors import RecipeError
 from paceline.distributed.device.compiler import count_compilations, explain_recompile_limit, set_recompile_limit
-from paceline.distributed.device.oom import explained_failures
+from paceline.distributed.device.host_memory import explained_failures
 from paceline.training.logging.monitors import LogInterval
 
 

@@ -20,7 +20,6 @@ from paceline.cli.flags import parse_run_args
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions
 from paceline.distributed.comm.consistency import assert_equal_on_ranks
-from paceline.distributed.comm.launcher import RankInfo
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.training.rank_consistency import request_fingerprint, source_digests
@@ -33,7 +32,7 @@ def said_by(all_facts: list[dict[str, Any]]) -> list[str]:
 
     def one(rank: int) -> None:
         try:
-            assert_equal_on_ranks(Messages(store, key, rank), RankInfo(rank, len(all_facts)), all_facts[rank], "test")
+            assert_equal_on_ranks(Messages(store, key, rank), len(all_facts), all_facts[rank], "test")
             said[rank] = ""
         except RankMismatchError as error:
             said[rank] = str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.distributed.device.detect import detect_cpu
+from paceline.distributed.device.systems import detect_cpu
 
 QUESTIONS = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 

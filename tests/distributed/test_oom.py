@@ -17,7 +17,7 @@ from messages import check_text, raises
 import paceline._utils.threads
 from paceline._utils.errors import PacelineError, RecipeError, ResourceError
 from paceline._utils.threads import Thread
-from paceline.distributed.device.oom import check_address_limit, explain_shortage, explained_failures
+from paceline.distributed.device.host_memory import check_address_limit, explain_shortage, explained_failures
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,12 +16,12 @@ from messages import raises
 from paceline._utils.errors import RankError
 from paceline.distributed.comm import rendezvous
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.comm.messages import Messages
-from paceline.distributed.comm.secret import (
+from paceline.distributed.comm.messages import (
     GREETING,
-    VARIABLE,
+    SECRET_VARIABLE,
     ForeignPeer,
     Handshake,
+    Messages,
     offer_token,
     read_secret,
     verify_handshake,
@@ -47,7 +47,7 @@ def test_a_greeting_with_the_secret_of_its_file_is_believed() -> None:
 
 
 def test_with_the_launchers_secret_no_file_is_made(tmp_path) -> None:
-    environ = {VARIABLE: SECRET}
+    environ = {SECRET_VARIABLE: SECRET}
     with offer_token(TWO_HOSTS, tmp_path, environ) as (secret, greeting):
         assert secret == SECRET.encode() and greeting.path == "" and not list(tmp_path.iterdir())
         assert verify_handshake(stored(secret, greeting), "job", environ) == greeting.key(secret)
@@ -56,7 +56,7 @@ def test_with_the_launchers_secret_no_file_is_made(tmp_path) -> None:
 def test_each_start_has_a_key_of_its_own() -> None:
     keys = []
     for _ in range(2):
-        with offer_token(ONE_HOST, None, {VARIABLE: SECRET}) as (secret, greeting):
+        with offer_token(ONE_HOST, None, {SECRET_VARIABLE: SECRET}) as (secret, greeting):
             keys.append(greeting.key(secret))
     assert keys[0] != keys[1]
 
@@ -73,7 +73,10 @@ def test_what_a_killed_start_left_is_replaced(tmp_path) -> None:
 
 @pytest.mark.parametrize("folder", [None, "gone"])
 def test_nowhere_to_leave_a_secret_is_a_sentence_with_the_way_out(tmp_path, folder) -> None:
-    with pytest.raises(RankError, match=f"export {VARIABLE}="), offer_token(TWO_HOSTS, folder and tmp_path / folder, {}):
+    with (
+        pytest.raises(RankError, match=f"export {SECRET_VARIABLE}="),
+        offer_token(TWO_HOSTS, folder and tmp_path / folder, {}),
+    ):
         pass
 
 
@@ -108,21 +111,21 @@ def test_only_a_private_plain_file_that_holds_a_secret_is_taken(tmp_path) -> Non
 )
 def test_what_is_no_greeting_is_not_believed(raw) -> None:
     with pytest.raises(ForeignPeer):
-        verify_handshake(raw, "job", {VARIABLE: SECRET})
+        verify_handshake(raw, "job", {SECRET_VARIABLE: SECRET})
 
 
 def test_a_greeting_of_another_job_or_secret_is_not_believed() -> None:
     raw = stored(b"wrong horse battery staple", Handshake("job", "1", ""))
-    with pytest.raises(ForeignPeer, match=f"another {VARIABLE}"):
-        verify_handshake(raw, "job", {VARIABLE: SECRET})
+    with pytest.raises(ForeignPeer, match=f"another {SECRET_VARIABLE}"):
+        verify_handshake(raw, "job", {SECRET_VARIABLE: SECRET})
     with pytest.raises(ForeignPeer, match="another job"):
-        verify_handshake(stored(SECRET.encode(), Handshake("other", "1", "")), "job", {VARIABLE: SECRET})
+        verify_handshake(stored(SECRET.encode(), Handshake("other", "1", "")), "job", {SECRET_VARIABLE: SECRET})
 
 
 @pytest.mark.parametrize("secret", ["", "wrong horse battery staple"])
 def test_a_rank_with_another_secret_waits_for_no_timeout_to_say_so(monkeypatch, secret) -> None:
     raw = stored(SECRET.encode(), Handshake("job", "1", ""))
-    monkeypatch.setenv(VARIABLE, secret)
+    monkeypatch.setenv(SECRET_VARIABLE, secret)
     monkeypatch.setattr(rendezvous, "GREETING_SECONDS", 0.3)
     monkeypatch.setattr(rendezvous, "POLL_SECONDS", 0.001)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -130,14 +133,14 @@ def test_a_rank_with_another_secret_waits_for_no_timeout_to_say_so(monkeypatch, 
         store = dist.HashStore()
         store.set(f"{rendezvous._prefix('job')}/{GREETING}", raw)
         monkeypatch.setattr(rendezvous, "_client_within", lambda *_: store)
-        with raises(RankError, VARIABLE, "rank 0"):
+        with raises(RankError, SECRET_VARIABLE, "rank 0"):
             rendezvous._connect(launch, 3600)
 
 
 def test_a_stranger_who_greets_for_a_moment_keeps_no_rank_away(monkeypatch) -> None:
     greeting = Handshake("job", "1", "")
     forged, ours = (stored(secret, greeting) for secret in (b"wrong horse battery staple", SECRET.encode()))
-    monkeypatch.setenv(VARIABLE, SECRET)
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
     monkeypatch.setattr(rendezvous, "GREETING_SECONDS", 0.05)
     found = iter([forged, ours])
     monkeypatch.setattr(rendezvous, "_greeted", lambda launch, _: greeted(next(found), launch.job))
@@ -156,7 +159,7 @@ def test_a_changed_greeting_is_not_believed() -> None:
     mac, _, text = stored(SECRET.encode(), Handshake("job", "1", "")).partition(b" ")
     changed = json.loads(text) | {"number": "2"}
     with pytest.raises(ForeignPeer):
-        verify_handshake(mac + b" " + json.dumps(changed).encode(), "job", {VARIABLE: SECRET})
+        verify_handshake(mac + b" " + json.dumps(changed).encode(), "job", {SECRET_VARIABLE: SECRET})
 
 
 def test_a_foreign_store_that_goes_away_is_still_said_to_be_foreign(monkeypatch) -> None:
@@ -180,7 +183,7 @@ def test_a_foreign_store_that_goes_away_is_still_said_to_be_foreign(monkeypatch)
 
 @pytest.mark.parametrize("length", [16, 4096])
 def test_a_secret_may_be_as_short_and_as_long_as_is_said(length) -> None:
-    assert read_secret({VARIABLE: "x" * length}) == b"x" * length
+    assert read_secret({SECRET_VARIABLE: "x" * length}) == b"x" * length
     for other in (15, 4097):
         with pytest.raises(RankError, match=f"has {other} characters: 16 to 4096"):
-            read_secret({VARIABLE: "x" * other})
+            read_secret({SECRET_VARIABLE: "x" * other})

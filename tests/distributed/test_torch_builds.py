@@ -12,8 +12,8 @@ from messages import check_lines, check_text, raises
 from paceline._utils.errors import RecipeError
 from paceline.config.published import PAIRINGS, system_for
 from paceline.distributed.device import setup
+from paceline.distributed.device.accelerators import V100, explain_unsupported, find_torch_pin, supports_accelerator
 from paceline.distributed.device.systems import DETECTED, SYSTEMS
-from paceline.distributed.device.torch_builds import V100, explain_unsupported, find_torch_pin, supports_accelerator
 from paceline.launch.doctor.local_checks import _accelerators, _network
 from paceline.training.plan_text import format_torch
 
@@ -89,7 +89,7 @@ def test_a_plan_says_in_one_line_which_torch_its_system_needs():
 
 def test_doctor_names_the_torch_for_a_v100_that_torch_does_not_see(tmp_path, monkeypatch):
     program = tmp_path / "nvidia-smi"
-    row = "0, Tesla V100-SXM2-32GB, 32768, 535.54.03, 1530, 1530, 41, 212.5, 0, 0x0000000000000004"
+    row = "0, Tesla V100-SXM2-32GB, 535.54.03, 1530, 1530, 0, 0x0000000000000004"
     program.write_text(f"#!/bin/sh\necho '{row}'\n")
     program.chmod(0o755)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

@@ -16,7 +16,7 @@ from paceline._utils.errors import ResourceError
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions
-from paceline.distributed.device.detect import detect_gpu
+from paceline.distributed.device.systems import detect_gpu
 from paceline.training.eval_history import TrainResult
 from paceline.training.logging.events import read_events
 from paceline.training.request import Request

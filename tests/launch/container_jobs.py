@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline.config.system import System
-from paceline.launch.containers.flags import PYTHON
+from paceline.launch.containers.engines import PYTHON
 from paceline.launch.job import EnvVariable, LaunchJob, Mount
 
 RUN = Path("/runs/ssd")

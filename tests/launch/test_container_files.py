@@ -14,8 +14,7 @@ from launch.container_jobs import EIGHT_GPUS, JOB, TWO_NODES, stand_in_engine
 from messages import check_text, raises
 
 from paceline._utils.errors import PacelineError
-from paceline.launch.containers.engines import CONTAINERS, docker_files
-from paceline.launch.containers.flags import device_vendor
+from paceline.launch.containers.engines import CONTAINERS, device_vendor, docker_files
 from paceline.launch.job import LaunchJob, Mount, format_command_lines
 from paceline.launch.runner import make_command, write_files
 from paceline.launch.schedulers.slurm import make_sbatch_script

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from messages import check_text, raises
 
 from paceline._utils.errors import PacelineError
-from paceline.launch.hosts import Host, read_hostfile, select_hosts
+from paceline.launch.schedulers.hostfile import Host, read_hostfile, select_hosts
 
 
 def hosts_in(folder: Path, text: str, per_node: int = 8) -> tuple[Host, ...]:

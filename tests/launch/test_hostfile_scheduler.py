@@ -18,11 +18,11 @@ from messages import check_lines, check_text, raises
 import paceline
 from paceline._utils.errors import PacelineError
 from paceline.config.system import System
-from paceline.launch import hosts as asking
-from paceline.launch.hosts import Host, check_hosts
 from paceline.launch.job import EnvVariable, LaunchJob
 from paceline.launch.runner import check_combination, make_files
 from paceline.launch.schedulers import hostfile
+from paceline.launch.schedulers import hostfile as asking
+from paceline.launch.schedulers.hostfile import Host, check_hosts
 
 
 @pytest.fixture

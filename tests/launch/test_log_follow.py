@@ -14,7 +14,7 @@ import pytest
 
 from paceline.distributed.comm.exit_code import EXIT_CODE_FILE, leave_exit_code, read_exit_code
 from paceline.launch.job import LaunchJob
-from paceline.launch.log_follow import LogTail, _asked_to_stop, find_exit_code, follow
+from paceline.launch.runner import LogTail, _asked_to_stop, find_exit_code, follow
 from paceline.launch.schedulers import slurm
 from paceline.launch.schedulers.local import LocalProcess
 from paceline.launch.schedulers.slurm import JOB_NUMBER

@@ -9,11 +9,12 @@ from messages import check_lines
 from tiny_runs import command
 
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.launch.doctor.node import collect_node_facts, get_gaudi_driver
-from paceline.launch.doctor.nvidia import (
+from paceline.launch.containers.host_facts import get_kernel_driver
+from paceline.launch.doctor.node import (
+    collect_node_facts,
     explain_old_driver,
     format_links,
-    get_driver_version,
+    get_gaudi_driver,
     query_gpus,
     query_links,
     read_gpus,
@@ -21,9 +22,9 @@ from paceline.launch.doctor.nvidia import (
 )
 
 QUERY = """\
-0, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 1980, 1980, 41, 312.55, 0, 0x0000000000000004
-1, NVIDIA H100 80GB HBM3, 81559, 550.54.15, 345, 1980, 30, 68.10, 2, 0x0000000000000001
-2, NVIDIA A30, 24576, 550.54.15, [N/A], [N/A], 88, [Not Supported], [N/A], 0x0000000000000068
+0, NVIDIA H100 80GB HBM3, 550.54.15, 1980, 1980, 0, 0x0000000000000004
+1, NVIDIA H100 80GB HBM3, 550.54.15, 345, 1980, 2, 0x0000000000000001
+2, NVIDIA A30, 550.54.15, [N/A], [Not Supported], [N/A], 0x0000000000000068
 """
 TOPOLOGY = (
     "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
@@ -36,27 +37,22 @@ TOPOLOGY = (
 
 def test_a_query_gives_clocks_errors_and_reasons():
     at_work, idle, hot = read_gpus(QUERY)
-    assert (at_work.name, at_work.driver, at_work.sm_mhz, at_work.watts) == (
-        "NVIDIA H100 80GB HBM3",
-        "550.54.15",
-        1980,
-        312.55,
-    )
+    assert (at_work.name, at_work.driver, at_work.sm_mhz) == ("NVIDIA H100 80GB HBM3", "550.54.15", 1980)
     assert at_work.slowed() == [] and check_lines(at_work.usual(), ("power",))
     assert idle.usual() == ["idle"] and idle.errors == 2
-    assert hot.sm_mhz is hot.watts is hot.errors is None
+    assert hot.sm_mhz is hot.most_sm_mhz is hot.errors is None
     assert len(hot.slowed()) == 3 and all("slowed down" in reason for reason in hot.slowed())
 
 
 @pytest.mark.parametrize(
-    "text", ["", "No devices were found\n", "0, a, b\n", "x, " * 9 + "y\n", QUERY.replace(", 0x", ",, 0x")]
+    "text", ["", "No devices were found\n", "0, a, b\n", "x, " * 6 + "y\n", QUERY.replace(", 0x", ",, 0x")]
 )
 def test_what_is_no_answer_has_no_gpus(text):
     assert read_gpus(text) == []
 
 
 def test_unknown_reasons_are_no_reasons():
-    (gpu,) = read_gpus("0, NVIDIA T4, 16384, 470.1, 300, 1590, 40, 9.9, 0, [N/A]")
+    (gpu,) = read_gpus("0, NVIDIA T4, 470.1, 300, 1590, 0, [N/A]")
     assert gpu.reasons is None and gpu.slowed() == gpu.usual() == []
 
 
@@ -91,7 +87,7 @@ def test_a_program_that_is_absent_fails_or_hangs_says_nothing(stand_in, monkeypa
     assert query_gpus() == [] and query_links() == {}
     stand_in("echo 'NVIDIA-SMI has failed because it could not communicate with the driver'; exit 9")
     assert query_gpus() == []
-    monkeypatch.setattr("paceline.launch.doctor.nvidia.ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("paceline.launch.doctor.node.ANSWER_SECONDS", 0.2)
     stand_in("exec sleep 60")
     assert query_links() == {}
 
@@ -134,8 +130,8 @@ def test_a_driver_runs_its_own_major_version_and_older_ones(driver, torch, refus
 
 def test_the_drivers_version_is_read_from_its_module(tmp_path):
     file = tmp_path / "version"
-    assert get_driver_version(file) == ""
+    assert get_kernel_driver([str(file)]) == ""
     file.write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12.3.0\n"
     )
-    assert get_driver_version(file) == "550.54.15"
+    assert get_kernel_driver([str(file)]) == "550.54.15"

@@ -13,7 +13,7 @@ import pytest
 from messages import check_line, check_lines, check_text
 
 from paceline.config.system import System
-from paceline.launch.doctor.compare import MachineFact
+from paceline.launch.doctor.compare import MachineFact, count_problems
 from paceline.launch.doctor.measure import (
     Listener,
     find_folder_problems,
@@ -23,9 +23,9 @@ from paceline.launch.doctor.measure import (
     ring_neighbors,
 )
 from paceline.launch.doctor.node import Device, NodeFacts
-from paceline.launch.doctor.preflight import LocalChecks, NetworkChecks, has_problem, judge_nodes
 from paceline.launch.preflight import node
 from paceline.launch.preflight.rank import FileBoard
+from paceline.launch.preflight.report import LocalChecks, NetworkChecks, judge_nodes
 
 NAMES = ("a", "b", "c")
 TOKEN = "a start's name"
@@ -52,19 +52,19 @@ def judged(
     every = {number: look(number) for number in range(3)} | (looks or {})
     told = {number: reach(number) for number in range(3)} | (reaches or {})
     found = judge_nodes(NAMES, every, told, system)
-    return {NAMES[number]: [one.text for one in own] for number, own in found.items() if has_problem(own)}
+    return {NAMES[number]: [one.text for one in own] for number, own in found.items() if count_problems(own)}
 
 
 def test_good_nodes_are_good():
     assert judged() == {}
-    assert not has_problem([MachineFact("note", "a", "worth knowing")])
+    assert not count_problems([MachineFact("note", "a", "worth knowing")])
 
 
 def test_who_never_answered_or_fell_silent_is_named():
     looks = {number: look(number) for number in range(3)}
     found = judge_nodes(NAMES, {0: looks[0], 2: looks[2]}, {0: reach(0)}, None)
     assert check_lines([one.text for one in found[1]], ("answer",))
-    assert check_lines([one.text for one in found[2]], ("silent",)) and not has_problem(found[0])
+    assert check_lines([one.text for one in found[2]], ("silent",)) and not count_problems(found[0])
 
 
 def test_a_slow_core_is_measured_by_the_slowest_cores_of_the_others():
@@ -92,7 +92,7 @@ def test_a_slow_link_names_the_node_all_of_whose_links_are_slow():
     }
     found = judge_nodes(four, looks, {number: NetworkChecks(number, rates=own) for number, own in rates.items()}, None)
     assert check_lines([one.text for one in found.pop(3)], ("320 MB/s", "990", "0.5"))
-    assert not any(map(has_problem, found.values()))
+    assert not any(map(count_problems, found.values()))
 
 
 @pytest.mark.parametrize(

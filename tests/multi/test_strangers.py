@@ -15,7 +15,7 @@ from small_run import said, wait_until
 from zygote import Job, Zygote, by_hand
 
 from paceline.distributed.comm.interfaces import find_free_port
-from paceline.distributed.comm.secret import VARIABLE
+from paceline.distributed.comm.messages import SECRET_VARIABLE
 
 # The ranks' patience with each other is counted in seconds here.
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
@@ -147,7 +147,7 @@ def test_a_signed_message_is_of_no_use_under_another_name(zygote, tmp_path):
 
 
 def test_what_an_earlier_start_signed_is_of_no_use_in_a_later_one(zygote, tmp_path):
-    secret, old, new = {VARIABLE: "correct horse battery staple"}, tmp_path / "old", tmp_path / "new"
+    secret, old, new = {SECRET_VARIABLE: "correct horse battery staple"}, tmp_path / "old", tmp_path / "new"
     old.mkdir()
     new.mkdir()
     first = Run(zygote, old, **secret)
@@ -220,24 +220,33 @@ def test_several_hosts_without_a_common_folder_need_the_launchers_secret(zygote,
     environs = [{**by_hand(rank, 2, port), **alone} for rank in range(2)]
     ended = zygote.run(tmp_path, environs, "talk")
     assert [rank.code for rank in ended] == [2, 2]
-    assert "secret" in ended[0].text and f"export {VARIABLE}=" in ended[0].text
+    assert "secret" in ended[0].text and f"export {SECRET_VARIABLE}=" in ended[0].text
     for environ in environs:
-        environ[VARIABLE] = "correct horse battery staple"
+        environ[SECRET_VARIABLE] = "correct horse battery staple"
     assert [rank.code for rank in zygote.run(tmp_path, environs, "talk")] == [0, 0]
 
 
 @pytest.mark.parametrize(
     "secrets, reasons",
     [
-        (("correct horse battery", ""), ("rank 1 (of 2) never arrived", f"this rank has no {VARIABLE}, rank 0 has one")),
-        (("", "correct horse battery"), ("rank 1 (of 2) never arrived", f"this rank has {VARIABLE}, rank 0 has none")),
-        (("correct horse battery", "wrong horse battery"), ("never arrived", f"another {VARIABLE} than this rank's")),
-        (("short", "short"), (f"{VARIABLE} has 5 characters",) * 2),
+        (
+            ("correct horse battery", ""),
+            ("rank 1 (of 2) never arrived", f"this rank has no {SECRET_VARIABLE}, rank 0 has one"),
+        ),
+        (
+            ("", "correct horse battery"),
+            ("rank 1 (of 2) never arrived", f"this rank has {SECRET_VARIABLE}, rank 0 has none"),
+        ),
+        (
+            ("correct horse battery", "wrong horse battery"),
+            ("never arrived", f"another {SECRET_VARIABLE} than this rank's"),
+        ),
+        (("short", "short"), (f"{SECRET_VARIABLE} has 5 characters",) * 2),
     ],
 )
 def test_ranks_with_different_secrets_say_so(zygote, tmp_path, secrets, reasons):
     port = find_free_port()
-    environs = [by_hand(rank, 2, port, TIMEOUT="1.5", **{VARIABLE: secrets[rank]}) for rank in range(2)]
+    environs = [by_hand(rank, 2, port, TIMEOUT="1.5", **{SECRET_VARIABLE: secrets[rank]}) for rank in range(2)]
     ended = zygote.run(tmp_path, environs, "talk")
     assert [rank.code for rank in ended] == [2, 2], said(ended)
     for rank, reason in zip(ended, reasons):

@@ -9,8 +9,8 @@ from gluoncv_recorded import Recorded, reader
 from step_rates import take
 from torch import nn
 
+from paceline.config.recipe import learning_rate
 from paceline.config.recipes.maskrcnn import gluoncv, gluoncv_192
-from paceline.config.schedule import learning_rate
 from paceline.data.rle import decode_mask
 from paceline.data.transforms.crop import CropWindow
 from paceline.data.transforms.resample import resample_torch
@@ -70,15 +70,12 @@ def test_learning_rates_of_its_loop(recorded: Recorded, name: str, recipe) -> No
     assert len(rates) == recipe.epochs * per_epoch
     ours = [
         learning_rate(
+            schedule,
             step,
-            kind=schedule.kind,
             peak=peak,
             warmup_steps=warmup,
-            warmup_from=factor,
             total_steps=len(rates),
             boundaries=tuple(epoch * per_epoch for epoch in boundaries),
-            factor=schedule.factor,
-            warmup_first=schedule.warmup_first,
         )
         for step in range(len(rates))
     ]

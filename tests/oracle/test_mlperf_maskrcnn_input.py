@@ -7,8 +7,8 @@ import pytest
 import torch
 from mlperf_recorded import PHOTOS, inputs, masks_of, outside, recorded, tensor
 
+from paceline.config.recipe import Schedule, learning_rate
 from paceline.config.recipes import RECIPES
-from paceline.config.schedule import learning_rate
 from paceline.data.transforms.crop import CropWindow
 from paceline.models.batch_shapes import resized_size
 from paceline.models.maskrcnn.mask_targets import make_canvases
@@ -31,7 +31,7 @@ def test_the_schedule_can_say_the_references_rates_to_the_last_bit_of_float32() 
     """Its scheduler steps before an iteration's forward: iteration 0 is one step up the ramp, a decay one iteration early."""
     for iteration, (weights, biases) in zip(recorded()["lr_reference_iterations"].tolist(), recorded()["lr_reference"]):
         ours = learning_rate(
-            iteration, kind="steps", peak=0.02, warmup_steps=500, warmup_from=1 / 3, warmup_first=1, total_steps=90_000,
+            Schedule("steps", warmup_from=1 / 3), iteration, peak=0.02, warmup_steps=500, total_steps=90_000,
             boundaries=(59_999, 79_999),
         )  # fmt: skip
         assert ours == pytest.approx(weights, rel=1e-12)
@@ -45,7 +45,7 @@ def test_the_schedule_can_say_nvidias_ramp_of_the_weights() -> None:
     found = recorded()["lr_nvidia_96"]
     for iteration, (weights, biases) in zip(recorded()["lr_nvidia_96_iterations"].tolist(), found):
         ours = learning_rate(
-            iteration, kind="steps", peak=peak, warmup_steps=warmup, warmup_from=start, warmup_first=1, total_steps=40_000,
+            Schedule("steps", warmup_from=start), iteration, peak=peak, warmup_steps=warmup, total_steps=40_000,
             boundaries=(11_999, 15_999),
         )  # fmt: skip
         assert ours == pytest.approx(weights, rel=1e-9, abs=1e-15)

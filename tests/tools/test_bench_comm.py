@@ -22,7 +22,7 @@ from paceline.distributed.comm.benchmark import (
     gradient_buckets,
     make_messages,
 )
-from paceline.distributed.comm.launcher import SINGLE, RankInfo
+from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.comm.world import DistContext
 from paceline.models.registry import WORKLOADS, gradient_sizes
@@ -108,7 +108,7 @@ def test_a_sum_that_lacks_a_rank_or_does_nothing_is_wrong(ranks, size):
     others = [torch.arange(size) + rank for rank in range(ranks)]
 
     def right(adds: Iterable[int], rank: int = 1) -> bool:
-        world = DistContext(RankInfo(rank, ranks), rank, ranks, torch.device("cpu"), Messages(dist.HashStore(), b"", rank))
+        world = DistContext(rank, ranks, rank, ranks, torch.device("cpu"), Messages(dist.HashStore(), b"", rank))
         return _is_right(world, message, [part], lambda: part.copy_(sum(others[other] % 3 for other in adds)))
 
     assert right(range(ranks)) and right(range(ranks), rank=0)

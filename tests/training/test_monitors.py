@@ -9,9 +9,8 @@ import torch
 from messages import check_lines, check_text
 
 from paceline._utils.formatting import format_flop_rate
-from paceline.distributed.comm.collectives import all_min_and_gather
 from paceline.distributed.comm.launcher import SINGLE
-from paceline.distributed.comm.world import open_distributed
+from paceline.distributed.comm.world import all_min_and_gather, open_distributed
 from paceline.distributed.device.accelerators import get_peak_memory
 from paceline.training.logging import monitors
 from paceline.training.logging.monitors import (

@@ -16,8 +16,8 @@ from tiny_runs import train
 
 from paceline.config.plan import make_plan
 from paceline.config.recipes import RECIPES
+from paceline.config.reference_rates import RATES
 from paceline.config.system import FORMS, System
-from paceline.distributed.device.step_rates import RATES
 from paceline.models.registry import WORKLOADS
 from paceline.training import plan_run, step_variants
 from paceline.training.step_variants import LAYOUTS, StepSeconds, choose_forms

@@ -25,7 +25,7 @@ from paceline.cli.eval_flags import DETECT, IN_GRAPH, EvalFlags, check_flags, re
 from paceline.cli.eval_table import evaluation_record, format_evaluation
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, format_prepared
-from paceline.config.graph_file import GRAPHS
+from paceline.config.model_card import GRAPHS
 from paceline.config.plan import evaluation_batch
 from paceline.config.recipe import Recipe, override
 from paceline.config.run import (

@@ -107,7 +107,7 @@ def _constraints(printer: Printer, system_name: str, torch: str) -> str:
     """
     if not system_name:
         return ""
-    from paceline.distributed.device.torch_builds import find_torch_pin
+    from paceline.distributed.device.accelerators import find_torch_pin
 
     system = choose_system(system_name)
     if system.accelerator not in ("cpu", "cuda"):

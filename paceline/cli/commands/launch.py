@@ -26,11 +26,11 @@ from paceline.config.mlperf import check_submission
 from paceline.config.published import published_for
 from paceline.config.run import RunOptions, check_controls, get_initial_weights
 from paceline.distributed.comm.environment import check_interface
+from paceline.distributed.comm.exit_code import EXIT_CODES, INTERRUPTED
 from paceline.distributed.comm.interfaces import list_interfaces
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.launch.config import LaunchConfig, check_launch_config, check_walltime, make_job, warn_outside_variables
 from paceline.launch.job import BatchOptions
-from paceline.launch.log_follow import CODES, INTERRUPTED
 from paceline.launch.runner import launch_job
 from paceline.models.registry import get_workload
 from paceline.models.weights.download import cached_weights, is_published
@@ -179,7 +179,7 @@ def _trials(printer: Printer, args: ParsedArgs, flags: LaunchFlags, base: Path, 
         try:
             codes.append(start(folder, ("--seed", str(seed))))
         except FinishedError:
-            codes.append(CODES[read_trial(number, seed, folder).status])
+            codes.append(EXIT_CODES[read_trial(number, seed, folder).status])
             printer.say(f"trial {number} is finished already")
         if flags.dry_run:
             continue

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline.config.constraints import read_rows
 from paceline.config.recipe import Recipe
 from paceline.config.recipes import maskrcnn, resnet50, ssd
-from paceline.config.tables import read_rows
 
 # Accelerator -> the system of ours that it is or is like, and its memory in GiB (its maker's figure).
 LIKE: dict[str, tuple[str, float]] = {

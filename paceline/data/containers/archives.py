@@ -23,8 +23,16 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import in_system_folder, is_system_name
-from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES, format_suffixes, get_suffix, is_image_name, is_image_path
+from paceline._utils.names import (
+    IMAGE_SUFFIXES,
+    OTHER_PICTURES,
+    format_suffixes,
+    get_suffix,
+    in_system_folder,
+    is_image_name,
+    is_image_path,
+    is_system_name,
+)
 from paceline._utils.text import abbreviate
 from paceline.data.containers.box_labels import OBJECTS, sample_annotations
 from paceline.data.containers.label_exports import find_export, unpack_first

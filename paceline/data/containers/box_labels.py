@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import list_matching
+from paceline._utils.names import list_matching
 from paceline._utils.text import abbreviate, escape_line
 from paceline.data.containers.class_labels import read_numbered_names
 from paceline.data.containers.listing import ContainedImages, ContainerListing, join_splits

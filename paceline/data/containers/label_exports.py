@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import in_system_folder
+from paceline._utils.names import in_system_folder
 from paceline.data.containers.zip import zip_members
 from paceline.data.storage.store import get_scheme
 

@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import in_system_folder
-from paceline._utils.names import is_image_path
+from paceline._utils.names import in_system_folder, is_image_path
 from paceline.data.containers.reading import Member, Truncated, check_member_name, format_member, read_at, refuse_compressed
 
 BLOCK = 512

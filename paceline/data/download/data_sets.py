@@ -23,7 +23,7 @@ from pathlib import Path
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import escape_line
-from paceline.config.tables import read_menu
+from paceline.config.constraints import read_menu
 from paceline.data.download.fetch import ExpectedFile, FileMismatch, fetch, local_path, require_free_space
 from paceline.data.download.http import DownloadRefused
 from paceline.data.download.unpack import is_unfinished, unpack

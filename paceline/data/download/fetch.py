@@ -20,10 +20,10 @@ from urllib.request import url2pathname
 
 from paceline._utils.errors import DataError
 from paceline._utils.formatting import format_bytes
-from paceline._utils.parallel_copy import free_bytes
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import open_plain_sized
 from paceline._utils.text import escape_line
+from paceline._utils.threads import free_bytes
 from paceline.data.download.http import ConnectionLost, DownloadRefused, RemoteFileChanged, get, printable_url, with_retries
 from paceline.data.download.part import BLOCK, PartialFile, RemoteVersion, fetch_ranges, write_error
 

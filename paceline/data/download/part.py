@@ -19,8 +19,8 @@ from typing import NamedTuple
 from paceline._utils.atomic_write import sync_folder
 from paceline._utils.errors import DataError
 from paceline._utils.journal import Journal, lock, read_lines
-from paceline._utils.parallel_copy import copy_in_parallel, write_at
 from paceline._utils.platform import O_BINARY, O_NOFOLLOW
+from paceline._utils.threads import copy_in_parallel, write_at
 from paceline.data.download.http import ConnectionLost, RemoteFileChanged, get, with_retries
 
 BLOCK = 1 << 20  # bytes; what a kill can lose of each connection

@@ -30,8 +30,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import list_matching, walk_visible
-from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES, get_suffix, is_image_name
+from paceline._utils.names import IMAGE_SUFFIXES, OTHER_PICTURES, get_suffix, is_image_name, list_matching, walk_visible
 from paceline._utils.safe_read import open_plain
 from paceline._utils.text import abbreviate, escape_line, format_count, join_names
 

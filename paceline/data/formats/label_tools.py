@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline._utils.listing import list_matching
+from paceline._utils.names import list_matching
 from paceline._utils.safe_read import open_plain_sized
 from paceline._utils.text import abbreviate
 

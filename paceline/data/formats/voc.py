@@ -28,8 +28,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import list_matching
-from paceline._utils.names import is_image_name, list_folder, require_one_line
+from paceline._utils.names import is_image_name, list_folder, list_matching, require_one_line
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import abbreviate
 from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations, raise_problems, read_list

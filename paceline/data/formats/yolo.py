@@ -24,8 +24,7 @@ import yaml
 from yaml.composer import ComposerError
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import list_matching, walk_visible
-from paceline._utils.names import is_image_name, require_one_line
+from paceline._utils.names import is_image_name, list_matching, require_one_line, walk_visible
 from paceline._utils.safe_read import describe_read_error, open_plain, read_plain_text
 from paceline._utils.text import abbreviate, format_count, join_names
 from paceline.data.formats.annotations import Annotations, ImageLabels, make_annotations, raise_problems, read_list

@@ -19,10 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from paceline._utils.errors import DataError, PacelineError
-from paceline._utils.listing import glob_paths, scan_folder
-from paceline._utils.names import list_folder
-from paceline._utils.parallel_copy import BackgroundThreads
+from paceline._utils.names import glob_paths, list_folder, scan_folder
 from paceline._utils.safe_read import open_plain
+from paceline._utils.threads import BackgroundThreads
 from paceline.data.index.index import find_index_damage, locate_records, open_split, suggested_command
 from paceline.data.index.manifest import FILES, BoxCounts, Manifest
 from paceline.data.index.records import record_digest

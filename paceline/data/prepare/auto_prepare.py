@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.hashing import sha256
-from paceline._utils.listing import list_matching
-from paceline._utils.names import list_folder
+from paceline._utils.names import list_folder, list_matching
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import escape_line, format_count, join_names
 from paceline.data.containers.label_exports import prepare_first

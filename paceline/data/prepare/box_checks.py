@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from paceline._utils.errors import DataError
-from paceline._utils.listing import walk_visible
-from paceline._utils.names import OTHER_PICTURES, format_suffixes, get_suffix, is_image_name
+from paceline._utils.names import OTHER_PICTURES, format_suffixes, get_suffix, is_image_name, walk_visible
 from paceline._utils.text import join_names
 from paceline.data.formats.annotations import Annotations
 from paceline.data.formats.class_folders import find_duplicate

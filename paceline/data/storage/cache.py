@@ -44,9 +44,9 @@ import numpy as np
 
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import PacelineError
-from paceline._utils.parallel_copy import BackgroundThreads, write_at
 from paceline._utils.platform import O_BINARY, flock, pwrite, unlock
 from paceline._utils.text import escape_text
+from paceline._utils.threads import BackgroundThreads, write_at
 from paceline.data.storage.store import ByteRange, ByteStore, FileStatus, RangeError, pread
 
 _SLOT = struct.Struct("<QII")  # first byte + 1 (0: empty), bytes, CRC-32

@@ -27,8 +27,8 @@ from urllib.parse import unquote, urlsplit
 
 from paceline._utils.commands import install_command
 from paceline._utils.errors import DataError, PacelineError
-from paceline._utils.listing import is_system_name
-from paceline._utils.parallel_copy import BackgroundThreads
+from paceline._utils.names import is_system_name
+from paceline._utils.threads import BackgroundThreads
 from paceline.data.storage.credentials import explain_store_error, open_bucket, patience_seconds
 from paceline.data.storage.store import ByteRange, ByteStore, FileStatus, LocalFiles, RangeError, StoreError, get_scheme
 

@@ -30,9 +30,9 @@ from paceline._utils.atomic_write import atomic_write
 from paceline._utils.errors import DataError, PacelineError
 from paceline._utils.formatting import format_bytes
 from paceline._utils.journal import Journal, lock, read_lines
-from paceline._utils.parallel_copy import copy_in_parallel, free_bytes, write_at
 from paceline._utils.platform import O_BINARY, O_NOFOLLOW, get_user_id
 from paceline._utils.safe_read import read_plain
+from paceline._utils.threads import copy_in_parallel, free_bytes, write_at
 from paceline.data.index.records import record_digest
 from paceline.data.storage.object_store import open_store
 from paceline.data.storage.store import ByteRange, ByteStore, StoreError, get_scheme, pread

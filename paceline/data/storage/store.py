@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 from paceline._utils import platform as posix
-from paceline._utils.listing import glob_paths
+from paceline._utils.names import glob_paths
 from paceline._utils.safe_read import open_plain
 
 

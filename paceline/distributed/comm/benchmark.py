@@ -21,9 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.gloo import suppress_gloo_output
-from paceline.distributed.comm.world import DistContext
+from paceline.distributed.comm.world import DistContext, all_min
 from paceline.distributed.device.accelerators import get_device_name, synchronize
 from paceline.distributed.device.timing import measure_block
 

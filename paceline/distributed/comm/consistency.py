@@ -14,7 +14,6 @@ from typing import Any
 
 from paceline._utils.errors import RankMismatchError
 from paceline._utils.hashing import json_sha256
-from paceline.distributed.comm.launcher import RankInfo
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.comm.rendezvous import format_ranks
 
@@ -27,20 +26,20 @@ MAX_FIELDS, LONGEST_VALUE = 5, 60
 ABSENT = "absent"
 
 
-def assert_equal_on_ranks(messages: Messages, rank_info: RankInfo, facts: Facts, name: str) -> None:
+def assert_equal_on_ranks(messages: Messages, world: int, facts: Facts, name: str) -> None:
     """Compare `facts` over all ranks, each of which calls this at the same point.
 
-    name  of this comparison; never used twice in one run
+    world  how many ranks there are
+    name   of this comparison; never used twice in one run
     Waits for all ranks; one that died meanwhile ends this process through its Watch.
     raise RankMismatchError   on every rank, with the same text: the first field that differs, both values and their ranks
     """
-    rank = rank_info.rank
-    if rank_info.world == 1:
+    if world == 1:
         return
-    messages.set(f"{name} digest/{rank}", hash_facts(facts))
-    if rank == 0:
-        digests = _collected(messages, [f"{name} digest/{peer}" for peer in range(rank_info.world)])
-        other = next((peer for peer in range(rank_info.world) if digests[peer] != digests[0]), 0)
+    messages.set(f"{name} digest/{messages.rank}", hash_facts(facts))
+    if messages.rank == 0:
+        digests = _collected(messages, [f"{name} digest/{peer}" for peer in range(world)])
+        other = next((peer for peer in range(world) if digests[peer] != digests[0]), 0)
         if other:
             messages.set(f"{name} facts", json.dumps({"facts": facts, "ranks": _parted(digests, other)}))
         messages.set(f"{name} verdict", str(other))
@@ -48,7 +47,7 @@ def assert_equal_on_ranks(messages: Messages, rank_info: RankInfo, facts: Facts,
         other = int(messages.wait(f"{name} verdict"))
     if other == 0:
         return
-    if rank == other:
+    if messages.rank == other:
         first = json.loads(messages.wait(f"{name} facts"))
         messages.set(f"{name} text", format_difference(first["facts"], facts, *first["ranks"]))
     try:

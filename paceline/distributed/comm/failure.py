@@ -26,14 +26,13 @@ import torch.distributed as dist
 from paceline._utils.errors import PacelineError, ResourceError
 from paceline._utils.text import escape_line
 from paceline._utils.threads import Thread
-from paceline.distributed.comm.exit_code import leave_exit_code
-from paceline.distributed.comm.launcher import RankInfo
+from paceline.distributed.comm.exit_code import FAILED, INTERRUPTED, USER_ERROR, leave_exit_code
+from paceline.distributed.comm.launcher import Launch
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.comm.rendezvous import format_ranks
 
-FAILED_EXIT, USER_EXIT = 3, 2
 # These end a run in good order (done, target missed, interrupted and resumable); all ranks leave so together.
-CLEAN_EXITS = (None, 0, 1, 75)
+CLEAN_EXITS = (None, 0, 1, INTERRUPTED)
 # After a broken collective some rank is very likely dead, so a much shorter silence is enough to name it.
 SUSPECT_SECONDS = 3.0
 # ... and this much for the word to spread on a busy machine.
@@ -54,7 +53,7 @@ class PeerWatch:
     def __init__(
         self,
         messages: Messages,
-        rank_info: RankInfo,
+        launch: Launch,
         *,
         serves: bool,
         address: str,
@@ -63,10 +62,10 @@ class PeerWatch:
     ):
         self.before_exit: list[Callable[[str], None]] = []
         self._messages, self._serves, self._address = messages, serves, address
-        self._rank, self._world = rank_info.rank, rank_info.world
+        self._rank, self._world = launch.rank, launch.world
         self._stale_looks, self._poll = max(2, round(stale_seconds / poll_seconds)), poll_seconds
         self._suspect_looks = max(2, round(min(SUSPECT_SECONDS, stale_seconds) / poll_seconds))
-        self._watched = range(1, rank_info.world) if rank_info.is_main else range(1)
+        self._watched = range(1, launch.world) if launch.is_main else range(1)
         self._seen = {peer: ("", 0) for peer in self._watched}  # peer -> (last beat, looks without a new one)
         self._beats = self._looks_without_answer = 0
         self._suspicious = self._reporting = False
@@ -111,7 +110,7 @@ class PeerWatch:
         if not first:
             time.sleep(LINGER_SECONDS)  # the talker ends this process when it reads who was first
         self._reporting = True
-        code = USER_EXIT if isinstance(error, PacelineError) else FAILED_EXIT
+        code = USER_ERROR if isinstance(error, PacelineError) else FAILED
         if isinstance(error, PacelineError | ResourceError):
             text = f"{error}"
         else:
@@ -144,7 +143,7 @@ class PeerWatch:
                 if self._stop.is_set():
                     return
                 text = f"its store at {self._address} is gone ({escape_line(str(error).splitlines()[0])})"
-                self._leave(0, text, FAILED_EXIT, store_lost=True)
+                self._leave(0, text, FAILED, store_lost=True)
             self._looks_without_answer = 0
 
     def _look(self, suspicious: bool) -> None:
@@ -156,15 +155,15 @@ class PeerWatch:
         lost = [peer for peer, (_, looks) in self._seen.items() if looks >= limit]
         if lost:
             text = f"no sign of life for {limit * self._poll:g} s ({format_ranks(lost)} lost: killed, or its host is gone)"
-            self._publish(lost[0], text, FAILED_EXIT)
-            self._leave(lost[0], text, FAILED_EXIT)
+            self._publish(lost[0], text, FAILED)
+            self._leave(lost[0], text, FAILED)
 
     def _judge_talker(self) -> None:
         while not self._stop.wait(self._poll):
             self._looks_without_answer += 1
             # One more than the talker's own limit, whose message has more facts.
             if self._looks_without_answer > self._stale_looks + 2:
-                self._leave(0, f"its store at {self._address} does not answer", FAILED_EXIT, store_lost=True)
+                self._leave(0, f"its store at {self._address} does not answer", FAILED, store_lost=True)
 
     def _publish(self, rank: int, text: str, code: int) -> None:
         try:
@@ -219,7 +218,7 @@ def _is_newer(beat: str, last: str) -> bool:
 def _readable(failed: str) -> dict[str, Any]:
     """The value of the key `failed`, as arguments of Watch._leave. Its text comes from another host, and goes to a terminal."""
     facts = json.loads(failed)
-    code = USER_EXIT if facts["code"] == USER_EXIT else FAILED_EXIT
+    code = USER_ERROR if facts["code"] == USER_ERROR else FAILED
     return {"rank": int(facts["rank"]), "text": escape_line(facts["text"].partition("\n")[0]), "code": code}
 
 

@@ -12,11 +12,9 @@ import torch
 from paceline._utils.errors import RankError
 from paceline._utils.text import escape_line
 from paceline.distributed.comm.failure import is_secondary
-from paceline.distributed.comm.interfaces import describe_interfaces, find_interface_towards
+from paceline.distributed.comm.interfaces import ANYWHERE, describe_interfaces, find_interface_towards
 from paceline.distributed.comm.launcher import Launch
 
-# An address reserved for documentation (RFC 5737): asking for the route there sends nothing, and finds the default one.
-ANYWHERE = "198.51.100.1"
 STDOUT = 1
 PRINTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
 

@@ -13,6 +13,8 @@ import sys
 
 from paceline.distributed.comm.launcher import derive_port
 
+# An address reserved for documentation (RFC 5737): asking for the route there sends nothing, and finds the default one.
+ANYWHERE = "198.51.100.1"
 SIOCGIFADDR = 0x8915  # linux/sockios.h
 
 

@@ -1,4 +1,4 @@
-"""Which rank is this process: a Place; and one launcher's environment variables, all of them, read into a Launch.
+"""Which rank is this process: a Launch; read from one launcher's environment variables, all of them.
 
 Launchers nest: torchrun inside srun, mpirun inside a Slurm allocation. The innermost one that started this process is
 read, and no other; variables of two launchers are never mixed, and a contradiction between them is an error.
@@ -25,28 +25,16 @@ FIRST_DERIVED_PORT, NUM_DERIVED_PORTS = 20_000, 10_000
 # Slurm numbers sbatch's script, salloc's shell and the like from here up; they are no srun step (slurm.h).
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 THIS_HOST = "127.0.0.1"
+# A launcher may hand every rank the secret that signs its messages (messages.py) in this variable.
+SECRET_VARIABLE = "PACELINE_SECRET"
 
 
 @dataclass(frozen=True)
-class RankInfo:
-    """Which of how many ranks a process is: `rank`, 0 to world-1.
-
-    A Launch is one; a DistContext has one, which `DistContext.part` counts anew among the ranks of the part.
-    """
-
-    rank: int
-    world: int
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0: the one that writes files and prints."""
-        return self.rank == 0
-
-
-@dataclass(frozen=True)
-class Launch(RankInfo):
+class Launch:
     """One process's place among all ranks of a job, and how it was started."""
 
+    rank: int  # which of them it is: 0 to world-1
+    world: int  # how many they are
     kind: str  # the launcher's name in LAUNCHERS, or "single"
     local_rank: int  # among the processes of this host
     local_world: int  # how many those are
@@ -56,6 +44,11 @@ class Launch(RankInfo):
     port: int
     job: str  # a name that all ranks of this job share and no other job has
     agent_store: bool = False  # torchrun's agent already serves a store at address:port; else rank 0 does
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is rank 0: the one that writes files and prints."""
+        return self.rank == 0
 
 
 SINGLE = Launch(0, 1, "single", 0, 1, 0, 1, THIS_HOST, 0, "single")

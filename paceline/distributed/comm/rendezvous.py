@@ -27,12 +27,13 @@ from paceline._utils.platform import allow_open_files
 from paceline._utils.text import escape_line
 from paceline.distributed.comm.interfaces import describe_interfaces, is_address_of_this_host
 from paceline.distributed.comm.launcher import THIS_HOST, Launch
-from paceline.distributed.comm.messages import NOTHING, Messages
-from paceline.distributed.comm.secret import (
+from paceline.distributed.comm.messages import (
     GREETING,
     HOW_TO_SET,
+    NOTHING,
     ForeignPeer,
     Handshake,
+    Messages,
     SecretMismatch,
     offer_token,
     read_secret,
@@ -74,7 +75,7 @@ class Rendezvous:
 def rendezvous(launch: Launch, *, timeout_seconds: float, secret_folder: Path | None = None) -> Rendezvous:
     """Find the other ranks; returns once all are there.
 
-    secret_folder  where rank 0 may leave a secret for other hosts (see paceline/distributed/comm/secret.py)
+    secret_folder  where rank 0 may leave a secret for other hosts (see paceline/distributed/comm/messages.py)
     raise RankError   after `timeout_seconds`, on every rank; rank 0's names the ranks that never arrived
     """
     deadline = time.monotonic() + timeout_seconds

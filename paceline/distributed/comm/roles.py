@@ -4,7 +4,7 @@ Of all ranks the last few may only evaluate. The others train as if they were al
 themselves. Rank 0 leaves orders in the store, one after another, where an evaluation rank waits in no collective, however
 long that takes; the weights that it is to evaluate follow the order at once, in one broadcast. Scores come back through
 the store.
-Each of the Worlds here has its own Place: `everyone.place` counts all ranks, `peers.place` those of the same role.
+Each of the DistContexts here counts its own ranks: `everyone` all, `peers` those of the same role.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ used; there a key in the store spreads the word.
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -19,7 +18,7 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from paceline._utils.platform import SIGUSR1
+from paceline._utils.platform import SIGUSR1, handle_signals
 from paceline.distributed.comm.world import DistContext
 
 Reason = Literal["", "time budget", "STOP file", "signal"]
@@ -68,9 +67,6 @@ def catch_stop(stop_file: Path | None = None) -> Iterator[StopRequest]:
     handlers: there only the file is looked at.
     """
     request = StopRequest(stop_file)
-    if threading.current_thread() is not threading.main_thread():
-        yield request
-        return
     interrupts = 0
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -85,12 +81,8 @@ def catch_stop(stop_file: Path | None = None) -> Iterator[StopRequest]:
                 outside(number, frame)
         request.request_stop("signal")
 
-    previous = {number: signal.signal(number, on_signal) for number in CAUGHT}
-    try:
+    with handle_signals(CAUGHT, on_signal) as previous:
         yield request
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 class StopVote:

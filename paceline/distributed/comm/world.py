@@ -25,7 +25,7 @@ from paceline._utils.errors import RankMismatchError, RecipeError
 from paceline.distributed.comm.consistency import Facts, assert_equal_on_ranks
 from paceline.distributed.comm.failure import CLEAN_EXITS, PeerWatch
 from paceline.distributed.comm.gloo import choose_gloo_interface, explain_unreachable, suppress_gloo_output
-from paceline.distributed.comm.launcher import Launch, RankInfo
+from paceline.distributed.comm.launcher import Launch
 from paceline.distributed.comm.messages import Messages
 from paceline.distributed.comm.rendezvous import Rendezvous, rendezvous
 from paceline.distributed.device.accelerators import BACKENDS, NAMES, register_backend, set_device
@@ -38,7 +38,8 @@ MAX_RANKS_FULLY_CONNECTED = 64
 class DistContext:
     """This process among the others."""
 
-    place: RankInfo  # which of these ranks this process is
+    rank: int  # this process's number among these ranks, 0 to world-1
+    world: int  # how many these ranks are
     local_rank: int  # as in Launch, as is
     local_world: int
     device: torch.device  # where this rank computes
@@ -54,19 +55,9 @@ class DistContext:
     _groups: dict[int, dist.ProcessGroup] = field(default_factory=dict)
 
     @property
-    def rank(self) -> int:
-        """This process's number among these ranks."""
-        return self.place.rank
-
-    @property
-    def world(self) -> int:
-        """How many these ranks are."""
-        return self.place.world
-
-    @property
     def is_main(self) -> bool:
         """Whether this is rank 0: the one that writes files and prints."""
-        return self.place.is_main
+        return self.rank == 0
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
@@ -142,7 +133,7 @@ class DistContext:
         key  names this comparison; never used twice in one run
         raise RankMismatchError   on every rank alike: the first field that differs, with both values and their ranks
         """
-        assert_equal_on_ranks(self.messages, self.place, facts, key)
+        assert_equal_on_ranks(self.messages, self.world, facts, key)
 
     def new_groups(self, size: int, *, uneven: bool = False) -> dist.ProcessGroup | None:
         """The group of `size` consecutive ranks that holds this one (for group BN); None for size 1.
@@ -182,7 +173,8 @@ class DistContext:
         assert not isinstance(group, int) and not isinstance(control, int)  # torch's sign for a rank that is no member
         return replace(
             self,
-            place=RankInfo(ranks.index(self.rank), len(ranks)),
+            rank=ranks.index(self.rank),
+            world=len(ranks),
             control=control,
             hosts=tuple(self.hosts[rank] for rank in ranks) if self.hosts else (),
             group=group,
@@ -219,7 +211,7 @@ def open_distributed(
     """Join the other ranks for the length of a `with` block.
 
     facts               what must be alike on all ranks, compared before anything else is done together
-    secret_folder       one that all hosts see, for a file that is there while they meet (see paceline/distributed/comm/secret.py)
+    secret_folder       one that all hosts see, for a file that is there while they meet (see paceline/distributed/comm/messages.py)
     timeout_seconds     for all ranks to arrive
     collective_seconds  for one collective, after which a rank that is alive but stuck ends the run
     stale_seconds       silence after which a rank counts as lost
@@ -234,7 +226,7 @@ def open_distributed(
     """
     set_device(device)  # before anything else creates a context on device 0
     if launch.world == 1:
-        yield DistContext(RankInfo(0, 1), 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
+        yield DistContext(0, 1, 0, 1, device, Messages(dist.HashStore(), os.urandom(32), 0))
         return
     if not BACKENDS[device.type]:
         raise RecipeError(
@@ -252,7 +244,7 @@ def open_distributed(
     watch.start()
     try:
         try:
-            assert_equal_on_ranks(meeting.messages, launch, {"world": launch.world, **(facts or {})}, "start")
+            assert_equal_on_ranks(meeting.messages, launch.world, {"world": launch.world, **(facts or {})}, "start")
         except RankMismatchError:
             watch.finish()
             raise
@@ -295,5 +287,48 @@ def _connect_groups(
     with suppress_gloo_output("gloo"):
         control = dist.new_group(backend="gloo", timeout=timeout, group_desc="control")
     assert isinstance(control, dist.ProcessGroup)
-    rank_info, local = RankInfo(launch.rank, launch.world), (launch.local_rank, launch.local_world)
-    return DistContext(rank_info, *local, device, meeting.messages, control, meeting.hosts, watch, timeout=timeout)
+    place = (launch.rank, launch.world, launch.local_rank, launch.local_world)
+    return DistContext(*place, device, meeting.messages, control, meeting.hosts, watch, timeout=timeout)
+
+
+# Small agreements between ranks, on top of the control channel.
+
+
+def all_min(world: DistContext, value: int) -> int:
+    """The smallest `value` of all ranks; every rank must call it."""
+    if world.control is None:
+        return value
+    tensor = torch.tensor([value], dtype=torch.int64)
+    dist.all_reduce(tensor, dist.ReduceOp.MIN, group=world.control)
+    return int(tensor)
+
+
+def all_min_and_gather(world: DistContext, value: int, own: Sequence[int]) -> tuple[int, list[list[int]]]:
+    """The smallest `value` of all ranks, and each rank's `own` numbers, by rank, in one exchange; every rank must call it.
+
+    own  as many on every rank, below 2^63 - 1
+    """
+    if world.control is None:
+        return value, [list(own)]
+    none = torch.iinfo(torch.int64).max
+    table = torch.full((world.world, len(own)), none, dtype=torch.int64)
+    table[world.rank] = torch.tensor(own, dtype=torch.int64)
+    # Where all others have the largest number there is, the smallest is a rank's own.
+    both = torch.cat((torch.tensor([value], dtype=torch.int64), table.flatten()))
+    dist.all_reduce(both, dist.ReduceOp.MIN, group=world.control)
+    return int(both[0]), both[1:].view(table.shape).tolist()
+
+
+def broadcast_from_main(world: DistContext, text: str | None, key: str) -> str:
+    """Rank 0's `text` on every rank, however long rank 0 takes to have it: the others wait on the store, in no collective.
+
+    key  names this exchange; never used twice in one run
+    """
+    if world.world == 1:
+        assert text is not None
+        return text
+    if world.is_main:
+        assert text is not None
+        world.post(key, text)
+        return text
+    return world.wait_for(key)

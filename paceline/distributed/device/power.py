@@ -13,7 +13,8 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,6 +146,13 @@ def _number(file: Path) -> Callable[[], int]:
     return lambda: int(file.read_text())
 
 
+# What NVML is asked for, the first that a GPU has.
+NVML_SOURCES = (
+    (EnergyCounter, "nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong),
+    (PowerSource, "nvmlDeviceGetPowerUsage", ctypes.c_uint),
+)
+
+
 def open_nvml(uuids: Sequence[str]) -> list[tuple[str, EnergyCounter | PowerSource]]:
     """NVML's counters of these GPUs, or their watts; none without the driver's library."""
     if not uuids:
@@ -160,23 +168,15 @@ def open_nvml(uuids: Sequence[str]) -> list[tuple[str, EnergyCounter | PowerSour
         device = ctypes.c_void_p()
         if library.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device)) != 0:
             continue
-
-        def read(name: str, kind: type, device: ctypes.c_void_p = device) -> int:
-            value = kind()
-            if (code := getattr(library, name)(device, ctypes.byref(value))) != 0:
-                raise OSError(code, name)
-            return int(value.value)
-
-        try:
-            counter = EnergyCounter(
-                lambda read=read: read("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong), unit=1e-3
-            )
-            results.append(("NVML", counter))
-        except (OSError, AttributeError):
-            try:
-                results.append(
-                    ("NVML", PowerSource(lambda read=read: read("nvmlDeviceGetPowerUsage", ctypes.c_uint), unit=1e-3))
-                )
-            except (OSError, AttributeError):
-                continue
+        for source, name, kind in NVML_SOURCES:
+            with suppress(OSError, AttributeError):
+                results.append(("NVML", source(partial(_read_nvml, library, device, name, kind), unit=1e-3)))
+                break
     return results
+
+
+def _read_nvml(library: ctypes.CDLL, device: ctypes.c_void_p, name: str, kind: type) -> int:
+    value = kind()
+    if (code := getattr(library, name)(device, ctypes.byref(value))) != 0:
+        raise OSError(code, name)
+    return int(value.value)

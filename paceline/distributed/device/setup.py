@@ -13,11 +13,9 @@ from paceline._utils.errors import RecipeError
 from paceline._utils.platform import count_cpus
 from paceline._utils.reporter import SILENT, Reporter
 from paceline.config.system import MAX_THREADS, System
-from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.launcher import explain_pty_shell
-from paceline.distributed.comm.world import DistContext
-from paceline.distributed.device.accelerators import NAMES, count_devices
-from paceline.distributed.device.torch_builds import explain_unsupported
+from paceline.distributed.comm.world import DistContext, all_min
+from paceline.distributed.device.accelerators import NAMES, count_devices, explain_unsupported
 
 # Number formats of matrix products that autocast knows; fp32 needs none.
 TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}

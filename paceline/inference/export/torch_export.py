@@ -2,7 +2,7 @@
 
 Both are opened by torch alone (of Mask R-CNN by torch and torchvision), and both can hold code of whoever made them: a .pt2 whose
 tensors it says to be pickled is unpickled, and a compiled one is a library. So a stranger's is opened with the user's consent alone
-(config/graph_file.py).
+(config/model_card.py).
 """
 
 from __future__ import annotations

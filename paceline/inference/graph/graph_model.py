@@ -20,8 +20,7 @@ import numpy as np
 from paceline._utils.commands import install_command
 from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.text import abbreviate
-from paceline.config.graph_file import refuse_graph
-from paceline.config.model_card import NCHW
+from paceline.config.model_card import NCHW, refuse_graph
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord, read_run, saved_classes

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline._utils.errors import CheckpointError
 from paceline._utils.safe_read import read_plain, require_plain
-from paceline.config.graph_file import ONNX, OPENVINO, TORCH
+from paceline.config.model_card import ONNX, OPENVINO, TORCH
 
 # A graph's arguments -> its outputs.
 Run: TypeAlias = Callable[[Sequence[np.ndarray]], Sequence[np.ndarray]]

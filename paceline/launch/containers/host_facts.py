@@ -12,15 +12,17 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 VARIABLE = "PACELINE_HOST"
+NVIDIA_DRIVER = "/proc/driver/nvidia/version"
 
 
 def collect_host_facts() -> dict[str, str]:
     """Fact -> its value as text; '' for what is not here."""
     return {
-        "driver": _kernel_driver(),
+        "driver": get_kernel_driver(),
         "libcuda": _library_version("libcuda.so.1"),
         # NVIDIA's devices; else AMD's, whose compute driver is /dev/kfd.
         "gpus": str(
@@ -36,9 +38,9 @@ def collect_host_facts() -> dict[str, str]:
     }
 
 
-def _kernel_driver() -> str:
-    """NVIDIA's kernel module, which all containers share with the host; else AMD's."""
-    for file in ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version"):
+def get_kernel_driver(files: Iterable[str] = (NVIDIA_DRIVER, "/sys/module/amdgpu/version")) -> str:
+    """The version of NVIDIA's kernel module, as "550.54.15", which all containers share with the host; else AMD's; "" without."""
+    for file in files:
         try:
             result = re.search(r"\d+\.\d+(\.\d+)?", Path(file).read_text())
         except OSError:

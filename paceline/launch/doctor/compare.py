@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 
 from paceline.config.system import System
 from paceline.distributed.device.topology import format_cpu_list, parse_cpu_list
-from paceline.launch.doctor.node import NodeFacts
-from paceline.launch.doctor.nvidia import explain_old_driver
+from paceline.launch.doctor.node import NodeFacts, explain_old_driver
 
 # problem: a run fails, or is slow for it. note: worth knowing. ok: as it should be.
 Level = Literal["ok", "note", "problem"]

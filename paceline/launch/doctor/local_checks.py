@@ -18,16 +18,20 @@ from paceline._utils.platform import count_cpus
 from paceline._utils.text import abbreviate
 from paceline.distributed.comm.interfaces import list_interfaces
 from paceline.distributed.comm.launcher import explain_pty_shell, read_launch
-from paceline.distributed.device.accelerators import NAMES, find_accelerators, get_device_name
+from paceline.distributed.device.accelerators import (
+    NAMES,
+    explain_unsupported,
+    find_accelerators,
+    find_torch_pin,
+    get_device_name,
+)
 from paceline.distributed.device.affinity import find_device_addresses, read_device
-from paceline.distributed.device.detect import detect_system
 from paceline.distributed.device.provenance import collect_versions, get_cpu_name
+from paceline.distributed.device.systems import detect_system
 from paceline.distributed.device.topology import count_processing_elements, format_cpu_list, read_topology, select_cores
-from paceline.distributed.device.torch_builds import explain_unsupported, find_torch_pin
 from paceline.launch.containers.host_facts import VARIABLE, collect_host_facts
 from paceline.launch.doctor.compare import LOW_DISK_GIB, LOW_SHM_GIB, Level, MachineFact
-from paceline.launch.doctor.node import get_gaudi_driver
-from paceline.launch.doctor.nvidia import query_gpus
+from paceline.launch.doctor.node import get_gaudi_driver, query_gpus
 
 GIB = 2**30
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")

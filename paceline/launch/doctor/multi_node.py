@@ -26,14 +26,12 @@ import torch.distributed as dist
 
 from paceline._utils.errors import PacelineError
 from paceline._utils.text import abbreviate
-from paceline.distributed.comm.collectives import all_min, broadcast_from_main
 from paceline.distributed.comm.interfaces import find_interface_towards, list_interfaces
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.comm.world import DistContext, open_distributed
+from paceline.distributed.comm.world import DistContext, all_min, broadcast_from_main, open_distributed
 from paceline.launch.doctor.compare import merge_ranks
 from paceline.launch.doctor.measure import estimate_clock_offset
-from paceline.launch.doctor.node import NodeFacts, collect_node_facts, list_devices, node_from_json
-from paceline.launch.doctor.nvidia import query_gpus
+from paceline.launch.doctor.node import NodeFacts, collect_node_facts, list_devices, node_from_json, query_gpus
 
 NUMBERS = 1 << 20  # of the sum that is exchanged
 NCCL_SECONDS = 120

@@ -6,12 +6,15 @@ All of it goes through files in that folder, which all nodes see, so that a node
 that is not there: look-N (what the node reports of itself), present (whose look the first node has), reach-N (whom it
 reaches), together (node 0 sends all of them to `doctor` and `bench comm`), ranks (what came of it), verdict.
 Node 0 is the first; without it there is no verdict, and the script that started it prints that. Each file carries the start's name.
+The lines of a job's script that start these processes, as the job's ranks are started, and that end the job where the verdict is
+not good, are written here too.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -26,7 +29,9 @@ from paceline._utils.atomic_write import atomic_write
 from paceline._utils.cache import cache_folder
 from paceline._utils.platform import get_allowed_cpus
 from paceline.config.system import System
+from paceline.distributed.comm.exit_code import FAILED
 from paceline.distributed.comm.interfaces import (
+    ANYWHERE,
     find_free_port,
     find_interface_towards,
     is_address_of_this_host,
@@ -34,7 +39,8 @@ from paceline.distributed.comm.interfaces import (
 )
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.device.systems import choose_system
-from paceline.launch.doctor.compare import MachineFact, examine_nodes
+from paceline.launch.containers.engines import CONTAINERS
+from paceline.launch.doctor.compare import MachineFact, count_problems, examine_nodes
 from paceline.launch.doctor.measure import (
     Listener,
     estimate_clock_offset,
@@ -46,9 +52,57 @@ from paceline.launch.doctor.measure import (
     short_reason,
 )
 from paceline.launch.doctor.node import collect_node_facts, known_fields, node_from_json
-from paceline.launch.doctor.preflight import LocalChecks, NetworkChecks, has_problem, judge_nodes
+from paceline.launch.job import LaunchJob, Words, choose_store_port, format_command_lines
 from paceline.launch.preflight.rank import FileBoard
-from paceline.launch.preflight.report import Preflight, write_report
+from paceline.launch.preflight.report import LocalChecks, NetworkChecks, Preflight, judge_nodes, write_report
+from paceline.launch.starters import STARTERS
+
+
+def node_program(job: LaunchJob, names: Words = ()) -> Words:
+    """One node's process; its caller appends --number, and --name where the launcher knows it.
+
+    names  of all hosts, where they are known before
+    """
+    words: Words = ("--folder", str(job.preflight_folder), "--nodes", str(job.nodes), "--ranks", str(job.per_node))
+    if job.system_name not in ("", "auto"):
+        words += ("--system", job.system_name)
+    if port := job.port or (STARTERS[job.start].reach == "node" and job.nodes > 1 and choose_store_port(job)):
+        words += ("--port", str(port))
+    if job.system.interface:
+        words += ("--interface", job.system.interface)
+    for path in job.preflight_reads:
+        words += ("--reads", path)
+    for path in job.preflight_writes:
+        words += ("--writes", path)
+    if names:
+        words += ("--names", ",".join(names))
+    return CONTAINERS[job.container].wrap(job, (*job.python, "-m", "paceline.launch.preflight.node", *words))
+
+
+def preflight_lines(job: LaunchJob, start: str) -> str:
+    """Shell lines: `start` runs the programs on every node; where the verdict is not good the script ends with 3."""
+    quote = shlex.quote
+    return f"""
+# Before training, doctor and bench comm on every node.
+preflight={quote(str(job.preflight_folder))}
+mkdir -p "$preflight"
+preflight_start=${{SLURM_JOB_ID:-here}}-$$-$(date +%s)-$RANDOM$RANDOM
+rm -f "$preflight/start"  # whatever lies there is not written through
+echo "$preflight_start" >"$preflight/start"
+{start} || true
+if [ "$(cat "$preflight/verdict" 2>/dev/null)" != "$preflight_start good" ]; then
+    [ "$(cat "$preflight/verdict" 2>/dev/null)" = "$preflight_start refused" ] || echo "paceline: the preflight came to no end"
+    echo {FAILED} >{quote(str(job.exit_code_file))}
+    exit {FAILED}
+fi
+"""
+
+
+def with_node_number(job: LaunchJob, number: str, *, name: str = "", names: Words = ()) -> str:
+    """Through a shell that fills in the node's own number (and name): `sh -c 'exec "$@" --number ...' sh PROGRAM`."""
+    text = f'exec "$@" --number {number}' + (f" --name {name}" if name else "")
+    return format_command_lines(("sh", "-c", text, "sh", *node_program(job, names)))
+
 
 # For every node to report what it is: a Python that starts from a slow shared disk, and a second of measuring.
 LOOK_SECONDS = 120.0
@@ -125,8 +179,6 @@ def _look(flags: argparse.Namespace, number: int, listener: Listener) -> LocalCh
 
 def _address(flags: argparse.Namespace) -> str:
     """Where the others find this node: its address on the network that ranks will use, as World chooses gloo's."""
-    from paceline.distributed.comm.gloo import ANYWHERE
-
     there = list_interfaces()
     candidates = (os.environ.get("MASTER_ADDR"), os.environ.get("SLURM_LAUNCH_NODE_IPADDR"), *flags.names[:1], ANYWHERE)
     results = [
@@ -247,7 +299,7 @@ class _First:
             self.board.leave("together", {"address": self.looks[0].address, "port": self.looks[0].free_port})
 
     def _is_bad(self) -> bool:
-        return any(has_problem(own) for own in self.found.values())
+        return any(count_problems(own) for own in self.found.values())
 
     def after_ranks(self) -> None:
         """Judge what the ranks found together."""

@@ -21,7 +21,7 @@ from paceline.launch.job import (
     format_exports,
     make_environment,
 )
-from paceline.launch.preflight import script_lines
+from paceline.launch.preflight.node import node_program, preflight_lines
 from paceline.launch.starters import STARTERS
 
 
@@ -91,8 +91,7 @@ def _files(job: LaunchJob, command: Words) -> tuple[LaunchFile, ...]:
         f"cd {shlex.quote(str(job.workdir))}\n\n"
         f"{format_exports(make_environment(job))}\n"
         + (
-            script_lines.preflight_lines(job, format_command_lines((*script_lines.node_program(job), "--number", "0")))
-            + "\n"
+            preflight_lines(job, format_command_lines((*node_program(job), "--number", "0"))) + "\n"
             if job.preflight
             else ""
         )

@@ -27,7 +27,7 @@ from paceline.launch.job import (
     make_environment,
     require_programs,
 )
-from paceline.launch.preflight import script_lines
+from paceline.launch.preflight.node import preflight_lines, with_node_number
 from paceline.launch.starters import STARTERS
 
 JOB_NUMBER = "job-number"
@@ -185,8 +185,8 @@ def make_sbatch_script(job: LaunchJob, command: Words) -> str:
     if job.preflight:
         # --wait: whoever hangs when the others have ended is ended.
         words = ("srun", *every, "--cpu-bind=none", "--kill-on-bad-exit=0", "--wait=30", *container.srun(job))
-        own = script_lines.with_node_number(job, '"$SLURM_NODEID"', name='"$SLURMD_NODENAME"')
-        parts.append(script_lines.preflight_lines(job, f"{format_command_lines(words)} \\\n    {own}"))
+        own = with_node_number(job, '"$SLURM_NODEID"', name='"$SLURMD_NODENAME"')
+        parts.append(preflight_lines(job, f"{format_command_lines(words)} \\\n    {own}"))
     if job.between:
         failed = f"the command of --between failed on a node: {escape_line(job.between)}"
         parts.append(_once("Before the ranks start", job.between, failed, every))

@@ -21,9 +21,9 @@ from paceline._utils.cache import cache_folder
 from paceline._utils.commands import format_command, install_command
 from paceline._utils.errors import DataError
 from paceline._utils.reporter import SILENT, Reporter
+from paceline.config.constraints import read_menu
 from paceline.config.recipe import Recipe
 from paceline.config.resnet import RESNET
-from paceline.config.tables import read_menu
 from paceline.data.download.fetch import ExpectedFile, FileMismatch, fetch
 
 # GluonCV's are the only ones that come in an archive; unpacked it is about as large.

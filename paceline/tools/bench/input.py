@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from paceline._utils.errors import DataError, PacelineError, RecipeError
-from paceline._utils.listing import list_matching, walk_visible
+from paceline._utils.names import list_matching, walk_visible
 from paceline._utils.platform import count_cpus
 from paceline._utils.reporter import Lines
 from paceline.config.recipe import Quality, Recipe

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
+from paceline.config.constraints import read_menu
 from paceline.config.plan import BatchPlan
 from paceline.config.published import PublishedResult
 from paceline.config.recipe import Recipe
 from paceline.config.system import System
-from paceline.config.tables import read_menu
 
 # Processes, interpreters, networks compiled, the index read, the step that is thrown away: minutes reserved for every start.
 START_MINUTES = 5.0

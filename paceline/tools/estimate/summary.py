@@ -15,9 +15,9 @@ from paceline._utils.text import Row
 from paceline.config.plan import BatchPlan
 from paceline.config.published import RESULTS, PublishedResult, published_for, published_results
 from paceline.config.recipe import Recipe
+from paceline.config.reference_rates import IMAGES, find_fastest
 from paceline.config.run import RunRecord, run_folder
 from paceline.config.system import FORMS, HALF, Precision, System
-from paceline.distributed.device.step_rates import IMAGES, find_fastest
 from paceline.distributed.device.systems import SYSTEMS
 from paceline.models.registry import WORKLOADS
 from paceline.tools.estimate.run_time import (

@@ -9,8 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline.config.constraints import read_single
 from paceline.config.recipe import Recipe
-from paceline.config.tables import read_single
 
 # A cell that begins with one of these has no command of ours; what follows the colon is the reason.
 WORDS = ("fixed", "automatic", "dead", "none")

@@ -29,9 +29,8 @@ from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.data.shapes.render import render_shapes
 from paceline.distributed.comm.benchmark import OURS, CommMessage, measure
-from paceline.distributed.comm.collectives import all_min
 from paceline.distributed.comm.launcher import Launch
-from paceline.distributed.comm.world import DistContext
+from paceline.distributed.comm.world import DistContext, all_min
 from paceline.distributed.device.accelerators import get_device_name
 from paceline.distributed.device.host_memory import set_malloc_trim_threshold
 from paceline.distributed.device.provenance import get_cpu_name

@@ -30,6 +30,7 @@ from paceline._utils.errors import PacelineError
 from paceline._utils.journal import MAX_BYTES, LineWriter, name_lines
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import parse_json, read_entry
+from paceline.distributed.comm.exit_code import EXIT_CODES
 
 # Fields whose entries stand in the event under their own names -> those that are always there.
 _SPREAD = {"losses": {"loss": "number"}, "metrics": {}}
@@ -183,7 +184,6 @@ MEASURED = (
 # A meter NAME with a meter NAME/count is the quotient of the two.
 COUNT = "/count"
 COMMON = {"event": "str", "step": "int", "epoch": "number", "seconds": "number"}
-STATUSES = ("success", "ran_out", "stopped_early", "interrupted", "failed")
 # Losing one of these to a power cut would mislead a resumed run or a launcher.
 DURABLE = ("eval", "checkpoint", "resume", "end")
 
@@ -287,8 +287,8 @@ def find_schema_problems(record: Mapping[str, Any]) -> list[str]:
         for name, type_name in wanted.items()
         if name in record and not _is(type_name, record[name])
     ]
-    if kind == "end" and record.get("status") not in STATUSES:
-        problems.append(f"status is {record.get('status')!r}: one of {', '.join(STATUSES)}")
+    if kind == "end" and record.get("status") not in EXIT_CODES:
+        problems.append(f"status is {record.get('status')!r}: one of {', '.join(EXIT_CODES)}")
     if kind == "eval" and not get_metrics(record):
         problems.append("an evaluation without a metric")
     return problems

@@ -1,7 +1,7 @@
 """SGD, LARS, AdamW, loss scale, clipping, weight average: in-place update rules on tensors that never wait for the device.
 
 Here: one class per optimizer; what changes from step to step is in step_scalars.py. A new optimizer: its class in a file of this
-package, a row below, its name in `OptimizerKind`. Not here: the lr schedule (config/schedule.py), the step (training/step.py).
+package, a row below, its name in `OptimizerKind`. Not here: the lr schedule (config/recipe.py), the step (training/step.py).
 """
 
 from __future__ import annotations

@@ -23,8 +23,7 @@ from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
 from paceline.config.run import MAX_BYTES, RunOptions, RunRecord, RunSpec
 from paceline.data.storage.object_store import BucketFolder
-from paceline.distributed.comm.collectives import broadcast_from_main
-from paceline.distributed.comm.world import DistContext
+from paceline.distributed.comm.world import DistContext, broadcast_from_main
 from paceline.training.checkpoint.background import CheckpointWriter
 from paceline.training.checkpoint.layout import check_space, list_steps, step_name
 from paceline.training.checkpoint.write import count_tensor_bytes

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline._utils.errors import CheckpointError
-from paceline._utils.listing import list_matching
+from paceline._utils.names import list_matching
 from paceline._utils.safe_read import read_plain, require_plain
 from paceline._utils.text import abbreviate
 

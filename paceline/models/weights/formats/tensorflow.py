@@ -24,7 +24,7 @@ import numpy as np
 from torch import Tensor
 
 from paceline._utils.errors import CheckpointError
-from paceline._utils.listing import list_matching
+from paceline._utils.names import list_matching
 from paceline._utils.safe_read import read_plain
 from paceline._utils.text import abbreviate
 from paceline.data.containers.tfrecord import BYTES, VARINT, masked_crc32c, read_fields, read_varint
