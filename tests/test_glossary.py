@@ -46,7 +46,7 @@ GLOSSARY = {
         distributed doctor engines environment exit facts failure flags guard harness host hostfile hosts inference
         interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform pool
         power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers script
-        secret serve setup shell starters startup stop system systems template threads topology tree version workers
+        secret serve setup shell starters stop system systems template threads topology tree version workers
         world
     """,
     "programs and their text": """
