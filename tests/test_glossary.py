@@ -36,9 +36,9 @@ GLOSSARY = {
         openvino paceline pickle recordio slurm ssh tar tensorflow tf tfrecord voc webdataset yolo zip
     """,
     "metrics and reports": """
-        analysis baselines benchmark bisect bootstrap cases compare compliance confusion confusions curves estimate f1 gallery
+        analysis baselines benchmark bisect bootstrap cases compare compliance confusion curves estimate f1 gallery
         judgment k logs measurements metrics monitors notes page predictions preview profile qualify rate rates
-        reference report results roofline scaling score scores scoring section summary tide time timing top trace
+        reference report results roofline scaling scores scoring section summary tide time timing top trace
         verification
     """,
     "processes and machines": """

@@ -40,7 +40,7 @@ from paceline.tools.report.classification_results import (
     select_right,
     select_wrong,
 )
-from paceline.tools.report.confusions import format_confusion_matrix, list_mistakes
+from paceline.tools.report.curves import COLUMNS, class_table, draw_curves, read_curves, reliability_chart, threshold_chart
 from paceline.tools.report.detection_results import (
     ImageComparison,
     ScoredPredictions,
@@ -50,15 +50,7 @@ from paceline.tools.report.detection_results import (
     render_comparison,
     select_worst_and_best,
 )
-from paceline.tools.report.gallery import MAX_OF_A_KIND, WORDS, error_tiles
-from paceline.tools.report.score_curves import (
-    COLUMNS,
-    class_table,
-    draw_curves,
-    read_curves,
-    reliability_chart,
-    threshold_chart,
-)
+from paceline.tools.report.gallery import MAX_OF_A_KIND, WORDS, error_tiles, format_confusion_matrix, list_mistakes
 from paceline.training.logging.events import get_metrics
 
 # Of a predictions file: five thousand images with a hundred masks each have a tenth.

@@ -36,9 +36,9 @@ from paceline.data.index.splits import format_fold
 from paceline.models.metrics.coco import ABSENT
 from paceline.models.registry import WORKLOADS
 from paceline.models.workload import WorkloadSpec
+from paceline.tools.report.curves import Event, metric_names, select_events, targets_first, training_charts
 from paceline.tools.report.html import load_templates
 from paceline.tools.report.prediction_section import predictions_section
-from paceline.tools.report.training_curves import Event, metric_names, select_events, targets_first, training_charts
 from paceline.training.logging.events import COMMON, read_events
 
 # Charts at the top of the page.

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -17,12 +18,11 @@ from paceline._utils.formatting import format_duration, format_metric, format_me
 from paceline._utils.reporter import Lines
 from paceline._utils.text import format_count
 from paceline.config.run import RunOptions, RunRecord
-from paceline.models.metrics.coco import ABSENT
 from paceline.models.registry import WORKLOADS
-from paceline.tools.report.html import WIDE, Chart, ChartLine, draw_chart, load_templates, smooth_values
+from paceline.tools.report.curves import event_line, select_events
+from paceline.tools.report.html import Chart, ChartAxes, draw_chart, load_templates
 from paceline.tools.report.prediction_section import pick_one_image
 from paceline.tools.report.run_report import STATUS, fact_rows
-from paceline.tools.report.training_curves import SMOOTH_PARTS, select_events
 from paceline.training.logging.events import read_events
 
 # Of run.json, what may explain a difference of results; the rest follows from these, or names the run.
@@ -152,19 +152,12 @@ def _curves(runs: Sequence[RunSummary], notes: list[str]) -> list[Chart]:
         lines = []
         for index, (run, results) in enumerate(zip(runs, events)):
             mine = [event for event in select_events(results, kind) if name in event]
-            values = [math.nan if event[name] == ABSENT else float(event[name]) for event in mine]
-            if kind == "train":
-                values = smooth_values(values, max(0.0, 1 - SMOOTH_PARTS / max(len(values), 1)))
-            at = [f"step {event['step']:,}, epoch {event['epoch']:.2f}" for event in mine]
-            label, x = f"{run_letter(index)} {run.row['name']}", [event[x_label] for event in mine]
-            lines.append(ChartLine(label, x, values, at, index, style, dash=index + index // 7))  # type: ignore[arg-type]
-        charts.append(
-            draw_chart(
-                title, lines, x_label=x_label, x_end=max((x for line in lines for x in line.x), default=0),
-                value_text=lambda _, value, name=name: format_metric(name, value) if name == headline else f"{value:.4g}",
-                percent=name == headline and "loss" not in name, by_factor="loss" in name, width=WIDE,
-            )
-        )  # fmt: skip
+            line = event_line(mine, name, x_label, index, style, smooth=kind == "train")
+            lines.append(replace(line, name=f"{run_letter(index)} {run.row['name']}", dash=index + index // 7))
+        x_end = max((x for line in lines for x in line.x), default=0)
+        axes = ChartAxes(x_label, x_end, percent=name == headline and "loss" not in name, by_factor="loss" in name)
+        text = partial(format_metric, name) if name == headline else "{:.4g}".format
+        charts.append(draw_chart(title, lines, axes, value_text=lambda _, value, text=text: text(value)))
     return [chart for chart in charts if chart is not None]
 
 

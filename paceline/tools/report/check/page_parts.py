@@ -12,6 +12,7 @@ import numpy as np
 from paceline.data.checks.notices import Notice
 from paceline.data.index.index import Index
 from paceline.inference.drawing.boxes import class_color
+from paceline.tools.report.check.tiles import make_tile
 from paceline.tools.report.html import load_templates
 
 MAX_CLASSES = 200  # rows of the table of classes
@@ -128,9 +129,15 @@ def twin_notice(count: int, *, noted: bool) -> list[Notice]:
     return [Notice("bad", text, noted)] if count else []
 
 
-def get_file_name(index: Index, row: int) -> str:
-    """The name of a photo's file."""
-    return os.path.basename(os.fsdecode(index.relative_name(row)))
+def twin_examples(
+    splits: Mapping[str, Index], pairs: Sequence[tuple[int, int]], classes: Sequence[str], *, side: int, most: int
+) -> CheckExamples:
+    """Photos of val that are in train too; pairs: rows of train and val, of which `most` are shown."""
+    names = [os.path.basename(os.fsdecode(splits["train"].relative_name(twin))) for twin, _ in pairs[:most]]
+    tiles = [
+        make_tile(splits["val"], row, classes, side=side, caption=f"train: {name}") for (_, row), name in zip(pairs, names)
+    ]
+    return CheckExamples("Photos in both splits", f"{len(pairs):,} of val, byte for byte", tiles)
 
 
 def image_size(index: Index) -> tuple[str, str]:

@@ -1,17 +1,125 @@
-"""What was scored, as curves and by class: precision over recall, numbers over the least score, calibration, the table of classes.
-
-The predictions file's part is described in prediction_section.py.
+"""The curves of a run: of its training, from its events; and what was scored, as curves and by class: precision over recall, numbers
+over the least score, calibration, the table of classes. The predictions file's part is described in prediction_section.py.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from paceline._utils.formatting import (
+    format_duration,
+    format_metric,
+    format_metric_name,
+    format_quantity,
+    format_target,
+    select_leading_metrics,
+)
 from paceline.models.metrics.best_f1 import ThresholdCounts
-from paceline.tools.report.html import WIDE, Chart, ChartLine, draw_chart
+from paceline.models.metrics.coco import ABSENT
+from paceline.tools.report.html import FULL, NARROW, WIDE, Chart, ChartAxes, ChartLine, draw_chart, smooth_values
+from paceline.training.logging.console import SLOW_INPUT
+from paceline.training.logging.events import get_metrics
+
+Event = Mapping[str, Any]
+# A loss curve is smoothed over about 1 / SMOOTH_PARTS of the run.
+SMOOTH_PARTS = 40
+# Parts of a network that one chart has colors for.
+MAX_PARTS = 7
+
+
+def select_events(events: Sequence[Event], kind: str) -> list[Event]:
+    """The events of one kind."""
+    return [event for event in events if event["event"] == kind]
+
+
+def metric_names(evaluated: Sequence[Event]) -> list[str]:
+    """All metrics, in the order in which they were first written."""
+    return list(dict.fromkeys(name for event in evaluated for name in get_metrics(event)))
+
+
+def targets_first(evaluated: Sequence[Event], targets: Mapping[str, float]) -> list[str]:
+    """The targets that were scored, then the other metrics that one line has room for."""
+    names = metric_names(evaluated)
+    return [
+        *(name for name in targets if name in names),
+        *(name for name in select_leading_metrics(names) if name not in targets),
+    ]
+
+
+def event_line(
+    events: Sequence[Event], name: str, x_label: str, color: int, style: Any = "solid", *, smooth: bool = False
+) -> ChartLine:
+    """A number of events of one kind over their "epoch" or "step"; smooth: as a moving average."""
+    values = [float(event.get(name, "nan")) for event in events]
+    # An evaluation's -1 is COCO's word for a number that does not exist.
+    values = [math.nan if value == ABSENT and event["event"] == "eval" else value for value, event in zip(values, events)]
+    if smooth:
+        values = smooth_values(values, max(0.0, 1 - SMOOTH_PARTS / max(len(values), 1)))
+    at = [f"step {event['step']:,}, epoch {event['epoch']:.2f}, {format_duration(event['seconds'])}" for event in events]
+    return ChartLine(format_metric_name(name), [event[x_label] for event in events], values, at, color, style)
+
+
+def training_charts(events: Sequence[Event], targets: Mapping[str, float]) -> list[Chart]:
+    """Loss and quality, then what else was measured of training; targets: metric -> value."""
+    trained, evaluated = select_events(events, "train"), select_events(events, "eval")
+    by_epoch = bool(events) and max(event["epoch"] for event in events) >= 1
+    x_label = "epoch" if by_epoch else "step"
+
+    def line(name: str, source: Sequence[Event], color: int, style: Any = "solid", smooth: bool = False) -> ChartLine:
+        return event_line(source, name, x_label, color, style, smooth=smooth)
+
+    ratios = [{**event, **event.get("update_ratios", {})} for event in trained]
+    parts = list(dict.fromkeys(name for event in trained for name in event.get("update_ratios", {})))[:MAX_PARTS]
+    losses = ["loss", *sorted({name for event in trained for name in event if name.startswith("loss_")})]
+    metrics = metric_names(evaluated)
+    rates = [name for name in targets_first(evaluated, targets) if "loss" not in name][:4]
+    full_names = {format_metric_name(name): name for name in reversed(rates)}
+    scored_losses = [name for name in metrics if "loss" in name][:2]
+    wanted = [name for name in rates if name in targets]
+    which = {name: f"{format_metric_name(name)} " if len(wanted) > 1 else "" for name in wanted}
+    levels = [(f"target {which[name]}{format_target(name, targets[name])}", targets[name]) for name in wanted]
+    axes = partial(ChartAxes, x_label, max((event[x_label] for event in events), default=0))
+    charts = [
+        draw_chart(
+            "Loss",
+            [
+                *(line(name, trained, index, "faint") for index, name in enumerate(losses[:1])),
+                *(line(name, trained, index, smooth=True) for index, name in enumerate(losses)),
+                *(line(name, evaluated, len(losses) + index, "dots") for index, name in enumerate(scored_losses)),
+            ],
+            axes(by_factor=True), width=WIDE if rates else FULL, value_text=lambda _, value: f"{value:.4g}",
+        ),
+        draw_chart(
+            "Quality", [line(name, evaluated, index, "dots") for index, name in enumerate(rates)], axes(percent=True),
+            value_text=lambda label, value: format_metric(full_names[label], value), levels=levels,
+        ),
+        draw_chart(
+            "Learning rate", [line("lr", trained, 3)], axes(from_zero_to=0.0), width=NARROW,
+            value_text=lambda _, value: f"{value:.4g}",
+        ),
+        draw_chart(
+            "Throughput, images/s", [line("images_per_second", trained, 2)], axes(from_zero_to=0.0), width=NARROW,
+            value_text=lambda _, value: f"{format_quantity(value)} images/s",
+        ),
+        draw_chart(
+            "Time waiting for data", [line("data_wait", trained, 1)], axes(percent=True, from_zero_to=SLOW_INPUT),
+            width=NARROW, value_text=lambda _, value: f"{100 * value:.1f} %",
+        ),
+        *(
+            draw_chart(title, lines, axes(from_zero_to=0.0, by_factor=True), value_text=lambda _, value: f"{value:.3g}")
+            for title, lines in (
+                ("Norm of the gradient", [line("gradient_norm", trained, 4)]),
+                ("Norm of an update over the weights'", [line(name, ratios, index) for index, name in enumerate(parts)]),
+            )
+        ),
+    ]  # fmt: skip
+    return [chart for chart in charts if chart is not None]
+
 
 MAX_CURVES = 5  # classes with a curve of their own, beside the mean
 # Of a detector's table of classes: what is scored, head, and the name in the file.
@@ -75,13 +183,7 @@ def draw_curves(curves: PrecisionRecallCurves | None) -> Chart | None:
     if curves is None:
         return None
     return draw_chart(
-        curves.title,
-        curves.lines,
-        x_label="recall",
-        x_end=1,
-        value_text=lambda _, value: f"{value:.3f}",
-        from_zero_to=1.0,
-        width=WIDE,
+        curves.title, curves.lines, ChartAxes("recall", 1, from_zero_to=1.0), value_text=lambda _, value: f"{value:.3f}"
     )
 
 
@@ -104,10 +206,8 @@ def threshold_chart(points: Sequence[ThresholdCounts], best: ThresholdCounts | N
             ChartLine(name, x, [getattr(point, key) for point in points], at, index, style, dash=index)  # type: ignore[arg-type]
             for index, (name, key, style) in enumerate(named)
         ],
-        x_label="least score",
-        x_end=1,
+        ChartAxes("least score", 1, from_zero_to=1.0),
         value_text=lambda _, value: f"{value:.3f}",
-        from_zero_to=1.0,
         mark=(best.threshold, f"best F1 {best.f1:.3f}") if best else None,
     )
 
@@ -131,11 +231,8 @@ def reliability_chart(scores: np.ndarray, right: np.ndarray, what: str, shown: f
             ChartLine("as its score says", [0, 1], [0, 1], ["", ""], 6, "faint"),
             ChartLine("right", [each.score for each in bins], [each.right for each in bins], at, 0, "dots"),
         ],
-        x_label="mean score of the answers",
-        x_end=1,
+        ChartAxes("mean score of the answers", 1, percent=True, from_zero_to=1.0),
         value_text=lambda _, value: f"{100 * value:.1f} %",
-        from_zero_to=1.0,
-        percent=True,
         about=about,
     )
 
