@@ -38,7 +38,7 @@ GLOSSARY = {
     "metrics and reports": """
         analysis baselines benchmark bisect bootstrap cases compare compliance confusion curves estimate f1 gallery
         judgment k logs measurements metrics monitors notes page predictions preview profile qualify rate rates
-        reference report results roofline scaling scores scoring section summary tide time timing top trace
+        reference report results roofline scores scoring section summary tide time timing top trace
         verification
     """,
     "processes and machines": """
@@ -46,7 +46,7 @@ GLOSSARY = {
         distributed doctor engines environment exit facts failure flags guard harness host hostfile hosts inference
         interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform pool
         power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers script
-        secret serve setup shell starters stop system systems template threads topology tree version workers
+        secret serve setup shell starters stop system systems template threads topology version workers
         world
     """,
     "programs and their text": """
