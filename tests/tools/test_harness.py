@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from messages import raises
 
 from paceline._utils.errors import PacelineError
+from paceline.config.system import System
 from paceline.distributed.device.timing import CallSeconds, find_host_wait, measure_seconds
 from paceline.tools.bench import baselines, harness, roofline
 from paceline.tools.bench.baselines import require_peers
@@ -29,8 +31,10 @@ from paceline.tools.bench.harness import (
 )
 from paceline.tools.bench.profile import replace_attribute, resolve_part
 from paceline.tools.bench.roofline import ConvFlops, MachinePeak, describe_above_peak, list_kernels
+from paceline.tools.bench.step_resnet import ResNetBench
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+BENCH = ResNetBench(batch=4, depth=18, size=32, rounds=2, seconds=0.0, precisions=("fp32",), system=System(), matrix=32)
 
 
 def test_every_round_begins_with_another_contender_and_one_that_fails_leaves_all_rounds():
@@ -104,7 +108,7 @@ def product() -> torch.Tensor:
 
 def steps(**menu) -> list[dict]:
     made = {name: Case(make) for name, make in menu.items()}
-    known = run_steps(made, 4, rounds=2, seconds=0.0, side=32, precision="fp32", device=CPU)
+    known = run_steps(made, BENCH, "fp32", CPU)
     return [dict(facts) for facts in known]
 
 
@@ -130,8 +134,7 @@ def test_a_contender_that_is_many_times_slower_is_not_in_the_rounds(monkeypatch)
     made = {
         name: Case(partial(ReadyCase, step)) for name, step in (("paceline", product), ("slow", slow), ("alike", product))
     }
-    common = {"rounds": 2, "seconds": 0.0, "side": 32, "precision": "fp32", "device": CPU}
-    *_, facts = run_steps(made, 4, slowest=10.0, **common)
+    *_, facts = run_steps(made, replace(BENCH, slowest=10.0), "fp32", CPU)
     assert set(facts["images_per_second"]) == {"paceline", "alike"}
     assert facts["absent"]["slow"].startswith("25.0 times slower") and set(facts["before_the_rounds"]) == set(made)
 

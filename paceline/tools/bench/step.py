@@ -145,17 +145,8 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
                 menu = bench.ours(precision, scene, device)
                 if theirs is not None:
                     menu |= theirs.contenders(bench, precision, scene, device)
-                for known in harness.run_steps(
-                    harness.select_possible(menu, device, compile=bench.compile, only=bench.only),
-                    bench.batch,
-                    rounds=bench.rounds,
-                    seconds=bench.seconds,
-                    block=bench.block,
-                    side=bench.matrix,
-                    precision=precision,
-                    device=device,
-                    slowest=bench.slowest,
-                ):
+                menu = harness.select_possible(menu, device, compile=bench.compile, only=bench.only)
+                for known in harness.run_steps(menu, bench, precision, device):
                     facts["step"][", ".join(filter(None, (precision, words)))] = known
                     tell(facts)
     if bench.part in ("all", "predict"):
