@@ -36,7 +36,7 @@ GLOSSARY = {
         openvino paceline pickle recordio slurm ssh tar tensorflow tf tfrecord voc webdataset yolo zip
     """,
     "metrics and reports": """
-        analysis baselines benchmark bisect bootstrap cases compare compliance confusion curves estimate f1 gallery
+        analysis benchmark bisect bootstrap cases compare compliance confusion curves estimate f1 gallery
         judgment k logs measurements metrics monitors notes page predictions preview profile qualify rate rates
         reference report results roofline scores scoring section summary tide time timing top trace
         verification
@@ -51,7 +51,7 @@ GLOSSARY = {
     """,
     "programs and their text": """
         advice api app arguments array atomic batching bench builds calls card check checks cli common completion
-        console dir dispatch drawing dummy event events export external file follow foreign formatting from groups
+        console dir dispatch drawing dummy event events export external file follow foreign formatting from
         hashing help identify ids input journal keys layout line lines live main messages migrate names open original
         outputs part parts paths predict prediction predictor printing read rendering reporter rows safe saved
         self show stdout stored text tools translate user utils write writer

@@ -16,6 +16,7 @@ from PIL import Image
 
 import paceline.data.index.records
 import paceline.models.datamodule as task_module
+import paceline.tools.bench as bench_package
 from benchmarks.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from benchmarks.input_simulation import boundary, memory, simulate
 from benchmarks.input_torchvision import coco_detection, loader_of
@@ -26,9 +27,9 @@ from paceline.cli.printing import Printer
 from paceline.data.index.records import record_digest
 from paceline.data.loader import sampler as bench_stream
 from paceline.data.loader.loader import Loader
-from paceline.tools.bench import baselines, input_cases
 from paceline.tools.bench import input as bench
 from paceline.tools.bench import input as input_bench
+from paceline.tools.bench import input_cases
 from paceline.tools.bench.input import classification, maskrcnn, run_input_bench, ssd
 from paceline.tools.bench.input_cases import BATCH, bare_decode, open_file_records, paceline_loader
 
@@ -130,7 +131,7 @@ def test_torchvisions_side_has_the_masks_of_all_objects_but_crowds_at_the_same_s
 
 def few_contenders(monkeypatch):
     """Without worker processes, which take seconds to start."""
-    theirs = baselines.find_peers("input_torchvision")
+    theirs = bench_package.find_peers("input_torchvision")
     real = theirs.contenders
     monkeypatch.setattr(
         theirs, "contenders", lambda *args: {name: one for name, one in real(*args).items() if " 0 workers" in name}
@@ -181,7 +182,7 @@ def test_numbers_of_workers(monkeypatch):
 
 
 def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(bench_package, "CHECKOUT", tmp_path)
     report = run_input_bench(classification, photos, seconds=0.02, size=32, decoders=["simplejpeg"], rounds=1)
     assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "unchecked", "bare"]
     check_text(" ".join(capsys.readouterr().out.split()), "benchmarks/")

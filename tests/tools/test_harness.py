@@ -11,11 +11,11 @@ import pytest
 import torch
 from messages import raises
 
+import paceline.tools.bench as bench_package
 from paceline._utils.errors import PacelineError
 from paceline.config.system import System
 from paceline.distributed.device.timing import CallSeconds, find_host_wait, measure_seconds
-from paceline.tools.bench import baselines, harness, roofline
-from paceline.tools.bench.baselines import require_peers
+from paceline.tools.bench import harness, require_peers, roofline
 from paceline.tools.bench.harness import (
     Case,
     Operation,
@@ -224,12 +224,12 @@ def test_replaced_gives_back_what_was_there():
 
 def test_a_part_that_is_not_called_by_its_name_there_is_an_error():
     with pytest.raises((AssertionError, KeyError)):
-        resolve_part("products", torch.addmm, called_in=baselines)
+        resolve_part("products", torch.addmm, called_in=bench_package)
 
 
 def test_without_a_checkout_there_are_no_peers(monkeypatch, tmp_path):
-    assert baselines.find_peers("ssd").contenders and baselines.find_peers("nobody") is None
-    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
-    assert baselines.find_peers("ssd") is None
+    assert bench_package.find_peers("ssd").contenders and bench_package.find_peers("nobody") is None
+    monkeypatch.setattr(bench_package, "CHECKOUT", tmp_path)
+    assert bench_package.find_peers("ssd") is None
     with raises(PacelineError, "--part ops", "benchmarks/"):
         require_peers("ssd", "--part ops")

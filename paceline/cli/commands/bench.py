@@ -22,7 +22,7 @@ from paceline.config.constraints import Help
 from paceline.distributed.comm.launcher import SINGLE, Launch, read_launch
 from paceline.distributed.device.systems import choose_system
 from paceline.models.registry import WORKLOADS, get_workload
-from paceline.tools.bench.baselines import require_peers
+from paceline.tools.bench import require_peers
 
 if TYPE_CHECKING:
     from paceline.config.system import System

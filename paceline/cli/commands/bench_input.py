@@ -21,7 +21,7 @@ from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.config.resnet import Decoder
 from paceline.config.run import RunOptions
-from paceline.tools.bench.baselines import require_peers
+from paceline.tools.bench import require_peers
 from paceline.training.open_data import open_task
 from paceline.training.request import check_request
 

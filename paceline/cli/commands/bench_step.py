@@ -15,7 +15,7 @@ from paceline.config.constraints import Help
 from paceline.config.system import Precision
 from paceline.distributed.device.systems import choose_system
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.baselines import require_peers
+from paceline.tools.bench import require_peers
 
 if TYPE_CHECKING:
     from paceline.config.system import System

@@ -35,7 +35,7 @@ from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.transforms.decode import require_decoder
 from paceline.data.transforms.image_header import read_header
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.baselines import WHERE, find_peers
+from paceline.tools.bench import WHERE, find_peers
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
 from paceline.tools.bench.input_cases import (
     bare_decode,

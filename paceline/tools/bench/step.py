@@ -25,8 +25,7 @@ from paceline.distributed.device.host_memory import set_malloc_trim_threshold
 from paceline.distributed.device.setup import autocast_for, make_exact
 from paceline.distributed.device.timing import STEPS
 from paceline.models.ops.dispatch import set_triton
-from paceline.tools.bench import harness
-from paceline.tools.bench.baselines import WHERE, find_peers, require_peers
+from paceline.tools.bench import WHERE, find_peers, harness, require_peers
 from paceline.tools.bench.profile import ProfiledPart
 from paceline.training.loss_normalization import configure_loss_groups
 from paceline.training.meters import Meters
