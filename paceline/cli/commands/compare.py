@@ -22,7 +22,7 @@ import tyro
 from paceline._utils.errors import PacelineError
 from paceline._utils.formatting import format_duration, format_metric, format_metric_name
 from paceline._utils.text import join_names
-from paceline.cli.commands.runs import describe, group_key
+from paceline.cli.commands.runs import describe, format_spread, group_key, mean_and_deviation
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -176,36 +176,35 @@ def _record(sides: Sequence[Sequence[ComparedRun]], metric: str) -> dict[str, An
                 {"side": run_letter(number), "name": one.name, "seed": one.seed, "status": one.status,
                  "steps": one.steps, "seconds": one.seconds, "best": one.best, "last": one.last, "reached": reached}
             )  # fmt: skip
-    spreads = [_spread([one.last for one in side if one.counts and one.last is not None]) for side in sides]
+    finished = [[one for one in side if one.counts] for side in sides]
+    values = [[one.last for one in side if one.last is not None] for side in finished]
+    folders = [[one.folder for one in side] for side in finished]
     verdicts = [
-        {"sides": [first, second], "seeds": _seeds(*pair), "photos": _photos(*pair, metric)}
+        {
+            "sides": [first, second],
+            "seeds": _seeds(values[first], values[second]),
+            "photos": paired_interval(folders[first], folders[second], metric),
+        }
         for first, second in combinations(range(len(sides)), 2)
-        for pair in [(sides[first], sides[second])]
     ]
     return {
         "metric": metric,
         "differences": _differences([side[0].facts.as_dict() for side in sides]),
         "common": common,
         "runs": rows,
-        "sides": spreads,
+        "sides": [{"runs": len(side), **mean_and_deviation(side)} for side in values],
         "verdicts": verdicts,
     }
 
 
-def _spread(values: Sequence[float]) -> dict[str, Any]:
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"runs": len(values), "mean": statistics.fmean(values) if values else None, "deviation": deviation}
-
-
-def _seeds(one: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> dict[str, Any]:
+def _seeds(one: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
     """The difference of the means (other minus one), and how often chance alone would make one as large: p."""
-    values = [[run.last for run in side if run.counts and run.last is not None] for side in (one, other)]
-    if min(map(len, values)) < MIN_SEEDS:
-        return {"p": None, "why": f"{len(values[0])} and {len(values[1])} finished runs; {MIN_SEEDS} a side are the least"}
+    if min(len(one), len(other)) < MIN_SEEDS:
+        return {"p": None, "why": f"{len(one)} and {len(other)} finished runs; {MIN_SEEDS} a side are the least"}
     return {
-        "difference": statistics.fmean(values[1]) - statistics.fmean(values[0]),
-        "p": permutation_p_value(*values),
-        "apart": min(values[1]) > max(values[0]) or max(values[1]) < min(values[0]),
+        "difference": statistics.fmean(other) - statistics.fmean(one),
+        "p": permutation_p_value(one, other),
+        "apart": min(other) > max(one) or max(other) < min(one),
     }
 
 
@@ -214,8 +213,6 @@ def permutation_p_value(one: Sequence[float], other: Sequence[float]) -> float:
 
     Beyond MAX_ORDERS divisions so many are drawn, always the same.
     """
-    import numpy as np
-
     values = np.array([*one, *other], np.float64)
     count = len(one)
     if math.comb(len(values), count) <= MAX_ORDERS:
@@ -227,12 +224,6 @@ def permutation_p_value(one: Sequence[float], other: Sequence[float]) -> float:
     apart = np.abs(sums / count - (values.sum() - sums) / (len(values) - count))
     seen = abs(statistics.fmean(one) - statistics.fmean(other))
     return float((apart >= seen - 1e-12).mean())
-
-
-def _photos(one: Sequence[ComparedRun], other: Sequence[ComparedRun], metric: str) -> dict[str, Any]:
-    """The paired interval of the difference (other minus one) over the photos that both were scored on, runs of a side averaged."""
-    folders = [[run.folder for run in side if run.counts] for side in (one, other)]
-    return paired_interval(folders[0], folders[1], metric)
 
 
 # What `paceline compare` found, for people.
@@ -269,8 +260,7 @@ def format_comparison(result: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {row['side']:<4} {row['name']:<{width}} {steps:>8,} steps {samples:>12,} samples {format_duration(seconds):>10}"
     for side, spread in zip(letters, result["sides"]):
         if spread["runs"]:
-            more = f" +- {format_metric(metric, spread['deviation'])}" if spread["deviation"] is not None else ""
-            yield f"{side}: {format_metric(metric, spread['mean'])}{more} at the end, {spread['runs']} finished"
+            yield f"{side}: {format_spread(metric, spread)} at the end, {spread['runs']} finished"
     for verdict in result["verdicts"]:
         one, other = (letters[number] for number in verdict["sides"])
         yield _verdict(f"{other} - {one}", verdict, metric)

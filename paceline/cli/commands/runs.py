@@ -221,15 +221,22 @@ def _group(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _spread(result: Sequence[Mapping[str, float]]) -> dict[str, dict[str, Any]]:
-    """metric -> mean and standard deviation (of a sample: n - 1; None of one run) over the runs that have it."""
+    """metric -> mean and standard deviation over the runs that have it."""
     spread = {}
     for name in dict.fromkeys(name for metrics in result for name in metrics):
         # -1 is COCO's word for a number that does not exist, of a class or a size that has no object there.
         values = [metrics[name] for metrics in result if name in metrics and metrics[name] == metrics[name] != -1]
         if values:
-            deviation = statistics.stdev(values) if len(values) > 1 else None
-            spread[name] = {"mean": statistics.fmean(values), "deviation": deviation, "runs": len(values)}
+            spread[name] = {**mean_and_deviation(values), "runs": len(values)}
     return spread
+
+
+def mean_and_deviation(values: Sequence[float]) -> dict[str, float | None]:
+    """Of a sample: the deviation divides by n - 1, and is None of one value; the mean is None of none."""
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "deviation": statistics.stdev(values) if len(values) > 1 else None,
+    }
 
 
 def format_group(group: Mapping[str, Any]) -> list[str]:
@@ -252,7 +259,7 @@ def format_group(group: Mapping[str, Any]) -> list[str]:
         best, last = cell(row["best"]), cell(row["last"])
         lines.append(f"  {row['name']:<{width}}  {fold}seed {row['seed']:<5} best {best:>8}  last {last:>8}{left_out}")
     for name in select_leading_metrics(group["best"]):
-        best, last = (_plus_minus(name, group[which].get(name)) for which in WHICH)
+        best, last = (format_spread(name, group[which].get(name)) for which in WHICH)
         lines.append(
             f"  {format_metric_name(name)}: best {best}, last {last} ({format_count(group['best'][name]['runs'], 'run')})"
         )
@@ -261,7 +268,8 @@ def format_group(group: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _plus_minus(name: str, result: Mapping[str, Any] | None) -> str:
+def format_spread(name: str, result: Mapping[str, Any] | None) -> str:
+    """A metric's mean and deviation as text; "-" where no run has it."""
     if result is None:
         return "-"
     deviation = "" if result["deviation"] is None else f" +- {format_metric(name, result['deviation'])}"

@@ -45,16 +45,18 @@ _VARIABLES = {
 }
 
 
-def load_templates(folder: Path, own: Mapping[str, str] | None = None) -> Environment:
-    """The templates of a folder, which may extend the frame.
+def render_page(template: str, content: Mapping[str, Any], own: Mapping[str, str] = {}) -> str:
+    """A page by a template of this folder or of check/, with its values.
 
     own  templates from elsewhere: name -> text
     """
+    here = Path(__file__).parent
     # Everything is escaped: class names and paths come from other people's folders.
-    return Environment(
-        loader=ChoiceLoader([DictLoader(own or {}), FileSystemLoader([folder, Path(__file__).parent])]),
+    templates = Environment(
+        loader=ChoiceLoader([DictLoader(own), FileSystemLoader([here, here / "check"])]),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
+    return templates.get_template(template).render(content)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from paceline._utils.text import format_count
 from paceline.config.run import RunOptions, RunRecord
 from paceline.models.registry import WORKLOADS
 from paceline.tools.report.curves import event_line, select_events
-from paceline.tools.report.html import Chart, ChartAxes, draw_chart, load_templates
+from paceline.tools.report.html import Chart, ChartAxes, draw_chart, render_page
 from paceline.tools.report.prediction_section import pick_one_image
 from paceline.tools.report.run_report import STATUS, fact_rows
 from paceline.training.logging.events import read_events
@@ -97,7 +97,7 @@ def runs_page(runs: Sequence[RunSummary], out: Path, *, compared: bool) -> str:
         "compared": compared,
         "notes": notes,
     }
-    return load_templates(Path(__file__).parent).get_template("runs.html.jinja").render(**content)
+    return render_page("runs.html.jinja", content)
 
 
 def _test(run: RunSummary) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from paceline.data.checks.notices import Notice
 from paceline.data.index.index import Index
 from paceline.inference.drawing.boxes import class_color
 from paceline.tools.report.check.tiles import make_tile
-from paceline.tools.report.html import load_templates
+from paceline.tools.report.html import render_page
 
 MAX_CLASSES = 200  # rows of the table of classes
 
@@ -69,19 +69,17 @@ def make_page(
         verdict = "fair", f"{boxes:,} boxes to look at" if boxes else "Something to look at"
     else:
         verdict = "good", "Nothing suspicious"
-    page = load_templates(Path(__file__).parent).get_template(template)
-    html = page.render(
-        name=root.name,
-        root=str(root),
-        verdict=verdict,
-        notices=notices,
-        splits=list(splits),
-        num_classes=len(classes),
-        image_sizes=[(split, *image_size(index)) for split, index in splits.items()],
-        finds=[find for find in finds if find.tiles],
-        **content,
-    )
-    return CheckPage(html, verdict, notices)
+    shared = {
+        "name": root.name,
+        "root": str(root),
+        "verdict": verdict,
+        "notices": notices,
+        "splits": list(splits),
+        "num_classes": len(classes),
+        "image_sizes": [(split, *image_size(index)) for split, index in splits.items()],
+        "finds": [find for find in finds if find.tiles],
+    }
+    return CheckPage(render_page(template, {**shared, **content}), verdict, notices)
 
 
 def class_balance(
