@@ -29,7 +29,7 @@ GLOSSARY = {
         folders folds format formats header image images index int8 io jitter layouts lint listing lists loader manifest
         mapping mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
         records remote render resample rng sample sampler scenes segmentations sets shapes slots source split splits
-        staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video watchdog
+        staged stages staleness storage store suspicious sync table tables tiling unpack val verify video watchdog
     """,
     "formats and libraries": """
         coco detectron2 efficientnet example gaudi gloo gluoncv html http mllog mlperf mxnet nvidia nvimgcodec onnx
@@ -42,7 +42,7 @@ GLOSSARY = {
         verification
     """,
     "processes and machines": """
-        accelerators affinity build code collectives comm command commands compiler context counts crew detect device
+        accelerators affinity build code collectives comm command commands compiler context crew detect device
         distributed doctor engines environment exit facts failure flags guard harness host hostfile hosts inference
         interfaces job jobs launch launcher limits list local log measure mounts multi node oom parallel platform pool
         power preflight previous process provenance rank rendezvous replay roles runner runtimes schedulers script

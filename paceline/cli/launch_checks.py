@@ -10,7 +10,6 @@ from typing import Any
 
 from paceline._utils.errors import PacelineError, RecipeError
 from paceline.cli.flags import ParsedArgs
-from paceline.cli.node_counts import note_published
 from paceline.cli.printing import Printer
 from paceline.config.plan import BatchPlan, count_training_ranks, limit_steps, make_plan
 from paceline.config.published import recipe_for_nodes
@@ -47,7 +46,7 @@ def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool 
             "starts on others. Name theirs: paceline list systems; or say how many ranks a node has: --system.per-node 8"
         )
     system = args.system
-    if not repeats and (note := note_published(args)):
+    if not repeats and (note := args.note_published()):
         printer.say(note)
     world = count_training_ranks(flags.nodes * system.per_node, flags.eval_ranks)
     images = DATA_IMAGES.get(args.recipe.target_data, (0, 0))

@@ -27,8 +27,7 @@ from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest, find_manifest
 from paceline.data.prepare.auto_prepare import is_annotated, prepare_if_needed
 from paceline.tools.report.check.page import make_check_page
-from paceline.tools.report.check.page_parts import CheckExamples, LintSummary
-from paceline.tools.report.check.tiles import make_tile
+from paceline.tools.report.check.page_parts import CheckExamples, LintSummary, make_tile
 
 TILES, SIDE = 24, 300  # pictures of a finding on the page, pixels of their longer side
 MAX_BYTES = 1 << 30  # of a predictions file

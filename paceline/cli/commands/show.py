@@ -15,14 +15,13 @@ from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.text import Row, format_definitions, text_width
 from paceline.cli.flags import ParsedArgs, explain, parse_run_args
 from paceline.cli.help import HELP
-from paceline.cli.node_counts import count_ranks, note_published
 from paceline.cli.printing import Printer
 from paceline.cli.recipe_text import base_recipe, differing_cells, format_grid, format_recipe_table, list_cells
 from paceline.cli.saved_request import saved_request
 from paceline.config.constraints import Help, Whole
 from paceline.config.graph_file import GRAPHS
 from paceline.config.model_card import SUFFIX, format_card
-from paceline.config.plan import BatchPlan, count_training_ranks, make_plan
+from paceline.config.plan import BatchPlan, count_ranks, count_training_ranks, make_plan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing_fields
 from paceline.config.recipes.published_rows import LIKE
 from paceline.config.recipes.published_rows import PublishedRecipe as PublishedRow
@@ -115,7 +114,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         args = replace(args, recipe=resolve_pixel_stats(args.recipe, first, args.given, reporter))
     for line in shown.about_row:
         printer.note(line)
-    if not (flags.world or shown.repeats) and (text := note_published(args)):
+    if not (flags.world or shown.repeats) and (text := args.note_published()):
         printer.note(text)
     recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=args), controls, reporter)
     if shown.facts.plan.get("nodes") and not args.given & {"nodes", "world", "system", "system.per_node"}:

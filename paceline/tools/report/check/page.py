@@ -36,16 +36,17 @@ from paceline.tools.report.check.page_parts import (
     NOT_LINTED,
     CheckExamples,
     CheckPage,
+    CheckTile,
     LintSummary,
     class_balance,
     find_duplicates,
     make_page,
+    make_tile,
     share_rows,
     turned_notice,
     twin_examples,
     twin_notice,
 )
-from paceline.tools.report.check.tiles import CheckTile, make_tile
 
 FILE_NAME = "check.html"
 MOSAIC = 12  # random photos
