@@ -29,7 +29,7 @@ from paceline.tools.bench.harness import (
     run_steps,
     select_possible,
 )
-from paceline.tools.bench.profile import replace_attribute, resolve_part
+from paceline.tools.bench.profile import resolve_part
 from paceline.tools.bench.roofline import ConvFlops, MachinePeak, describe_above_peak, list_kernels
 from paceline.tools.bench.step_resnet import ResNetBench
 
@@ -203,23 +203,6 @@ def test_one_call_at_least_is_timed():
 def test_a_step_on_a_cpu_waits_for_nothing_and_is_taken():
     taken = []
     assert find_host_wait(lambda: taken.append(1) or torch.zeros(()), CPU) == "" and taken == [1]
-
-
-def test_replaced_gives_back_what_was_there():
-    class Owner:
-        own = staticmethod(lambda: 3)
-
-        def method(self) -> int:
-            return 1
-
-    owner = Owner()
-    owner.own = lambda: 2  # type: ignore[assignment, method-assign]
-    for name in ("method", "own"):
-        before = getattr(owner, name)()
-        with replace_attribute(owner, name, lambda function: lambda: 10 * function()):
-            assert getattr(owner, name)() == 10 * before
-        assert getattr(owner, name)() == before
-    assert "method" not in vars(owner)
 
 
 def test_a_part_that_is_not_called_by_its_name_there_is_an_error():

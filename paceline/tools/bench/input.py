@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,6 @@ from paceline.tools.report.prepare_notes import prepare_lines
 WARM_UP_BATCHES = 3
 STEPS = 1_000_000  # more than are ever taken
 WARM_UP_SECONDS, MAX_WORKERS = 2.0, 1024  # of --scaling
-_EXTRA_DECODERS: tuple[Decoder, ...] = ("nvimgcodec",)
 _SUFFIXES = {".jpg", ".jpeg", ".jpe"}
 # Name of a value that --scaling measures -> its column, and how it is printed.
 COLUMNS = {
@@ -222,15 +222,11 @@ def photos_in(data: Path) -> list[Path]:
 
 def installed_decoders() -> list[Decoder]:
     """The default decoder and every extra that can be imported here."""
-    return ["simplejpeg", *filter(_installed, _EXTRA_DECODERS)]
-
-
-def _installed(decoder: Decoder) -> bool:
-    try:
-        require_decoder(decoder)
-    except RecipeError:
-        return False
-    return True
+    result: list[Decoder] = ["simplejpeg"]
+    with suppress(RecipeError):
+        require_decoder("nvimgcodec")
+        result.append("nvimgcodec")
+    return result
 
 
 def require_linux() -> None:

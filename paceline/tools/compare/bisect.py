@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._utils.commands import format_command
 from paceline._utils.errors import PacelineError
 from paceline._utils.text import WORDS, join_names
-from paceline.config.run import RunRecord, read_run, run_folder
+from paceline.config.run import read_run, run_folder
 from paceline.models.registry import load_saved_recipe
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def print_bisection(
         raise PacelineError(
             f"{names[0]} is a run of {tasks[0]}, {names[1]} one of {tasks[1]}: they have no tensor in common."
         )
-    recipes = [_recipe(folder, one, workload, names) for folder, one in zip(folders, facts)]
+    again = partial(format_command, "compare", *names, "--bisect", "--workload")
+    recipes = [load_saved_recipe(one, folder, named=workload, again=again) for folder, one in zip(folders, facts)]
     with waiting("reading events and checkpoints"):
         from paceline.tools.compare.replay import RunPair
 
@@ -85,11 +86,6 @@ def print_bisection(
     if in_json:
         print(json.dumps(result, indent=1))
     return 0
-
-
-def _recipe(folder: Path, facts: RunRecord, workload: str, names: Sequence[str]) -> Recipe:
-    again = partial(format_command, "compare", *names, "--bisect", "--workload")
-    return load_saved_recipe(facts, folder, named=workload, again=again)
 
 
 def _differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -148,15 +148,8 @@ def class_table(predictions: Mapping[str, Any]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["quality"], row["name"]))
 
 
-class PrecisionRecallCurves(NamedTuple):
-    """Precision over recall, of nothing where no class has an object."""
-
-    title: str
-    lines: list[ChartLine]
-
-
-def read_curves(predictions: Mapping[str, Any], what: Literal["box", "mask"]) -> PrecisionRecallCurves | None:
-    """At IoU 0.5: the mean, and classes; of many classes the best, the middle and the worst ones.
+def read_curves(predictions: Mapping[str, Any], what: Literal["box", "mask"]) -> tuple[str, list[ChartLine]] | None:
+    """Title and lines, at IoU 0.5: the mean, and classes; of many classes the best, the middle and the worst ones.
 
     what  whether boxes or masks were compared
     None where no masks were scored.
@@ -175,16 +168,13 @@ def read_curves(predictions: Mapping[str, Any], what: Literal["box", "mask"]) ->
 
     mean = [line("mean", curves["mean"], 0, "bold")] if len(names) > 1 else []
     lines = [line(name, curves["classes"][name], 1 + index) for index, name in enumerate(reversed(names))]
-    return PrecisionRecallCurves(f"Precision over recall at IoU {float(curves['iou']):g}{compared}", mean + lines)
+    return f"Precision over recall at IoU {float(curves['iou']):g}{compared}", mean + lines
 
 
-def draw_curves(curves: PrecisionRecallCurves | None) -> Chart | None:
+def draw_curves(curves: tuple[str, list[ChartLine]] | None) -> Chart | None:
     """None where there is nothing to draw."""
-    if curves is None:
-        return None
-    return draw_chart(
-        curves.title, curves.lines, ChartAxes("recall", 1, from_zero_to=1.0), value_text=lambda _, value: f"{value:.3f}"
-    )
+    axes = ChartAxes("recall", 1, from_zero_to=1.0)
+    return draw_chart(*curves, axes, value_text=lambda _, value: f"{value:.3f}") if curves else None
 
 
 def _spread(rows: Sequence[Mapping[str, Any]], ap: str) -> list[str]:
