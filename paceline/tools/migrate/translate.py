@@ -149,19 +149,25 @@ def _ours(
     return format_count(call.devices, "rank") if entry.by == "ranks" else ""
 
 
+def _grouped(words: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Each flag of a command, as it is written, with its values."""
+    result: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            result.append((word, []))
+        elif result:
+            result[-1][1].append(word)
+    return result
+
+
 def _parts(words: Iterable[str]) -> dict[str, str]:
     """Each flag of a command, or variable of --system.env, as text with its values; keys have no "no-"."""
     result: dict[str, str] = {}
-    flag = ""
-    for word in words:
-        if word.startswith("--"):
-            flag = _positive(word)
-            result[flag] = word
-        elif flag == "--system.env":
-            result[word] = f"{flag} {_quoted(word)}"
-        elif flag:
-            result[flag] += f" {_quoted(word)}"
-    result.pop("--system.env", None)
+    for flag, values in _grouped(words):
+        if flag == "--system.env":
+            result |= {value: f"{flag} {_quoted(value)}" for value in values}
+        else:
+            result[_positive(flag)] = " ".join((flag, *map(_quoted, values)))
     return result
 
 
@@ -297,13 +303,8 @@ def _prefix(call: TrainingCall) -> list[str]:
 def _merged(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
     """Flags with their values, each flag once: the last counts, but --system.env gathers; what the system has already is left out."""
     result: dict[str, list[str]] = {}
-    flag = ""
-    for word in words:
-        if word.startswith("--"):
-            flag = word
-            result[flag] = result.get(flag, []) if flag == "--system.env" else []
-        else:
-            result[flag].append(word)
+    for flag, values in _grouped(words):
+        result[flag] = [*result.get(flag, ()), *values] if flag == "--system.env" else values
     if variables := result.pop("--system.env", []):
         there = known.get("--system.env", "").split()
         result |= {"--system.env": more} if (more := [one for one in variables if one not in there]) else {}
