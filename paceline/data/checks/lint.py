@@ -22,7 +22,7 @@ from paceline._utils.errors import DataError
 from paceline._utils.reporter import Reporter
 from paceline.data.checks.label_errors import TITLES, find_label_errors
 from paceline.data.checks.near_duplicates import MAX_PHOTOS, find_near_duplicates
-from paceline.data.checks.notices import find_rotated_images, names_where, open_displayed_splits
+from paceline.data.checks.notices import find_equal_images, find_rotated_images, names_where, open_displayed_splits
 from paceline.data.checks.suspicious_boxes import KINDS, find_suspicious
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
@@ -82,7 +82,7 @@ def lint(
 
 
 def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Iterable[LintIssue]:
-    equal = list(_equal(splits))
+    equal = [(*pair, 1.0) for pair in find_equal_images(splits)]
     near = find_near_duplicates(splits, passed)
     kinds = [("equal", "byte for byte", equal)]
     if near is not None:
@@ -110,15 +110,6 @@ def _copies(splits: Mapping[str, Index], passed: Callable[[int], None]) -> Itera
     if near is None:
         text = f"more than {MAX_PHOTOS:,} photos: only equal ones were looked for"
         yield LintIssue("fair", "near", "near copies", "not looked for", [LintMatch(None, (), text)])
-
-
-def _equal(splits: Mapping[str, Index]) -> Iterable[tuple[Place, Place, float]]:
-    first: dict[int, Place] = {}
-    for name, index in splits.items():
-        for row, digest in enumerate(np.asarray(index.extra["digests"]).tolist()):
-            before = first.setdefault(digest, (name, row))
-            if before != (name, row):
-                yield before, (name, row), 1.0
 
 
 def _differ(splits: Mapping[str, Index], one: Place, other: Place) -> bool:

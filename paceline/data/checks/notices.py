@@ -42,3 +42,17 @@ def find_rotated_images(splits: Mapping[str, Index]) -> list[tuple[str, int]]:
     return [
         (split, row) for split, index in splits.items() for row in np.flatnonzero(index.orientations != UPRIGHT).tolist()
     ]
+
+
+def find_equal_images(splits: Mapping[str, Index]) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    """((split, row) of the first such photo, (split, row)) of each photo that repeats an earlier one byte for byte."""
+    digests = np.concatenate([np.asarray(index.extra["digests"]) for index in splits.values()])
+    _, first, back = np.unique(digests, return_index=True, return_inverse=True)
+    starts, names = np.cumsum([0, *map(len, splits.values())]), list(splits)
+
+    def locate(position: int) -> tuple[str, int]:
+        split = int(np.searchsorted(starts, position, side="right")) - 1
+        return names[split], position - int(starts[split])
+
+    again = np.flatnonzero(first[back] != np.arange(len(digests))).tolist()
+    return [(locate(int(first[back[position]])), locate(position)) for position in again]

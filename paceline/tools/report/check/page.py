@@ -19,7 +19,7 @@ import numpy as np
 from paceline._utils.atomic_write import atomic_write, is_replaceable, remove_stale_parts
 from paceline._utils.errors import DataError
 from paceline._utils.text import join_names
-from paceline.data.checks.notices import Notice, find_rotated_images, names_where, open_displayed_splits
+from paceline.data.checks.notices import Notice, find_equal_images, find_rotated_images, names_where, open_displayed_splits
 from paceline.data.checks.suspicious_boxes import (
     KINDS,
     SuspicionType,
@@ -39,7 +39,7 @@ from paceline.tools.report.check.page_parts import (
     CheckTile,
     LintSummary,
     class_balance,
-    find_duplicates,
+    find_twins,
     make_page,
     make_tile,
     share_rows,
@@ -116,7 +116,7 @@ def make_box_page(
     notices  further ones, from the manifest
     linted   what stands first on the page
     """
-    suspicions, pairs, turned = (_suspicions(splits, classes), find_duplicates(splits), find_rotated_images(splits))
+    suspicions, pairs, turned = (_suspicions(splits, classes), find_twins(splits), find_rotated_images(splits))
     objects, images = _class_counts(splits, len(classes))
     each = np.concatenate([np.diff(index.extra["object_starts"]) for index in splits.values()])  # objects of an image
     crowd = sum(int(np.count_nonzero(index.extra["crowd"])) for index in splits.values())
@@ -288,7 +288,7 @@ def make_class_page(
     """
     counts = {split: np.bincount(index.labels, minlength=len(classes)) for split, index in splits.items()}
     first, shown = next(iter(counts.items()))
-    pairs, repeats = find_duplicates(splits), _repeats(splits[first])
+    pairs, repeats = find_twins(splits), [(one[1], other[1]) for one, other in find_equal_images({first: splits[first]})]
     conflicts = [pair for pair in repeats if splits[first].labels[pair[0]] != splits[first].labels[pair[1]]]
     tiny = [
         (split, row)
@@ -378,14 +378,6 @@ def _grid(
         tiles = [make_tile(first, row, side=PHOTO_SIDE, caption=_size_text(first, row)) for row in rows]
         grid.append((classes[k], ", ".join(f"{values[k]:,} in {split}" for split, values in counts.items()), tiles))
     return grid
-
-
-def _repeats(index: Index) -> list[tuple[int, int]]:
-    """(first, other) of each photo that repeats an earlier one's content."""
-    digests = np.asarray(index.extra["digests"])
-    _, first, back = np.unique(digests, return_index=True, return_inverse=True)
-    again = np.flatnonzero(first[back] != np.arange(len(digests)))
-    return [(int(first[back[row]]), int(row)) for row in again]
 
 
 def _size_text(index: Index, row: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw
 
-from paceline.data.checks.notices import Notice
+from paceline.data.checks.notices import Notice, find_equal_images
 from paceline.data.index.index import Index
 from paceline.data.transforms.image_io import open_rgb
 from paceline.inference.drawing.boxes import Annotation, box_pixels, class_color, draw_annotations
@@ -117,15 +117,10 @@ def share_rows(counts: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray],
     return shares, max((float(share.max(initial=0)) for share in shares.values()), default=0) or 1.0
 
 
-def find_duplicates(splits: Mapping[str, Index]) -> list[tuple[int, int]]:
+def find_twins(splits: Mapping[str, Index]) -> list[tuple[int, int]]:
     """Rows (train, val) of photos of equal content, a pair for each such photo of val."""
-    if "train" not in splits or "val" not in splits:
-        return []
-    train, val = (np.asarray(splits[split].extra["digests"]) for split in ("train", "val"))
-    order = np.argsort(train, kind="stable")
-    location = np.minimum(np.searchsorted(train[order], val), max(len(train) - 1, 0))
-    same = np.flatnonzero(train[order][location] == val) if len(train) else []
-    return [(int(order[location[row]]), int(row)) for row in same]
+    both = {name: splits[name] for name in ("train", "val") if name in splits}
+    return [(one[1], other[1]) for one, other in find_equal_images(both) if one[0] != other[0]] if len(both) == 2 else []
 
 
 def twin_notice(count: int, *, noted: bool) -> list[Notice]:
