@@ -13,7 +13,6 @@ import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +63,10 @@ def print_bisection(
         raise PacelineError(
             f"{names[0]} is a run of {tasks[0]}, {names[1]} one of {tasks[1]}: they have no tensor in common."
         )
-    again = partial(format_command, "compare", *names, "--bisect", "--workload")
+
+    def again(name: str) -> str:
+        return format_command("compare", *names, "--bisect", "--workload", name)
+
     recipes = [load_saved_recipe(one, folder, named=workload, again=again) for folder, one in zip(folders, facts)]
     with waiting("reading events and checkpoints"):
         from paceline.tools.compare.replay import RunPair

@@ -51,7 +51,7 @@ class GalleryTile:
     kind: str
     classes: tuple[int, ...]  # 1..K
     score: float | None  # None of a missed object
-    pair: str  # see confusions.py
+    pair: str  # class_pair of the two, or ""
     about: str  # kind, score, overlap
     name: str  # of the class that was found, or missed
     more: str  # what is annotated there, where that is something else
