@@ -149,10 +149,7 @@ def run_analyze(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _print_csv(rows: Sequence[LogSummary]) -> None:
-    flat = []
-    for row in rows:
-        facts = row.facts()
-        flat.append({**{name: value for name, value in facts.items() if name != "quality"}, **row.quality})
+    flat = [{name: value for name, value in row.facts().items() if name != "quality"} | row.quality for row in rows]
     names = list(dict.fromkeys(name for facts in flat for name in facts))
     writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
     writer.writeheader()

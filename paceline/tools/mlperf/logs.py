@@ -115,9 +115,9 @@ def _parsed(text: str) -> MLLogLine | None:
     return MLLogLine(float(ms), key, record["value"], metadata)
 
 
-def get_value(lines: Sequence[MLLogLine], key: str, default: Any = None) -> Any:
-    """The value of the first line with this key."""
-    return next((line.value for line in lines if line.key == key), default)
+def get_value(lines: Sequence[MLLogLine], key: str) -> Any:
+    """The value of the first line with this key; None without one."""
+    return next((line.value for line in lines if line.key == key), None)
 
 
 def get_benchmark(path: Path, lines: Sequence[MLLogLine]) -> str:
