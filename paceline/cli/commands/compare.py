@@ -22,13 +22,14 @@ import tyro
 from paceline._utils.errors import PacelineError
 from paceline._utils.formatting import format_duration, format_metric, format_metric_name
 from paceline._utils.text import join_names
-from paceline.cli.commands.runs import describe, format_spread, group_key, mean_and_deviation
+from paceline.cli.commands.runs import format_spread, group_key, mean_and_deviation
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, run_folder
 from paceline.models.metrics.bootstrap import paired_difference
 from paceline.models.metrics.predictions_file import metric_type, read_predictions, resample_stored
+from paceline.tools.compare import RunSummary, summarize_run
 from paceline.training.logging.events import get_metrics, read_events
 from paceline.training.previous_run import ENDED
 
@@ -97,7 +98,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         raise PacelineError("name two runs or more: paceline compare RUN RUN")
     described = [_described(name) for name in flags.runs]
     metric = _metric(flags, described)
-    runs = [_compared(folder, row, facts, metric) for folder, row, facts, _ in described]
+    runs = [_compared(one, metric) for one in described]
     sides: dict[str, list[ComparedRun]] = {}
     for one in runs:
         sides.setdefault(group_key(one.facts, one.facts.data.get("fold") or {}), []).append(one)
@@ -110,14 +111,12 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _metric(
-    flags: CompareFlags, described: Sequence[tuple[Path, dict[str, Any], RunRecord, list[dict[str, float]]]]
-) -> str:
+def _metric(flags: CompareFlags, described: Sequence[RunSummary]) -> str:
     """The asked one, else the first headline that all scored runs have. Raises PacelineError where they have none in common."""
-    scored = [{name for result in scores for name in result} for *_, scores in described if scores]
+    scored = [{name for result in one.evaluations for name in result} for one in described if one.evaluations]
     common = set.intersection(*scored) if scored else set()
     if not common:
-        tasks = join_names(sorted({str(facts.recipe.get("task")) for _, _, facts, _ in described}))
+        tasks = join_names(sorted({str(one.facts.recipe.get("task")) for one in described}))
         why = (
             f"runs of different tasks ({tasks}) have no score in common" if scored else "none of these runs was scored yet"
         )
@@ -126,29 +125,27 @@ def _metric(
         raise PacelineError(
             f"--metric {flags.metric}: not every run was scored by it. Known: {join_names(sorted(common), 12)}."
         )
-    headlines = [row["headline"] for _, row, _, _ in described if row["headline"] in common]
+    headlines = [one.row["headline"] for one in described if one.row["headline"] in common]
     return flags.metric or next(iter(headlines), min(common))
 
 
-def _described(name: str) -> tuple[Path, dict[str, Any], RunRecord, list[dict[str, float]]]:
+def _described(name: str) -> RunSummary:
     folder = run_folder(Path(name).expanduser())
     if not (folder / "run.json").is_file():
         raise PacelineError(f"{name}: no run lies there (its folder holds run.json).")
-    row, facts, scores = describe(folder, [])
-    return folder, row, facts, scores
+    return summarize_run(folder, [])
 
 
-def _compared(folder: Path, row: Mapping[str, Any], facts: RunRecord, metric: str) -> ComparedRun:
-    events = read_events(folder / "events.jsonl")
+def _compared(summary: RunSummary, metric: str) -> ComparedRun:
+    row, seed = summary.row, summary.facts.recipe.get("seed")
     scored = [
         (event["step"], float(event["seconds"]), get_metrics(event)[metric])
-        for event in events
+        for event in read_events(summary.folder / "events.jsonl")
         if event["event"] == "eval" and math.isfinite(get_metrics(event).get(metric, math.nan))
     ]
-    seed = facts.recipe.get("seed")
-    seconds = float(row["seconds"])
     return ComparedRun(
-        folder, row["name"], facts, row["status"], seed if type(seed) is int else 0, row["step"], seconds, scored
+        *(summary.folder, row["name"], summary.facts, row["status"], seed if type(seed) is int else 0),
+        *(row["step"], float(row["seconds"]), scored),
     )
 
 

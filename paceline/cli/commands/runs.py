@@ -4,7 +4,6 @@ but for a page."""
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import statistics
 from collections import defaultdict
@@ -18,14 +17,12 @@ import tyro
 from paceline._utils.atomic_write import check_user_file, write_user_file
 from paceline._utils.errors import PacelineError
 from paceline._utils.formatting import format_duration, format_metric, format_metric_name, select_leading_metrics
-from paceline._utils.reporter import Lines
 from paceline._utils.text import format_count
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
 from paceline.config.constraints import Help
-from paceline.config.run import RunOptions, RunRecord, read_run
-from paceline.models.registry import WORKLOADS
-from paceline.training.logging.events import get_metrics, read_events
+from paceline.config.run import RunOptions, RunRecord
+from paceline.tools.compare import RunSummary, summarize_run
 from paceline.training.previous_run import ENDED
 
 # Columns and their widths: 80 in all with a time of 6 and the spaces between them. Longer words get what others leave.
@@ -52,30 +49,28 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         check_user_file(flags.html, "--html")
     alone = (flags.folder / "run.json").exists()
     folders = [flags.folder] if alone else sorted(path.parent for path in flags.folder.glob("*/run.json"))
-    results, damaged, locations = [], [], {}
+    results, damaged = [], []
     for folder in folders:
         try:
-            results.append(describe(folder, damaged))
-            locations[results[-1][0]["name"]] = folder
+            results.append(summarize_run(folder, damaged))
         except PacelineError as problem:
             damaged.append(str(problem))
-    results.sort(key=lambda run: (run[0]["started"], run[0]["name"]))
+    results.sort(key=lambda run: (run.row["started"], run.row["name"]))
     groups = group_runs(results) if flags.folds else []
     if flags.html:
-        from paceline.tools.report.runs_page import RunSummary, runs_page
+        from paceline.tools.report.runs_page import runs_page
 
-        runs = [RunSummary(locations[row["name"]], row, *rest) for row, *rest in results]
-        write_user_file(flags.html, runs_page(runs, Path(flags.html), compared=False), "--html")
+        write_user_file(flags.html, runs_page(results, Path(flags.html), compared=False), "--html")
         printer.say(flags.html)
     elif flags.json:
-        print(json.dumps(groups if flags.folds else [row for row, *_ in results], indent=1))
+        print(json.dumps(groups if flags.folds else [one.row for one in results], indent=1))
     elif flags.folds:
         for line in [line for group in groups for line in format_group(group)]:
             printer.say(line)
         if not groups:
             printer.say(f"no runs in {flags.folder} differ by fold or seed alone")
     elif results:
-        rows = [{name: name for name in (*COLUMNS, "time")}, *(_format_row(row) for row, *_ in results)]
+        rows = [{name: name for name in (*COLUMNS, "time")}, *(_format_row(one.row) for one in results)]
         widths = _widths(rows, shutil.get_terminal_size((NARROW, 24)).columns)
         for row in rows:
             printer.say("  ".join([*(_cut(row[name], width) for name, width in widths.items()), row["time"]]).rstrip())
@@ -84,38 +79,6 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     for problem in damaged:
         print_error(f"damaged: {problem}")
     return 0
-
-
-def describe(folder: Path, damaged: list[str]) -> tuple[dict[str, Any], RunRecord, list[dict[str, float]]]:
-    """One run in JSON's types, its run.json, and the metrics of its evaluations.
-
-    damaged   gets a line about events that are left out
-    Raises PacelineError for a folder whose run.json is none, or not as it was written.
-    """
-    facts = read_run(folder)
-    events = read_events(folder / "events.jsonl", Lines(damaged.append))
-    last = events[-1] if events else {"event": "", "step": 0, "seconds": 0.0}
-    workload = WORKLOADS.get(str(facts.recipe.get("task")))
-    scores = [get_metrics(event) for event in events if event["event"] == "eval"]
-    # A workload of one's own has a headline that its run does not name, boxes alone no mask_ap: the first metric then.
-    first = next(iter(scores[0]), "") if scores else ""
-    usual = workload.reporting.headline if workload is not None else ""
-    headline = usual if usual and (not scores or usual in scores[0]) else first
-    values = [result[headline] for result in scores if headline in result]
-    row = {
-        "name": folder.resolve().name,
-        "recipe": facts.name,
-        "status": last["status"] if last["event"] == "end" else "unfinished",
-        "step": last["step"],
-        # The recipe's length, whatever ended the run or cut it short: --steps is one command's, and the last one's alone is kept.
-        "steps": facts.plan.get("total_steps"),
-        "headline": headline,
-        "best": max((value for value in values if not math.isnan(value)), default=None),
-        "synthetic": bool(facts.controls.get("synthetic")),
-        "seconds": last["seconds"],
-        "started": facts.started,
-    }
-    return row, facts, scores
 
 
 def _format_row(row: dict[str, Any]) -> dict[str, str]:
@@ -165,24 +128,20 @@ DECIDE = (
 WHICH = ("best", "last")
 
 
-def group_runs(runs: Sequence[tuple[dict[str, Any], RunRecord, Sequence[Mapping[str, float]]]]) -> list[dict[str, Any]]:
-    """Groups of two runs or more, and of folds even one, in JSON's types.
+def group_runs(runs: Sequence[RunSummary]) -> list[dict[str, Any]]:
+    """Groups of two runs or more, and of folds even one, in JSON's types; runs: oldest first.
 
-    runs   oldest first: what `paceline runs` prints of one, its run.json, and the metrics of its evaluations
     A run counts where it ended as it should, and of several of one fold and seed the newest.
     """
     result: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row, facts, evaluations in runs:
-        fold = facts.data.get("fold")
+    for run in runs:
+        fold, status = run.facts.data.get("fold"), run.row["status"]
         number, of = (_whole(fold.get(name)) for name in ("number", "of")) if isinstance(fold, Mapping) else (0, 0)
-        headline = row["headline"]
-        scored = [metrics for metrics in evaluations if math.isfinite(metrics.get(headline, math.nan))]
-        kept = {name: row[name] for name in ("name", "recipe", "status", "headline")}
-        kept |= {"fold": number, "of": of, "seed": _whole(facts.recipe.get("seed"))}
-        kept["best"] = max(scored, key=lambda metrics: metrics[headline], default={})
-        kept["last"] = scored[-1] if scored else {}
-        kept["left_out"] = row["status"].replace("_", " ") if row["status"] not in ENDED else "" if scored else "no score"
-        result[group_key(facts, fold or {})].append(kept)
+        kept = {name: run.row[name] for name in ("name", "recipe", "status", "headline")}
+        kept |= {"fold": number, "of": of, "seed": _whole(run.facts.recipe.get("seed"))}
+        kept |= {"best": run.best, "last": run.scored[-1] if run.scored else {}}
+        kept["left_out"] = status.replace("_", " ") if status not in ENDED else "" if run.scored else "no score"
+        result[group_key(run.facts, fold or {})].append(kept)
     return [_group(rows) for rows in result.values() if len(rows) > 1 or rows[0]["of"]]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +17,9 @@ from urllib.parse import quote
 from paceline._utils.formatting import format_duration, format_metric, format_metric_name, select_leading_metrics
 from paceline._utils.reporter import Lines
 from paceline._utils.text import format_count
-from paceline.config.run import RunOptions, RunRecord
+from paceline.config.run import RunOptions
 from paceline.models.registry import WORKLOADS
+from paceline.tools.compare import RunSummary
 from paceline.tools.report.curves import event_line, select_events
 from paceline.tools.report.html import Chart, ChartAxes, draw_chart, render_page
 from paceline.tools.report.prediction_section import pick_one_image
@@ -32,22 +33,6 @@ NAMING = ("controls.out", "controls.quiet", "controls.json", "controls.sink", "c
 MAX_METRICS = 6
 # A folder of hundreds of runs would be a page of many megabytes.
 MAX_PICTURES = 60
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One run: its folder, what `paceline runs` prints of it, its run.json, and the metrics of its evaluations."""
-
-    folder: Path
-    row: Mapping[str, Any]
-    facts: RunRecord
-    evaluations: Sequence[Mapping[str, float]]
-
-    @property
-    def best(self) -> Mapping[str, float]:
-        """The metrics of the best evaluation by the headline; {} without any."""
-        scored = [one for one in self.evaluations if math.isfinite(one.get(self.row["headline"], math.nan))]
-        return max(scored, key=lambda one: one[self.row["headline"]], default={})
 
 
 class RunView(NamedTuple):
