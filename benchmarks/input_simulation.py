@@ -34,7 +34,7 @@ from paceline.data.transforms.image_io import Header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.data.workers import crew
 from paceline.tools.bench.input import require_linux
-from paceline.tools.bench.process_tree import memory_mib
+from paceline.tools.bench.input_cases import memory_mib
 
 # About what a full-size photo takes on a slow core, read and resize included.
 SLEEP_SECONDS = 0.004

@@ -271,8 +271,7 @@ def process_locks() -> None:
 @pytest.fixture
 def no_charts(monkeypatch) -> None:
     """Reports without charts, as of runs whose values are not finite: drawing takes most of a report's time."""
-    for module in ("score_curves", "training_curves"):
-        monkeypatch.setattr(f"paceline.tools.report.{module}.draw_chart", lambda *_, **__: None)
+    monkeypatch.setattr("paceline.tools.report.curves.draw_chart", lambda *_, **__: None)
 
 
 @pytest.fixture(scope="session")

@@ -28,32 +28,31 @@ GLOSSARY = {
         devkit download duplicates errors exif exports fetch files fill folder folders format formats image images
         index int8 io jitter layouts lint listing loader manifest mixup mosaic near outlines pack pipeline polygon
         prepare published reader reading record records remote render resample rng sample sampler scenes sets shapes
-        slots source split splits staged stages staleness storage store suspicious sync table tables tiles tiling
-        unpack val verify video mapping
+        slots source split splits staged stages staleness storage store suspicious sync table tables tiling unpack
+        val verify video mapping
     """,
     "formats and libraries": """
         coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet onnx openvino paceline pickle
         recordio slurm ssh tar tensorflow tfrecord voc yolo zip
     """,
     "metrics and reports": """
-        analysis baselines benchmark bisect bootstrap cases compare compliance confusion confusions curves estimate
-        f1 gallery judgment k logs measurements metrics monitors notes page predictions preview profile qualify rate
-        rates reference report results roofline scaling score scores scoring section summary tide time timing top
-        trace verification
+        analysis benchmark bisect bootstrap cases compare compliance confusion curves estimate f1 gallery judgment k
+        logs measurements metrics monitors notes page predictions preview profile qualify rate rates reference report
+        results roofline scores scoring section summary tide time timing top trace verification
     """,
     "processes and machines": """
         accelerators affinity build code comm command commands compiler context crew detect device distributed doctor
         engines environment exit facts failure flags guard harness host hostfile inference interfaces job jobs launch
-        launcher limits list local log measure mounts multi node platform power preflight previous process provenance
-        rank rendezvous replay roles runner runtimes schedulers serve setup shell starters startup stop system
-        systems template threads topology tree version workers world
+        launcher limits list local measure mounts multi node platform power preflight previous process provenance
+        rank rendezvous replay roles runner runtimes schedulers serve setup shell starters stop system systems
+        template threads topology version workers world
     """,
     "programs and their text": """
         advice api app arguments array atomic batching bench calls card check checks cli common completion console
-        dir dispatch drawing dummy event events export external file foreign formatting from groups hashing help
-        identify ids input journal keys layout line live main messages migrate names open original outputs parsers
-        part parts paths predict prediction predictor printing read rendering reporter rows safe saved self show
-        stdout stored text tools translate user utils write writer
+        dir dispatch drawing dummy event events export external file foreign formatting from hashing help identify
+        ids input journal keys layout line live main messages migrate names open original outputs part parts paths
+        predict prediction predictor printing read rendering reporter rows safe saved self show stdout stored text
+        tools translate user utils write writer
     """,
 }
 

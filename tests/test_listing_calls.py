@@ -24,7 +24,7 @@ OWN = {
     "cli/commands/launch.py": (1, "the parts of a file of weights that the command line names"),
     "cli/commands/runs.py": (1, "run folders"),
     "cli/commands/compare.py": (1, "predictions of a run"),
-    "tools/bench/process_tree.py": (2, "/proc"),
+    "tools/bench/input_cases.py": (2, "/proc"),
     "cli/commands/data.py": (1, "predictions of a run"),
     "data/pack/pack.py": (1, "--out, which must be empty"),
     "data/shapes/render.py": (1, "--out, which must be empty"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,8 @@ from paceline.cli.help import HELP, SYSTEM, HelpEntry, list_help_entries, parse_
 from paceline.cli.printing import SHARED, Printer
 from paceline.config.constraints import get_annotations
 from paceline.config.foreign_flags import find_equivalent
-from paceline.config.published import check_nodes, count_nodes, published_for, system_for
+from paceline.config.plan import count_ranks
+from paceline.config.published import check_nodes, published_for, system_for
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, resolve_length
 from paceline.config.run import RunOptions
 from paceline.config.system import System, check_system, merge_env
@@ -60,14 +62,6 @@ class ParsedArgs:
         check_system(system)
         return system
 
-    def request(self, command: str, *, repeats: bool = False) -> Request:
-        """The request of this command line, whose system is as the flags name it: the machine was not asked.
-
-        repeats  recipe and controls come from a run.json
-        """
-        system = self.system_flags
-        return Request(self.name, self.recipe, self.system_name, system, self.controls, self.given, command, repeats)
-
     def note_published(self) -> str:
         """A note on what was published for --nodes; "" where nothing was, or where flags cut the batch in another way.
 
@@ -76,6 +70,14 @@ class ParsedArgs:
         if self.controls.eval_ranks or self.given & CUTTING:
             return ""
         return check_nodes(self.name, self.system_name, self.controls.nodes)
+
+    def request(self, command: str, *, repeats: bool = False) -> Request:
+        """The request of this command line, whose system is as the flags name it: the machine was not asked.
+
+        repeats  recipe and controls come from a run.json
+        """
+        system = self.system_flags
+        return Request(self.name, self.recipe, self.system_name, system, self.controls, self.given, command, repeats)
 
 
 def parse(printer: Printer, arguments: Sequence[str], default: Fields, prog: str, description: str = "") -> Fields:
@@ -183,7 +185,9 @@ def parse_run_args(
     later = {"precision": "fp32", "loss_scale": 0.0, "graph": False, "kernels": "torch"} if asks else {}
     check_system(dataclasses.replace(where, **later))
     # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
-    published = published_for(name, system_name, count_nodes(controls, explicit, where.per_node))
+    # The flags of a verb whose launcher decides the number of nodes have none.
+    nodes = math.ceil(count_ranks(controls, explicit, where.per_node) / where.per_node) if hasattr(controls, "nodes") else 0
+    published = published_for(name, system_name, nodes)
     layers = (system.env, published.env if published else ())
     env = merge_env(*(layers if base is None or asked_system else reversed(layers)))
     if "system.env" in explicit:

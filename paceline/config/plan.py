@@ -15,9 +15,9 @@ then the counts of its f*A or B images must be known before the first backward, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from paceline._utils.errors import RecipeError
 from paceline.config.recipe import MAX_EVALUATIONS, Recipe, Unit, check_recipe, learning_rate
@@ -233,6 +233,23 @@ def is_epoch_end(step: int, steps_per_epoch: float) -> bool:
 def whole_steps(steps: float) -> int:
     """The first whole step at or past a point of the run."""
     return math.ceil(steps - STEP_TOLERANCE)
+
+
+def count_ranks(flags: Any, explicit: Collection[str], per_node: int) -> int:
+    """All ranks of a plan: --world, or --nodes times a node's; a run's own number gives way to a --nodes that was given.
+
+    explicit  names of the flags that were set by hand
+    Raises RecipeError where both were explicit and disagree.
+    """
+    world, of_nodes = getattr(flags, "world", 0), flags.nodes * per_node
+    if "nodes" not in explicit:
+        return world or of_nodes
+    if "world" in explicit and world not in (0, of_nodes):
+        raise RecipeError(
+            f"--nodes {flags.nodes} and --world {world} disagree: {flags.nodes} x {per_node} ranks a node are {of_nodes}. Leave one "
+            "away, or name --system.per-node."
+        )
+    return of_nodes
 
 
 def count_training_ranks(ranks: int, eval_ranks: int) -> int:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from paceline._utils.errors import RecipeError
 from paceline.config.constraints import AboveZero, Count, Whole, ZeroOrMore, read_rows
@@ -225,25 +225,3 @@ def _can_be_cut(pairing: PublishedConfig, nodes: int) -> bool:
 def _format_published(pairing: PublishedConfig) -> str:
     count = f"{pairing.nodes} node{'s'[: pairing.nodes > 1]}"
     return f"{count} ({pairing.recipe}, {pairing.global_batch:,} images a step)"
-
-
-def count_ranks(flags: Any, explicit: Collection[str], per_node: int) -> int:
-    """All ranks of a plan: --world, or --nodes times a node's; a run's own number gives way to a --nodes that was given.
-
-    explicit  names of the flags that were set by hand
-    Raises RecipeError where both were explicit and disagree.
-    """
-    world, of_nodes = getattr(flags, "world", 0), flags.nodes * per_node
-    if "nodes" not in explicit:
-        return world or of_nodes
-    if "world" in explicit and world not in (0, of_nodes):
-        raise RecipeError(
-            f"--nodes {flags.nodes} and --world {world} disagree: {flags.nodes} x {per_node} ranks a node are {of_nodes}. Leave one "
-            "away, or name --system.per-node."
-        )
-    return of_nodes
-
-
-def count_nodes(flags: Any, explicit: Collection[str], per_node: int) -> int:
-    """Number of nodes of the plan; 0 for the flags of a verb whose launcher decides it."""
-    return math.ceil(count_ranks(flags, explicit, per_node) / per_node) if hasattr(flags, "nodes") else 0

@@ -21,8 +21,7 @@ from paceline.data.loader.gpu_decode import GpuDecoder, load_nvjpeg
 from paceline.data.transforms.image_io import read_header
 from paceline.distributed.device.accelerators import synchronize
 from paceline.distributed.device.timing import measure_seconds
-from paceline.tools.bench.input_cases import bare_decode, draw_unlabeled, open_file_records, paceline_loader
-from paceline.tools.bench.process_tree import cpu_seconds
+from paceline.tools.bench.input_cases import bare_decode, cpu_seconds, draw_unlabeled, open_file_records, paceline_loader
 
 # Input channels, output channels, kernel side, stride, side of the input: the convolutions of ResNet-50 at 224 pixels that take
 # most of its time, and the largest of SSD's and of Mask R-CNN's.

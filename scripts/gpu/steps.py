@@ -18,7 +18,7 @@ from paceline.config.system import Precision
 from paceline.distributed.device.accelerators import synchronize
 from paceline.distributed.device.compiler import set_recompile_limit
 from paceline.distributed.device.setup import make_exact
-from paceline.tools.bench.baselines import find_peers
+from paceline.tools.bench import find_peers
 from paceline.tools.bench.harness import OURS, Menu, select_possible
 from paceline.tools.bench.step import StepBench, run_step_bench
 from paceline.tools.bench.step_resnet import ResNetBench

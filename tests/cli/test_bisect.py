@@ -18,9 +18,8 @@ from tiny_runs import TINY, command, forge, refused, without_report
 
 from paceline.cli.main import main
 from paceline.config.run import RunOptions
-from paceline.tools.compare.bisect import _photos
-from paceline.tools.compare.bisect_text import format_recorded, format_replayed
-from paceline.tools.compare.replay import flip_bit
+from paceline.tools.compare.bisect import format_recorded, format_replayed
+from paceline.tools.compare.replay import Replay, flip_bit
 from paceline.tools.compare.step_trace import compare_tensors
 from paceline.training.checkpoint.layout import step_name
 from paceline.training.checkpoint.read import load_checkpoint
@@ -173,7 +172,7 @@ def test_a_repeated_batch_has_the_photos_of_the_first_step():
     task = SimpleNamespace(facts={"root": "set"}, data=data)
     for repeats, photo in ((False, "3.jpg"), (True, "0.jpg")):
         side: Any = SimpleNamespace(task=task, controls=RunOptions(overfit_one_batch=repeats))
-        assert _photos(side, 3) == [photo]
+        assert Replay.photos(side, 3) == [photo]
 
 
 def test_equal_runs_differ_by_nothing(one, train, capsys, tmp_path):

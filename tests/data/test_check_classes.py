@@ -23,8 +23,8 @@ from paceline.data.index.box_split import box_index
 from paceline.data.prepare.box_source import prepare_boxes
 from paceline.data.prepare.class_source import prepare_folder
 from paceline.data.prepare.val_split import ValSplit
-from paceline.tools.report.check.tiles import make_tile, region_mask
-from paceline.tools.report.check.write import write_check_page
+from paceline.tools.report.check.page import write_check_page
+from paceline.tools.report.check.page_parts import make_tile, region_mask
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from paceline.data.index.index import Index, file_per_record_arrays
 from paceline.data.index.index import make_index as open_arrays
 from paceline.data.index.records import record_digest
 from paceline.data.prepare.box_source import prepare_boxes
-from paceline.tools.report.check.box_page import make_box_page
-from paceline.tools.report.check.tiles import make_tile
-from paceline.tools.report.check.write import write_check_page
+from paceline.tools.report.check.page import make_box_page, write_check_page
+from paceline.tools.report.check.page_parts import make_tile
 
 CLASSES = ("cat", "<b>dog</b>", "cow")
 SIZE = (200, 300)  # height, width

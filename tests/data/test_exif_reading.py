@@ -20,7 +20,7 @@ from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.box_source import prepare_boxes
 from paceline.data.prepare.class_source import prepare_folder
 from paceline.data.transforms.exif import ROTATED
-from paceline.tools.report.check.write import write_check_page
+from paceline.tools.report.check.page import write_check_page
 
 
 @pytest.fixture

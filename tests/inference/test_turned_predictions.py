@@ -17,7 +17,7 @@ from paceline.cli.main import main
 from paceline.data.index.index import open_split
 from paceline.data.prepare.class_source import prepare_folder
 from paceline.inference import load
-from paceline.tools.report.check.tiles import make_tile
+from paceline.tools.report.check.page_parts import make_tile
 from paceline.tools.report.classification_results import ImageClassification, add_images
 from paceline.tools.report.detection_results import ImageComparison, add_rendered_images
 

@@ -8,7 +8,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.tools.report.score_curves import reliability
+from paceline.tools.report.curves import reliability
 
 
 @examples(60)

@@ -11,7 +11,7 @@ import torchvision
 from tiny_runs import command, refused
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.cli.commands.bench_comm import BenchCommFlags, _measure
+from paceline.cli.commands.bench import BenchCommFlags, _measure_comm
 from paceline.config.system import System
 from paceline.distributed.comm.benchmark import (
     MIB,
@@ -153,5 +153,5 @@ def test_ranks_find_the_secret_beside_the_answer_or_in_the_working_directory(out
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("paceline.distributed.comm.world.open_distributed", opened)
     with pytest.raises(InterruptedError) as found:
-        _measure(BenchCommFlags(out=out), System("cpu"), SINGLE)
+        _measure_comm(BenchCommFlags(out=out), System("cpu"), SINGLE)
     assert found.value.args == (tmp_path / folder,)

@@ -16,6 +16,7 @@ from PIL import Image
 
 import paceline.data.index.records
 import paceline.models.datamodule as task_module
+import paceline.tools.bench as bench_package
 from benchmarks.input_fetch import FETCH_THREADS, KEPT, run_fetch_bench
 from benchmarks.input_simulation import boundary, memory, simulate
 from benchmarks.input_torchvision import coco_detection, loader_of
@@ -26,8 +27,9 @@ from paceline.cli.printing import Printer
 from paceline.data.index.records import record_digest
 from paceline.data.loader import sampler as bench_stream
 from paceline.data.loader.loader import Loader
-from paceline.tools.bench import baselines, input_cases, input_scaling
 from paceline.tools.bench import input as bench
+from paceline.tools.bench import input as input_bench
+from paceline.tools.bench import input_cases
 from paceline.tools.bench.input import classification, maskrcnn, run_input_bench, ssd
 from paceline.tools.bench.input_cases import BATCH, bare_decode, open_file_records, paceline_loader
 
@@ -129,7 +131,7 @@ def test_torchvisions_side_has_the_masks_of_all_objects_but_crowds_at_the_same_s
 
 def few_contenders(monkeypatch):
     """Without worker processes, which take seconds to start."""
-    theirs = baselines.find_peers("input_torchvision")
+    theirs = bench_package.find_peers("input_torchvision")
     real = theirs.contenders
     monkeypatch.setattr(
         theirs, "contenders", lambda *args: {name: one for name, one in real(*args).items() if " 0 workers" in name}
@@ -156,7 +158,7 @@ def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_
 @pytest.mark.usefixtures("process_locks")
 @pytest.mark.parametrize("task", ["classification", pytest.param("maskrcnn", marks=ONE_MORE)])
 def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contests, tmp_path, monkeypatch, capsys, task):
-    monkeypatch.setattr(input_scaling, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(input_bench, "WARM_UP_SECONDS", 0.0)
     monkeypatch.setitem(bench.CONTESTS, task, lambda *_, **__: contests[task])
     out = tmp_path / "scaling.json"
     words = f"--data X --seconds 0.02 --rounds 1 --task {task} --scaling 1 2 --out {out}"
@@ -164,7 +166,7 @@ def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contest
     report, shown = json.loads(out.read_text()), capsys.readouterr().out
     assert list(report["median"]) == ["paceline 1", "torchvision 1", "paceline 2", "torchvision 2"]
     for row in report["median"].values():
-        assert set(row) == set(input_scaling.COLUMNS) and all(value >= 0 for value in row.values())
+        assert set(row) == set(input_bench.COLUMNS) and all(value >= 0 for value in row.values())
         assert row["images_per_second"] > 0 and row["memory_mib"] > 50
     assert all(name in shown for name in report["median"])
     rows = [line.split() for line in shown.splitlines() if line.strip().startswith(("paceline", "torchvision"))]
@@ -173,14 +175,14 @@ def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contest
 
 
 def test_numbers_of_workers(monkeypatch):
-    monkeypatch.setattr(input_scaling, "count_cpus", lambda: 3)
-    assert input_scaling.parse_worker_counts([4, 1]) == [1, 4] and input_scaling.parse_worker_counts([0, 6]) == [1, 2, 4, 6]
+    monkeypatch.setattr(input_bench, "count_cpus", lambda: 3)
+    assert input_bench.parse_worker_counts([4, 1]) == [1, 4] and input_bench.parse_worker_counts([0, 6]) == [1, 2, 4, 6]
     with pytest.raises(RecipeError, match="--scaling 2 -1"):
-        input_scaling.parse_worker_counts([2, -1])
+        input_bench.parse_worker_counts([2, -1])
 
 
 def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(bench_package, "CHECKOUT", tmp_path)
     report = run_input_bench(classification, photos, seconds=0.02, size=32, decoders=["simplejpeg"], rounds=1)
     assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "unchecked", "bare"]
     check_text(" ".join(capsys.readouterr().out.split()), "benchmarks/")

@@ -8,10 +8,11 @@ import re
 import numpy as np
 import pytest
 
+import paceline.tools.bench as bench_package
 from paceline._utils.errors import PacelineError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
-from paceline.tools.bench import baselines, scoring
+from paceline.tools.bench import scoring
 
 
 def test_the_synthetic_data_set_is_the_same_on_every_call_and_has_its_hard_parts():
@@ -33,7 +34,7 @@ def test_every_round_times_every_contender_and_ours_is_equal_to_pycocotools():
 
 
 def test_a_contender_with_other_numbers_is_called_unequal(monkeypatch):
-    theirs = baselines.find_peers("scoring")
+    theirs = bench_package.find_peers("scoring")
     real = theirs.contenders
     monkeypatch.setattr(theirs, "contenders", lambda *args: {**real(*args), "wrong": lambda: (0.5,) * 12})
     found = scoring.run_scoring(5, 4, 2, 1)
@@ -41,7 +42,7 @@ def test_a_contender_with_other_numbers_is_called_unequal(monkeypatch):
 
 
 def test_without_a_checkout_nothing_is_claimed(monkeypatch, tmp_path):
-    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(bench_package, "CHECKOUT", tmp_path)
     found = scoring.run_scoring(5, 4, 2, 1)
     assert found["agrees"] == {} and list(found["median_seconds"]) == ["paceline"]
 

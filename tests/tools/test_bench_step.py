@@ -12,13 +12,14 @@ import torch
 from messages import check_text
 from rich.console import Console
 
+import paceline.tools.bench as bench_package
 from benchmarks import classification
 from paceline._utils.errors import PacelineError
 from paceline.cli.commands import bench as benches
 from paceline.cli.printing import Printer
 from paceline.config.system import System
 from paceline.distributed.device.timing import CallSeconds
-from paceline.tools.bench import baselines, roofline, step
+from paceline.tools.bench import roofline, step
 from paceline.tools.bench.step import StepBench, make_step, run_step_bench
 from paceline.tools.bench.step_resnet import ResNetBench
 from paceline.tools.bench.tables import print_step
@@ -59,7 +60,7 @@ def test_what_is_known_is_told_on_the_way(told):
 
 
 def test_without_a_checkout_ours_is_measured_alone_and_operations_are_refused(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(bench_package, "CHECKOUT", tmp_path)
     alone = replace(TINY, precisions=("fp32",), rounds=1)
     facts = run_step_bench(alone, CPU, lambda _: None)
     assert list(facts["step"]["fp32"]["images_per_second"]) == ["paceline", "paceline contiguous"]
@@ -84,7 +85,7 @@ def test_the_command_takes_several_number_formats(tmp_path, capsys, monkeypatch,
 def test_a_ceiling_that_is_too_low_ends_the_command_with_1_naming_the_kernel(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(roofline, "measure_seconds", lambda *_: CallSeconds(1000.0, 0.0))
     tiny = "--depth 18 --batch 2 --size 32 --rounds 1 --seconds 0 --matrix 32 --precision fp32 --system cpu"
-    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(bench_package, "CHECKOUT", tmp_path)
     assert benches.run(Printer(), ["step", *tiny.split()]) == 1
     printed = " ".join(capsys.readouterr().out.split())
     check_text(printed, "benchmarks/")

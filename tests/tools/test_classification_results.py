@@ -20,7 +20,7 @@ from paceline.tools.report.classification_results import (
     select_right,
     select_wrong,
 )
-from paceline.tools.report.confusions import format_confusion_matrix, list_mistakes
+from paceline.tools.report.gallery import format_confusion_matrix, list_mistakes
 
 classes = st.sampled_from("abcd")
 answers = st.lists(

@@ -28,15 +28,15 @@ from PIL import Image
 
 from paceline.models.metrics.confusion import confusion_matrix
 from paceline.tools.report import detection_results as scene_pictures
-from paceline.tools.report.confusions import format_confusion_matrix, list_mistakes
+from paceline.tools.report.curves import class_table, draw_curves, read_curves
 from paceline.tools.report.detection_results import (
     ImageComparison,
     add_rendered_images,
     read_detections,
     select_worst_and_best,
 )
+from paceline.tools.report.gallery import format_confusion_matrix, list_mistakes
 from paceline.tools.report.run_report import write_report
-from paceline.tools.report.score_curves import class_table, draw_curves, read_curves
 
 BEST = {"iou": 0.5, "threshold": 0.55, "f1": 0.8, "precision": 1.0, "recall": 2 / 3}
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import statistics
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from messages import raises
 
+import paceline.tools.bench as bench_package
 from paceline._utils.errors import PacelineError
+from paceline.config.system import System
 from paceline.distributed.device.timing import CallSeconds, find_host_wait, measure_seconds
-from paceline.tools.bench import baselines, harness, roofline
-from paceline.tools.bench.baselines import require_peers
+from paceline.tools.bench import harness, require_peers, roofline
 from paceline.tools.bench.harness import (
     Case,
     Operation,
@@ -27,10 +29,12 @@ from paceline.tools.bench.harness import (
     run_steps,
     select_possible,
 )
-from paceline.tools.bench.profile import replace_attribute, resolve_part
+from paceline.tools.bench.profile import resolve_part
 from paceline.tools.bench.roofline import ConvFlops, MachinePeak, describe_above_peak, list_kernels
+from paceline.tools.bench.step_resnet import ResNetBench
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+BENCH = ResNetBench(batch=4, depth=18, size=32, rounds=2, seconds=0.0, precisions=("fp32",), system=System(), matrix=32)
 
 
 def test_every_round_begins_with_another_contender_and_one_that_fails_leaves_all_rounds():
@@ -104,7 +108,7 @@ def product() -> torch.Tensor:
 
 def steps(**menu) -> list[dict]:
     made = {name: Case(make) for name, make in menu.items()}
-    known = run_steps(made, 4, rounds=2, seconds=0.0, side=32, precision="fp32", device=CPU)
+    known = run_steps(made, BENCH, "fp32", CPU)
     return [dict(facts) for facts in known]
 
 
@@ -130,8 +134,7 @@ def test_a_contender_that_is_many_times_slower_is_not_in_the_rounds(monkeypatch)
     made = {
         name: Case(partial(ReadyCase, step)) for name, step in (("paceline", product), ("slow", slow), ("alike", product))
     }
-    common = {"rounds": 2, "seconds": 0.0, "side": 32, "precision": "fp32", "device": CPU}
-    *_, facts = run_steps(made, 4, slowest=10.0, **common)
+    *_, facts = run_steps(made, replace(BENCH, slowest=10.0), "fp32", CPU)
     assert set(facts["images_per_second"]) == {"paceline", "alike"}
     assert facts["absent"]["slow"].startswith("25.0 times slower") and set(facts["before_the_rounds"]) == set(made)
 
@@ -202,31 +205,14 @@ def test_a_step_on_a_cpu_waits_for_nothing_and_is_taken():
     assert find_host_wait(lambda: taken.append(1) or torch.zeros(()), CPU) == "" and taken == [1]
 
 
-def test_replaced_gives_back_what_was_there():
-    class Owner:
-        own = staticmethod(lambda: 3)
-
-        def method(self) -> int:
-            return 1
-
-    owner = Owner()
-    owner.own = lambda: 2  # type: ignore[assignment, method-assign]
-    for name in ("method", "own"):
-        before = getattr(owner, name)()
-        with replace_attribute(owner, name, lambda function: lambda: 10 * function()):
-            assert getattr(owner, name)() == 10 * before
-        assert getattr(owner, name)() == before
-    assert "method" not in vars(owner)
-
-
 def test_a_part_that_is_not_called_by_its_name_there_is_an_error():
     with pytest.raises((AssertionError, KeyError)):
-        resolve_part("products", torch.addmm, called_in=baselines)
+        resolve_part("products", torch.addmm, called_in=bench_package)
 
 
 def test_without_a_checkout_there_are_no_peers(monkeypatch, tmp_path):
-    assert baselines.find_peers("ssd").contenders and baselines.find_peers("nobody") is None
-    monkeypatch.setattr(baselines, "CHECKOUT", tmp_path)
-    assert baselines.find_peers("ssd") is None
+    assert bench_package.find_peers("ssd").contenders and bench_package.find_peers("nobody") is None
+    monkeypatch.setattr(bench_package, "CHECKOUT", tmp_path)
+    assert bench_package.find_peers("ssd") is None
     with raises(PacelineError, "--part ops", "benchmarks/"):
         require_peers("ssd", "--part ops")

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.tools.report.html import HEIGHT, MAX_POINTS, WIDE, ChartLine, draw_chart, smooth_values
+from paceline.tools.report.html import HEIGHT, MAX_POINTS, WIDE, ChartAxes, ChartLine, draw_chart, smooth_values
 
 
 def line(values, name="loss", **look) -> ChartLine:
@@ -17,7 +17,9 @@ def line(values, name="loss", **look) -> ChartLine:
 
 def draw(*lines, **options):
     x_end = max((len(one.x) for one in lines), default=1)
-    return draw_chart("Chart", lines, x_label="step", x_end=x_end, value_text=lambda _, value: f"{value:g}", **options)
+    axes = {name: options.pop(name) for name in ChartAxes._fields if name in options}
+    shown = ChartAxes("step", x_end, **axes)
+    return draw_chart("Chart", lines, shown, value_text=lambda _, value: f"{value:g}", **options)
 
 
 def test_a_drawing_is_well_formed_and_has_no_colour_of_its_own():

@@ -29,10 +29,10 @@ from pycocotools import mask as coco_mask
 
 from paceline._utils.formatting import select_leading_metrics
 from paceline.tools.report import detection_results as scene_pictures
+from paceline.tools.report.curves import class_table, draw_curves, read_curves
 from paceline.tools.report.detection_results import ImageComparison, add_rendered_images, read_detections
 from paceline.tools.report.gallery import MAX_OF_A_KIND
 from paceline.tools.report.prediction_section import size_table
-from paceline.tools.report.score_curves import class_table, draw_curves, read_curves
 from paceline.training.logging.console import Console
 from paceline.training.logging.events import EventLog, read_events
 
@@ -75,7 +75,7 @@ def test_mask_ap_stands_beside_box_ap_everywhere(run):
 
 
 def test_the_page_s_size_is_bounded_whatever_the_number_of_photos(run, monkeypatch):
-    monkeypatch.setattr("paceline.tools.report.training_curves.draw_chart", lambda *_, **__: None)
+    monkeypatch.setattr("paceline.tools.report.curves.draw_chart", lambda *_, **__: None)
     images = [image_of(index % 3, [(HERE, 1, 0.9, 0.5)], BOTH[: 1 + index % 2], masks=True) for index in range(90)]
     write_predictions(run, predictions_of(images, masks=True))
     page = report_of(run)

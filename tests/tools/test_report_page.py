@@ -65,7 +65,7 @@ def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, t
 @pytest.fixture
 def no_charts(monkeypatch):
     """Drawing takes most of a report's time; some tests look elsewhere."""
-    monkeypatch.setattr("paceline.tools.report.training_curves.draw_chart", lambda *_, **__: None)
+    monkeypatch.setattr("paceline.tools.report.curves.draw_chart", lambda *_, **__: None)
 
 
 def test_a_finished_run_shows_headline_curves_photos_and_provenance(tmp_path):

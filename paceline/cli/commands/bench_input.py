@@ -21,7 +21,7 @@ from paceline.cli.printing import Printer, write_answer
 from paceline.config.constraints import Help
 from paceline.config.resnet import Decoder
 from paceline.config.run import RunOptions
-from paceline.tools.bench.baselines import require_peers
+from paceline.tools.bench import require_peers
 from paceline.training.open_data import open_task
 from paceline.training.request import check_request
 
@@ -83,8 +83,7 @@ def run_input(printer: Printer, arguments: Sequence[str]) -> int:
         run: Callable[..., dict[str, Any]] = require_peers("input_fetch", "--latency").run_fetch_bench
         further: dict[str, Any] = {"milliseconds": flags.latency, "size": flags.size or 224}
     elif flags.scaling:
-        from paceline.tools.bench.input import CONTESTS
-        from paceline.tools.bench.input_scaling import parse_worker_counts, run_scaling
+        from paceline.tools.bench.input import CONTESTS, parse_worker_counts, run_scaling
 
         run = partial(
             run_scaling, find_step_bench(flags.task, "input", CONTESTS), workers=parse_worker_counts(flags.scaling)

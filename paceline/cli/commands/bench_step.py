@@ -15,10 +15,9 @@ from paceline.config.constraints import Help
 from paceline.config.system import Precision
 from paceline.distributed.device.systems import choose_system
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.baselines import require_peers
+from paceline.tools.bench import require_peers
 
 if TYPE_CHECKING:
-    from paceline.config.system import System
     from paceline.tools.bench.step import StepBench
 
 
@@ -84,8 +83,9 @@ def _parts(flags: BenchStepFlags, parts: Sequence[Part]) -> None:
         raise PacelineError(f"--part {flags.part}: --task {flags.task} has {', '.join(parts)}.")
 
 
-def _common(flags: BenchStepFlags, system: System, *usual: Precision) -> dict[str, Any]:
+def _common(flags: BenchStepFlags, *usual: Precision) -> dict[str, Any]:
     """What every workload's benchmark is told in the same way; usual: number formats beside the system's, where none is asked for."""
+    system = choose_system(flags.system)
     precisions = flags.precision.split(",") if flags.precision else dict.fromkeys((*usual, system.precision))
     same = {name: getattr(flags, name) for name in ("rounds", "seconds", "compile", "matrix", "threads")}
     from paceline.training.step_variants import find_layout
@@ -101,8 +101,7 @@ def bench_classification(flags: BenchStepFlags) -> int:
     from paceline.tools.bench.step_resnet import ResNetBench
 
     _parts(flags, ("all", "step"))
-    system = choose_system(flags.system)
-    bench = ResNetBench(batch=flags.batch or 32, depth=flags.depth or 50, size=flags.size or 224, **_common(flags, system))
+    bench = ResNetBench(batch=flags.batch or 32, depth=flags.depth or 50, size=flags.size or 224, **_common(flags))
     return _measure(flags, bench, f"ResNet-{bench.depth}, {bench.batch} x {bench.size} px")
 
 
@@ -111,7 +110,6 @@ def bench_ssd(flags: BenchStepFlags) -> int:
     from paceline.tools.bench.step_ssd import SSDBench
 
     _parts(flags, ("all", "ops", "step", "eval"))
-    system = choose_system(flags.system)
     depth = flags.depth or 34
     if depth not in (18, 34):
         raise PacelineError(f"--depth {depth}: SSD's trunk is a ResNet of depth 18 or 34 here.")
@@ -119,7 +117,7 @@ def bench_ssd(flags: BenchStepFlags) -> int:
         raise PacelineError(f"--size {flags.size}: SSD needs an input of at least 64 pixels.")
     bench = SSDBench(
         batch=flags.batch or 8, depth=depth, size=flags.size or 300, classes=flags.classes,
-        **_common(flags, system, "fp32"),
+        **_common(flags, "fp32"),
     )  # fmt: skip
     return _measure(flags, bench, f"SSD, ResNet-{depth}, {bench.batch} x {bench.size} px, {bench.classes} classes")
 
@@ -132,7 +130,6 @@ def bench_maskrcnn(flags: BenchStepFlags) -> int:
     _parts(flags, ("all", "ops", "step", "predict", "shapes"))
     if flags.part == "shapes":
         return _shapes(flags)
-    system = choose_system(flags.system)
     depth = flags.depth or 50
     if depth not in (18, 34, 50, 101):
         raise PacelineError(f"--depth {depth}: Mask R-CNN's trunk is a ResNet of depth 18, 34, 50 or 101 here.")
@@ -150,7 +147,7 @@ def bench_maskrcnn(flags: BenchStepFlags) -> int:
         )
     bench = MaskRCNNBench(
         batch=flags.batch or 1, height=flags.height, width=flags.width, classes=flags.classes, objects=flags.objects,
-        positives=flags.positives, net=net, **_common(flags, system, "fp32"),
+        positives=flags.positives, net=net, **_common(flags, "fp32"),
     )  # fmt: skip
     size = f"{bench.batch} x {bench.height} x {bench.width} px"
     return _measure(flags, bench, f"Mask R-CNN, ResNet-{depth}, {size}, {bench.classes} classes")

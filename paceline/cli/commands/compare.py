@@ -22,14 +22,14 @@ import tyro
 from paceline._utils.errors import PacelineError
 from paceline._utils.formatting import format_duration, format_metric, format_metric_name
 from paceline._utils.text import join_names
-from paceline.cli.commands.runs import describe
+from paceline.cli.commands.runs import format_spread, group_key, mean_and_deviation
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, run_folder
 from paceline.models.metrics.bootstrap import paired_difference
 from paceline.models.metrics.predictions_file import metric_type, read_predictions, resample_stored
-from paceline.tools.compare.run_groups import group_key
+from paceline.tools.compare import RunSummary, summarize_run
 from paceline.training.logging.events import get_metrics, read_events
 from paceline.training.previous_run import ENDED
 
@@ -98,7 +98,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         raise PacelineError("name two runs or more: paceline compare RUN RUN")
     described = [_described(name) for name in flags.runs]
     metric = _metric(flags, described)
-    runs = [_compared(folder, row, facts, metric) for folder, row, facts, _ in described]
+    runs = [_compared(one, metric) for one in described]
     sides: dict[str, list[ComparedRun]] = {}
     for one in runs:
         sides.setdefault(group_key(one.facts, one.facts.data.get("fold") or {}), []).append(one)
@@ -111,14 +111,12 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     return 0
 
 
-def _metric(
-    flags: CompareFlags, described: Sequence[tuple[Path, dict[str, Any], RunRecord, list[dict[str, float]]]]
-) -> str:
+def _metric(flags: CompareFlags, described: Sequence[RunSummary]) -> str:
     """The asked one, else the first headline that all scored runs have. Raises PacelineError where they have none in common."""
-    scored = [{name for result in scores for name in result} for *_, scores in described if scores]
+    scored = [{name for result in one.evaluations for name in result} for one in described if one.evaluations]
     common = set.intersection(*scored) if scored else set()
     if not common:
-        tasks = join_names(sorted({str(facts.recipe.get("task")) for _, _, facts, _ in described}))
+        tasks = join_names(sorted({str(one.facts.recipe.get("task")) for one in described}))
         why = (
             f"runs of different tasks ({tasks}) have no score in common" if scored else "none of these runs was scored yet"
         )
@@ -127,29 +125,27 @@ def _metric(
         raise PacelineError(
             f"--metric {flags.metric}: not every run was scored by it. Known: {join_names(sorted(common), 12)}."
         )
-    headlines = [row["headline"] for _, row, _, _ in described if row["headline"] in common]
+    headlines = [one.row["headline"] for one in described if one.row["headline"] in common]
     return flags.metric or next(iter(headlines), min(common))
 
 
-def _described(name: str) -> tuple[Path, dict[str, Any], RunRecord, list[dict[str, float]]]:
+def _described(name: str) -> RunSummary:
     folder = run_folder(Path(name).expanduser())
     if not (folder / "run.json").is_file():
         raise PacelineError(f"{name}: no run lies there (its folder holds run.json).")
-    row, facts, scores = describe(folder, [])
-    return folder, row, facts, scores
+    return summarize_run(folder, [])
 
 
-def _compared(folder: Path, row: Mapping[str, Any], facts: RunRecord, metric: str) -> ComparedRun:
-    events = read_events(folder / "events.jsonl")
+def _compared(summary: RunSummary, metric: str) -> ComparedRun:
+    row, seed = summary.row, summary.facts.recipe.get("seed")
     scored = [
         (event["step"], float(event["seconds"]), get_metrics(event)[metric])
-        for event in events
+        for event in read_events(summary.folder / "events.jsonl")
         if event["event"] == "eval" and math.isfinite(get_metrics(event).get(metric, math.nan))
     ]
-    seed = facts.recipe.get("seed")
-    seconds = float(row["seconds"])
     return ComparedRun(
-        folder, row["name"], facts, row["status"], seed if type(seed) is int else 0, row["step"], seconds, scored
+        *(summary.folder, row["name"], summary.facts, row["status"], seed if type(seed) is int else 0),
+        *(row["step"], float(row["seconds"]), scored),
     )
 
 
@@ -177,36 +173,35 @@ def _record(sides: Sequence[Sequence[ComparedRun]], metric: str) -> dict[str, An
                 {"side": run_letter(number), "name": one.name, "seed": one.seed, "status": one.status,
                  "steps": one.steps, "seconds": one.seconds, "best": one.best, "last": one.last, "reached": reached}
             )  # fmt: skip
-    spreads = [_spread([one.last for one in side if one.counts and one.last is not None]) for side in sides]
+    finished = [[one for one in side if one.counts] for side in sides]
+    values = [[one.last for one in side if one.last is not None] for side in finished]
+    folders = [[one.folder for one in side] for side in finished]
     verdicts = [
-        {"sides": [first, second], "seeds": _seeds(*pair), "photos": _photos(*pair, metric)}
+        {
+            "sides": [first, second],
+            "seeds": _seeds(values[first], values[second]),
+            "photos": paired_interval(folders[first], folders[second], metric),
+        }
         for first, second in combinations(range(len(sides)), 2)
-        for pair in [(sides[first], sides[second])]
     ]
     return {
         "metric": metric,
         "differences": _differences([side[0].facts.as_dict() for side in sides]),
         "common": common,
         "runs": rows,
-        "sides": spreads,
+        "sides": [{"runs": len(side), **mean_and_deviation(side)} for side in values],
         "verdicts": verdicts,
     }
 
 
-def _spread(values: Sequence[float]) -> dict[str, Any]:
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return {"runs": len(values), "mean": statistics.fmean(values) if values else None, "deviation": deviation}
-
-
-def _seeds(one: Sequence[ComparedRun], other: Sequence[ComparedRun]) -> dict[str, Any]:
+def _seeds(one: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
     """The difference of the means (other minus one), and how often chance alone would make one as large: p."""
-    values = [[run.last for run in side if run.counts and run.last is not None] for side in (one, other)]
-    if min(map(len, values)) < MIN_SEEDS:
-        return {"p": None, "why": f"{len(values[0])} and {len(values[1])} finished runs; {MIN_SEEDS} a side are the least"}
+    if min(len(one), len(other)) < MIN_SEEDS:
+        return {"p": None, "why": f"{len(one)} and {len(other)} finished runs; {MIN_SEEDS} a side are the least"}
     return {
-        "difference": statistics.fmean(values[1]) - statistics.fmean(values[0]),
-        "p": permutation_p_value(*values),
-        "apart": min(values[1]) > max(values[0]) or max(values[1]) < min(values[0]),
+        "difference": statistics.fmean(other) - statistics.fmean(one),
+        "p": permutation_p_value(one, other),
+        "apart": min(other) > max(one) or max(other) < min(one),
     }
 
 
@@ -215,8 +210,6 @@ def permutation_p_value(one: Sequence[float], other: Sequence[float]) -> float:
 
     Beyond MAX_ORDERS divisions so many are drawn, always the same.
     """
-    import numpy as np
-
     values = np.array([*one, *other], np.float64)
     count = len(one)
     if math.comb(len(values), count) <= MAX_ORDERS:
@@ -228,12 +221,6 @@ def permutation_p_value(one: Sequence[float], other: Sequence[float]) -> float:
     apart = np.abs(sums / count - (values.sum() - sums) / (len(values) - count))
     seen = abs(statistics.fmean(one) - statistics.fmean(other))
     return float((apart >= seen - 1e-12).mean())
-
-
-def _photos(one: Sequence[ComparedRun], other: Sequence[ComparedRun], metric: str) -> dict[str, Any]:
-    """The paired interval of the difference (other minus one) over the photos that both were scored on, runs of a side averaged."""
-    folders = [[run.folder for run in side if run.counts] for side in (one, other)]
-    return paired_interval(folders[0], folders[1], metric)
 
 
 # What `paceline compare` found, for people.
@@ -270,8 +257,7 @@ def format_comparison(result: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {row['side']:<4} {row['name']:<{width}} {steps:>8,} steps {samples:>12,} samples {format_duration(seconds):>10}"
     for side, spread in zip(letters, result["sides"]):
         if spread["runs"]:
-            more = f" +- {format_metric(metric, spread['deviation'])}" if spread["deviation"] is not None else ""
-            yield f"{side}: {format_metric(metric, spread['mean'])}{more} at the end, {spread['runs']} finished"
+            yield f"{side}: {format_spread(metric, spread)} at the end, {spread['runs']} finished"
     for verdict in result["verdicts"]:
         one, other = (letters[number] for number in verdict["sides"])
         yield _verdict(f"{other} - {one}", verdict, metric)

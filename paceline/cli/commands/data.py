@@ -157,8 +157,8 @@ def run_lint(printer: Printer, arguments: Sequence[str]) -> int:
     check_user_file(flags.page, "--page")
     from paceline.data.checks.lint import format_issues, lint
     from paceline.data.checks.suspicious_boxes import KINDS, Notice, open_displayed_splits
+    from paceline.tools.report.check.page import make_check_page
     from paceline.tools.report.check.page_parts import LintSummary
-    from paceline.tools.report.check.write import make_check_page
 
     answers = {name: _answers(name) for name in flags.runs}
     manifest = _opened(Path(flags.folder).expanduser(), SILENT if flags.json else printer)
@@ -219,8 +219,7 @@ def _answers(name: str) -> Mapping[str, Any]:
 
 
 def _pictured(one: LintIssue, splits: Mapping[str, Index], manifest: Manifest) -> CheckExamples:
-    from paceline.tools.report.check.page_parts import CheckExamples
-    from paceline.tools.report.check.tiles import make_tile
+    from paceline.tools.report.check.page_parts import CheckExamples, make_tile
 
     names = manifest.classes if manifest.kind == "boxes" else ()
     tiles = []

@@ -94,7 +94,7 @@ def translation_record(text: str, system_of: str = "") -> dict[str, Any]:
 def paceline_training_size(words: Sequence[str], devices: int) -> dict[str, Any]:
     """The facts of a command of ours: parsed as its verb does, and planned for so many accelerators."""
     from paceline.cli.commands.launch import LaunchFlags
-    from paceline.tools.migrate.translate import paceline_facts
+    from paceline.tools.migrate.table import TrainingSize
 
     args = parse_run_args(words[1:], LaunchFlags() if words[0] == "launch" else RunOptions(), verb=words[0])
     recipe, controls = args.recipe, args.controls
@@ -108,7 +108,24 @@ def paceline_training_size(words: Sequence[str], devices: int) -> dict[str, Any]
         val_images=controls.limit_val or val,
     )
     plan = limit_steps(plan, steps=controls.steps)
-    return asdict(paceline_facts(recipe, plan, str(controls.weights), cut=bool(controls.steps)))
+    schedule = recipe.schedule
+    ends = plan.boundaries if schedule.kind == "steps" else () if schedule.kind == "constant" else (plan.schedule_steps,)
+    size = TrainingSize(
+        global_batch=plan.global_batch,
+        batch_per_device=plan.images_per_rank,
+        devices=plan.world,
+        steps_per_epoch=plan.steps_per_epoch,
+        epochs=plan.stop_after / plan.steps_per_epoch if controls.steps else recipe.epochs,
+        steps=plan.stop_after,
+        lr=recipe.optim.lr,
+        warmup_steps=round(plan.warmup_steps, 6),
+        decay=schedule.kind,
+        decay_steps=tuple(round(end, 6) for end in ends),
+        weight_decay=recipe.optim.weight_decay,
+        weights=str(controls.weights) or "none",
+        target=" ".join(f"{name} {value:g}" for name, value in recipe.quality.targets) or "none",
+    )
+    return asdict(size)
 
 
 def _same(theirs: Any, ours: Any) -> bool:

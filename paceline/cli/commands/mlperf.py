@@ -107,22 +107,7 @@ def _ruleset(benchmark: str, requested: str, file: Path) -> str:
 ABOUT = """One table of logs: MLPerf's (published ones, and ours), GluonCV's, Habana's TensorFlow SSD, NVIDIA's DLLogger, Horovod's and
 MXNet's. Several runs of one system in one folder get a line of their own: the mean of their times without the fastest and the slowest,
 medians of the rest. The steady rate is of the median epoch, the first left out."""
-COLUMNS = (
-    "#",
-    "system",
-    "benchmark",
-    "acc",
-    "batch",
-    "status",
-    "minutes",
-    "epochs",
-    "img/s",
-    "img/s/acc",
-    "evals",
-    "eval s",
-    "quality",
-)
-WORDS = (1, 2, 5, 12)  # columns that are no numbers
+WORDS = ("system", "benchmark", "status", "quality")  # columns that are no numbers
 
 
 @dataclass(frozen=True)
@@ -164,10 +149,7 @@ def run_analyze(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _print_csv(rows: Sequence[LogSummary]) -> None:
-    flat = []
-    for row in rows:
-        facts = row.facts()
-        flat.append({**{name: value for name, value in facts.items() if name != "quality"}, **row.quality})
+    flat = [{name: value for name, value in row.facts().items() if name != "quality"} | row.quality for row in rows]
     names = list(dict.fromkeys(name for facts in flat for name in facts))
     writer = csv.DictWriter(sys.stdout, names, restval="", lineterminator="\n")
     writer.writeheader()
@@ -175,35 +157,32 @@ def _print_csv(rows: Sequence[LogSummary]) -> None:
 
 
 def _print_table(printer: Printer, rows: Sequence[LogSummary], means: Sequence[LogSummary]) -> None:
-    table = [COLUMNS, *((str(number), *_cells(row)) for number, row in enumerate((*rows, *means), start=1))]
-    widths = [max(len(line[column]) for line in table) for column in range(len(COLUMNS))]
-    for line in table:
-        printer.say(
-            "  ".join(
-                f"{cell:<{width}}" if number in WORDS else f"{cell:>{width}}"
-                for number, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-        )
+    cells = [{"#": str(number), **_cells(row)} for number, row in enumerate((*rows, *means), start=1)]
+    widths = {name: max(len(row[name]) for row in ({name: name}, *cells)) for name in cells[0]}
+    for row in ({name: name for name in widths}, *cells):
+        words = (f"{row[name]:<{width}}" if name in WORDS else f"{row[name]:>{width}}" for name, width in widths.items())
+        printer.say("  ".join(words).rstrip())
     for number, row in enumerate((*rows, *means), start=1):
         printer.say(f"{number:>3}: {row.file}  ({row.written_by})")
 
 
-def _cells(row: LogSummary) -> tuple[str, ...]:
+def _cells(row: LogSummary) -> dict[str, str]:
+    """Column -> cell."""
+
     def number(value: float | None, digits: int = 0) -> str:
         return "-" if value is None else f"{value:,.{digits}f}"
 
-    quality = "  ".join(f"{name} {value:.4f}" for name, value in row.quality.items())
-    return (
-        row.system or "-",
-        row.benchmark or "-",
-        number(row.accelerators),
-        number(row.global_batch),
-        row.status or "-",
-        number(row.minutes, 2),
-        "-" if row.epochs is None else f"{row.epochs:g}",
-        number(row.images_per_second),
-        number(row.per_accelerator),
-        number(row.evaluations),
-        number(row.eval_seconds, 1),
-        quality or "-",
-    )
+    return {
+        "system": row.system or "-",
+        "benchmark": row.benchmark or "-",
+        "acc": number(row.accelerators),
+        "batch": number(row.global_batch),
+        "status": row.status or "-",
+        "minutes": number(row.minutes, 2),
+        "epochs": "-" if row.epochs is None else f"{row.epochs:g}",
+        "img/s": number(row.images_per_second),
+        "img/s/acc": number(row.per_accelerator),
+        "evals": number(row.evaluations),
+        "eval s": number(row.eval_seconds, 1),
+        "quality": "  ".join(f"{name} {value:.4f}" for name, value in row.quality.items()) or "-",
+    }

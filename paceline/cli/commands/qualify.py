@@ -15,7 +15,7 @@ from paceline._utils.atomic_write import check_user_file, write_user_file
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import PacelineError
 from paceline._utils.platform import count_cpus
-from paceline._utils.text import WORDS, escape_line, text_width
+from paceline._utils.text import WORDS, escape_line, format_count, text_width
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, write_answer
 from paceline.cli.remote_command import RemoteFlags, is_launched, launch_for_answer
@@ -183,10 +183,10 @@ def format_report(verdict: QualifyReport, facts: Mapping[str, Any]) -> list[str]
 def describe_machine(facts: Mapping[str, Any]) -> str:
     """The machine, in a line."""
     ranks, first = facts["ranks"], facts["ranks"][0]
-    nodes, threads = len({rank["node"] for rank in ranks}), first["threads"]
+    where = f"{format_count(len(ranks), 'rank')} on {format_count(len({rank['node'] for rank in ranks}), 'node')}"
     return (
-        f"{len(ranks)} rank{'s'[: len(ranks) > 1]} on {nodes} node{'s'[: nodes > 1]}, {first['device']}, {threads} "
-        f"thread{'s'[: threads > 1]} each of {first['cores']} cores, torch {facts['versions']['torch']}, {facts['minutes']:g} minutes"
+        f"{where}, {first['device']}, {format_count(first['threads'], 'thread')} each of {first['cores']} cores, torch "
+        f"{facts['versions']['torch']}, {facts['minutes']:g} minutes"
     )
 
 
@@ -199,16 +199,16 @@ def format_check(row: QualifyCheck) -> tuple[str, str, str]:
 
 def _page(verdict: QualifyReport, facts: Mapping[str, Any]) -> str:
     from paceline.tools.qualify.judgment import TITLES
-    from paceline.tools.report import html
+    from paceline.tools.report.html import render_page
 
-    said = ("good", "as fast as expected") if verdict.good else ("bad", "slower than expected")
-    page = html.load_templates(Path(html.__file__).parent).get_template("qualify.html.jinja")
-    words = {
+    content = {
         "name": "Qualify",
-        "verdict": said,
+        "verdict": ("good", "as fast as expected") if verdict.good else ("bad", "slower than expected"),
         "about": describe_machine(facts),
         "cards": [],
         "titles": TITLES,
         "ranks": facts["ranks"],
+        "judged": verdict,
+        "spelled": format_check,
     }
-    return page.render(judged=verdict, spelled=format_check, **words)
+    return render_page("qualify.html.jinja", content)

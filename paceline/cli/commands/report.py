@@ -12,11 +12,11 @@ import tyro
 from paceline._utils.atomic_write import check_user_file, write_user_file
 from paceline._utils.errors import PacelineError
 from paceline._utils.user_code import is_in_file
-from paceline.cli.commands.runs import describe
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer, print_error
 from paceline.config.constraints import Help
 from paceline.config.run import read_run
+from paceline.tools.compare import summarize_run
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ def _compare(printer: Printer, flags: ReportFlags) -> int:
     out = Path(flags.out) if flags.out else flags.runs[0].resolve().parent / "comparison.html"
     check_user_file(out)
     damaged: list[str] = []
-    results = [(folder, *describe(folder, damaged)) for folder in flags.runs]
-    tasks = {str(facts.recipe.get("task")): folder for folder, _, facts, _ in results}
+    results = [summarize_run(folder, damaged) for folder in flags.runs]
+    tasks = {str(one.facts.recipe.get("task")): one.folder for one in results}
     if len(tasks) > 1:
         named = ", ".join(f"{folder} {task}" for task, folder in tasks.items())
         raise PacelineError(f"runs of different tasks are not compared: {named}. Name runs of one task.")
-    from paceline.tools.report.runs_page import RunSummary, runs_page
+    from paceline.tools.report.runs_page import runs_page
 
-    write_user_file(out, runs_page([RunSummary(*one) for one in results], out, compared=True))
+    write_user_file(out, runs_page(results, out, compared=True))
     for problem in damaged:
         print_error(f"damaged: {problem}")
     printer.say(out)

@@ -20,8 +20,7 @@ from paceline.cli.recipe_text import base_recipe, differing_cells, format_grid, 
 from paceline.cli.saved_request import saved_request
 from paceline.config.constraints import Help, Whole
 from paceline.config.model_card import GRAPHS, SUFFIX, format_card
-from paceline.config.plan import BatchPlan, count_training_ranks, make_plan
-from paceline.config.published import count_ranks
+from paceline.config.plan import BatchPlan, count_ranks, count_training_ranks, make_plan
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES, Recipe, differing_fields
 from paceline.config.recipes.published_rows import LIKE
 from paceline.config.recipes.published_rows import PublishedRecipe as PublishedRow

@@ -70,7 +70,7 @@ def resample_stored(result: Mapping[str, Any], kind: Literal["box", "mask"]) -> 
         return resample_accuracy(
             {f"top{k}": np.array([label in some[:k] for label, some in zip(labels, best)]) for k in (1, 5)}
         )
-    truth, shown = _truth(result), _shown(result)
+    truth, shown = stored_objects(result)
     if kind == "box":
         return resample_boxes(truth, shown)
     wanted, masks = (
@@ -82,11 +82,12 @@ def resample_stored(result: Mapping[str, Any], kind: Literal["box", "mask"]) -> 
     return resample_masks(GroundTruth(**{**vars(truth), "crowd": crowd}), strings[0], shown, strings[1])
 
 
-def _truth(result: Mapping[str, Any]) -> GroundTruth:
+def stored_objects(result: Mapping[str, Any]) -> tuple[GroundTruth, Detections]:
+    """The objects and the detections of a detector's predictions file, photo by photo."""
     images = result["images"]
     boxes = np.array([box for image in images for box in image["truth"]["boxes"]], np.float64).reshape(-1, 4)
     flat = {name: [one for image in images for one in image["truth"][name]] for name in ("labels", "crowd")}
-    return GroundTruth(
+    truth = GroundTruth(
         image_ids=np.array([image["image_id"] for image in images], np.int64),
         heights=np.array([image["height"] for image in images], np.int64),
         widths=np.array([image["width"] for image in images], np.int64),
@@ -97,13 +98,10 @@ def _truth(result: Mapping[str, Any]) -> GroundTruth:
         areas=boxes[:, 2] * boxes[:, 3],  # sizes are not drawn for
         num_classes=len(result["classes"]),
     )
-
-
-def _shown(result: Mapping[str, Any]) -> Detections:
-    images = result["images"]
-    return Detections(
+    detections = Detections(
         images=np.repeat(np.arange(len(images)), [len(image["scores"]) for image in images]),
         boxes=np.array([box for image in images for box in image["boxes"]], np.float64).reshape(-1, 4),
         classes=np.array([label for image in images for label in image["labels"]], np.int64),
         scores=np.array([score for image in images for score in image["scores"]], np.float64),
     )
+    return truth, detections

@@ -7,7 +7,6 @@ Both times of a ratio come from one round; each ratio has the interval in which 
 
 from __future__ import annotations
 
-import math
 import platform
 import shlex
 import statistics
@@ -17,7 +16,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from math import comb
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,9 +27,12 @@ from paceline.config.system import Precision
 from paceline.distributed.device.accelerators import get_device_name
 from paceline.distributed.device.provenance import collect_versions, get_cpu_name
 from paceline.distributed.device.setup import TYPES
-from paceline.distributed.device.timing import STEPS, CallSeconds, find_host_wait, measure_seconds
+from paceline.distributed.device.timing import CallSeconds, find_host_wait, measure_seconds
 from paceline.tools.bench.profile import ProfiledPart, profile_step
 from paceline.tools.bench.roofline import ConvFlops, MachinePeak, describe_above_peak
+
+if TYPE_CHECKING:
+    from paceline.tools.bench.step import StepBench
 
 OURS = "paceline"
 WARM_UP_STEPS = 3  # on a GPU
@@ -198,25 +200,12 @@ def summarize_times(taken: Mapping[str, Sequence[CallSeconds]]) -> dict[str, Any
 
 
 def run_steps(
-    menu: Mapping[str, Case],
-    images: int,
-    *,
-    rounds: int,
-    seconds: float,
-    block: int = STEPS,
-    side: int,
-    precision: Precision,
-    device: torch.device,
-    slowest: float = math.inf,
+    menu: Mapping[str, Case], bench: StepBench, precision: Precision, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """Training steps of `images` in one number format: yields the facts known so far, after each contender's first steps and
-    each round, and at last with a profile.
-
-    seconds  a contender's share of a round, at least one step
-    block    steps on a GPU between two looks at its clock, at least
-    side     of the matrix products that are tried for the machine's ceiling
-    slowest  a contender that is this many times slower than ours in its first steps is left out of the rounds
+    """Training steps in one number format: yields the facts known so far, after each contender's first steps and each round, and at
+    last with a profile.
     """
+    images, seconds, block = bench.batch, bench.seconds, bench.block
     facts: dict[str, Any] = {
         "absent": {}, "first_losses": {}, "before_the_rounds": {}, "gflop": {}, "waits_for_the_device": None,
     }  # fmt: skip
@@ -249,13 +238,13 @@ def run_steps(
         # Told at once: a contender that takes the device down later leaves what others have shown.
         rates = facts["before_the_rounds"]
         rates[name] = round(images / measure_seconds(ready.step, 0.0, device, block).wall, 3)
-        if rates[OURS] > slowest * rates[name]:
+        if rates[OURS] > bench.slowest * rates[name]:
             del made[name]
             facts["absent"][name] = f"{rates[OURS] / rates[name]:.1f} times slower than {OURS}: it is not in the rounds"
         yield facts
-    ceiling = MachinePeak(works[OURS], side, NUMBERS[precision], device)
+    ceiling = MachinePeak(works[OURS], bench.matrix, NUMBERS[precision], device)
     timed = {name: lambda step=ready.step: measure_seconds(step, seconds, device, block) for name, ready in made.items()}
-    for taken in run_interleaved(timed, rounds):
+    for taken in run_interleaved(timed, bench.rounds):
         ceiling.measure(seconds / 5)
         facts |= summarize_times(taken)
         facts["images_per_second"] = {name: images / wall for name, wall in facts["median_seconds"].items()}

@@ -6,6 +6,7 @@ measured interval. CPU-seconds are user plus system of this process and all its 
 With `--task ssd` photos come with their boxes, with `--task maskrcnn` with boxes and masks, as that workload's training reads them.
 `bare decode` decodes whole photos and does nothing else. Ours compare each photo's bytes with its digest, as training does; a second
 contender, "unchecked", leaves that out with the first decoder, and the ratio to it is what it costs.
+`--scaling 1 2 4` measures the rate by number of workers: each contender is warmed up longer, and its memory and switches are counted.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -35,16 +36,33 @@ from paceline.data.prepare.auto_prepare import prepare_if_needed
 from paceline.data.transforms.decode import require_decoder
 from paceline.data.transforms.image_io import read_header
 from paceline.models.registry import WORKLOADS
-from paceline.tools.bench.baselines import WHERE, find_peers
+from paceline.tools.bench import WHERE, find_peers
 from paceline.tools.bench.harness import format_ratio, machine_facts, ratio_interval, run_all_rounds
-from paceline.tools.bench.input_cases import bare_decode, open_file_records, paceline_loader, task_batches
-from paceline.tools.bench.process_tree import cpu_seconds
+from paceline.tools.bench.input_cases import (
+    bare_decode,
+    cpu_seconds,
+    memory_mib,
+    open_file_records,
+    paceline_loader,
+    task_batches,
+    voluntary_switches,
+)
+from paceline.tools.bench.tables import compact_table
 from paceline.tools.report.prepare_notes import prepare_lines
 
 WARM_UP_BATCHES = 3
 STEPS = 1_000_000  # more than are ever taken
-_EXTRA_DECODERS: tuple[Decoder, ...] = ("nvimgcodec",)
+WARM_UP_SECONDS, MAX_WORKERS = 2.0, 1024  # of --scaling
 _SUFFIXES = {".jpg", ".jpeg", ".jpe"}
+# Name of a value that --scaling measures -> its column, and how it is printed.
+COLUMNS = {
+    "images_per_second": ("images/s", ",.0f"),
+    "cpu_ms": ("CPU-ms an image", ".2f"),
+    "voluntary_switches": ("switches an image", ".2f"),
+    "memory_mib": ("memory, MiB", ",.0f"),
+    "first_batch_seconds": ("first batch, s", ".2f"),
+}
+Measured = dict[str, float]
 Menu = Mapping[str, Callable[[], Any]]  # name -> what makes the contender: a context manager around `take() -> images`
 
 
@@ -204,15 +222,11 @@ def photos_in(data: Path) -> list[Path]:
 
 def installed_decoders() -> list[Decoder]:
     """The default decoder and every extra that can be imported here."""
-    return ["simplejpeg", *filter(_installed, _EXTRA_DECODERS)]
-
-
-def _installed(decoder: Decoder) -> bool:
-    try:
-        require_decoder(decoder)
-    except RecipeError:
-        return False
-    return True
+    result: list[Decoder] = ["simplejpeg"]
+    with suppress(RecipeError):
+        require_decoder("nvimgcodec")
+        result.append("nvimgcodec")
+    return result
 
 
 def require_linux() -> None:
@@ -272,13 +286,12 @@ def describe_images(paths: Sequence[Path]) -> dict[str, Any]:
 def _table(report: Mapping[str, Any], title: str) -> Table:
     ratios = report["ratio_of_images_per_cpu_second"]
     against = list(next(iter(ratios.values())))
-    # On a terminal of 80 columns names and headers wrap, never a number.
-    table = Table(
+    table = compact_table(
         Column("contender", min_width=13, overflow="fold"),
         *(Column(name, min_width=8, justify="right") for name in ("images/s", "images a CPU-second")),
         *(Column(f"x {what.replace('unchecked', 'without check')}", width=8, justify="right") for what in against),
-        title=title, title_style="none", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+        title=title,
+    )
     for name, rounds in report["images_per_cpu_second"].items():
         table.add_row(
             name + (" (best peer)" if name == report["best_peer"] else ""),
@@ -286,4 +299,83 @@ def _table(report: Mapping[str, Any], title: str) -> Table:
             f"{statistics.median(rounds):.0f}",
             *(format_ratio(ratios[name][what]) if name in ratios else "" for what in against),
         )
+    return table
+
+
+def parse_worker_counts(requested: Sequence[int]) -> list[int]:
+    """What --scaling names; 0: 1, 2, 4, ... up to twice the usable cores. Raises RecipeError for a number that cannot be."""
+    if any(not 0 <= count <= MAX_WORKERS for count in requested):
+        raise RecipeError(
+            f"--scaling {' '.join(map(str, requested))}: numbers from 1 to {MAX_WORKERS}, or 0 for 1, 2, 4, ..."
+        )
+    powers = [2**power for power in range((2 * count_cpus()).bit_length())] if 0 in requested else []
+    return sorted({*requested, *powers} - {0})
+
+
+def run_scaling(
+    find: Callable[..., InputBenchmark], data: Path, *, workers: Sequence[int], seconds: float, rounds: int, size: int = 0
+) -> dict[str, Any]:
+    """Measure, print a table, -> JSON facts. Raises DataError for data that cannot be used, PacelineError off Linux.
+
+    find     the task's contest: of tools/bench/input.py's CONTESTS
+    seconds  measured for each contender and round
+    """
+    require_linux()
+    contest, console, theirs = (find(data, size=size, decoders=["simplejpeg"]), Console(), find_peers("input_torchvision"))
+    if theirs is None:
+        console.print(f"{WHERE}: only ours is measured", markup=False)
+    menu: dict[str, Callable[[], Any]] = {}
+    for count in workers:
+        menu[f"paceline {count}"] = partial(contest.with_workers, count)
+        if theirs is not None:
+            menu[f"torchvision {count}"] = partial(theirs.loader_of(contest), count, "tensor")
+    console.print(f"{len(contest.paths)} photos, {len(menu)} contenders, {rounds} rounds of {seconds:g} s each")
+    result = run_all_rounds(
+        {name: partial(measure_contender, make, seconds) for name, make in menu.items()}, rounds, console.print
+    )
+    median = {name: {key: statistics.median(row[key] for row in rows) for key in COLUMNS} for name, rows in result.items()}
+    report = {
+        "photos": describe_images(contest.paths),
+        "seconds_per_round": seconds,
+        "rounds": result,
+        "median": median,
+        "machine": machine_facts(torch.device("cpu")),
+    }
+    console.print(_scaling_table(median, f"{contest.title} into a batch, {count_cpus()} cores (medians over rounds)"))
+    return report
+
+
+def measure_contender(make: Callable[[], Any], seconds: float) -> Measured:
+    """One contender in steady state."""
+    began = time.perf_counter()
+    with make() as take:
+        take()
+        first = time.perf_counter() - began
+        while time.perf_counter() - began - first < WARM_UP_SECONDS:  # then every process has touched its memory
+            take()
+        cpu, switches, images, began = cpu_seconds(), voluntary_switches(), 0, time.perf_counter()
+        while (wall := time.perf_counter() - began) < seconds or not images:
+            images += take()
+        return {
+            "images_per_second": images / wall,
+            "cpu_ms": 1e3 * (cpu_seconds() - cpu) / images,
+            "voluntary_switches": (voluntary_switches() - switches) / images,
+            "memory_mib": memory_mib(),
+            "first_batch_seconds": first,
+        }
+
+
+def _scaling_table(median: Mapping[str, Measured], title: str) -> Table:
+    """A row for each contender; of the first number of workers, rates are also shown as multiples."""
+    table = compact_table(
+        Column("loader, workers", width=15),
+        *(Column(name, width=8, justify="right") for name, _ in COLUMNS.values()),
+        Column("x the first", width=6, justify="right"),
+        title=title,
+    )
+    least: dict[str, float] = {}
+    for name, row in median.items():
+        first = least.setdefault(name.split()[0], row["images_per_second"])
+        cells = [format(row[key], form) for key, (_, form) in COLUMNS.items()]
+        table.add_row(name, *cells, f"{row['images_per_second'] / first:.2f}")
     return table

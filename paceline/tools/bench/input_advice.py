@@ -47,12 +47,6 @@ def stage_microseconds(report: Report) -> dict[str, float]:
     return result
 
 
-def read_wait_microseconds(report: Report) -> float:
-    """Microseconds that a read of a photo waits, on one thread."""
-    read = report["alone"]["read"]
-    return max(0.0, read["alone_microseconds"] - read["alone_cpu_microseconds"])
-
-
 def format_stages(report: Report) -> Table:
     """A row a stage: CPU time for an image where all loader threads are at it, its share, and the rate that they reach."""
     shown = Table(title=f"one training image, from the store to a batch, by {report['loader_threads']} threads")
@@ -127,7 +121,8 @@ def give_advice(report: Report) -> str:
             )
         return f"the input keeps up ({wanted['utilisation']:.0%} busy): change nothing"
     computing = rate * together["cpu_microseconds"] / 1e6 / cores
-    waiting = read_wait_microseconds(report)
+    read = report["alone"]["read"]
+    waiting = max(0.0, read["alone_microseconds"] - read["alone_cpu_microseconds"])  # of one thread, for a photo
     if computing < COMPUTING and waiting > 0.2 * sum(costs.values()):
         more = max(8, 2 * report["fetch_threads"])
         return (

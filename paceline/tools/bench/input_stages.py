@@ -40,8 +40,7 @@ from paceline.distributed.device.accelerators import synchronize
 from paceline.models.datamodule import open_configured_records
 from paceline.models.task import Task
 from paceline.tools.bench.input_advice import Demand
-from paceline.tools.bench.input_cases import task_loader
-from paceline.tools.bench.process_tree import cpu_seconds
+from paceline.tools.bench.input_cases import cpu_seconds, task_loader
 
 # A forward has about so many pixels, and at most so many images: enough that handing a batch over costs nothing.
 FORWARD_PIXELS, MAX_IMAGES = 2**23, 64

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import wraps
 from inspect import ismethod
 from types import ModuleType
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -67,7 +68,7 @@ def profile_step(step: Callable[[], Any], device: torch.device, parts: Sequence[
     activities = [torch.profiler.ProfilerActivity.CPU] + [torch.profiler.ProfilerActivity.CUDA] * on_gpu
     with ExitStack() as stack:
         for owner, attribute, name in parts:
-            stack.enter_context(replace_attribute(owner, attribute, _marked(name)))
+            stack.enter_context(patch.object(owner, attribute, _marked(name)(getattr(owner, attribute))))
         profile = stack.enter_context(torch.profiler.profile(activities=activities, acc_events=True))
         step()
         synchronize(device)
@@ -101,23 +102,6 @@ def _around(event: Any) -> tuple[str, str, Any]:
         kind = next((kind for pattern, kind in KINDS if pattern.search(event.name)), kind)
         event = event.cpu_parent
     return name, kind or (REST if node is None else f"{REST}, backward"), node
-
-
-@contextmanager
-def replace_attribute(
-    owner: Any, attribute: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """Inside, `owner.attribute` is wrap(owner.attribute)."""
-    before = getattr(owner, attribute)
-    own = attribute in vars(owner)
-    setattr(owner, attribute, wrap(before))
-    try:
-        yield
-    finally:
-        if own:
-            setattr(owner, attribute, before)
-        else:
-            delattr(owner, attribute)
 
 
 def _marked(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

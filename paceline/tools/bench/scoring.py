@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from paceline.models.metrics.coco import Detections, GroundTruth, score_boxes
-from paceline.tools.bench.baselines import find_peers
+from paceline.tools.bench import find_peers
 from paceline.tools.bench.harness import OURS, Operation, compare_operation, machine_facts
 
 OBJECTS = 7  # of an image, on average

@@ -25,8 +25,7 @@ from paceline.distributed.device.host_memory import set_malloc_trim_threshold
 from paceline.distributed.device.setup import autocast_for, make_exact
 from paceline.distributed.device.timing import STEPS
 from paceline.models.ops.dispatch import set_triton
-from paceline.tools.bench import harness
-from paceline.tools.bench.baselines import WHERE, find_peers, require_peers
+from paceline.tools.bench import WHERE, find_peers, harness, require_peers
 from paceline.tools.bench.profile import ProfiledPart
 from paceline.training.loss_normalization import configure_loss_groups
 from paceline.training.meters import Meters
@@ -145,17 +144,8 @@ def _run(bench: StepBench, device: torch.device, tell: Tell) -> dict[str, Any]:
                 menu = bench.ours(precision, scene, device)
                 if theirs is not None:
                     menu |= theirs.contenders(bench, precision, scene, device)
-                for known in harness.run_steps(
-                    harness.select_possible(menu, device, compile=bench.compile, only=bench.only),
-                    bench.batch,
-                    rounds=bench.rounds,
-                    seconds=bench.seconds,
-                    block=bench.block,
-                    side=bench.matrix,
-                    precision=precision,
-                    device=device,
-                    slowest=bench.slowest,
-                ):
+                menu = harness.select_possible(menu, device, compile=bench.compile, only=bench.only)
+                for known in harness.run_steps(menu, bench, precision, device):
                     facts["step"][", ".join(filter(None, (precision, words)))] = known
                     tell(facts)
     if bench.part in ("all", "predict"):

@@ -12,6 +12,19 @@ from rich.table import Column, Table
 from paceline.tools.bench.harness import format_ratio
 
 
+def compact_table(*columns: Column, title: str) -> Table:
+    """A table that is legible on a terminal of 80 columns: where its columns say so, names and headers wrap, never a number."""
+    return Table(
+        *columns,
+        title=title,
+        title_style="none",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+
+
 def print_operations(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     """A row a contender; ratios with their intervals."""
     table = Table("operation", _name("contender"), "ms (median)", "ours is faster by", "in CPU time by", "same result")
@@ -32,7 +45,6 @@ def print_operations(rows: Sequence[Mapping[str, Any]], console: Console) -> Non
 def print_step(words: str, step: Mapping[str, Any], console: Console) -> None:
     """Of one batch in one number format."""
     further = [name for name in ("positives_an_image",) if name in step]
-    # On a terminal of 80 columns names and headers wrap, never a number.
     numbers = (
         ("images/s (median)", 5),
         ("CPU-s", 6),
@@ -41,11 +53,12 @@ def print_step(words: str, step: Mapping[str, Any], console: Console) -> None:
         ("GFLOP", 7),
         ("of the ceiling", 7),
     )
-    table = Table(
-        Column("contender", min_width=13, overflow="fold"), *(Column(header, min_width=width) for header, width in numbers),
+    table = compact_table(
+        Column("contender", min_width=13, overflow="fold"),
+        *(Column(header, min_width=width) for header, width in numbers),
         *(Column(name.replace("_", " "), min_width=4, overflow="fold") for name in further),
-        title=f"step, {words}", title_style="none", title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True,
-    )  # fmt: skip
+        title=f"step, {words}",
+    )
     for name, rate in step["images_per_second"].items():
         table.add_row(
             name,

@@ -10,6 +10,7 @@ where gradients are found with every weight moved by such a unit.
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import pairwise
@@ -18,15 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._utils.commands import format_command
 from paceline._utils.errors import PacelineError
-from paceline.config.run import RunRecord, read_run, run_folder
+from paceline._utils.text import WORDS, join_names
+from paceline.config.run import read_run, run_folder
 from paceline.models.registry import load_saved_recipe
-from paceline.tools.compare.bisect_text import format_recorded, format_replayed
 
 if TYPE_CHECKING:
     from paceline.config.recipe import Recipe
     from paceline.data.batch import Batch
     from paceline.tools.compare.replay import Follow, Replay, RunPair
     from paceline.tools.compare.step_trace import TracedTensor
+
 
 # Of run.json, what can change the arithmetic or what it is done on.
 ARITHMETIC = ("recipe.", "system.", "threads.", "versions.", "world", "data.hash", "host.cpu", "controls.weights")
@@ -61,38 +63,31 @@ def print_bisection(
         raise PacelineError(
             f"{names[0]} is a run of {tasks[0]}, {names[1]} one of {tasks[1]}: they have no tensor in common."
         )
-    recipes = [_recipe(folder, one, workload, names) for folder, one in zip(folders, facts)]
+
+    def again(name: str) -> str:
+        return format_command("compare", *names, "--bisect", "--workload", name)
+
+    recipes = [load_saved_recipe(one, folder, named=workload, again=again) for folder, one in zip(folders, facts)]
     with waiting("reading events and checkpoints"):
         from paceline.tools.compare.replay import RunPair
 
         runs = [RunPair(folder, one) for folder, one in zip(folders, facts)]
-        result = {"runs": list(map(str, names)), "differences": _differences([one.as_dict() for one in facts])} | _recorded(
-            *runs
-        )
+        differences = _differences([one.as_dict() for one in facts])
+        result = {"runs": list(map(str, names)), "differences": differences, **_recorded(*runs)}
     apart = [result[name]["first"]["step"] for name in ("events", "checkpoints") if result[name]["first"]]
     if apart or not (result["events"]["compared"] or result["checkpoints"]["compared"]):
         last = max(apart, default=min(run.last for run in runs))
         result["replay"] = {"from": result["checkpoints"]["equal"], "at_most": last}
-    _say(say, format_recorded(result), in_json)
+    for line in () if in_json else format_recorded(result):
+        say(line)
     if "replay" in result:
         with waiting("training both again"):
             result |= _replayed(runs, recipes, data, result["replay"])
-        _say(say, format_replayed(result), in_json)
+        for line in () if in_json else format_replayed(result):
+            say(line)
     if in_json:
         print(json.dumps(result, indent=1))
     return 0
-
-
-def _say(say: Callable[[str], object], lines: Iterator[str], in_json: bool) -> None:
-    for line in () if in_json else lines:
-        say(line)
-
-
-def _recipe(folder: Path, facts: RunRecord, workload: str, names: Sequence[str]) -> Recipe:
-    def again(name: str) -> str:
-        return format_command("compare", *names, "--bisect", "--workload", name)
-
-    return load_saved_recipe(facts, folder, named=workload, again=again)
 
 
 def _differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -110,21 +105,26 @@ def _recorded(one: RunPair, other: RunPair) -> dict[str, Any]:
 
     spans = [{step: before for before, step in pairwise([0, *run.events])} for run in (one, other)]
     steps = [step for step, before in spans[0].items() if spans[1].get(step) == before]  # means over the same steps
-    events: dict[str, Any] = {"compared": len(steps), "equal": None, "first": None}
-    for step in steps:
-        if apart := find_differing_number(one.events[step], other.events[step]):
-            events["first"] = {"step": step, "number": apart[0], "values": list(apart[1:])}
-            break
-        events["equal"] = step
-    common = sorted(set(one.steps) & set(other.steps))
-    checkpoints: dict[str, Any] = {"compared": len(common), "equal": None, "first": None}
-    for step in common:
+
+    def events_apart(step: int) -> dict[str, Any]:
+        apart = find_differing_number(one.events[step], other.events[step])
+        return {"number": apart[0], "values": list(apart[1:])} if apart else {}
+
+    def checkpoints_apart(step: int) -> dict[str, Any]:
         count, differing = compare_states(one.checkpoint(step).tensors, other.checkpoint(step).tensors)
-        if differing:
-            checkpoints["first"] = {"step": step, "tensors": count, "differing": differing}
-            break
-        checkpoints["equal"] = step
-    return {"events": events, "checkpoints": checkpoints}
+        return {"tensors": count, "differing": differing} if differing else {}
+
+    common = sorted(set(one.steps) & set(other.steps))
+    return {"events": _first_apart(steps, events_apart), "checkpoints": _first_apart(common, checkpoints_apart)}
+
+
+def _first_apart(steps: Sequence[int], compare: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {"compared": len(steps), "equal": None, "first": None}
+    for step in steps:
+        if apart := compare(step):
+            return {**result, "first": {"step": step, **apart}}
+        result["equal"] = step
+    return result
 
 
 def _replayed(
@@ -142,7 +142,7 @@ def _replayed(
         count, differing = compare_states(*(side.tensors() for side in sides))
         if differing:
             parted = {"step": step, "kind": "start", "tensors": count, "differing": differing}
-            parted["samples"] = [_photos(side, step) for side in sides]
+            parted["samples"] = [side.photos(step) for side in sides]
         # Steps cut into other forwards have no output or gradient in common, but lead to the same state.
         follow = "all" if sides[0].run.plan.forwards == sides[1].run.plan.forwards else "state"
         with sides[0].loader() as first, sides[1].loader() as second:
@@ -165,7 +165,7 @@ def _replayed(
                 after = runs[index].checkpoint(records[index]["checkpoint"]["step"])
                 again = Replay(runs[index], recipes[index], data, starts[index], world)
                 records[index]["flip"] = find_flip(again, range(*span), after)
-    elsewhere = [_elsewhere(run.facts) for run in runs]
+    elsewhere = [run.elsewhere() for run in runs]
     return {"replay": {**requested, "to": step, "records": records, "elsewhere": elsewhere}, "parted": parted}
 
 
@@ -173,28 +173,6 @@ def _left(record: Mapping[str, Any], begin: int | None) -> list[int]:
     """The last step whose records fit, and the first one of which one does not: the same, where only its checkpoint does not."""
     until = min(record[kind]["step"] for kind in ("event", "checkpoint") if kind in record)
     return [max((step for step in record["fitted"] if step <= until), default=begin or 0), until]
-
-
-def _photos(side: Replay, step: int) -> list[str]:
-    """The photos of 0-based `step`, by their files below the data folder."""
-    step = 0 if side.controls.overfit_one_batch else step
-    return [name.removeprefix(f"{side.task.facts['root']}/") for name in side.task.data.images_of_step(step)]
-
-
-def _elsewhere(facts: RunRecord) -> dict[str, list[str]]:
-    """What the machine of a run had otherwise than this one: name -> [there, here]."""
-    from paceline.distributed.device.provenance import collect_versions, describe_host
-
-    compiled = {"compilation": "on"} if facts.system.get("compile") else {}
-    there = {**facts.versions, **facts.host, **compiled}
-    here = (
-        collect_versions()
-        | {"compilation": "off"}
-        | {name: value for name, value in describe_host().items() if name in ("cpu", "cpu_capability")}
-    )
-    return {
-        name: [str(there[name]), str(now)] for name, now in here.items() if name in there and str(there[name]) != str(now)
-    }
 
 
 def _examined(
@@ -210,7 +188,7 @@ def _examined(
     ours, batches = pairs[0]
     step = ours.state.step
     tops = [rows[index] if index < len(rows) else None for rows in entries]
-    result: dict[str, Any] = {"step": step, "samples": [_photos(side, step - 1) for side, _ in pairs]}
+    result: dict[str, Any] = {"step": step, "samples": [side.photos(step - 1) for side, _ in pairs]}
     if tops[0] is None or tops[1] is None or tops[0][:2] != tops[1][:2]:
         names = [None if top is None else {"kind": top.kind, "name": top.name} for top in tops]
         return result | {"kind": "other tensors", "tensors": names}
@@ -234,3 +212,181 @@ def _examined(
         could = few or (bool(sizes) and apart["largest"] <= MAX_TIMES * max(sizes))
         result["rounding"] = {"moves": max(sizes, default=None), "draws": len(moved), "could": could}
     return result
+
+
+# What was found, for people: lines of at most WIDTH columns.
+
+WIDTH, HEAD = 80, 13
+RUNS, PLACES = ("A", "B"), ("there", "here")
+MAX_PHOTOS, MAX_FIELDS = 4, 8
+ENDS = ("events", "checkpoints")
+
+
+def format_recorded(result: Mapping[str, Any]) -> Iterator[str]:
+    """What run.json, events and checkpoints of both have."""
+    for letter, name in zip(RUNS, result["runs"]):
+        yield from _row(letter, name)
+    fields = list(result["differences"].items())
+    texts = [f"{name}: {_both(values)}" for name, values in fields[:MAX_FIELDS]]
+    if len(fields) > MAX_FIELDS:
+        texts.append(f"and {len(fields) - MAX_FIELDS} more, which compare without --bisect lists")
+    yield from _row("differs", *(texts or ["nothing in recipe, system, threads, versions and data"]))
+    for name in ENDS:
+        yield from _row(name, *_format_record(name, result[name]))
+    if "replay" not in result:
+        yield from _row("so", "No difference: all that both wrote down of the same steps is equal.")
+        return
+    begin, last = result["replay"]["from"], result["replay"]["at_most"]
+    start = "first weights" if begin is None else f"checkpoint of step {begin:,}"
+    yield from _row("repeated", f"Both are trained again here from their {start}, to step {last:,} at most.")
+
+
+def _format_record(name: str, record: Mapping[str, Any]) -> Iterator[str]:
+    first, equal, count = record["first"], record["equal"], record["compared"]
+    alike = "none is equal" if equal is None else f"equal up to step {equal:,}"
+    if not count:
+        yield f"none of the same step{'s' * (name == 'events')} in both"
+    elif first is None:
+        yield f"{alike}: {count:,} compared"
+    elif name == "events":
+        yield f"{alike}; at step {first['step']:,} {first['number']} is {_both(list(map(repr, first['values'])))}"
+    else:
+        yield f"{alike}; at step {first['step']:,} {_tensors(first)}:"
+        yield from _foremost(first["differing"], RUNS)
+
+
+def format_replayed(result: Mapping[str, Any]) -> Iterator[str]:
+    """What the repeated steps have shown."""
+    replay, parted = result["replay"], result["parted"]
+    for letter, record in zip(RUNS, replay["records"]):
+        yield from _row(f"  {letter}", *_own(record, result["checkpoints"]["first"] or {}))
+    yield from _row("so", *_verdict(parted, replay))
+    if parted is not None:
+        yield from _parted(parted)
+
+
+def _own(record: Mapping[str, Any], shown: Mapping[str, Any]) -> Iterator[str]:
+    """How a repeated run stands beside its own records; shown: the checkpoints' first difference, which stands above."""
+    fitted, event, checkpoint = record["fitted"], record.get("event"), record.get("checkpoint")
+    if not event and not checkpoint:
+        count = f"as it was, to the bit: {len(fitted)} of its own events and checkpoints compared"
+        yield count if fitted else "has no event or checkpoint of these steps to compare with"
+        return
+    yield f"as it was up to step {record['left'][0]:,}, then not:" if fitted else "not as it was:"
+    if event:
+        yield f"event of step {event['step']:,}: {event['number']} is {event['recorded']!r} there | {event['here']!r} here"
+    if checkpoint:
+        above = [[one["name"] for one in some.get("differing", ())] for some in (shown, checkpoint)]
+        same = shown.get("step") == checkpoint["step"] and above[0] == above[1]
+        yield f"checkpoint of step {checkpoint['step']:,}: {_tensors(checkpoint)}{', as above' if same else ':'}"
+        yield from () if same else _foremost(checkpoint["differing"], PLACES)
+
+
+def _verdict(parted: Mapping[str, Any] | None, replay: Mapping[str, Any]) -> Iterator[str]:
+    odd = [index for index, record in enumerate(replay["records"]) if {"event", "checkpoint"} & record.keys()]
+    if parted is not None:
+        yield f"They part {_where(parted)}."
+    elif not odd:
+        yield "No difference: repeated, every tensor of every step is equal in both."
+    else:
+        yield f"Repeated, A and B are equal in every tensor up to step {replay['to']:,}: recipe and data do not part them."
+    for index in odd:
+        record, letter = replay["records"][index], RUNS[index]
+        since, until = record["left"]
+        if since == until and record.get("checkpoint", {}).get("step") == until:
+            first = _farthest(record["checkpoint"]["differing"])
+            yield f"{letter} itself left this way: its checkpoint of step {until:,} has other {first['kind']}, {first['name']}."
+        elif since == until:
+            yield f"{letter} left this way in its event of step {until:,} alone: the checkpoint of that step fits."
+        else:
+            yield f"{letter} itself left this way after step {since:,}, by the end of step {until:,}."
+        if flip := record.get("flip"):
+            yield (
+                f"A flipped bit explains it, as of faulty memory: with bit {flip['bit']} of weights {flip['name']} at {flip['at']} "
+                f"flipped before step {flip['step']:,}, {letter} is as it was, to the bit."
+            )
+        if elsewhere := [f"{key} {then} (here {now})" for key, (then, now) in replay["elsewhere"][index].items()]:
+            yield f"{letter} was trained with {', '.join(elsewhere)}."
+    if len(odd) == 2:
+        yield "Neither comes out here as it was: other code, or another machine than theirs. Repeat it where they were trained."
+    elif odd and not replay["records"][odd[0]].get("flip"):
+        yield "A changed file, faulty memory or other code does that."
+
+
+def _where(parted: Mapping[str, Any]) -> str:
+    kind, step = parted["kind"], parted["step"]
+    if kind == "start":
+        photos = "" if parted["samples"][0] == parted["samples"][1] else ", and learn other photos from then on"
+        return f"before step {step + 1:,}: {_tensors(parted)} in their first weights{photos}"
+    if kind == "other tensors":
+        names = [f"{one['kind']} {one['name']}" if one else "nothing more" for one in parted["tensors"]]
+        return f"in step {step:,}, which computes {_both(names)}"
+    name = ("" if parted["name"] == kind else parted["name"]) + (f" (call {parted['call']})" if parted["call"] > 1 else "")
+    joined = " of" if kind in ("output", "gradient", "average of weights") else ":" if kind in ("input", "rate") else ""
+    location = f"{kind}{joined} {name}".rstrip()
+    return f"in step {step:,} at the {location}; all before it is equal to the bit"
+
+
+def _parted(parted: Mapping[str, Any]) -> Iterator[str]:
+    """Size of the difference, and the photos."""
+    apart = parted.get("difference")
+    if apart:
+        yield from _row("by", _difference(apart, RUNS))
+    elif apart is not None:
+        yield from _row("by", "The same step, taken once more, is equal in both: this device does not compute alike twice.")
+    rounding = parted.get("rounding")
+    if apart and rounding:
+        text = f"Rounding {'could make' if rounding['could'] else 'does not make'} that"
+        if moves := rounding["moves"]:
+            text += f": moving every weight by a unit in its last place, or other threads, change it by {moves:.2g}"
+            text += f", {apart['largest'] / moves:.2g} times less" if apart["largest"] > moves else ""
+        elif not rounding["draws"]:
+            text += f" from equal gradients: {'few' if rounding['could'] else 'too many'} units"
+        yield from _row("", f"{text}.")
+    number = parted["step"] + (parted["kind"] == "start")
+    ours, theirs = (join_names(names, MAX_PHOTOS) for names in parted["samples"])
+    same = parted["samples"][0] == parted["samples"][1]
+    texts = [f"the same in both: {ours}"] if same else [f"in A: {ours}", f"in B: {theirs}"]
+    yield from _row("photos", *(f"of step {number:,}, {text}" for text in texts))
+
+
+def _tensors(record: Mapping[str, Any]) -> str:
+    count, differing = record["tensors"], len(record["differing"])
+    return f"{differing:,} of {count:,} tensors {'differs' if differing == 1 else 'differ'}"
+
+
+def _farthest(differing: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The tensor that differs most beside its own size."""
+    return max(differing, key=lambda one: one.get("relative") or 0.0)
+
+
+def _foremost(differing: Sequence[Mapping[str, Any]], whose: Sequence[str]) -> Iterator[str]:
+    one = _farthest(differing)
+    yield f"{one['kind']} {one['name']}: {_difference(one, whose)}"
+    if len(differing) > 1:
+        yield f"and {len(differing) - 1:,} more"
+
+
+def _difference(one: Mapping[str, Any], whose: Sequence[str]) -> str:
+    if "shapes" in one:
+        return f"shape {_both([str(shape or 'none') for shape in one['shapes']], whose)}"
+    count = f"{one['differing']:,} of {one['elements']:,} values; most at {one['at']}: " if one["elements"] > 1 else ""
+    text = f"{count}{_both(one['values'], whose)}"
+    if one["largest"] is None:
+        return f"{text}, not finite"
+    parts = [f"{one['largest']:.2g}"]
+    parts += [] if one["relative"] is None else [f"{one['relative']:.1e} of the tensor's largest value"]
+    parts += [] if one["units"] is None else [f"{one['units']:,} unit{'s'[: one['units'] != 1]} in the last place"]
+    return f"{text} ({', '.join(parts)})"
+
+
+def _both(values: Sequence[Any], whose: Sequence[str] = RUNS) -> str:
+    texts = (f"{value:.9g}" if isinstance(value, float) else value for value in values)  # float32 to the last bit
+    return " | ".join(f"{name} {text}" for name, text in zip(whose, texts))
+
+
+def _row(head: str, *texts: str) -> Iterator[str]:
+    for text in texts:
+        first, rest = f"{head:<{HEAD}}", " " * HEAD
+        yield from textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, **WORDS)
+        head = ""

@@ -24,6 +24,7 @@ from paceline.config.run import RunOptions, RunRecord, RunSpec, from_json, get_i
 from paceline.data.batch import Batch
 from paceline.distributed.comm.launcher import SINGLE
 from paceline.distributed.comm.world import DistContext, open_distributed
+from paceline.distributed.device.provenance import collect_versions, describe_host
 from paceline.distributed.device.setup import TYPES, choose_device, set_threads
 from paceline.models.task import InputRank
 from paceline.tools.compare.step_trace import StepTrace, compare_states, compare_tensors
@@ -69,6 +70,15 @@ class RunPair:
     def checkpoint(self, step: int) -> Snapshot:
         """Raises CheckpointError where it is damaged."""
         return load_checkpoint(self.folder / "checkpoints" / step_name(step), check_snapshot)
+
+    def elsewhere(self) -> dict[str, list[str]]:
+        """What the machine of the run had otherwise than this one: name -> [there, here]."""
+        compiled = {"compilation": "on"} if self.facts.system.get("compile") else {}
+        there = {**self.facts.versions, **self.facts.host, **compiled}
+        host = {name: value for name, value in describe_host().items() if name in ("cpu", "cpu_capability")}
+        here = {**collect_versions(), "compilation": "off", **host}
+        both = {name: [str(there[name]), str(now)] for name, now in here.items() if name in there}
+        return {name: values for name, values in both.items() if values[0] != values[1]}
 
 
 def find_differing_number(one: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
@@ -136,6 +146,11 @@ class Replay:
         rank_info = InputRank(0, 1, self.world.device, self.threads["loader"])
         one, first = self.controls.overfit_one_batch, self.state.step
         return self.task.data.train_loader(self.run.plan, self.system, rank_info, first=first, one_batch=one)
+
+    def photos(self, step: int) -> list[str]:
+        """The photos of 0-based `step`, by their files below the data folder."""
+        step = 0 if self.controls.overfit_one_batch else step
+        return [name.removeprefix(f"{self.task.facts['root']}/") for name in self.task.data.images_of_step(step)]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """As a checkpoint would have them now, on the CPU."""

@@ -39,22 +39,15 @@ def _steps(call: TrainingCall) -> int:
 
 def facts(call: TrainingCall) -> TrainingSize:
     """By ssd.py and model.py."""
-    batch, steps = call["--batch_size"] * call.devices, _steps(call)
+    batch, steps = call["--batch_size"], _steps(call)
     whole = call["--steps"] or int(call["--epochs"] * steps)
-    return TrainingSize(
-        global_batch=batch,
-        batch_per_device=call["--batch_size"],
-        devices=call.devices,
-        steps_per_epoch=steps,
-        epochs=whole / steps,
-        steps=whole,
-        lr=call["--base_lr"] * batch / 32,
+    falls = [epoch * (1 + call["--k"] / 10) for epoch in (40, 50)]
+    return TrainingSize.in_epochs(
+        *(batch, call.devices, steps, whole / steps, falls),
+        lr=call["--base_lr"] * (batch * call.devices) / 32,
         warmup_steps=call["--lr_warmup_epoch"] * steps,
-        decay="steps",
-        decay_steps=tuple(epoch * (1 + call["--k"] / 10) * steps for epoch in (40, 50)),
         weight_decay=call["--weight_decay"],
         weights=weights(call),
-        target="none",
     )
 
 

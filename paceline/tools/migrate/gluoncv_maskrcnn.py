@@ -59,20 +59,13 @@ def facts(call: TrainingCall) -> TrainingSize:
     batch, ranks = call["--batch-size"], call.devices
     local = max(1, batch // ranks)
     steps = math.ceil(math.ceil(TRAIN_IMAGES / ranks) / local)
-    return TrainingSize(
+    return TrainingSize.in_epochs(
+        *(local, ranks, steps, _epochs_of(call), _listed(call["--lr-decay-epoch"] or "17,23")),
         global_batch=batch,
-        batch_per_device=local,
-        devices=ranks,
-        steps_per_epoch=steps,
-        epochs=_epochs_of(call),
-        steps=_epochs_of(call) * steps,
         lr=_rate(call),
         warmup_steps=_warmup(call),
-        decay="steps",
-        decay_steps=tuple(epoch * steps for epoch in _listed(call["--lr-decay-epoch"] or "17,23")),
         weight_decay=_decay(call),
         weights=weights(call) or "none",
-        target="none",
     )
 
 

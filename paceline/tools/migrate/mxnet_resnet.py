@@ -49,19 +49,12 @@ def facts(call: TrainingCall) -> TrainingSize:
     steps = math.ceil(call["--num-examples"] // ranks / local)
     kind = _kind(call)
     falls = (call["--num-epochs"],) if kind == "poly2" else _boundaries(call) if kind == "steps" else ()
-    return TrainingSize(
-        global_batch=local * ranks,
-        batch_per_device=local,
-        devices=ranks,
-        steps_per_epoch=steps,
-        epochs=call["--num-epochs"],
-        steps=call["--num-epochs"] * steps,
+    return TrainingSize.in_epochs(
+        *(local, ranks, steps, call["--num-epochs"], falls),
         lr=call["--lr"],
         warmup_steps=0 if kind == "constant" else call["--warmup-epochs"] * steps,
         decay=kind,
-        decay_steps=tuple(epoch * steps for epoch in falls),
         weight_decay=call["--wd"],
-        weights="none",
         target=f"top1 {call['--accuracy-threshold']:g}",
     )
 

@@ -47,40 +47,6 @@ def _shard_steps(call: TrainingCall, images: int) -> int:
     return math.ceil(images // call.devices / call["--batch-size"])
 
 
-def _facts(
-    call: TrainingCall,
-    *,
-    steps: int,
-    epochs: float,
-    lr: float,
-    warmup: int,
-    falls: tuple[int, ...],
-    decay: str,
-    target: float,
-    weights: str,
-) -> TrainingSize:
-    """What the three programs have in common.
-
-    falls  epochs after which the rate falls
-    decay  flag of the weight decay
-    """
-    return TrainingSize(
-        global_batch=_batch(call),
-        batch_per_device=call["--batch-size"],
-        devices=call.devices,
-        steps_per_epoch=steps,
-        epochs=epochs,
-        steps=round(epochs * steps),
-        lr=lr,
-        warmup_steps=warmup,
-        decay="steps",
-        decay_steps=tuple(epoch * steps for epoch in falls),
-        weight_decay=call[decay],
-        weights=weights or "none",
-        target=f"box_ap {target:g}",
-    )
-
-
 def _integer_rate(lr: float, batch: int) -> float:
     return 2.5e-3 * max(1, round(lr / 2.5e-3 * batch / 32))
 
@@ -98,16 +64,14 @@ def facts(call: TrainingCall) -> TrainingSize:
     """By ssd_main.py, input_pipeline.py and lr_scheduler.py."""
     images, batch = _images(call), _batch(call)
     steps = _shard_steps(call, images)
-    return _facts(
-        call,
-        steps=steps,
-        epochs=(call["--profile-stop"] or call["--epochs"] * steps) / steps,
+    epochs = (call["--profile-stop"] or call["--epochs"] * steps) / steps
+    return TrainingSize.in_epochs(
+        *(call["--batch-size"], call.devices, steps, epochs, call["--lr-decay-epochs"]),
         lr=_integer_rate(call["--lr"] or 2.5e-3, batch),
-        warmup=int((call["--lr-warmup-epochs"] or 0) * images / batch),
-        falls=call["--lr-decay-epochs"],
-        decay="--weight-decay",
-        target=call["--target-map"] / 100,
-        weights=weights(call),
+        warmup_steps=int((call["--lr-warmup-epochs"] or 0) * images / batch),
+        weight_decay=call["--weight-decay"],
+        weights=weights(call) or "none",
+        target=f"box_ap {call['--target-map'] / 100:g}",
     )
 
 
@@ -157,16 +121,14 @@ def weights(call: TrainingCall) -> str:
 
 def reference_facts(call: TrainingCall) -> TrainingSize:
     """By train.py: a sampler that fills the last rank's share, a loader that keeps the last, shorter batch."""
-    return _facts(
-        call,
-        steps=math.ceil(math.ceil(TRAIN_IMAGES / call.devices) / call["--batch-size"]),
-        epochs=call["--epochs"],
+    steps = math.ceil(math.ceil(TRAIN_IMAGES / call.devices) / call["--batch-size"])
+    return TrainingSize.in_epochs(
+        *(call["--batch-size"], call.devices, steps, call["--epochs"], call["--lr-decay-schedule"]),
         lr=call["--lr"] * _batch(call) / 32,
-        warmup=int((call["--warmup"] or 0) * TRAIN_IMAGES / _batch(call)),
-        falls=call["--lr-decay-schedule"],
-        decay="--weight-decay",
-        target=call["--threshold"],
+        warmup_steps=int((call["--warmup"] or 0) * TRAIN_IMAGES / _batch(call)),
+        weight_decay=call["--weight-decay"],
         weights=pytorch_weights(call),
+        target=f"box_ap {call['--threshold']:g}",
     )
 
 
@@ -196,16 +158,19 @@ def reference_system(call: TrainingCall) -> dict[str, Any]:
 
 def nvidia_facts(call: TrainingCall) -> TrainingSize:
     """By train.py and data/dali_pipeline.py."""
-    return _facts(
-        call,
-        steps=_shard_steps(call, TRAIN_IMAGES),
-        epochs=call["--epochs"],
+    return TrainingSize.in_epochs(
+        *(
+            call["--batch-size"],
+            call.devices,
+            _shard_steps(call, TRAIN_IMAGES),
+            call["--epochs"],
+            call["--lr-decay-epochs"],
+        ),
         lr=_integer_rate(call["--lr"], _batch(call)),
-        warmup=call["--warmup"] or 0,
-        falls=call["--lr-decay-epochs"],
-        decay="--wd",
-        target=call["--threshold"],
+        warmup_steps=call["--warmup"] or 0,
+        weight_decay=call["--wd"],
         weights=pytorch_weights(call),
+        target=f"box_ap {call['--threshold']:g}",
     )
 
 

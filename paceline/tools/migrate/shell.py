@@ -81,14 +81,9 @@ def parse_commands(
         exporting = words[0] in EXPORTS
         rest = raw[1:] if exporting else raw
         while rest and (match := ASSIGNMENT.match(rest[0])):
-            value = _value(rest[0][match.end() :], {**shell.variables, **own})
-            own[match[1]] = (
-                f"{shell.variables.get(match[1], '')} {value}".strip()
-                if match[2] and rest[0][match.end() :].startswith("(")
-                else f"{shell.variables.get(match[1], '')}{value}"
-                if match[2]
-                else value
-            )
+            text = rest[0][match.end() :]
+            value, before = _value(text, {**shell.variables, **own}), shell.variables.get(match[1], "") if match[2] else ""
+            own[match[1]] = f"{before} {value}".strip() if before and text.startswith("(") else f"{before}{value}"
             rest = rest[1:]
         words = [word for piece in rest for word in _expand(piece, {**shell.variables, **own})]
         if exporting or not words:
@@ -139,10 +134,7 @@ def _simple(text: str) -> Iterator[list[str]]:
             end = _end(text, position)
             word, position = word + text[position:end], end
             continue
-        if letter == "#" and not word and not depth:
-            position = (text.find("\n", position) + len(text) + 1) % (len(text) + 1)
-            continue
-        if letter == "#" and depth and text[position - 1] in " \t\n":
+        if letter == "#" and (text[position - 1] in " \t\n" if depth else not word):
             position = (text.find("\n", position) + len(text) + 1) % (len(text) + 1)
             continue
         if letter == "(" and (depth or word.endswith("=")):

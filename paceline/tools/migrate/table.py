@@ -14,7 +14,7 @@ from paceline.config.recipe import Recipe
 
 # A cell that begins with one of these has no command of ours; what follows the colon is the reason.
 WORDS = ("fixed", "automatic", "dead", "none")
-# What a value must be, as refusals call it; bool: a switch, ints: several whole numbers. words.py parses each.
+# What a value must be, as refusals call it; bool: a switch, ints: several whole numbers. calls.py parses each.
 Kind = Literal[
     "int", "float", "str", "bool", "ints", "number", "list of numbers", "pow2 or list of epochs", "channels and two equal sides"
 ]  # fmt: skip
@@ -61,7 +61,7 @@ class FlagTranslation:
         return (self.values or {}).get(text) or self.ours.replace("{}", text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainingSize:
     """What a training comes to, in numbers; the same of theirs and of ours."""
 
@@ -73,11 +73,26 @@ class TrainingSize:
     steps: int  # epochs in steps
     lr: float  # peak
     warmup_steps: float
-    decay: str  # steps, cosine, poly2, constant
+    decay: str = "steps"  # or cosine, poly2, constant
     decay_steps: tuple[float, ...]  # where the rate falls; where its fall ends
     weight_decay: float
-    weights: str  # name of the pretrained weights; none
-    target: str  # e.g. box_ap 0.23; none
+    weights: str = "none"  # name of the pretrained weights
+    target: str = "none"  # e.g. box_ap 0.23
+
+    @classmethod
+    def in_epochs(
+        cls, batch: int, devices: int, steps: int, epochs: float, falls: Sequence[float], **own: Any
+    ) -> TrainingSize:
+        """Of a program that counts in epochs.
+
+        batch  of one device
+        steps  of an epoch
+        falls  epochs after which the rate falls, or its fall ends
+        own    the other fields, and the global batch where it is another than that of all devices
+        """
+        own = {"global_batch": batch * devices, **own, "steps": round(epochs * steps)}
+        ends = tuple(epoch * steps for epoch in falls)
+        return cls(batch_per_device=batch, devices=devices, steps_per_epoch=steps, epochs=epochs, decay_steps=ends, **own)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -37,10 +37,10 @@ class Translation:
     system_of: str
     carries: tuple[dict[str, str], ...]  # theirs, ours, remark
     dead: tuple[dict[str, str], ...]  # theirs, kind (dead, fixed, automatic, none, left out), why
-    differs: tuple[dict[str, str], ...]  # what, row of docs/deviations.md
-    facts: TrainingSize | None  # of theirs; None where the line asks for other work than training
-    explains: Mapping[str, str]  # fact -> row of docs/deviations.md that says why ours may have another number
-    devices: int  # accelerators that train
+    devices: int = 0  # accelerators that train
+    differs: tuple[dict[str, str], ...] = ()  # what, row of docs/deviations.md
+    facts: TrainingSize | None = None  # of theirs; None where the line asks for other work than training
+    explains: Mapping[str, str] = field(default_factory=dict)  # fact -> row that says why ours may have another number
 
 
 def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") -> Translation:
@@ -60,7 +60,7 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
         words = (*other, *_merged(_straight(call, met), {}))
         carries, dead, _ = _rows(call, met, words, "", {})
         command = " ".join(map(_quoted, ("paceline", *words)))
-        return Translation(command, words, original.name, (*carries,), (*dead,), (), None, {}, call.devices)
+        return Translation(command, words, original.name, tuple(carries), tuple(dead), call.devices)
     try:
         facts, (name, changes) = call.program.formulas.facts(call), find_nearest(call)
     except ArithmeticError:
@@ -83,17 +83,9 @@ def translate(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     )
     carries, dead, differs = _rows(call, met, words, name, known)
     differs += [{"what": what, "row": row} for what, row in (*call.program.differs, *call.program.formulas.also(call))]
-    return Translation(
-        " ".join(map(_quoted, (*_prefix(call), *words))),
-        words,
-        original.name,
-        tuple(carries),
-        tuple(dead),
-        tuple(differs),
-        facts,
-        call.program.explains,
-        call.devices,
-    )
+    command = " ".join(map(_quoted, (*_prefix(call), *words)))
+    parts = (original.name, tuple(carries), tuple(dead), call.devices, tuple(differs), facts, call.program.explains)
+    return Translation(command, words, *parts)
 
 
 def _straight(call: TrainingCall, met: Sequence[Met]) -> list[str]:
@@ -157,19 +149,25 @@ def _ours(
     return format_count(call.devices, "rank") if entry.by == "ranks" else ""
 
 
+def _grouped(words: Iterable[str]) -> list[tuple[str, list[str]]]:
+    """Each flag of a command, as it is written, with its values."""
+    result: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("--"):
+            result.append((word, []))
+        elif result:
+            result[-1][1].append(word)
+    return result
+
+
 def _parts(words: Iterable[str]) -> dict[str, str]:
     """Each flag of a command, or variable of --system.env, as text with its values; keys have no "no-"."""
     result: dict[str, str] = {}
-    flag = ""
-    for word in words:
-        if word.startswith("--"):
-            flag = _positive(word)
-            result[flag] = word
-        elif flag == "--system.env":
-            result[word] = f"{flag} {_quoted(word)}"
-        elif flag:
-            result[flag] += f" {_quoted(word)}"
-    result.pop("--system.env", None)
+    for flag, values in _grouped(words):
+        if flag == "--system.env":
+            result |= {value: f"{flag} {_quoted(value)}" for value in values}
+        else:
+            result[_positive(flag)] = " ".join((flag, *map(_quoted, values)))
     return result
 
 
@@ -189,7 +187,7 @@ def _tool(text: str, system_of: str) -> Translation | None:
                 why = f"flags of this program are not translated; see `{' '.join(command.split()[:2])} --help`"
                 flags = [word for word in text.split()[index:] if word.startswith("-") and word not in theirs.split()]
                 dead = [{"theirs": flag, "kind": "left out", "why": why} for flag in flags]
-                return Translation(command, (), original.name, (carries,), (*dead,), (), None, {}, 0)
+                return Translation(command, (), original.name, (carries,), tuple(dead))
     return None
 
 
@@ -305,13 +303,8 @@ def _prefix(call: TrainingCall) -> list[str]:
 def _merged(words: Sequence[str], known: Mapping[str, str]) -> list[str]:
     """Flags with their values, each flag once: the last counts, but --system.env gathers; what the system has already is left out."""
     result: dict[str, list[str]] = {}
-    flag = ""
-    for word in words:
-        if word.startswith("--"):
-            flag = word
-            result[flag] = result.get(flag, []) if flag == "--system.env" else []
-        else:
-            result[flag].append(word)
+    for flag, values in _grouped(words):
+        result[flag] = [*result.get(flag, ()), *values] if flag == "--system.env" else values
     if variables := result.pop("--system.env", []):
         there = known.get("--system.env", "").split()
         result |= {"--system.env": more} if (more := [one for one in variables if one not in there]) else {}
@@ -329,28 +322,3 @@ def _spelt(system: System) -> Iterator[tuple[str, str]]:
     for name, one in flatten(system, "system.").items():
         flag, *value = format_flag(name, one).split()
         yield flag, " ".join(value)
-
-
-def paceline_facts(recipe: Any, plan: Any, weights: str, *, cut: bool) -> TrainingSize:
-    """The numbers of ours, from a recipe and its plan.
-
-    cut  whether --steps ends the run: its epochs are those of these steps
-    """
-    schedule = recipe.schedule
-    ends = plan.boundaries if schedule.kind == "steps" else () if schedule.kind == "constant" else (plan.schedule_steps,)
-    target = " ".join(f"{name} {value:g}" for name, value in recipe.quality.targets)
-    return TrainingSize(
-        global_batch=plan.global_batch,
-        batch_per_device=plan.images_per_rank,
-        devices=plan.world,
-        steps_per_epoch=plan.steps_per_epoch,
-        epochs=plan.stop_after / plan.steps_per_epoch if cut else recipe.epochs,
-        steps=plan.stop_after,
-        lr=recipe.optim.lr,
-        warmup_steps=round(plan.warmup_steps, 6),
-        decay=schedule.kind,
-        decay_steps=tuple(round(end, 6) for end in ends),
-        weight_decay=recipe.optim.weight_decay,
-        weights=weights or "none",
-        target=target or "none",
-    )

@@ -11,13 +11,13 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from paceline._utils.errors import PacelineError
 from paceline._utils.safe_read import parse_json, read_plain
-from paceline.tools.mlperf.log_parsers import read_upstream_log
 from paceline.tools.mlperf.logs import (
     MAX_BYTES,
     MIN_FOR_MEAN,
@@ -31,6 +31,7 @@ from paceline.tools.mlperf.logs import (
     mllog_lines,
     olympic_mean,
     read_text,
+    read_upstream_log,
 )
 from paceline.training.logging.events import read_events
 
@@ -71,15 +72,10 @@ def _summary(folder: str, rows: Sequence[LogSummary]) -> LogSummary:
     reached = [row.minutes if row.status == "success" and row.minutes is not None else math.inf for row in rows]
     mean = olympic_mean(reached) if len(rows) >= MIN_FOR_MEAN else None
     names = {name for row in rows for name in row.quality}
-    first = rows[0]
-    return LogSummary(
+    return replace(
+        rows[0],
         file=f"{folder} ({len(rows)} runs)",
-        written_by=first.written_by,
-        system=first.system,
-        benchmark=first.benchmark,
         status=f"{sum(math.isfinite(one) for one in reached)} of {len(rows)} reached the target",
-        accelerators=first.accelerators,
-        global_batch=first.global_batch,
         minutes=mean if mean is not None and math.isfinite(mean) else None,
         epochs=_median(row.epochs for row in rows),
         images_per_second=_median(row.images_per_second for row in rows),

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from paceline._utils.commands import install_command
 from paceline._utils.errors import PacelineError
+from paceline._utils.text import format_count
 
 TIMEOUT = 600  # seconds; the longest published logs take a few
 # Neither has an exit code of its own.
@@ -73,12 +74,12 @@ def check_compliance(file: Path, ruleset: str) -> ComplianceResult:
 def check_seeds(files: Sequence[Path], ruleset: str) -> ComplianceResult:
     """The seed checker: each run logs a seed, and no two the same."""
     code, text = _run(["-c", SEEDS, ruleset, *(str(file.absolute()) for file in files)])
-    return ComplianceResult("seeds", _count(files), code == 0, text, () if code == 0 else _last(text))
+    return ComplianceResult("seeds", format_count(len(files), "log"), code == 0, text, () if code == 0 else _last(text))
 
 
 def check_convergence(files: Sequence[Path], benchmark: str, ruleset: str) -> ComplianceResult:
     """The RCP checker: the runs together converged no faster than the reference does at this batch."""
-    about = _count(files)
+    about = format_count(len(files), "log")
     points = package_folder() / "rcp_checker" / f"training_{ruleset}" / f"rcps_{benchmark}.json"
     if not points.exists():
         return ComplianceResult("rcp", about, None, f"not asked: rules {ruleset} have no reference points of {benchmark}")
@@ -97,7 +98,7 @@ def check_convergence(files: Sequence[Path], benchmark: str, ruleset: str) -> Co
 
 def skip_open_division(judge: str, files: Sequence[Path]) -> ComplianceResult:
     """Seeds and convergence are the closed division's alone: MLPerf's package checker asks neither of open submissions."""
-    return ComplianceResult(judge, _count(files), None, "not asked: open division")
+    return ComplianceResult(judge, format_count(len(files), "log"), None, "not asked: open division")
 
 
 def check_system_description(file: Path, ruleset: str) -> ComplianceResult:
@@ -159,7 +160,3 @@ def _crash(text: str) -> tuple[str, ...]:
     if "Traceback (most recent call last)" not in text:
         return ()
     return (f"the checker itself broke down: {text.strip().splitlines()[-1].strip()}",)
-
-
-def _count(files: Sequence[Path]) -> str:
-    return f"{len(files)} log{'s' if len(files) > 1 else ''}"

@@ -30,6 +30,7 @@ from paceline.inference.drawing.stored_image import read_rgb
 from paceline.models.metrics.best_f1 import ThresholdCounts, find_best_f1
 from paceline.models.metrics.coco import Detections, GroundTruth
 from paceline.models.metrics.confusion import MATCH_IOU, SHOWN_SCORE
+from paceline.models.metrics.predictions_file import stored_objects
 from paceline.models.metrics.tide import BACKGROUND_IOU, Pairs
 
 # Where nothing is sure enough to be shown, so many of the best boxes are.
@@ -171,40 +172,24 @@ def read_detections(predictions: Mapping[str, Any], root: Path) -> ScoredPredict
     finite numbers, labels of classes that there are, and masks that can be drawn, annotated ones where some were found.
     """
     images, classes = predictions["images"], len(predictions["classes"])
-    results, real, scored, crowds = [], [], [], []
     masks, truth_masks = [], []
     for image in images:
-        scores = np.array(image["scores"], float)
-        if scores.ndim != 1 or not np.isfinite(scores).all():
+        if not np.isfinite(np.array(image["scores"], float)).all():
             raise ValueError(f"{image['file']} has a score that is no finite number")
-        truth, size = image["truth"], (int(image["height"]), int(image["width"]))
+        real, size = image["truth"], (int(image["height"]), int(image["width"]))
         if min(size) < 1:
             raise ValueError(f"{image['file']} has no pixel")
-        if "masks" in image and "masks" not in truth:
+        if "masks" in image and "masks" not in real:
             raise ValueError(f"{image['file']} has masks found and none annotated")
-        results.append(_objects(image["boxes"], image["labels"], len(scores), classes))
-        real.append(_objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes))
-        scored.append(scores)
-        crowds.append(np.array(truth["crowd"], bool).reshape(len(real[-1][0])))
-        masks += _encoded(image["masks"], size, len(scores)) if "masks" in image else []
-        truth_masks += _encoded(truth["masks"], size, len(crowds[-1])) if "masks" in truth else []
-    boxes, labels = _joined(real, 0), _joined(real, 1)
-    if (masks or truth_masks) and (len(masks), len(truth_masks)) != (sum(map(len, scored)), len(labels)):
+        _check_objects(image, len(image["scores"]), classes)
+        _check_objects(real, len(real["crowd"]), classes)
+        masks += _encoded(image["masks"], size, len(image["scores"])) if "masks" in image else []
+        truth_masks += _encoded(real["masks"], size, len(real["crowd"])) if "masks" in real else []
+    truth, boxes = stored_objects(predictions)
+    if (masks or truth_masks) and (len(masks), len(truth_masks)) != (len(boxes.scores), len(truth.classes)):
         raise ValueError("some images have masks, and others have none")
-    truth = GroundTruth(
-        image_ids=np.arange(len(images)),
-        heights=np.array([int(image["height"]) for image in images], np.int64),
-        widths=np.array([int(image["width"]) for image in images], np.int64),
-        starts=np.cumsum([0, *map(len, crowds)]),
-        boxes=boxes,
-        classes=labels,
-        crowd=np.concatenate([np.zeros(0, np.uint8), *crowds]).astype(np.uint8),
-        areas=boxes[:, 2] * boxes[:, 3],
-        num_classes=classes,
-    )
-    of = np.repeat(np.arange(len(images)), [len(scores) for scores in scored])
-    detections = Detections(of, _joined(results, 0), _joined(results, 1), np.concatenate([np.zeros(0), *scored]))
-    return ScoredPredictions([str(root / image["file"]) for image in images], truth, detections, masks, truth_masks)
+    truth = replace(truth, image_ids=np.arange(len(images)))  # in the order of the file
+    return ScoredPredictions([str(root / image["file"]) for image in images], truth, boxes, masks, truth_masks)
 
 
 def find_best_threshold(predictions: Mapping[str, Any], result: ScoredPredictions) -> ThresholdCounts | None:
@@ -233,12 +218,11 @@ def select_worst_and_best(
     return worst, [scene for scene in falling if id(scene) not in chosen][:good]
 
 
-def _objects(boxes: Sequence[Any], labels: Sequence[int], count: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n, 4) and (n,), where they are `count` and can be."""
-    rows, named = np.array(boxes, float).reshape(count, 4), np.array(labels, np.int64).reshape(count)
+def _check_objects(part: Mapping[str, Any], count: int, classes: int) -> None:
+    """Raises ValueError where boxes and labels are not `count`, or cannot be."""
+    rows, named = np.array(part["boxes"], float).reshape(count, 4), np.array(part["labels"], np.int64).reshape(count)
     if not np.isfinite(rows).all() or ((named < 1) | (named > classes)).any():
         raise ValueError("a box is not finite, or of no class")
-    return rows, named
 
 
 def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -> list[dict[str, Any] | None]:
@@ -249,12 +233,6 @@ def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -
 
     area([mask for mask in masks if mask])  # raises ValueError for run lengths that do not fit the size
     return masks
-
-
-def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]], which: int) -> np.ndarray:
-    """The boxes (0) or the labels (1) of all photos."""
-    empty = np.zeros(0, np.int64) if which else np.zeros((0, 4))
-    return np.concatenate([empty, *(part[which] for part in parts)])
 
 
 def add_rendered_images(

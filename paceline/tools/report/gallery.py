@@ -21,7 +21,6 @@ from paceline.inference.drawing.rendering import encode_jpeg_uri
 from paceline.inference.drawing.stored_image import read_rgb
 from paceline.models.metrics.confusion import BACKGROUND
 from paceline.models.metrics.tide import KINDS, RIGHT, ErrorKinds
-from paceline.tools.report.confusions import class_pair
 from paceline.tools.report.detection_results import ScoredPredictions
 
 # Words for the kinds, in the order of the page.
@@ -52,7 +51,7 @@ class GalleryTile:
     kind: str
     classes: tuple[int, ...]  # 1..K
     score: float | None  # None of a missed object
-    pair: str  # see confusions.py
+    pair: str  # class_pair of the two, or ""
     about: str  # kind, score, overlap
     name: str  # of the class that was found, or missed
     more: str  # what is annotated there, where that is something else
@@ -204,3 +203,49 @@ def _region(
     left = min(max((left + right - x) / 2, 0), width - x)
     top = min(max((top + bottom - y) / 2, 0), height - y)
     return left, top, left + x, top + y
+
+
+class ConfusionCell(NamedTuple):
+    """One cell of the drawn matrix."""
+
+    text: str
+    share: float  # of the row
+    tone: str  # a class of the page's style
+    pair: str  # what the gallery's tiles of this cell are marked with; "" where it has none
+
+
+def class_pair(true: int, result: int) -> str:
+    """The mark of an object of one class that was taken for another."""
+    return f"{true}-{result}"
+
+
+def list_mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[tuple[str, str, int, float, str]]:
+    """(class, taken for, times, share of the class's objects, mark) of the most frequent confusions of two classes."""
+    pairs = [
+        (
+            *(names[true - 1], names[result - 1]),
+            *(int(counts[true, result]), float(counts[true, result] / counts[true].sum()), class_pair(true, result)),
+        )
+        for true, result in np.argwhere(counts).tolist()
+        if true != result and BACKGROUND not in (true, result)
+    ]
+    return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
+
+
+def format_confusion_matrix(
+    counts: np.ndarray, names: Sequence[str], *, background: bool = True
+) -> list[tuple[str, list[ConfusionCell]]]:
+    """Rows of the drawn matrix, background last both ways where there is one: (class, cells).
+
+    counts  (K+1, K+1): objects of a class (row) found as a class (column)
+    """
+    order = [*range(1, len(names) + 1), *([BACKGROUND] if background else [])]
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+
+    def cell(true: int, match: int) -> ConfusionCell:
+        text = f"{counts[true, match]:,}" if true or match else ""
+        tone = "good" if true == match else "bad"
+        wrong = true != match and counts[true, match]
+        return ConfusionCell(text, float(shares[true, match]), tone, class_pair(true, match) if wrong else "")
+
+    return [(names[true - 1] if true else "no object", [cell(true, result) for result in order]) for true in order]

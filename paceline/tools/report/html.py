@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -45,16 +45,18 @@ _VARIABLES = {
 }
 
 
-def load_templates(folder: Path, own: Mapping[str, str] | None = None) -> Environment:
-    """The templates of a folder, which may extend the frame.
+def render_page(template: str, content: Mapping[str, Any], own: Mapping[str, str] = {}) -> str:
+    """A page by a template of this folder or of check/, with its values.
 
     own  templates from elsewhere: name -> text
     """
+    here = Path(__file__).parent
     # Everything is escaped: class names and paths come from other people's folders.
-    return Environment(
-        loader=ChoiceLoader([DictLoader(own or {}), FileSystemLoader([folder, Path(__file__).parent])]),
+    templates = Environment(
+        loader=ChoiceLoader([DictLoader(own), FileSystemLoader([here, here / "check"])]),
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined,
     )  # fmt: skip
+    return templates.get_template(template).render(content)
 
 
 @dataclass(frozen=True)
@@ -81,37 +83,39 @@ class Chart:
     about: str = ""
 
 
+class ChartAxes(NamedTuple):
+    """What a chart's axes show."""
+
+    x_label: str
+    x_end: float  # charts of one page share it
+    percent: bool = False  # y shows fractions times 100
+    from_zero_to: float | None = None  # y begins at 0 and shows at least up to here
+    by_factor: bool = False  # y is logarithmic where all values are positive and far apart; a line beside the title says so
+
+
 def draw_chart(
     title: str,
     lines: Sequence[ChartLine],
+    shown: ChartAxes,
     *,
-    x_label: str,
-    x_end: float,
     value_text: Callable[[str, float], str],
-    percent: bool = False,
     levels: Sequence[tuple[str, float]] = (),
-    from_zero_to: float | None = None,
-    by_factor: bool = False,
     mark: tuple[float, str] | None = None,
     about: str = "",
     width: int = WIDE,
 ) -> Chart | None:
     """Draw one chart; None when no line has a finite point.
 
-    x_end         end of the x axis; charts of one page share it
-    value_text    (line name, value) -> text of the tooltip
-    percent       the y axis shows fractions times 100
-    from_zero_to  the y axis begins at 0 and shows at least up to here
-    by_factor     the y axis is logarithmic where all values are positive and far apart; a line beside the title says so
-    levels        dashed horizontal lines, such as targets, with their labels
-    mark          a dashed vertical line, with its label
-    about         a line beside the title
+    value_text  (line name, value) -> text of the tooltip
+    levels      dashed horizontal lines, such as targets, with their labels
+    mark        a dashed vertical line, with its label
+    about       a line beside the title
     """
     drawn = [line for line in (_thinned(line) for line in lines) if any(map(math.isfinite, line.y))]
     if not drawn:
         return None
     values = [value for line in drawn for value in line.y if math.isfinite(value)]
-    by_factor = by_factor and min(values) > 0 and max(values) >= FACTOR * min(values)
+    by_factor = shown.by_factor and min(values) > 0 and max(values) >= FACTOR * min(values)
     with _quiet():
         import matplotlib
         from matplotlib.figure import Figure
@@ -129,14 +133,14 @@ def draw_chart(
             axes.annotate(text, (edge, level), (indent, 3), ("axes fraction", "data"), "offset points", ha=side, color=_INK)
         if mark is not None:
             axes.axvline(mark[0], color=_INK, linewidth=1, linestyle=(0, (4, 3)))
-            side, indent = ("left", 4) if mark[0] < x_end / 2 else ("right", -4)
+            side, indent = ("left", 4) if mark[0] < shown.x_end / 2 else ("right", -4)
             axes.annotate(
                 mark[1], (mark[0], 0), (indent, 4), ("data", "axes fraction"), "offset points", ha=side, color=_INK
             )
-        _set_y(axes, percent=percent, from_zero_to=from_zero_to, span=max(values) / min(values) if by_factor else 0)
-        axes.set_xlabel(x_label, color=_INK)
-        axes.xaxis.set_major_locator(MaxNLocator(width // 65, integer=x_end >= 8, steps=[1, 2, 5, 10]))
-        axes.set_xlim(-0.015 * x_end, 1.015 * x_end)
+        _set_y(axes, shown, span=max(values) / min(values) if by_factor else 0)
+        axes.set_xlabel(shown.x_label, color=_INK)
+        axes.xaxis.set_major_locator(MaxNLocator(width // 65, integer=shown.x_end >= 8, steps=[1, 2, 5, 10]))
+        axes.set_xlim(-0.015 * shown.x_end, 1.015 * shown.x_end)
         axes.grid(axis="y", color=_GRID, linewidth=0.8)
         axes.tick_params(which="both", length=0, labelcolor=_INK)
         for spine in axes.spines.values():
@@ -160,7 +164,7 @@ def draw_chart(
     return Chart(title, Markup(_themed(buffer.getvalue(), title)), hover, beside)
 
 
-def _set_y(axes: Any, *, percent: bool, from_zero_to: float | None, span: float) -> None:
+def _set_y(axes: Any, shown: ChartAxes, *, span: float) -> None:
     """The ticks of the y axis; span: from its smallest value to the largest, of a logarithmic one, else 0."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -170,10 +174,10 @@ def _set_y(axes: Any, *, percent: bool, from_zero_to: float | None, span: float)
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < 300 else (1,)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
-    if percent:
+    if shown.percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
-    if from_zero_to is not None and not span:
-        axes.set_ylim(0, max(axes.get_ylim()[1], from_zero_to) or 1)
+    if shown.from_zero_to is not None and not span:
+        axes.set_ylim(0, max(axes.get_ylim()[1], shown.from_zero_to) or 1)
 
 
 def smooth_values(values: Sequence[float], strength: float) -> list[float]:

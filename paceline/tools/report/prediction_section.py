@@ -40,7 +40,7 @@ from paceline.tools.report.classification_results import (
     select_right,
     select_wrong,
 )
-from paceline.tools.report.confusions import format_confusion_matrix, list_mistakes
+from paceline.tools.report.curves import COLUMNS, class_table, draw_curves, read_curves, reliability_chart, threshold_chart
 from paceline.tools.report.detection_results import (
     ImageComparison,
     ScoredPredictions,
@@ -50,15 +50,7 @@ from paceline.tools.report.detection_results import (
     render_comparison,
     select_worst_and_best,
 )
-from paceline.tools.report.gallery import MAX_OF_A_KIND, WORDS, error_tiles
-from paceline.tools.report.score_curves import (
-    COLUMNS,
-    class_table,
-    draw_curves,
-    read_curves,
-    reliability_chart,
-    threshold_chart,
-)
+from paceline.tools.report.gallery import MAX_OF_A_KIND, WORDS, error_tiles, format_confusion_matrix, list_mistakes
 from paceline.training.logging.events import get_metrics
 
 # Of a predictions file: five thousand images with a hundred masks each have a tenth.
@@ -95,9 +87,8 @@ def predictions_section(
         return None
     try:
         with _damage():
-            predictions = parse_json(read_entry(files[-1], MAX_BYTES))
+            predictions, hidden = _read(files[-1], run, data)
             step = int(predictions["step"])
-            hidden = _name_paths(predictions, run, data)
         if hidden:
             notes.append(
                 f"predictions/{files[-1].name}: {hidden:,} of its photos are not shown: the data set's index does not list them, "
@@ -108,8 +99,7 @@ def predictions_section(
         section = workload.reporting.section(predictions, Path(), exif)
         if section is None:
             section = (detection_section if workload.finds_objects else classification_section)(predictions, Path(), exif)
-        fold = format_fold(predictions.get("fold"))
-        half = format_half(predictions.get("half"))
+        fold, half = format_fold(predictions.get("fold")), format_half(predictions.get("half"))
         photos = f"training photos, {fold}," if fold else f"validation photos, {half}," if half else "validation photos"
         return {
             "template": workload.reporting.template,
@@ -133,8 +123,7 @@ def pick_one_image(run: Path, workload: WorkloadSpec, facts: RunRecord, wanted: 
     """-> a photo of the newest predictions (file, a small picture, words): one of `wanted`, else of middling quality; "" for none."""
     try:
         with _damage():
-            predictions = parse_json(read_entry(sorted((run / "predictions").glob("step-*.json"))[-1], MAX_BYTES))
-            _name_paths(predictions, run, facts.data)
+            predictions, _ = _read(sorted((run / "predictions").glob("step-*.json"))[-1], run, facts.data)
             exif: Exif = facts.recipe.get("input", {}).get("exif", "ignore")
             if not workload.finds_objects:
                 answers = sorted(read_answers(predictions, Path()), key=lambda answer: answer.answers[0][1])
@@ -157,15 +146,16 @@ def _middle(photos: Sequence[T], wanted: Collection[str]) -> T:
     return next((one for one in photos if one.file in wanted), photos[len(photos) // 2])
 
 
-def _name_paths(predictions: dict[str, Any], run: Path, data: Mapping[str, Any]) -> int:
-    """Give each photo that may be shown its absolute path, and any other a name alone; -> how many others there are."""
+def _read(file: Path, run: Path, data: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    """A predictions file, in which each photo that may be shown has its absolute path, and any other its name; -> how many others."""
+    predictions = parse_json(read_entry(file, MAX_BYTES))
     images = predictions["images"]
     known = find_listed_images(
         {str(image["file"]) for image in images}, run, str(data.get("root", "")), str(data.get("manifest", ""))
     )
     for image in images:
         image["file"] = known.get(str(image["file"]), os.path.basename(str(image["file"])))
-    return sum(not os.path.isabs(image["file"]) for image in images)
+    return predictions, sum(not os.path.isabs(image["file"]) for image in images)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 from paceline._utils.commands import format_command
 from paceline._utils.text import format_count
 from paceline.data.index.manifest import Manifest, Split
-from paceline.tools.report.check.write import write_check_page
+from paceline.tools.report.check.page import write_check_page
 
 # One line each in the report; a list of ten shows what kind they are.
 NAMED_IN_REPORT = 10

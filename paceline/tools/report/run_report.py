@@ -36,9 +36,9 @@ from paceline.data.index.splits import format_fold
 from paceline.models.metrics.coco import ABSENT
 from paceline.models.registry import WORKLOADS
 from paceline.models.workload import WorkloadSpec
-from paceline.tools.report.html import load_templates
+from paceline.tools.report.curves import Event, metric_names, select_events, targets_first, training_charts
+from paceline.tools.report.html import render_page
 from paceline.tools.report.prediction_section import predictions_section
-from paceline.tools.report.training_curves import Event, metric_names, select_events, targets_first, training_charts
 from paceline.training.logging.events import COMMON, read_events
 
 # Charts at the top of the page.
@@ -90,9 +90,8 @@ def write_report(run: Path, workload: WorkloadSpec | None = None) -> Path:
             own[workload.reporting.template] = Path(workload.reporting.template).read_text(encoding="utf-8")
     elif any((run / "predictions").glob("step-*.json")):
         notes.append("its workload is one's own: photos are shown by  paceline report RUN --workload ./file.py:name")
-    page = load_templates(Path(__file__).parent, own).get_template("report.html.jinja")
     try:
-        text = page.render(**content, pictures=pictures, notes=notes)
+        text = render_page("report.html.jinja", {**content, "pictures": pictures, "notes": notes}, own)
     except Exception as error:
         if not own:
             raise

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -16,13 +17,13 @@ from urllib.parse import quote
 from paceline._utils.formatting import format_duration, format_metric, format_metric_name, select_leading_metrics
 from paceline._utils.reporter import Lines
 from paceline._utils.text import format_count
-from paceline.config.run import RunOptions, RunRecord
-from paceline.models.metrics.coco import ABSENT
+from paceline.config.run import RunOptions
 from paceline.models.registry import WORKLOADS
-from paceline.tools.report.html import WIDE, Chart, ChartLine, draw_chart, load_templates, smooth_values
+from paceline.tools.compare import RunSummary
+from paceline.tools.report.curves import event_line, select_events
+from paceline.tools.report.html import Chart, ChartAxes, draw_chart, render_page
 from paceline.tools.report.prediction_section import pick_one_image
 from paceline.tools.report.run_report import STATUS, fact_rows
-from paceline.tools.report.training_curves import SMOOTH_PARTS, select_events
 from paceline.training.logging.events import read_events
 
 # Of run.json, what may explain a difference of results; the rest follows from these, or names the run.
@@ -32,22 +33,6 @@ NAMING = ("controls.out", "controls.quiet", "controls.json", "controls.sink", "c
 MAX_METRICS = 6
 # A folder of hundreds of runs would be a page of many megabytes.
 MAX_PICTURES = 60
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """One run: its folder, what `paceline runs` prints of it, its run.json, and the metrics of its evaluations."""
-
-    folder: Path
-    row: Mapping[str, Any]
-    facts: RunRecord
-    evaluations: Sequence[Mapping[str, float]]
-
-    @property
-    def best(self) -> Mapping[str, float]:
-        """The metrics of the best evaluation by the headline; {} without any."""
-        scored = [one for one in self.evaluations if math.isfinite(one.get(self.row["headline"], math.nan))]
-        return max(scored, key=lambda one: one[self.row["headline"]], default={})
 
 
 class RunView(NamedTuple):
@@ -97,7 +82,7 @@ def runs_page(runs: Sequence[RunSummary], out: Path, *, compared: bool) -> str:
         "compared": compared,
         "notes": notes,
     }
-    return load_templates(Path(__file__).parent).get_template("runs.html.jinja").render(**content)
+    return render_page("runs.html.jinja", content)
 
 
 def _test(run: RunSummary) -> tuple[str, ...]:
@@ -152,19 +137,12 @@ def _curves(runs: Sequence[RunSummary], notes: list[str]) -> list[Chart]:
         lines = []
         for index, (run, results) in enumerate(zip(runs, events)):
             mine = [event for event in select_events(results, kind) if name in event]
-            values = [math.nan if event[name] == ABSENT else float(event[name]) for event in mine]
-            if kind == "train":
-                values = smooth_values(values, max(0.0, 1 - SMOOTH_PARTS / max(len(values), 1)))
-            at = [f"step {event['step']:,}, epoch {event['epoch']:.2f}" for event in mine]
-            label, x = f"{run_letter(index)} {run.row['name']}", [event[x_label] for event in mine]
-            lines.append(ChartLine(label, x, values, at, index, style, dash=index + index // 7))  # type: ignore[arg-type]
-        charts.append(
-            draw_chart(
-                title, lines, x_label=x_label, x_end=max((x for line in lines for x in line.x), default=0),
-                value_text=lambda _, value, name=name: format_metric(name, value) if name == headline else f"{value:.4g}",
-                percent=name == headline and "loss" not in name, by_factor="loss" in name, width=WIDE,
-            )
-        )  # fmt: skip
+            line = event_line(mine, name, x_label, index, style, smooth=kind == "train")
+            lines.append(replace(line, name=f"{run_letter(index)} {run.row['name']}", dash=index + index // 7))
+        x_end = max((x for line in lines for x in line.x), default=0)
+        axes = ChartAxes(x_label, x_end, percent=name == headline and "loss" not in name, by_factor="loss" in name)
+        text = partial(format_metric, name) if name == headline else "{:.4g}".format
+        charts.append(draw_chart(title, lines, axes, value_text=lambda _, value, text=text: text(value)))
     return [chart for chart in charts if chart is not None]
 
 
