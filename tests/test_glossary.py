@@ -13,7 +13,7 @@ PACKAGE = Path(paceline.__file__).parent
 GLOSSARY = {
     "networks and losses": """
         adapter align anchors aspect backbones base batch box boxes classification datamodule depthwise detection
-        detectors factory fpn ghost heads kernels label labels layers loss mask maskrcnn masks matching model models
+        detectors factory fpn kernels label labels layers loss mask maskrcnn masks matching model models
         module nms norm normalization object objects ops paste postprocess proposals registry resnet resnet50 rle roi
         sampling ssd targets task timm torch torchvision transforms triton weight weights workload
     """,
@@ -27,7 +27,7 @@ GLOSSARY = {
         annotations archives arrays augment balancing bucket buckets cache class classes color containers copy
         credentials crop data decode devkit disk download duplicates encode errors exif exports fetch files fill folder
         folders folds format formats header image images index int8 io jitter layouts lint listing lists loader manifest
-        mapping mixup mosaic near notices outlines pack paint pipeline polygon prepare published reader reading record
+        mapping near notices outlines pack paint pipeline polygon prepare published reader reading record
         records remote render resample rng sample sampler scenes segmentations sets shapes slots source split splits
         staged stages staleness storage store suspicious sync table tables tiles tiling unpack val verify video watchdog
     """,

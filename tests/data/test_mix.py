@@ -22,8 +22,7 @@ from paceline.data.transforms.augment import MixSpec, sample_mix
 from paceline.data.transforms.sample import sample_training_spec
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.mixup import mix_images, mixed_fraction, swap_partners
-from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.resnet.loss import ClassifierWithLoss, mix_images, mixed_fraction, swap_partners
 
 BOTH = ImageInput(size=SIDE, area=(0.5, 1.0), mixup=0.4, cutmix=1.0)
 CLASSES = 5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
 from paceline.models.layers.common import make_group_norm
-from paceline.models.maskrcnn.heads import ConvBoxHead, MaskPredictor, RPNHead, unravel_cells
+from paceline.models.maskrcnn.model import ConvBoxHead, MaskPredictor, RPNHead, unravel_cells
 from paceline.models.ops import roi_align
 
 GRIDS = [(5, 7), (3, 4), (2, 2), (1, 1)]
@@ -49,7 +49,7 @@ def test_chosen_anchors_have_the_numbers_and_the_gradients_of_the_whole_maps(for
 
 def with_form(form: str, head: RPNHead, levels: list[torch.Tensor], places: torch.Tensor):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.models.maskrcnn.heads.gather_cells", getattr(roi_align, form))
+        patch.setattr("paceline.models.maskrcnn.model.gather_cells", getattr(roi_align, form))
         return head.at(levels, places)
 
 

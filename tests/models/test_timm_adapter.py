@@ -25,7 +25,7 @@ from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
 from paceline.models.memory_estimate import estimate_recipe_memory
 from paceline.models.ops.anchors import count_boxes_per_cell
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.resnet.loss import ClassifierWithLoss
 from paceline.models.ssd.model import SSD, init_ssd
 from paceline.models.weights.load import load_weights
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.models.datamodule import DataModule
-    from paceline.models.resnet.module import ClassifierWithLoss
+    from paceline.models.resnet.loss import ClassifierWithLoss
     from paceline.models.weights.classes import Labels
     from paceline.models.weights.load import WeightReport
 
@@ -45,7 +45,7 @@ class ResNetNetwork(NetworkFactory):
         from paceline.models.backbones.base import BackboneSpec
         from paceline.models.backbones.factory import build_backbone
         from paceline.models.layers.batch_norm import list_batch_norms
-        from paceline.models.resnet.module import ClassifierWithLoss
+        from paceline.models.resnet.loss import ClassifierWithLoss
 
         net, photo = recipe.model, recipe.input
         backbone = build_backbone(net, BackboneSpec(norm=net.norm, stem=net.stem, stem_channels=net.stem_channels))

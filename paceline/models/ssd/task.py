@@ -20,7 +20,7 @@ from paceline.models.batch_shapes import ResizedShape, SquareShapes
 from paceline.models.metrics.coco_pack import CocoShard, pack_shard
 from paceline.models.object_predictions import to_pixel_detections
 from paceline.models.object_task import ObjectData, ObjectEvaluator
-from paceline.models.ssd import mosaic, transforms
+from paceline.models.ssd import transforms
 
 
 class BoxScore:
@@ -65,7 +65,7 @@ class BoxData(ObjectData):
         """Raises DataError as ObjectData does."""
         super().__init__(recipe, manifest, limits, crowd=recipe.input.crowd)
         if recipe.input.mosaic:
-            self.most_objects *= mosaic.PHOTOS
+            self.most_objects *= transforms.PHOTOS
         side, order = recipe.input.size, self.sampled(*self.photos_of_classes())
         self.shapes = SquareShapes(side, side, images=self.train_images, seed=recipe.seed, order=order)
 
@@ -87,14 +87,14 @@ class BoxData(ObjectData):
         photo = self._photo(index, header, name)
         if not settings.mosaic or not random.coin(settings.mosaic):
             return transforms.sample_box_spec(*photo[1:], random, settings)
-        indices = [random.integer(0, self.train_images) for _ in range(mosaic.PHOTOS - 1)]
+        indices = [random.integer(0, self.train_images) for _ in range(transforms.PHOTOS - 1)]
         others = (self._photo(number) for number in self.train_numbers[indices].tolist())
-        return mosaic.sample_mosaic((photo, *others), random, settings)
+        return transforms.sample_mosaic((photo, *others), random, settings)
 
-    def _photo(self, index: int, header: Header | None = None, name: str = "") -> mosaic.MosaicImage:
+    def _photo(self, index: int, header: Header | None = None, name: str = "") -> transforms.MosaicImage:
         """header: None for a photo whose bytes nobody has read yet."""
         rows = self.wanted_rows(index)
         if header is None:
             header = Header(int(self.train.heights[index]), int(self.train.widths[index]), 0, False, 0)
         name = name or self.train_index.name(index)
-        return mosaic.MosaicImage(index, header, name, self.train.boxes[rows], self.train.classes[rows])
+        return transforms.MosaicImage(index, header, name, self.train.boxes[rows], self.train.classes[rows])
