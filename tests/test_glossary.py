@@ -18,7 +18,7 @@ GLOSSARY = {
         sampling ssd targets task timm torch torchvision transforms triton weight weights workload
     """,
     "training": """
-        adamw auto background best buffers callbacks checkpoint config consistency constraints cuda debug ema eval
+        adamw auto background buffers callbacks checkpoint config consistency constraints cuda debug ema eval
         evaluate foreach gpu graph graphs history length load logger logging loop memory meters nan optim plan probe
         profiler recipe recipes recording request resolve resume run runs scalars schedule select sgd small state stats
         step trackers train trained trainer training variants
@@ -36,9 +36,9 @@ GLOSSARY = {
         openvino paceline pickle recordio slurm ssh tar tensorflow tf tfrecord voc webdataset yolo zip
     """,
     "metrics and reports": """
-        analysis baselines benchmark bisect bootstrap cases compare compliance confusion confusions curves estimate f1 gallery
+        analysis baselines benchmark bisect bootstrap cases compare compliance confusions curves estimate gallery
         judgment k logs measurements metrics monitors notes page predictions preview profile qualify rate rates
-        reference report results roofline scaling score scores scoring section summary tide time timing top trace
+        reference report results roofline scaling score scores scoring section summary time timing top trace
         verification
     """,
     "processes and machines": """

@@ -23,9 +23,9 @@ from paceline.data.batch import APPROXIMATED, Batch, DetectedInstances
 from paceline.data.index.box_split import BoxSplit, has_masks, read_object_masks
 from paceline.data.rle import RLE
 from paceline.models.metrics import coco
-from paceline.models.metrics.best_f1 import BestF1, find_best_f1
 from paceline.models.metrics.bootstrap import Draws, resample_boxes, resample_masks
 from paceline.models.metrics.coco_pack import CocoShard, join_detection_masks, pack_shard, unpack_shard
+from paceline.models.metrics.detection_errors import BestF1, find_best_f1
 from paceline.models.ops.paste_masks import PasteLaw, paste_to_rle
 
 # Detections of an image in the predictions file: as many as the benchmark counts.

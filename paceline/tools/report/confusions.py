@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.models.metrics.confusion import BACKGROUND
+from paceline.models.metrics.detection_errors import BACKGROUND_CLASS
 
 
 class ConfusionCell(NamedTuple):
@@ -35,7 +35,7 @@ def list_mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[t
             *(int(counts[true, result]), float(counts[true, result] / counts[true].sum()), class_pair(true, result)),
         )
         for true, result in np.argwhere(counts).tolist()
-        if true != result and BACKGROUND not in (true, result)
+        if true != result and BACKGROUND_CLASS not in (true, result)
     ]
     return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
 
@@ -47,7 +47,7 @@ def format_confusion_matrix(
 
     counts  (K+1, K+1): objects of a class (row) found as a class (column)
     """
-    order = [*range(1, len(names) + 1), *([BACKGROUND] if background else [])]
+    order = [*range(1, len(names) + 1), *([BACKGROUND_CLASS] if background else [])]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
     def cell(true: int, match: int) -> ConfusionCell:

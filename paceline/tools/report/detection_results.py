@@ -27,10 +27,15 @@ from paceline.data.checks.suspicious_boxes import paired_overlaps
 from paceline.inference.drawing.boxes import Annotation, draw_annotations, draw_side_by_side, sort_largest_first
 from paceline.inference.drawing.rendering import encode_jpeg_uri
 from paceline.inference.drawing.stored_image import read_rgb
-from paceline.models.metrics.best_f1 import ThresholdCounts, find_best_f1
 from paceline.models.metrics.coco import Detections, GroundTruth
-from paceline.models.metrics.confusion import MATCH_IOU, SHOWN_SCORE
-from paceline.models.metrics.tide import BACKGROUND_IOU, Pairs
+from paceline.models.metrics.detection_errors import (
+    BACKGROUND_IOU,
+    MATCH_IOU,
+    SHOWN_SCORE,
+    Pairs,
+    ThresholdCounts,
+    find_best_f1,
+)
 
 # Where nothing is sure enough to be shown, so many of the best boxes are.
 UNSURE = 3

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from paceline.models.metrics.best_f1 import ThresholdCounts
+from paceline.models.metrics.detection_errors import ThresholdCounts
 from paceline.tools.report.html import WIDE, Chart, ChartLine, draw_chart
 
 MAX_CURVES = 5  # classes with a curve of their own, beside the mean
