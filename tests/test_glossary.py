@@ -54,7 +54,7 @@ GLOSSARY = {
         console dir dispatch drawing dummy event events export external file follow foreign formatting from groups
         hashing help identify ids input journal keys layout line lines live main messages migrate names open original
         outputs parsers part parts paths predict prediction predictor printing read rendering reporter rows safe saved
-        self show stdout stored text tools translate user utils write writer
+        self show stdout text tools translate user utils write writer
     """,
 }
 

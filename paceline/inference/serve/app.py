@@ -24,8 +24,7 @@ from paceline.inference.drawing.boxes import class_color
 from paceline.inference.image_paths import FailedImage
 from paceline.inference.results import SHOWN_ABOVE, PredictionResult
 from paceline.inference.serve.batching import BatchQueue, QueueFull
-from paceline.inference.serve.guard import SecurityMiddleware
-from paceline.inference.serve.limits import AGAIN, DrainMiddleware, UploadLimits
+from paceline.inference.serve.limits import AGAIN, DrainMiddleware, SecurityMiddleware, UploadLimits
 
 if TYPE_CHECKING:
     from paceline.inference.predictor import Predictor

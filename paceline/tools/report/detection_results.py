@@ -25,8 +25,7 @@ import numpy as np
 from paceline.config.resnet import Exif
 from paceline.data.checks.suspicious_boxes import paired_overlaps
 from paceline.inference.drawing.boxes import Annotation, draw_annotations, draw_side_by_side, sort_largest_first
-from paceline.inference.drawing.rendering import encode_jpeg_uri
-from paceline.inference.drawing.stored_image import read_rgb
+from paceline.inference.drawing.rendering import encode_jpeg_uri, read_rgb
 from paceline.models.metrics.coco import Detections, GroundTruth
 from paceline.models.metrics.detection_errors import (
     BACKGROUND_IOU,

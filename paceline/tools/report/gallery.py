@@ -17,8 +17,7 @@ from PIL import Image
 from paceline.config.resnet import Exif
 from paceline.data.checks.suspicious_boxes import paired_overlaps
 from paceline.inference.drawing.boxes import Annotation, draw_annotations
-from paceline.inference.drawing.rendering import encode_jpeg_uri
-from paceline.inference.drawing.stored_image import read_rgb
+from paceline.inference.drawing.rendering import encode_jpeg_uri, read_rgb
 from paceline.models.metrics.detection_errors import BACKGROUND_CLASS, KINDS, RIGHT, ErrorKinds
 from paceline.tools.report.confusions import class_pair
 from paceline.tools.report.detection_results import ScoredPredictions

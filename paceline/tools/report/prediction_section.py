@@ -24,7 +24,7 @@ from paceline._utils.safe_read import parse_json, read_entry
 from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord
 from paceline.data.index.splits import format_fold, format_half
-from paceline.inference.drawing.stored_image import find_listed_images
+from paceline.inference.drawing.rendering import find_listed_images
 from paceline.models.metrics.coco import Detections
 from paceline.models.metrics.detection_errors import (
     RIGHT,
