@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.maskrcnn import FrozenLayers, HeadInit, HeadNorm, LayerNorm, MaskRCNNModel, TopLevel
+from paceline.config.maskrcnn import FrozenLayers, HeadInit, HeadNorm, MaskRCNNModel
 from paceline.models.backbones.base import Backbone, BackboneSpec, Part, init_weights
 from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.fpn import FPN
@@ -35,30 +35,21 @@ FROZEN: dict[FrozenLayers, Part] = {"none": "none", "stem": "stem", "stem_and_fi
 class BackboneWithFPN(nn.Module):
     """Trunk and pyramid."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        channels: int,
-        *,
-        first_level: int,
-        frozen: FrozenLayers,
-        fpn_norm: LayerNorm,
-        top: TopLevel,
-        eps: float,
-    ) -> None:
-        """channels: C. Raises RecipeError for a trunk that lacks a map of one of the levels' strides."""
+    def __init__(self, backbone: Backbone, settings: MaskRCNNModel) -> None:
+        """Raises RecipeError for a trunk that lacks a map of one of the levels' strides."""
         super().__init__()
-        wanted = [2**level for level in range(first_level, 6)]
+        wanted = [2**level for level in range(settings.first_level, 6)]
         if not set(wanted) <= set(backbone.strides):
             raise RecipeError(
                 f"--model.trunk: this one has maps of stride {backbone.strides}, and the pyramid needs {wanted}."
             )
         self.body = backbone
-        self.body.freeze(FROZEN[frozen])
+        self.body.freeze(FROZEN[settings.frozen])
         self.places = [backbone.strides.index(stride) for stride in wanted]
         inputs = [backbone.channels[index] for index in self.places]
-        self.fpn = FPN(inputs, channels, norm=fpn_norm, top=top, eps=max(eps, 1e-5))
-        self.strides = [2**level for level in range(first_level, 7)]
+        eps = max(settings.bn_eps, 1e-5)
+        self.fpn = FPN(inputs, settings.channels, norm=settings.fpn_norm, top=settings.top, eps=eps)
+        self.strides = [2**level for level in range(settings.first_level, 7)]
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """(B, 3, H, W) normalized -> levels first_level to 6, each (B, C, H_l, W_l)."""
@@ -72,31 +63,12 @@ class MaskRCNN(nn.Module):
     def __init__(self, settings: MaskRCNNModel, classes: int) -> None:
         """classes: K, without the background."""
         super().__init__()
-        rpn, roi, mask = settings.rpn, settings.roi, settings.mask
-        channels = settings.channels
-        self.backbone = BackboneWithFPN(
-            build_backbone(settings, BackboneSpec(stride=32, finest=2**settings.first_level, norm=settings.norm)),
-            channels,
-            first_level=settings.first_level,
-            frozen=settings.frozen,
-            fpn_norm=settings.fpn_norm,
-            top=settings.top,
-            eps=settings.bn_eps,
-        )
+        rpn, channels = settings.rpn, settings.channels
+        form = BackboneSpec(stride=32, finest=2**settings.first_level, norm=settings.norm)
+        self.backbone = BackboneWithFPN(build_backbone(settings, form), settings)
         self.rpn = nn.Module()
         self.rpn.head = RPNHead(channels, rpn.channels or channels, len(rpn.ratios))
-        self.roi_heads = RoIHeads(
-            channels,
-            classes,
-            side=roi.side,
-            width=roi.channels,
-            box_convs=roi.convs,
-            box_channels=roi.conv_channels or channels,
-            mask_convs=mask.convs,
-            mask_channels=mask.channels or channels,
-            norm=settings.head_norm,
-            masks=settings.masks,
-        )
+        self.roi_heads = RoIHeads(settings, classes)
 
 
 PROPOSAL_STD = 0.01
@@ -260,10 +232,12 @@ class BoxHead(nn.Module):
 class ConvBoxHead(nn.Sequential):
     """3x3 convolutions on a pooled region, then one fully connected layer: detectron2's 4conv1fc, with torchvision's names."""
 
-    def __init__(self, channels: int, side: int, width: int, *, convs: int, conv_channels: int, norm: HeadNorm) -> None:
-        inputs = [channels] + [conv_channels] * (convs - 1)
-        layers = [_conv_layer(count, conv_channels, norm) for count in inputs]
-        super().__init__(*layers, nn.Flatten(), Linear(conv_channels * side * side, width), nn.ReLU(inplace=True))
+    def __init__(self, settings: MaskRCNNModel) -> None:
+        roi, channels = settings.roi, settings.roi.conv_channels or settings.channels
+        inputs = [settings.channels] + [channels] * (roi.convs - 1)
+        layers = [_conv_layer(count, channels, settings.head_norm) for count in inputs]
+        flat = channels * roi.side * roi.side
+        super().__init__(*layers, nn.Flatten(), Linear(flat, roi.channels), nn.ReLU(inplace=True))
 
 
 class BoxPredictor(nn.Module):
@@ -305,30 +279,15 @@ class MaskPredictor(nn.Module):
 class RoIHeads(nn.Module):
     """Box head, and mask head where there is one."""
 
-    def __init__(
-        self,
-        channels: int,
-        classes: int,
-        *,
-        side: int,
-        width: int,
-        box_convs: int,
-        box_channels: int,
-        mask_convs: int,
-        mask_channels: int,
-        norm: HeadNorm,
-        masks: bool = True,
-    ) -> None:
+    def __init__(self, settings: MaskRCNNModel, classes: int) -> None:
         super().__init__()
-        self.box_head = (
-            ConvBoxHead(channels, side, width, convs=box_convs, conv_channels=box_channels, norm=norm)
-            if box_convs
-            else BoxHead(channels, side, width)
-        )
-        self.box_predictor = BoxPredictor(width, classes)
-        if not masks:
+        roi, mask, channels, norm = settings.roi, settings.mask, settings.channels, settings.head_norm
+        self.box_head = ConvBoxHead(settings) if roi.convs else BoxHead(channels, roi.side, roi.channels)
+        self.box_predictor = BoxPredictor(roi.channels, classes)
+        if not settings.masks:
             return
-        inputs = [channels] + [mask_channels] * (mask_convs - 1)
+        mask_channels = mask.channels or channels
+        inputs = [channels] + [mask_channels] * (mask.convs - 1)
         self.mask_head = nn.Sequential(*(_conv_layer(count, mask_channels, norm) for count in inputs))
         self.mask_predictor = MaskPredictor(mask_channels, classes)
 
