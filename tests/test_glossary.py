@@ -12,8 +12,8 @@ import paceline
 PACKAGE = Path(paceline.__file__).parent
 GLOSSARY = {
     "networks and losses": """
-        adapter align anchors aspect backbones base batch box boxes classification datamodule depthwise detection
-        detectors factory fpn kernels label labels layers loss mask maskrcnn masks matching model models
+        adapter align anchors aspect backbones base batch box boxes classification datamodule detection
+        detectors factory kernels label labels layers loss mask maskrcnn masks matching model models
         module nms norm normalization object objects ops paste postprocess proposals registry resnet resnet50 rle roi
         sampling ssd targets task timm torch torchvision transforms triton weight weights workload
     """,
@@ -50,7 +50,7 @@ GLOSSARY = {
         world
     """,
     "programs and their text": """
-        advice api app arguments array atomic batching bench builds calls card check checks cli common completion
+        advice api app arguments array atomic bench builds calls card check checks cli common completion
         console dir dispatch drawing dummy event events export external file follow foreign formatting from groups
         hashing help identify ids input journal keys layout line lines live main messages migrate names open original
         outputs parsers part parts paths predict prediction predictor printing read rendering reporter rows safe saved

@@ -23,8 +23,8 @@ from paceline.data.rle import RLE, compress, decompress
 from paceline.inference.external_predictions import PredictionRows, parse_id
 from paceline.models.datamodule import DataModule
 from paceline.models.metrics.coco import Detections
-from paceline.models.metrics.coco_pack import CocoShard, pack_shard
 from paceline.models.metrics.top_k import KEPT, TopK
+from paceline.models.object_predictions import CocoShard, pack_shard
 from paceline.models.object_task import ObjectData
 from paceline.models.task import EvalResult, Task
 

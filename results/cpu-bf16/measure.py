@@ -5,8 +5,8 @@ import time
 import torch
 
 from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.ssd.model import SSD, init_ssd
 
 NETWORKS = ((256, 10, 24, 128, 16), (256, 10, 32, 256, 16), (192, 10, 16, 128, 32), (300, 34, 64, 512, 4))

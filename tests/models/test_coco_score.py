@@ -14,8 +14,8 @@ from messages import raises
 from paceline.data.checks.suspicious_boxes import paired_overlaps
 from paceline.models.metrics import detection_errors
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, select_images
-from paceline.models.metrics.coco_pack import CocoShard, join_detections, pack_shard, unpack_shard
 from paceline.models.metrics.detection_errors import confusion_matrix
+from paceline.models.object_predictions import CocoShard, join_detections, pack_shard, unpack_shard
 
 NAMES = [
     "box_ap", "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large",

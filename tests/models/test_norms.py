@@ -13,8 +13,8 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.ops import FrozenBatchNorm2d
 
 from paceline.config.maskrcnn import MaskRCNNModel
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import Backbone, BackboneSpec
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.layers.batch_norm import list_batch_norms, update_running_statistics
 from paceline.models.layers.common import FoldedConv2d, FrozenBatchNorm, fold_frozen, make_group_norm, replace_norms

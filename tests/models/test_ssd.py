@@ -16,8 +16,8 @@ from torch import Tensor
 
 from paceline._utils.errors import CheckpointError, RecipeError
 from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec, Norm
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.layers.batch_norm import configure_batch_norm, list_batch_norms, update_running_statistics
 from paceline.models.ops.anchors import anchor_to_cell, count_boxes_per_cell
 from paceline.models.ssd.model import SSD, init_ssd

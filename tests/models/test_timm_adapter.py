@@ -17,8 +17,8 @@ from paceline.config.recipe import Recipe
 from paceline.config.resnet import ImageInput, ResNetModel, check_classification
 from paceline.config.ssd import SSDModel, grid_sizes
 from paceline.config.system import System
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import Backbone, BackboneSpec, init_weights
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.timm_adapter import FrozenBatchNormAct, TimmConv2d
 from paceline.models.layers.batch_norm import configure_batch_norm, list_batch_norms, update_running_statistics
 from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn

@@ -18,8 +18,8 @@ from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import check_rules
 from paceline.config.resnet import ResNetModel, backbone_rules
 from paceline.config.ssd import SSDModel
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN
 from paceline.models.ssd.model import SSD

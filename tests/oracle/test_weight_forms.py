@@ -18,8 +18,8 @@ from weight_bytes import params, tf_checkpoint
 from paceline._utils.errors import CheckpointError
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN
 from paceline.models.ops.anchors import count_boxes_per_cell

@@ -22,9 +22,8 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
 from paceline.config.maskrcnn import FrozenLayers, HeadInit, HeadNorm, MaskRCNNModel
-from paceline.models.backbones.base import Backbone, BackboneSpec, Part, init_weights
-from paceline.models.backbones.factory import build_backbone
-from paceline.models.backbones.fpn import FPN
+from paceline.models.backbones import build_backbone
+from paceline.models.backbones.base import FPN, Backbone, BackboneSpec, Part, init_weights
 from paceline.models.layers.batch_norm import BatchNorm
 from paceline.models.layers.common import Conv2d, ConvTranspose2d, Linear, make_group_norm
 from paceline.models.ops.roi_align import gather_cells

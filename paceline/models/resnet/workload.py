@@ -42,8 +42,8 @@ class ResNetNetwork(NetworkFactory):
     def build(self, recipe: PhotoRecipe, classes: int) -> ClassifierWithLoss:
         import torch
 
+        from paceline.models.backbones import build_backbone
         from paceline.models.backbones.base import BackboneSpec
-        from paceline.models.backbones.factory import build_backbone
         from paceline.models.layers.batch_norm import list_batch_norms
         from paceline.models.resnet.loss import ClassifierWithLoss
 

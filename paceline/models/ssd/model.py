@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
 from paceline.config.ssd import Frozen, NewBias, SSDModel
-from paceline.models.backbones.base import Backbone, Part, init_weights
-from paceline.models.backbones.fpn import FPN
+from paceline.models.backbones.base import FPN, Backbone, Part, init_weights
 from paceline.models.backbones.resnet import pad_for_stride
 from paceline.models.layers.batch_norm import BatchNorm, norm_add_relu
 from paceline.models.layers.common import Conv2d

@@ -17,8 +17,7 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.image_header import Header
 from paceline.data.transforms.sample import SampleSpec
 from paceline.models.batch_shapes import ResizedShape, SquareShapes
-from paceline.models.metrics.coco_pack import CocoShard, pack_shard
-from paceline.models.object_predictions import to_pixel_detections
+from paceline.models.object_predictions import CocoShard, pack_shard, to_pixel_detections
 from paceline.models.object_task import ObjectData, ObjectEvaluator
 from paceline.models.ssd import transforms
 

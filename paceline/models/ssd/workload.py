@@ -33,8 +33,8 @@ class SSDNetwork(NetworkFactory):
     def build(self, recipe: BoxRecipe, classes: int) -> SSDWithLoss:
         import torch
 
+        from paceline.models.backbones import build_backbone
         from paceline.models.backbones.base import BackboneSpec
-        from paceline.models.backbones.factory import build_backbone
         from paceline.models.ops.anchors import default_boxes, default_corners, tie_order
         from paceline.models.ssd.loss import SSDWithLoss
         from paceline.models.ssd.model import SSD
