@@ -164,18 +164,33 @@ class InstanceScore:
     """One rank's share of an evaluation."""
 
     def __init__(
-        self, heights: np.ndarray, widths: np.ndarray, mask_above: float = 0.5, law: PasteLaw = "torchvision"
+        self,
+        heights: np.ndarray,
+        widths: np.ndarray,
+        mask_above: float = 0.5,
+        law: PasteLaw = "torchvision",
+        *,
+        plus_one: bool = False,
     ) -> None:
-        """heights, widths: (N,) of every validation photo, pixels; mask_above: see `InstanceFilter`; law: `paste_to_rle`."""
-        self.heights, self.widths, self.mask_above = heights, widths, mask_above
+        """
+        heights, widths  (N,) of every validation photo, pixels
+        mask_above, law  of masks: see `InstanceFilter` and `paste_to_rle`
+        plus_one         see `to_pixel_detections`
+        """
+        self.heights, self.widths, self.mask_above, self.plus_one = heights, widths, mask_above, plus_one
         self.law: PasteLaw = law
         self.scored: list[np.ndarray] = []
         self.rows: list[np.ndarray] = []
         self.masks: list[RLE] = []
         self.open: list[Tensor] = []
 
-    def add(self, batch: Batch, outputs: DetectedInstances) -> None:
-        """Paste the masks of B photos, where there are masks, into their pixels; `batch.indices` are numbers of validation photos."""
+    def add(self, batch: Batch, outputs: DetectedInstances | Tensor) -> None:
+        """Paste the masks of B photos, where there are masks, into their pixels; `batch.indices` are numbers of validation photos.
+
+        outputs  of a network of boxes alone its detections, (B, D, 6)
+        """
+        if isinstance(outputs, Tensor):
+            outputs = DetectedInstances(outputs, None)
         numbers = batch.indices.cpu().numpy()
         result = outputs.detections.cpu()
         self.scored.append(numbers)
@@ -196,7 +211,7 @@ class InstanceScore:
         """For rank 0."""
         scored = np.concatenate([np.zeros(0, np.int64), *self.scored])
         rows = np.concatenate([np.zeros((0, 7)), *self.rows])
-        detections = to_pixel_detections(rows, self.heights, self.widths, plus_one=False)
+        detections = to_pixel_detections(rows, self.heights, self.widths, self.plus_one)
         left_open = torch.stack(self.open).sum(dim=0).cpu().numpy() if self.open else None
         return pack_shard(CocoShard(scored, detections, RLE.join(self.masks), left_open))
 

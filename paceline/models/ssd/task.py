@@ -5,9 +5,7 @@ Letters: N photos of the validation split   B images of a forward   D places for
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from paceline.config.ssd import BoxRecipe
 from paceline.data.batch import Batch, DetectionBatch, count_slots, detection_batch, gray_images, raster_boxes
@@ -17,42 +15,18 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.image_header import Header
 from paceline.data.transforms.sample import SampleSpec
 from paceline.models.batch_shapes import ResizedShape, SquareShapes
-from paceline.models.object_predictions import CocoShard, pack_shard, to_pixel_detections
+from paceline.models.object_predictions import InstanceScore
 from paceline.models.object_task import ObjectData, ObjectEvaluator
 from paceline.models.ssd import transforms
-
-
-class BoxScore:
-    """One rank's share of an evaluation."""
-
-    def __init__(self, heights: np.ndarray, widths: np.ndarray, plus_one: bool) -> None:
-        """heights, widths: (N,) of every validation photo, pixels."""
-        self.heights, self.widths, self.plus_one = heights, widths, plus_one
-        self.scored: list[np.ndarray] = []
-        self.rows: list[np.ndarray] = []
-
-    def add(self, batch: Batch, outputs: Tensor) -> None:
-        """outputs: (B, D, 6), see `SSDWithLoss.predict`."""
-        numbers = batch.indices.cpu().numpy()
-        result = outputs.cpu().numpy()
-        image, positions = np.nonzero(result[..., 5] > 0)
-        self.scored.append(numbers)
-        self.rows.append(np.column_stack((numbers[image], result[image, positions].astype(np.float64))))
-
-    def pack(self) -> bytes:
-        """For rank 0."""
-        scored = np.concatenate(self.scored) if self.scored else np.zeros(0, np.int64)
-        rows = np.concatenate(self.rows) if self.rows else np.zeros((0, 7))
-        return pack_shard(CocoShard(scored, to_pixel_detections(rows, self.heights, self.widths, self.plus_one)))
 
 
 class BoxEvaluator(ObjectEvaluator):
     """Scores SSD's boxes."""
 
-    def new_score(self) -> BoxScore:
+    def new_score(self) -> InstanceScore:
         """An empty score."""
         data = self.data
-        return BoxScore(data.val.heights, data.val.widths, data.recipe.model.detect.plus_one)
+        return InstanceScore(data.val.heights, data.val.widths, plus_one=data.recipe.model.detect.plus_one)
 
 
 class BoxData(ObjectData):
