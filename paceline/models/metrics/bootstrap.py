@@ -236,7 +236,8 @@ def resample_stored(result: Mapping[str, Any], kind: Literal["box", "mask"]) -> 
         return resample_accuracy(
             {f"top{k}": np.array([label in some[:k] for label, some in zip(labels, best)]) for k in (1, 5)}
         )
-    truth, shown = _truth(result), _shown(result)
+    ids = [image["image_id"] for image in images]
+    truth, shown = stored_truth(images, ids, len(result["classes"])), stored_detections(images)
     if kind == "box":
         return resample_boxes(truth, shown)
     wanted, masks = (
@@ -248,12 +249,12 @@ def resample_stored(result: Mapping[str, Any], kind: Literal["box", "mask"]) -> 
     return resample_masks(GroundTruth(**{**vars(truth), "crowd": crowd}), strings[0], shown, strings[1])
 
 
-def _truth(result: Mapping[str, Any]) -> GroundTruth:
-    images = result["images"]
+def stored_truth(images: Sequence[Mapping[str, Any]], ids: Sequence[int], classes: int) -> GroundTruth:
+    """The objects of a predictions file's images. ids: of the images; classes: K."""
     boxes = np.array([box for image in images for box in image["truth"]["boxes"]], np.float64).reshape(-1, 4)
     flat = {name: [one for image in images for one in image["truth"][name]] for name in ("labels", "crowd")}
     return GroundTruth(
-        image_ids=np.array([image["image_id"] for image in images], np.int64),
+        image_ids=np.array(ids, np.int64),
         heights=np.array([image["height"] for image in images], np.int64),
         widths=np.array([image["width"] for image in images], np.int64),
         starts=np.cumsum([0, *(len(image["truth"]["labels"]) for image in images)]),
@@ -261,12 +262,12 @@ def _truth(result: Mapping[str, Any]) -> GroundTruth:
         classes=np.array(flat["labels"], np.int64),
         crowd=np.array(flat["crowd"], np.uint8),
         areas=boxes[:, 2] * boxes[:, 3],  # sizes are not drawn for
-        num_classes=len(result["classes"]),
+        num_classes=classes,
     )
 
 
-def _shown(result: Mapping[str, Any]) -> Detections:
-    images = result["images"]
+def stored_detections(images: Sequence[Mapping[str, Any]]) -> Detections:
+    """The detections of a predictions file's images, best first in each."""
     return Detections(
         images=np.repeat(np.arange(len(images)), [len(image["scores"]) for image in images]),
         boxes=np.array([box for image in images for box in image["boxes"]], np.float64).reshape(-1, 4),

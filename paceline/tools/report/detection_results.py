@@ -26,6 +26,7 @@ from paceline.config.resnet import Exif
 from paceline.data.checks.suspicious_boxes import paired_overlaps
 from paceline.inference.drawing.boxes import Annotation, draw_annotations, draw_side_by_side, sort_largest_first
 from paceline.inference.drawing.rendering import encode_jpeg_uri, read_rgb
+from paceline.models.metrics.bootstrap import stored_detections, stored_truth
 from paceline.models.metrics.coco import Detections, GroundTruth
 from paceline.models.metrics.detection_errors import (
     BACKGROUND_IOU,
@@ -175,39 +176,25 @@ def read_detections(predictions: Mapping[str, Any], root: Path) -> ScoredPredict
     finite numbers, labels of classes that there are, and masks that can be drawn, annotated ones where some were found.
     """
     images, classes = predictions["images"], len(predictions["classes"])
-    results, real, scored, crowds = [], [], [], []
     masks, truth_masks = [], []
     for image in images:
         scores = np.array(image["scores"], float)
         if scores.ndim != 1 or not np.isfinite(scores).all():
             raise ValueError(f"{image['file']} has a score that is no finite number")
         truth, size = image["truth"], (int(image["height"]), int(image["width"]))
+        if np.ndim(truth["crowd"]) != 1:
+            raise ValueError(f"{image['file']} has crowds that are no list")
         if min(size) < 1:
             raise ValueError(f"{image['file']} has no pixel")
         if "masks" in image and "masks" not in truth:
             raise ValueError(f"{image['file']} has masks found and none annotated")
-        results.append(_objects(image["boxes"], image["labels"], len(scores), classes))
-        real.append(_objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes))
-        scored.append(scores)
-        crowds.append(np.array(truth["crowd"], bool).reshape(len(real[-1][0])))
+        _check_objects(image["boxes"], image["labels"], len(scores), classes)
+        _check_objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes)
         masks += _encoded(image["masks"], size, len(scores)) if "masks" in image else []
-        truth_masks += _encoded(truth["masks"], size, len(crowds[-1])) if "masks" in truth else []
-    boxes, labels = _joined(real, 0), _joined(real, 1)
-    if (masks or truth_masks) and (len(masks), len(truth_masks)) != (sum(map(len, scored)), len(labels)):
+        truth_masks += _encoded(truth["masks"], size, len(truth["crowd"])) if "masks" in truth else []
+    truth, detections = stored_truth(images, range(len(images)), classes), stored_detections(images)
+    if (masks or truth_masks) and (len(masks), len(truth_masks)) != (len(detections.scores), len(truth.classes)):
         raise ValueError("some images have masks, and others have none")
-    truth = GroundTruth(
-        image_ids=np.arange(len(images)),
-        heights=np.array([int(image["height"]) for image in images], np.int64),
-        widths=np.array([int(image["width"]) for image in images], np.int64),
-        starts=np.cumsum([0, *map(len, crowds)]),
-        boxes=boxes,
-        classes=labels,
-        crowd=np.concatenate([np.zeros(0, np.uint8), *crowds]).astype(np.uint8),
-        areas=boxes[:, 2] * boxes[:, 3],
-        num_classes=classes,
-    )
-    of = np.repeat(np.arange(len(images)), [len(scores) for scores in scored])
-    detections = Detections(of, _joined(results, 0), _joined(results, 1), np.concatenate([np.zeros(0), *scored]))
     return ScoredPredictions([str(root / image["file"]) for image in images], truth, detections, masks, truth_masks)
 
 
@@ -237,12 +224,13 @@ def select_worst_and_best(
     return worst, [scene for scene in falling if id(scene) not in chosen][:good]
 
 
-def _objects(boxes: Sequence[Any], labels: Sequence[int], count: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """(n, 4) and (n,), where they are `count` and can be."""
+def _check_objects(boxes: Sequence[Any], labels: Sequence[int], count: int, classes: int) -> None:
+    """Raises ValueError where they are not `count`, or cannot be."""
     rows, named = np.array(boxes, float).reshape(count, 4), np.array(labels, np.int64).reshape(count)
+    if len(boxes) != count or np.shape(labels) != (count,):
+        raise ValueError(f"{len(boxes)} boxes and {len(labels)} labels of {count} objects")
     if not np.isfinite(rows).all() or ((named < 1) | (named > classes)).any():
         raise ValueError("a box is not finite, or of no class")
-    return rows, named
 
 
 def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -> list[dict[str, Any] | None]:
@@ -253,12 +241,6 @@ def _encoded(counts: Sequence[str | None], size: tuple[int, int], number: int) -
 
     area([mask for mask in masks if mask])  # raises ValueError for run lengths that do not fit the size
     return masks
-
-
-def _joined(parts: Sequence[tuple[np.ndarray, np.ndarray]], which: int) -> np.ndarray:
-    """The boxes (0) or the labels (1) of all photos."""
-    empty = np.zeros(0, np.int64) if which else np.zeros((0, 4))
-    return np.concatenate([empty, *(part[which] for part in parts)])
 
 
 def add_rendered_images(
