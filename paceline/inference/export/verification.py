@@ -43,8 +43,8 @@ class WrittenGraph:
         """Raises PacelineError for flags that do not fit, and where there are no photos to compare answers on."""
         self.trained, self.flags = trained, flags
         self.graph, self._card = Graph(trained, flags), json.loads(make_model_card(trained))
-        settings = getattr(self.graph.model, "settings", None)
-        self._least = settings and settings.detect.score_above
+        detect = getattr(getattr(self.graph.model, "settings", None), "detect", None)
+        self._least = detect and detect.score_above
         requested = flags.compare and flags.precision != "int8"  # whose loss is measured in its place
         self.photos = self._given = load_sample_images(trained, flags) if requested else []
         self._own = self._exact = run_model(self.graph, self.photos)

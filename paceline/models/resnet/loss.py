@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.config.resnet import ResNetModel
 from paceline.data.batch import Batch, MixedBatch
 from paceline.models.backbones.base import Backbone
 from paceline.models.layers.common import Normalize
@@ -99,24 +100,17 @@ class ClassifierWithLoss(nn.Module):
         *,
         mean: Sequence[float],
         std: Sequence[float],
-        channels: Literal[3, 4],
-        smoothing: float,
-        convention: Smoothing,
-        gamma: float = 0.0,
+        settings: ResNetModel,
         class_weights: Tensor | None = None,
     ) -> None:
         """
-        network   a trunk that `add_classes` has made a classifier
-        channels  as its stem takes them
-        smoothing, convention, gamma  see `smoothed_cross_entropy`
+        network  a trunk that `add_classes` has made a classifier
         class_weights  (K,) float32, in whose place the task's are copied; None: there are none
         """
         super().__init__()
-        self.normalize = Normalize(mean, std, channels=channels)
+        self.normalize = Normalize(mean, std, channels=settings.stem_channels)
         self.network = network
-        self.smoothing = smoothing
-        self.convention: Smoothing = convention
-        self.gamma = gamma
+        self.settings = settings
         # They follow from recipe and data; checkpoints have none.
         self.register_buffer("class_weights", class_weights, persistent=False)
 
@@ -140,5 +134,6 @@ class ClassifierWithLoss(nn.Module):
         return self.network.classify(images)
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        more = {"gamma": self.gamma, "weights": self.class_weights}
-        return smoothed_cross_entropy(logits, labels, self.smoothing, self.convention, **more)
+        settings = self.settings
+        more = {"gamma": settings.focal_gamma if settings.loss == "focal" else 0.0, "weights": self.class_weights}
+        return smoothed_cross_entropy(logits, labels, settings.label_smoothing, settings.smoothing, **more)

@@ -59,10 +59,7 @@ class ResNetNetwork(NetworkFactory):
             backbone,
             mean=photo.mean,
             std=photo.std,
-            channels=net.stem_channels,
-            smoothing=net.label_smoothing,
-            convention=net.smoothing,
-            gamma=net.focal_gamma if net.loss == "focal" else 0.0,
+            settings=net,
             class_weights=torch.ones(classes) if net.class_weights == "balanced" else None,
         )
 
