@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -246,7 +247,7 @@ def resample_stored(result: Mapping[str, Any], kind: Literal["box", "mask"]) -> 
     known = np.array([bool(mask) for mask in wanted], bool)
     crowd = np.where(known, truth.crowd, 1).astype(np.uint8)
     strings = [RLE.of([mask.encode("ascii") for mask in some]) for some in (wanted, masks)]
-    return resample_masks(GroundTruth(**{**vars(truth), "crowd": crowd}), strings[0], shown, strings[1])
+    return resample_masks(replace(truth, crowd=crowd), strings[0], shown, strings[1])
 
 
 def stored_truth(images: Sequence[Mapping[str, Any]], ids: Sequence[int], classes: int) -> GroundTruth:
