@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from paceline.config.maskrcnn import MaskRCNNModel
-from paceline.models.maskrcnn.proposals import ProposalRules, detect_regions, make_proposals
+from paceline.models.maskrcnn.proposals import detect_regions, make_proposals
 from paceline.models.ops.anchors import make_pyramid_anchors
 from paceline.models.ops.boxes import BoxCoder
 from paceline.models.ops.matching import match_anchors
@@ -85,9 +86,8 @@ def making_proposals(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, dev
 
     def ours() -> Tensor:
         found, valid, _ = make_proposals(
-            logits, deltas, anchors, sizes, pre=rules.pre_train, post=rules.post_train, iou=rules.iou,
-            least_side=rules.least_side, limit=rules.limit, nms_over="level", post_of="image",
-        )  # fmt: skip
+            logits, deltas, anchors, sizes, replace(rules, nms_over="level", post_of="image"), training=True
+        )
         return found[valid] if device.type == "cpu" else found[0]
 
     def torchvision() -> Tensor:
@@ -150,11 +150,14 @@ def finding(settings: MaskRCNNModel, scene: MaskRCNNInputs, classes: int, device
 
     def ours() -> Tensor:
         boxes, scores, labels, _ = detect_regions(
-            logits[None], deltas[None], regions, there, sizes,
-            ProposalRules(
-                BoxCoder(roi.weights, roi.limit), rules.score_above, rules.iou, rules.keep, rules.candidates, rules.least_side
-            ),
-        )  # fmt: skip
+            logits[None],
+            deltas[None],
+            regions,
+            there,
+            sizes,
+            BoxCoder(roi.weights, roi.limit),
+            replace(rules, clip="before"),
+        )
         return torch.cat((boxes[0], scores[0, :, None], labels[0, :, None].float()), dim=1)
 
     def torchvision() -> Tensor:

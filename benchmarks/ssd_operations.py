@@ -8,6 +8,7 @@ losses and their gradient with respect to the network's outputs, because our los
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -99,10 +100,7 @@ def contenders_of(scene: SSDInputs, guess: Guesses) -> dict[str, dict[str, Calla
     for name, (places, scores) in {"detections": guess.trained, "detections of noise": guess.noise}.items():
         first = [part.transpose(1, 2).contiguous() for part in (places, scores)]
         found[name] = {
-            OURS: lambda places=places, scores=scores: postprocess_ssd(
-                scores, places, anchors, score_above=knobs.score_above, iou=knobs.iou, candidates=knobs.candidates,
-                candidates_of=knobs.candidates_of, keep=knobs.keep, clip=False,
-            ),
+            OURS: lambda places=places, scores=scores: postprocess_ssd(scores, places, anchors, replace(knobs, clip=False), knobs.iou),
             "reference": lambda first=first: reference_detections(first[0], first[1], anchors, knobs),
         }  # fmt: skip
         if theirs:
@@ -117,9 +115,8 @@ def loss_of(logits: Tensor, deltas: Tensor, scene: SSDInputs, *, positive: Posit
     """Our loss: mean over images, or with positive at_least as torchvision sums it up."""
     batch = scene.batch
     losses = ssd_loss(
-        logits, deltas, batch.boxes, batch.labels, scene.anchors,
-        iou=RULES.match_iou, positive=positive, tie=RULES.tie, negatives=RULES.negatives,
-    )  # fmt: skip
+        logits, deltas, batch.boxes, batch.labels, scene.anchors, replace(RULES, positive=positive, box_order="cell")
+    )
     if positive == "at_least":
         return (losses.classification + losses.localisation).sum() / losses.positives.sum().clamp(min=1)
     classification, localisation = normalize_per_image(losses)

@@ -1,5 +1,5 @@
 """Milliseconds of depthwise convolutions and their gradients on one thread: torch's in both types, and
-models/backbones/depthwise.py's.
+models/layers/common.py's.
 
     PYTHONPATH=. OMP_NUM_THREADS=1 python scripts/depthwise.py
 
@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from paceline.models.backbones.depthwise import compute_input_gradient, compute_weight_gradient
+from paceline.models.layers.common import compute_input_gradient, compute_weight_gradient
 
 # Channels, side of the map, side of the kernel, stride.
 CASES = [

@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 from paceline.config.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
-from paceline.config.ssd import BoxInput, grid_sizes
+from paceline.config.ssd import BoxInput, DetectionFilter, grid_sizes
 from paceline.data.batch import detection_batch
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.sample_rng import SampleRng
@@ -179,10 +179,10 @@ def half_precision(seeds: int) -> dict[str, float]:
         random = torch.Generator().manual_seed(seed)
         logits = 2.2 * torch.randn(1, 8732, 81, generator=random)
         deltas = 0.5 * torch.randn(1, 8732, 4, generator=random)
-        rules = {"score_above": 0.0, "iou": 0.5, "candidates": 200, "keep": 200, "candidates_of": "image"}
-        full = postprocess_ssd(logits, deltas, anchors, **rules, clip=False)[0]
+        rules = DetectionFilter(score_above=0.0, candidates=200, keep=200, candidates_of="image")
+        full = postprocess_ssd(logits, deltas, anchors, rules, 0.5)[0]
         probs = logits.half().softmax(2)[0, :, 1:].float()
-        half = detections_cpu(probs, deltas[0].half().float(), anchors.half().float(), *rules.values())
+        half = detections_cpu(probs, deltas[0].half().float(), anchors.half().float(), rules, 0.5)
         near = pairwise_iou(full[:, :4], half[:, :4]) * (full[:, None, 5] == half[None, :, 5])
         same.append((near.amax(1) > 0.95).float().mean().item())
         pairs = near.argmax(1)[near.amax(1) > 0.95]

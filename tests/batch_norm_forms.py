@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paceline.models.layers import ghost_batch_norm
+from paceline.models.layers import batch_norm
 
 EPS = 1e-3
 RANKS = 3
@@ -149,7 +149,7 @@ def check_joined(monkeypatch: pytest.MonkeyPatch, shape: tuple, dtype: torch.dty
     layers = [a_layer(shape, dtype, layout, "cpu", seed) for seed in range(RANKS)]
     there = [[values.to(device) for values in layer] for layer in layers]
     exact = in_float64(layers)
-    for form, given in ((ghost_batch_norm._Joined.apply, layers), (ghost_batch_norm._JoinedByKernels.apply, there)):
+    for form, given in ((batch_norm._Joined.apply, layers), (batch_norm._JoinedByKernels.apply, there)):
         for found, wanted in zip(Ranks(monkeypatch).run(form, given), exact):
             assert_rounded(found, wanted, dtype)
 
@@ -157,7 +157,7 @@ def check_joined(monkeypatch: pytest.MonkeyPatch, shape: tuple, dtype: torch.dty
 def check_split(shape: tuple, dtype: torch.dtype, layout: str, device: str) -> None:
     """Kernels that write into one output on `device`, compared with float64."""
     layer = a_layer(shape, dtype, layout, device)
-    assert_rounded(taken(ghost_batch_norm._Split.apply, layer, 2, EPS), in_float64([layer], 2)[0], dtype)
+    assert_rounded(taken(batch_norm._Split.apply, layer, 2, EPS), in_float64([layer], 2)[0], dtype)
 
 
 class Moved(TorchDispatchMode):

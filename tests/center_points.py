@@ -23,8 +23,8 @@ from paceline.config.recipes.ssd import tiny
 from paceline.config.resnet import BackboneModel, Depth
 from paceline.config.ssd import BoxInput, SSDModel, check_detection
 from paceline.data.batch import Batch, DetectionBatch
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.layers.batch_norm import BatchNorm
 from paceline.models.layers.common import Conv2d, Normalize, init_layers
 from paceline.models.ssd.workload import SSD

@@ -13,7 +13,7 @@ from listed_photos import list_photos
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from paceline.models.metrics.confusion import SHOWN_SCORE
+from paceline.models.metrics.detection_errors import SHOWN_SCORE
 from paceline.tools.report.detection_results import ImageComparison, find_best_threshold, read_detections
 from paceline.tools.report.run_report import write_report
 from paceline.training.logging.events import EventLog

@@ -13,8 +13,7 @@ from PIL import Image
 
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord
-from paceline.inference.torch_predictor import TorchPredictor
-from paceline.inference.trained_model import TrainedModel
+from paceline.inference.trained_model import TorchPredictor, TrainedModel
 from paceline.models.registry import WORKLOADS
 
 

@@ -12,13 +12,13 @@ import paceline
 PACKAGE = Path(paceline.__file__).parent
 GLOSSARY = {
     "networks and losses": """
-        adapter align anchors backbones base batch box boxes classification datamodule depthwise detection detectors
-        factory fpn ghost heads kernels label labels layers loss mask maskrcnn masks matching model models module nms
-        norm normalization object ops paste postprocess proposals registry resnet resnet50 rle roi sampling ssd
-        targets task timm torch torchvision transforms triton weight weights workload
+        adapter align anchors backbones base batch box boxes classification datamodule detection detectors factory
+        kernels label labels layers loss mask maskrcnn masks matching model models module nms norm normalization
+        object ops paste postprocess proposals registry resnet resnet50 rle roi sampling ssd targets task timm torch
+        torchvision transforms triton weight weights workload
     """,
     "training": """
-        adamw auto background best buffers callbacks checkpoint config consistency constraints cuda debug ema eval
+        adamw auto background buffers callbacks checkpoint config consistency constraints cuda debug ema eval
         evaluate foreach gpu graph graphs history length load logger logging loop memory meters nan optim plan probe
         profiler recipe recipes request resolve resume run runs scalars sgd small state stats step trackers train
         trained trainer training variants
@@ -26,19 +26,19 @@ GLOSSARY = {
     "data": """
         annotations archives arrays augment cache class classes color containers copy credentials crop data decode
         devkit download duplicates errors exif exports fetch files fill folder folders format formats image images
-        index int8 io jitter layouts lint listing loader manifest mixup mosaic near outlines pack pipeline polygon
-        prepare published reader reading record records remote render resample rng sample sampler scenes sets shapes
-        slots source split splits staged stages staleness storage store suspicious sync table tables tiling unpack
-        val verify video mapping
+        index int8 io jitter layouts lint listing loader manifest near outlines pack pipeline polygon prepare
+        published reader reading record records remote render resample rng sample sampler scenes sets shapes slots
+        source split splits staged stages staleness storage store suspicious sync table tables tiling unpack val
+        verify video mapping
     """,
     "formats and libraries": """
         coco detectron2 efficientnet gaudi gloo gluoncv html http mllog mlperf mxnet onnx openvino paceline pickle
         recordio slurm ssh tar tensorflow tfrecord voc yolo zip
     """,
     "metrics and reports": """
-        analysis benchmark bisect bootstrap cases compare compliance confusion curves estimate f1 gallery judgment k
-        logs measurements metrics monitors notes page predictions preview profile qualify rate rates reference report
-        results roofline scores scoring section summary tide time timing top trace verification
+        analysis benchmark bisect bootstrap cases compare compliance curves estimate gallery judgment k logs
+        measurements metrics monitors notes page predictions preview profile qualify rate rates reference report
+        results roofline scores scoring section summary time timing top trace verification
     """,
     "processes and machines": """
         accelerators affinity build code comm command commands compiler context crew detect device distributed doctor
@@ -48,11 +48,11 @@ GLOSSARY = {
         template threads topology version workers world
     """,
     "programs and their text": """
-        advice api app arguments array atomic batching bench calls card check checks cli common completion console
-        dir dispatch drawing dummy event events export external file foreign formatting from hashing help identify
-        ids input journal keys layout line live main messages migrate names open original outputs part parts paths
-        predict prediction predictor printing read rendering reporter rows safe saved self show stdout stored text
-        tools translate user utils write writer
+        advice api app arguments array atomic bench calls card check checks cli common completion console dir
+        dispatch drawing dummy event events export external file foreign formatting from hashing help identify ids
+        input journal keys layout line live main messages migrate names open original outputs part parts paths
+        predict prediction predictor printing read rendering reporter rows safe saved self show stdout text tools
+        translate user utils write writer
     """,
 }
 

@@ -200,7 +200,7 @@ def test_help_on_train_names_every_keyword_an_example_the_result_and_the_errors(
 
 
 def test_help_on_load_and_predict_says_what_is_taken_and_what_comes_back():
-    from paceline.inference.torch_predictor import TorchPredictor
+    from paceline.inference.trained_model import TorchPredictor
 
     load, predict = (pydoc.plain(pydoc.render_doc(thing)) for thing in (paceline.load, TorchPredictor.predict))
     assert "best, last or step-N" in load and "Raises PacelineError" in load

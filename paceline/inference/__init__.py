@@ -86,8 +86,7 @@ def load(
     if not weights:
         refuse_synthetic(read_run(path), path, "answer with")
     # Packages that load torch when they are used, and not before.
-    from paceline.inference.torch_predictor import TorchPredictor
-    from paceline.inference.trained_model import open_trained, open_weights_only
+    from paceline.inference.trained_model import TorchPredictor, open_trained, open_weights_only
     from paceline.models.weights.weight_file import find_run_folder
 
     if weights:

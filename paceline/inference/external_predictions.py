@@ -7,7 +7,7 @@
             each corner of a polygon, score (Ultralytics' save_txt with save_conf)
     .csv    a row an object or a class, named by the first line (COLUMNS below), as `predict --write csv` and tables elsewhere have it;
             cells are separated by commas, semicolons, tabs, or bars
-A photo is named by its id, file name or stem, a class by its name or number (external_names.py). Texts are in UTF-8, UTF-16, or
+A photo is named by its id, file name or stem, a class by its name or number (external_scores.py). Texts are in UTF-8, UTF-16, or
 UTF-32. Sources: cocodataset.org, "Results format"; docs.ultralytics.com/modes/predict.
 
 Letters: n rows

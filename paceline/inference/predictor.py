@@ -63,7 +63,7 @@ class Predictor(ABC):
     def best_f1(self) -> dict[str, float]:
         """Of a detector's run: the threshold with the best F1 in the evaluation of these weights, and f1, precision, recall there.
 
-        Chosen on those very photos (models/metrics/best_f1.py). {} where it is not known: of a file of weights, of another
+        Chosen on those very photos (models/metrics/detection_errors.py). {} where it is not known: of a file of weights, of another
         checkpoint than an evaluated one, of runs of older versions.
         """
         best = self.evaluation().get("best_f1")

@@ -23,6 +23,9 @@ from paceline.inference.image_paths import FailedImage, ImageListing
 from paceline.inference.outputs.formats import (
     AnswersCsv,
     CocoJson,
+    CvatXml,
+    LabelMe,
+    LabelStudio,
     MaskPngs,
     OutputFormat,
     ResultLocation,
@@ -30,7 +33,6 @@ from paceline.inference.outputs.formats import (
     YoloFolder,
     select_displayed,
 )
-from paceline.inference.outputs.label_tools import CvatXml, LabelMe, LabelStudio
 from paceline.inference.outputs.prediction_dir import PredictionDir, name_rendered_images
 from paceline.inference.results import DetectionResult, PredictionResult
 

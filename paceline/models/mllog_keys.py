@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.config.recipe import OptimizerKind
+from paceline.config.recipe import Optim
 from paceline.config.run import RunSpec
 
 
@@ -24,60 +24,49 @@ def base_log_entries(run: RunSpec) -> dict[str, Any]:
 
 def resnet_log_entries(run: RunSpec) -> dict[str, Any]:
     """All keys between init_start and init_stop by ResNet's rules: batch, seed, optimizer and schedule."""
-    recipe, plan = run.recipe, run.plan
-    optim, schedule = recipe.optim, recipe.schedule
+    recipe, plan, schedule = run.recipe, run.plan, run.recipe.schedule
     return {
         **base_log_entries(run),
         "model_bn_span": plan.bn_span,
         **optimizer_log_entries(
-            optim.kind,
-            base_lr=optim.lr,
+            recipe.optim,
             end_lr=schedule.end_lr,
             poly_power=2 if schedule.kind == "poly2" else None,
             decay_epochs=steps_to_epochs(plan.schedule_steps, run),
             warmup_epochs=steps_to_epochs(plan.warmup_steps, run),
-            momentum=optim.momentum,
-            weight_decay=optim.weight_decay,
-            lars_epsilon=optim.lars_eps,
             boundary_epochs=[steps_to_epochs(boundary, run) for boundary in plan.boundaries],
         ),
     }
 
 
 def optimizer_log_entries(
-    kind: OptimizerKind,
+    optim: Optim,
     *,
-    base_lr: float,
     end_lr: float,
     poly_power: float | None,
     decay_epochs: float,
     warmup_epochs: float,
-    momentum: float,
-    weight_decay: float,
-    lars_epsilon: float = 0.0,
     boundary_epochs: Sequence[float] = (),
 ) -> dict[str, Any]:
     """An optimizer and its schedule under MLPerf's keys.
 
-    base_lr          peak, for the whole global batch
     poly_power       None where the decay is no polynomial: then that line, which the closed rules require, is missing
     decay_epochs     length of the decay in epochs, under a key called decay_steps: what NVIDIA's v3.0 submissions log there
-    lars_epsilon     only LARS has it
     boundary_epochs  where a step schedule drops
     """
-    prefix = f"{kind}_opt"
+    prefix = f"{optim.kind}_opt"
     facts: dict[str, Any] = {}
     if poly_power is not None:
         facts[f"{prefix}_learning_rate_decay_poly_power"] = poly_power
     facts[f"{prefix}_end_learning_rate"] = end_lr
-    facts["opt_name"] = kind
-    if kind == "lars":
-        facts["lars_epsilon"] = lars_epsilon
-    facts[f"{prefix}_weight_decay"] = weight_decay
-    facts[f"{prefix}_momentum"] = momentum
-    facts[f"{prefix}_base_learning_rate"] = base_lr
+    facts["opt_name"] = optim.kind
+    if optim.kind == "lars":
+        facts["lars_epsilon"] = optim.lars_eps
+    facts[f"{prefix}_weight_decay"] = optim.weight_decay
+    facts[f"{prefix}_momentum"] = optim.momentum
+    facts[f"{prefix}_base_learning_rate"] = optim.lr
     # The rules name the warm-up of plain SGD without its optimizer.
-    warmup_prefix = "lars_opt" if kind == "lars" else "opt"
+    warmup_prefix = "lars_opt" if optim.kind == "lars" else "opt"
     facts[f"{warmup_prefix}_learning_rate_warmup_epochs"] = warmup_epochs
     facts[f"{prefix}_learning_rate_decay_steps"] = decay_epochs
     if boundary_epochs:

@@ -18,12 +18,11 @@ from paceline.config.ssd import BoxInput
 from paceline.data.index.box_split import BoxSplit, open_boxes
 from paceline.data.index.manifest import Manifest, repeat_command
 from paceline.models.datamodule import DataModule
-from paceline.models.metrics.best_f1 import find_best_f1
 from paceline.models.metrics.bootstrap import resample_boxes
 from paceline.models.metrics.coco import GroundTruth, score_boxes, select_images
-from paceline.models.metrics.coco_pack import join_detections, unpack_shard
+from paceline.models.metrics.detection_errors import find_best_f1
 from paceline.models.metrics.self_check import ground_truth_scores_one
-from paceline.models.object_predictions import box_predictions_json, join_approximations
+from paceline.models.object_predictions import box_predictions_json, join_approximations, join_detections, unpack_shard
 from paceline.models.task import EvalResult, Evaluator
 
 

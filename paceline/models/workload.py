@@ -127,7 +127,7 @@ class Reporting:
         return None
 
     def answers(self, outputs: Any, photos: Sequence[Any], trained: Any) -> Sequence[Any] | None:
-        """Results for photos from the network's outputs; None: by paceline/inference/torch_predictor.py."""
+        """Results for photos from the network's outputs; None: by paceline/inference/trained_model.py."""
         return None
 
     def section(self, predictions: Mapping[str, Any], data: Path, exif: Any) -> Mapping[str, Any] | None:

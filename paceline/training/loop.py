@@ -20,7 +20,7 @@ from paceline.config.run_length import Cadence
 from paceline.distributed.comm.stop import StopVote, open_stop_vote
 from paceline.distributed.comm.world import DistContext, all_min
 from paceline.models.metrics import meets_targets
-from paceline.models.metrics.predictions_file import final_intervals
+from paceline.models.metrics.bootstrap import final_intervals
 from paceline.training.context import Checkpointer, TrainContext
 from paceline.training.eval_history import EvalHistory, StopTraining, TrainResult, check_stop, how_to_resume
 from paceline.training.evaluate import Validator, predictions_file

@@ -4,19 +4,16 @@ import time
 
 import torch
 
-from paceline.config.resnet import BackboneModel
-from paceline.config.ssd import grid_sizes
+from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec
-from paceline.models.backbones.factory import build_backbone
-from paceline.models.ops.anchors import count_boxes_per_cell
 from paceline.models.ssd.model import SSD, init_ssd
 
 NETWORKS = ((256, 10, 24, 128, 16), (256, 10, 32, 256, 16), (192, 10, 16, 128, 32), (300, 34, 64, 512, 4))
 
 for size, depth, width, extras, batch in NETWORKS:
-    cells = grid_sizes(size)
-    trunk = build_backbone(BackboneModel(depth=depth, width=width), BackboneSpec(stride=8))
-    model = SSD(trunk, 80, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=extras, extras_norm=True)
+    settings = SSDModel(depth=depth, width=width, extras=extras, extras_norm=True)
+    model = SSD(build_backbone(settings, BackboneSpec(stride=8)), 80, settings, grid_sizes(size))
     init_ssd(model, torch.Generator().manual_seed(0))
     model = model.to(memory_format=torch.channels_last).train()
     images = torch.randn(batch, 3, size, size).to(memory_format=torch.channels_last)

@@ -30,7 +30,7 @@ from paceline.config.recipes import RECIPES  # noqa: E402
 from paceline.data.batch import Batch  # noqa: E402
 from paceline.models.layers.batch_norm import BatchNorm  # noqa: E402
 from paceline.models.registry import WORKLOADS  # noqa: E402
-from paceline.models.resnet.module import ClassifierWithLoss  # noqa: E402
+from paceline.models.resnet.loss import ClassifierWithLoss  # noqa: E402
 
 PROGRAM = ROOT / "scripts" / "originals" / "gluoncv_resnet.py"
 WARMUP = 8  # steps

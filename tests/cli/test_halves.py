@@ -11,8 +11,7 @@ from messages import check_line
 from tiny_runs import command, refused, train
 
 from paceline.data.index.splits import format_half, select_half
-from paceline.models.metrics.bootstrap import confidence_intervals
-from paceline.models.metrics.predictions_file import final_intervals, resample_stored
+from paceline.models.metrics.bootstrap import confidence_intervals, final_intervals, resample_stored
 from paceline.tools.report.run_report import write_report
 from paceline.training.logging.events import read_events
 

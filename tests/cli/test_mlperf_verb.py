@@ -13,11 +13,13 @@ import pytest
 from messages import check_text
 from tiny_runs import command, refused, train, without_report
 
+from paceline.config.recipe import Optim
 from paceline.models.mllog_keys import optimizer_log_entries
 from paceline.training.logging.events import read_events
 from paceline.training.logging.mllog import PREFIX, MLLog
 
-LARS = dict(base_lr=11.0, end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2, momentum=0.9, weight_decay=5e-5)
+LARS = Optim("lars", 11.0, weight_decay=5e-5)
+SCHEDULE = dict(end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2)
 needs_checker = pytest.mark.skipif(
     importlib.util.find_spec("mlperf_logging") is None, reason="mlperf-logging is not installed (extra: mlperf)"
 )
@@ -43,7 +45,7 @@ def resnet_log(
     who = dict(org="somebody", division="closed", status="onprem", platform=platform)
     log.submission(benchmark, **who, accelerators=accelerators)
     log.run_facts({"seed": seed, "model_bn_span": 8, "global_batch_size": 64, "gradient_accumulation_steps": 1})
-    log.run_facts(optimizer_log_entries("lars", **LARS))
+    log.run_facts(optimizer_log_entries(LARS, **SCHEDULE))
     log.init_stop()
     log.run_start(train_samples=1000, eval_samples=100)
     for first, count, score in ((1, 2, 0.5), (3, 2, accuracy)):

@@ -122,7 +122,7 @@ ELSEWHERE = {
         ("cli/commands/download.py", "_training", "train"),
     ),
     ("cli/test_pickled_weights.py", "test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training"): (
-        ("cli/commands/weights_check.py", "run_check", "conversion_command"),
+        ("cli/commands/weights.py", "run_check", "conversion_command"),
         ("models/weights/formats/detect.py", "detect_format", "conversion_command"),
         ("models/weights/formats/detect.py", "conversion_command", "weights"),
     ),
@@ -189,7 +189,7 @@ REASONS = {
     ("models/weights/identify.py", "recipe_of_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("cli/commands/weights.py", "_get", "weights"): "wants published weights",
     ("cli/commands/weights.py", "_get", "conversion_command"): "wants published weights",
-    ("cli/commands/weights_check.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
+    ("cli/commands/weights.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
     ("models/weights/identify.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("launch/doctor/local_checks.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("training/logging/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",

@@ -41,7 +41,7 @@ def test_patience_ends_a_run_at_the_evaluation_that_uses_it_up(class_photos, tmp
 @contextlib.contextmanager
 def seen_deterministic(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[bool]]:
     """Whether forwards in it ran under deterministic kernels; the switch is put back, which a process of its own never needs."""
-    from paceline.models.resnet.module import ClassifierWithLoss
+    from paceline.models.resnet.loss import ClassifierWithLoss
 
     seen: set[bool] = set()
     forward = ClassifierWithLoss.forward

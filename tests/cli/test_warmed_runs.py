@@ -16,7 +16,7 @@ import paceline.training.memory_probe as trial_steps
 import paceline.training.trainer as trainer
 from paceline._utils.errors import RecipeError
 from paceline.models.datamodule import DataModule
-from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.resnet.loss import ClassifierWithLoss
 from paceline.tools.report.run_report import write_report
 from paceline.training.logging.event_logger import EventLogger
 from paceline.training.logging.events import read_events

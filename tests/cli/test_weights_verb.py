@@ -19,11 +19,10 @@ from paceline.cli import printing
 from paceline.cli.main import main
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec, init_weights
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
-from paceline.models.ops.anchors import count_boxes_per_cell
 from paceline.models.ssd.model import SSD, init_ssd
 from paceline.models.weights import download
 from paceline.models.weights.download import PUBLISHED
@@ -36,9 +35,8 @@ def saved(model: torch.nn.Module, file: Path) -> Path:
 
 @pytest.fixture
 def ours(tmp_path):
-    cells = grid_sizes(96)
-    trunk = build_backbone(SSDModel(depth=10, width=4), BackboneSpec(stride=8))
-    model = SSD(trunk, 3, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=8)
+    settings = SSDModel(depth=10, width=4, extras=8)
+    model = SSD(build_backbone(settings, BackboneSpec(stride=8)), 3, settings, grid_sizes(96))
     init_ssd(model, torch.Generator().manual_seed(0))
     return saved(model, tmp_path / "ours.safetensors")
 

@@ -17,8 +17,7 @@ from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform, with_partners
-from paceline.models.maskrcnn.copy_paste import paste_objects, remove_covered
-from paceline.models.maskrcnn.transforms import sample_instance_spec
+from paceline.models.maskrcnn.transforms import paste_objects, remove_covered, sample_instance_spec
 
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -13,7 +13,7 @@ from stand_ins import InMemory
 from test_augment import PHOTOS, SIDE
 from torchvision.transforms import v2
 
-from paceline.config.resnet import ImageInput
+from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.data.batch import Batch, MixedBatch
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.sample_rng import SampleRng
@@ -22,8 +22,7 @@ from paceline.data.transforms.augment import MixSpec, sample_mix
 from paceline.data.transforms.sample import sample_training_spec
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.mixup import mix_images, mixed_fraction, swap_partners
-from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.resnet.loss import ClassifierWithLoss, mix_images, mixed_fraction, swap_partners
 
 BOTH = ImageInput(size=SIDE, area=(0.5, 1.0), mixup=0.4, cutmix=1.0)
 CLASSES = 5
@@ -160,8 +159,8 @@ def test_the_loss_is_the_cross_entropy_to_mixed_and_smoothed_labels_whatever_the
     generator = torch.Generator().manual_seed(0)
     trunk.draw("torchvision", generator, zero_init_last_gamma=False)
     model = ClassifierWithLoss(
-        trunk, mean=BOTH.mean, std=BOTH.std, channels=3, smoothing=smoothing, convention="torch"
-    ).double()  # fmt: skip
+        trunk, mean=BOTH.mean, std=BOTH.std, settings=ResNetModel(label_smoothing=smoothing)
+    ).double()
     model.eval()  # BatchNorm would see the cut, which bn_span is there for
     monkey = model.normalize
     monkey.forward = lambda images: (images.double() - monkey.mean) * monkey.scale  # type: ignore[method-assign]

@@ -22,8 +22,7 @@ from paceline.data.loader.sampler import batch_indices, stream_positions
 from paceline.data.transforms.crop import CropWindow, clip_to_image
 from paceline.data.transforms.image_io import Header, read_header
 from paceline.data.transforms.sample import decode_and_transform, with_partners
-from paceline.models.ssd.mosaic import MosaicImage, sample_mosaic
-from paceline.models.ssd.transforms import sample_box_spec
+from paceline.models.ssd.transforms import MosaicImage, sample_box_spec, sample_mosaic
 
 SIDE = 120
 STILL = BoxInput(size=SIDE, crop="none", jitter="none", flip=0.0)

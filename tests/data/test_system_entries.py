@@ -121,7 +121,7 @@ def test_folders_of_photos_to_predict(tmp_path: Path) -> None:
 def test_weights_in_a_folder(tmp_path: Path) -> None:
     import numpy as np
 
-    from paceline.models.weights.formats.mxnet_files import read_npy_folder
+    from paceline.models.weights.formats.mxnet import read_npy_folder
 
     np.save(tmp_path / "a.npy", np.zeros(2, np.float32))
     put(tmp_path / "._a.npy", "\x00\x05\x16\x07")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from paceline.distributed.device.timing import find_host_wait
-from paceline.models.layers import ghost_batch_norm
+from paceline.models.layers import batch_norm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -30,7 +30,7 @@ def test_no_form_waits_for_the_device_and_a_graph_repeats_it():
     leaves = [layer[0].requires_grad_(), layer[2].requires_grad_(), layer[3].requires_grad_()]
 
     def step() -> tuple[torch.Tensor, ...]:
-        output, statistics = ghost_batch_norm.split_batch_norm(*leaves, 4, forms.EPS)
+        output, statistics = batch_norm.split_batch_norm(*leaves, 4, forms.EPS)
         return output, statistics, *torch.autograd.grad(output, leaves, layer[1])
 
     stream = torch.cuda.Stream()

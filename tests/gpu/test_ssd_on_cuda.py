@@ -6,6 +6,7 @@ Run by scripts/gpu/campaign.py; CI has no GPU, so these skip there too.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from paceline.distributed.device.timing import find_host_wait
 from paceline.models.ops.boxes import to_ltrb
 from paceline.models.ops.matching import Tie, match
 from paceline.models.ssd.loss import background_loss, select_hardest
-from paceline.models.ssd.postprocess import CandidatesOf, postprocess_ssd
+from paceline.models.ssd.postprocess import postprocess_ssd
 from paceline.tools.bench.harness import Step
 from paceline.tools.bench.step import make_step
 from paceline.tools.bench.step_ssd import SSDBench, SSDInputs, make_ssd_inputs
@@ -104,16 +105,14 @@ def test_loss_and_gradients_are_the_cpus() -> None:
 
 @pytest.mark.parametrize("candidates_of", ["class", "image"])
 @pytest.mark.parametrize("trained", [True, False])
-def test_detections_are_the_cpus(candidates_of: CandidatesOf, trained: bool) -> None:
-    knobs, rows = RULES.detect, []
+def test_detections_are_the_cpus(candidates_of: Literal["class", "image"], trained: bool) -> None:
+    rows = []
     for device in (CPU, CUDA):
         there = scene(device)
         guess = guesses(there, TINY.classes)
         deltas, logits = guess.trained if trained else guess.noise
-        found = postprocess_ssd(
-            logits, deltas, there.anchors, score_above=knobs.score_above, iou=knobs.iou, candidates=knobs.candidates,
-            candidates_of=candidates_of, keep=knobs.keep, clip=False,
-        )  # fmt: skip
+        rules = replace(RULES.detect, candidates_of=candidates_of, clip=False)
+        found = postprocess_ssd(logits, deltas, there.anchors, rules, rules.iou)
         rows.append(found.cpu())
     assert (rows[0][..., 5] > 0).sum() > 10
     torch.testing.assert_close(rows[0], rows[1], rtol=1e-4, atol=1e-5)

@@ -15,13 +15,15 @@ from PIL import Image
 from paceline.data.batch import Objects
 from paceline.inference.drawing.boxes import (
     PALETTE,
+    SMALLEST_LETTERS,
     Annotation,
+    choose_label_layout,
     class_color,
     draw_annotations,
     draw_sample,
     draw_side_by_side,
+    place_labels,
 )
-from paceline.inference.drawing.label_layout import SMALLEST_LETTERS, choose_label_layout, place_labels
 from paceline.inference.drawing.rendering import load_font
 
 GRAY = (90, 90, 90)

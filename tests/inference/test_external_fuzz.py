@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from paceline._utils.errors import DataError, PacelineError
-from paceline.inference.external_names import match_classes, match_images
 from paceline.inference.external_predictions import read_rows
-from paceline.inference.external_scores import _strings
+from paceline.inference.external_scores import _strings, match_classes, match_images
 
 FAST = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 HEIGHT, WIDTH = 6, 8

@@ -28,7 +28,7 @@ from paceline.data.workers.crew import WORTH_PROCESSES, map_ordered
 from paceline.inference.image_input import decode_photo, encode_photo
 from paceline.inference.image_paths import FailedImage
 from paceline.inference.results import ClassificationResult, DetectionResult
-from paceline.inference.torch_predictor import TorchPredictor
+from paceline.inference.trained_model import TorchPredictor
 
 
 class Pixels(torch.nn.Module):

@@ -17,7 +17,7 @@ from paceline._utils.errors import DataError
 from paceline.config.recipe import Recipe
 from paceline.config.ssd import BoxInput, DetectionFilter, SSDModel
 from paceline.inference.drawing.boxes import class_color
-from paceline.inference.torch_predictor import TorchPredictor
+from paceline.inference.trained_model import TorchPredictor
 
 # Two boxes and an empty place, as a detector hands them out: ltrb fractions, score, class.
 ROWS = [[0.1, 0.25, 0.5, 0.75, 0.4, 2], [0.0, 0.0, 1.1, 0.5, 0.8, 1], [0, 0, 0, 0, 0, 0]]

@@ -22,7 +22,7 @@ from paceline.config.maskrcnn import RPN, InstanceFilter, InstanceInput, MaskHea
 from paceline.config.recipe import Recipe
 from paceline.data.batch import DetectedInstances, InstanceBatch
 from paceline.inference.drawing.boxes import class_color
-from paceline.inference.torch_predictor import TorchPredictor
+from paceline.inference.trained_model import TorchPredictor
 from paceline.models.maskrcnn.model import init_mask_rcnn
 from paceline.models.object_predictions import InstanceScore
 from paceline.models.registry import WORKLOADS

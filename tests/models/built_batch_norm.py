@@ -11,7 +11,7 @@ from typing import Any
 
 from triton_programs import built
 
-from paceline.models.layers import triton_batch_norm_kernels as kernels
+from paceline.models.layers import triton_batch_norm as kernels
 from paceline.models.layers.triton_batch_norm import NARROW, OPTIONS, PROGRAMS, TILE, WIDEST
 
 LAID_AS_IMAGES = ("images", "shortcut", "output", "upstream", "masked", "of_images")

@@ -11,8 +11,16 @@ from typing import Any
 
 from triton_programs import built
 
-from paceline.models.ops.triton_matching import BLOCK, OPTIONS, best_of_anchors, best_of_objects
-from paceline.models.ops.triton_nms import ROWS, WIDE, mark_overlapped, walk
+from paceline.models.ops.triton_matching import (
+    BLOCK,
+    OPTIONS,
+    ROWS,
+    WIDE,
+    best_of_anchors,
+    best_of_objects,
+    mark_overlapped,
+    walk,
+)
 
 KINDS = {
     "boxes": "*fp32", "labels": "*i64", "anchors": "*fp32", "eligible": "*i1", "most": "*i64", "best": "*fp32", "slots": "*i64",

@@ -11,8 +11,18 @@ from typing import Any
 
 from triton_programs import built
 
-from paceline.models.ops.triton_roi_align import CELLS, MEMBERS, OPTIONS, PIXELS, ROWS, WIDEST
-from paceline.models.ops.triton_roi_align_kernels import LEVELS, gather, group_by_map, pool
+from paceline.models.ops.triton_roi_align import (
+    CELLS,
+    LEVELS,
+    MEMBERS,
+    OPTIONS,
+    PIXELS,
+    ROWS,
+    WIDEST,
+    gather,
+    group_by_map,
+    pool,
+)
 
 KINDS = {
     "image": "*i64", "boxes": "*fp32", "levels": "*i64", "order": "*i32", "spans": "*i32",

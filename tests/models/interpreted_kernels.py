@@ -23,8 +23,7 @@ from paceline.models.ops import nms
 from paceline.models.ops.anchors import default_boxes, make_pyramid_anchors, tie_order
 from paceline.models.ops.boxes import to_ltrb
 from paceline.models.ops.nms import nms_fixed
-from paceline.models.ops.triton_matching import BLOCK, overlaps
-from paceline.models.ops.triton_nms import ROWS, keep_best
+from paceline.models.ops.triton_matching import BLOCK, ROWS, keep_best, overlaps
 
 PYRAMID = torch.cat(
     make_pyramid_anchors(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from paceline.config.ssd import DetectionFilter
 from paceline.models.ops.boxes import SSD_CODER, clip_fractions, pairwise_iou
 
 
@@ -18,9 +19,7 @@ def greedy(boxes: Tensor, classes: Tensor, iou: float) -> list[int]:
     return keep
 
 
-def slow_detections(
-    logits, deltas, anchors, *, score_above, iou, candidates, candidates_of, keep, clip
-) -> list[list[tuple[int, int, float, list[float]]]]:
+def slow_detections(logits, deltas, anchors, rules: DetectionFilter) -> list[list[tuple[int, int, float, list[float]]]]:
     """Of each image (default box, class, score, ltrb), best first."""
     found = []
     for probs, boxes in zip(logits.float().softmax(dim=2), SSD_CODER.decode(deltas, anchors)):
@@ -28,21 +27,21 @@ def slow_detections(
             (float(probs[place, number]), place, number)
             for place in range(probs.shape[0])
             for number in range(1, probs.shape[1])
-            if probs[place, number] > score_above
+            if probs[place, number] > rules.score_above
         ]
         entries.sort(key=lambda entry: -entry[0])
-        if candidates_of == "image":
-            entries = entries[:candidates]
+        if rules.candidates_of == "image":
+            entries = entries[: rules.candidates]
         else:
             counts: dict[int, int] = {}
             entering = []
             for entry in entries:
                 counts[entry[2]] = counts.get(entry[2], 0) + 1
-                if counts[entry[2]] <= candidates:
+                if counts[entry[2]] <= rules.candidates:
                     entering.append(entry)
             entries = entering
         places = torch.tensor([place for _, place, _ in entries], dtype=torch.int64)
-        kept = greedy(boxes[places], torch.tensor([number for _, _, number in entries]), iou)[:keep]
-        shown = clip_fractions(boxes) if clip else boxes
+        kept = greedy(boxes[places], torch.tensor([number for _, _, number in entries]), rules.iou)[: rules.keep]
+        shown = clip_fractions(boxes) if rules.clip else boxes
         found.append([(entries[s][1], entries[s][2], entries[s][0], shown[entries[s][1]].tolist()) for s in kept])
     return found

@@ -8,8 +8,8 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.models.metrics.best_f1 import ThresholdCounts, counts_at_thresholds, find_best_f1
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes
+from paceline.models.metrics.detection_errors import ThresholdCounts, counts_at_thresholds, find_best_f1
 
 PLACES = [(0, 0, 10, 10), (1, 0, 10, 10), (3, 0, 10, 10), (30, 0, 10, 10), (30, 4, 10, 10), (0, 0, 40, 14)]
 

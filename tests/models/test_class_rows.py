@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec, init_weights
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
-from paceline.models.ops.anchors import count_boxes_per_cell
 from paceline.models.ssd.model import SSD, FusedHead, init_ssd
 from paceline.models.weights.classes import COCO, COCO_90, MAX_LINES, Labels, count_class_rows, match_rows, select_rows
 from paceline.models.weights.load import WeightReport, load_weights
@@ -102,11 +101,8 @@ def classifier(classes: int, seed: int) -> ResNet:
 
 
 def ssd(classes: int, seed: int, heads: str = "separate") -> SSD:
-    cells = grid_sizes(96)
-    model = SSD(
-        build_backbone(SSDModel(depth=10, width=4), BackboneSpec(stride=8)), classes, cells=cells,
-        boxes_a_cell=count_boxes_per_cell(len(cells)), extras=8, heads=heads,  # type: ignore[arg-type]
-    )  # fmt: skip
+    settings = SSDModel(depth=10, width=4, extras=8, heads=heads)  # type: ignore[arg-type]
+    model = SSD(build_backbone(settings, BackboneSpec(stride=8)), classes, settings, grid_sizes(96))
     init_ssd(model, torch.Generator().manual_seed(seed))
     return model
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from messages import raises
 
 from paceline.data.checks.suspicious_boxes import paired_overlaps
-from paceline.models.metrics import confusion as confusion_module
+from paceline.models.metrics import detection_errors
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_boxes, select_images
-from paceline.models.metrics.coco_pack import CocoShard, join_detections, pack_shard, unpack_shard
-from paceline.models.metrics.confusion import confusion_matrix
+from paceline.models.metrics.detection_errors import confusion_matrix
+from paceline.models.object_predictions import CocoShard, join_detections, pack_shard, unpack_shard
 
 NAMES = [
     "box_ap", "box_ap50", "box_ap75", "box_ap_small", "box_ap_medium", "box_ap_large",
@@ -317,5 +317,5 @@ def test_boxes_without_area_overlap_nothing():
 def test_confusion_is_the_same_in_blocks(monkeypatch):
     truth, detections = random_scene(5)
     whole = confusion_matrix(truth, detections)
-    monkeypatch.setattr(confusion_module, "BLOCK", 7)
+    monkeypatch.setattr(detection_errors, "BLOCK", 7)
     np.testing.assert_array_equal(confusion_matrix(truth, detections), whole)

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paceline.models.backbones import depthwise
-from paceline.models.backbones.depthwise import (
+from paceline.models.layers import common
+from paceline.models.layers.common import (
     compute_input_gradient,
     compute_weight_gradient,
     depthwise_convolution,
@@ -50,7 +50,7 @@ def test_without_bf16_kernels_the_input_gradient_is_rounded_once(
     monkeypatch: pytest.MonkeyPatch, side: int, stride: int, padding: int
 ) -> None:
     # oneDNN's own bfloat16 gradient for AVX2 is off by 1.9 (3 x 3) to 5.7 (9 x 9) times 2**-8.
-    monkeypatch.setattr(depthwise, "BF16_KERNELS", False)
+    monkeypatch.setattr(common, "BF16_KERNELS", False)
     input, weight, grad, of_input, _ = exact(side, stride, padding)
     assert near(compute_input_gradient(grad, input, weight, stride, padding), of_input, rounding=2**-8)
 

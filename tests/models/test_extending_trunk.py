@@ -13,8 +13,8 @@ import paceline
 from paceline.config.maskrcnn import MaskRCNNModel
 from paceline.config.resnet import TRUNKS, BackboneModel
 from paceline.config.ssd import SSDModel
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.layers.batch_norm import list_batch_norms
 from paceline.models.maskrcnn.model import MaskRCNN
 

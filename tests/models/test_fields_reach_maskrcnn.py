@@ -17,7 +17,7 @@ from paceline.config.recipe import Recipe, override
 from paceline.data.batch import DetectedInstances, InstanceBatch, InstanceObjects
 from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform
-from paceline.inference.torch_predictor import PreparedImage, make_results
+from paceline.inference.trained_model import PreparedImage, make_results
 from paceline.models.layers.batch_norm import update_running_statistics
 from paceline.models.maskrcnn import module
 from paceline.models.maskrcnn.module import MaskRCNNWithLoss

@@ -18,11 +18,10 @@ from torch import Tensor
 
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec, Init, init_weights
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
-from paceline.models.ops.anchors import count_boxes_per_cell
 from paceline.models.ssd.model import SSD, init_ssd
 
 # Of a parameter's numbers so many are looked at: more would take longer and say the same.
@@ -171,9 +170,8 @@ def xavier(name: str, weight: Tensor) -> Law:
 
 @pytest.mark.parametrize("heads", ["separate", "fused"])
 def test_ssd(heads):
-    cells = grid_sizes(300)
-    trunk = build_backbone(SSDModel(depth=18, width=16), BackboneSpec(stride=8))
-    model = SSD(trunk, 80, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=64, heads=heads)
+    settings = SSDModel(depth=18, width=16, extras=64, heads=heads)
+    model = SSD(build_backbone(settings, BackboneSpec(stride=8)), 80, settings, grid_sizes(300))
     init_ssd(model, torch.Generator().manual_seed(0))
     trunk_laws = {rf"trunk\.{pattern}": law for pattern, law in TORCHVISION_TRUNK.items()}
     modules = dict(model.named_modules())

@@ -13,7 +13,7 @@ import pytest
 import torch
 from sync_batch_norm import OPERATIONS
 
-from paceline.models.layers import ghost_batch_norm
+from paceline.models.layers import batch_norm
 from paceline.models.layers.batch_norm import BatchNorm, configure_batch_norm
 
 
@@ -41,7 +41,7 @@ def test_joined_kernels_pass_over_the_images_8_times_and_copy_none_to_float32(mo
     layer = forms.a_layer((4, 5, 7, 9), torch.bfloat16, "channels last", "cpu")
     forms.Ranks(monkeypatch)
     with forms.Moved(layer[0]) as moved:
-        output, _ = ghost_batch_norm._JoinedByKernels.apply(
+        output, _ = batch_norm._JoinedByKernels.apply(
             *(layer[0].requires_grad_(), layer[2].requires_grad_(), layer[3], forms.EPS, forms.RANKS, None)
         )
         output.backward(layer[1])
@@ -54,7 +54,7 @@ def test_split_kernels_copy_no_output_and_sum_the_gradients_of_weights_once():
     layer = forms.a_layer((8, 5, 7, 9), torch.bfloat16, "channels last", "cpu")
     groups = 4
     with forms.Moved(layer[0]) as moved:
-        output, _ = ghost_batch_norm._Split.apply(
+        output, _ = batch_norm._Split.apply(
             *(layer[0].requires_grad_(), layer[2].requires_grad_(), layer[3].requires_grad_(), groups, forms.EPS)
         )
         assert "cat" not in moved.names and moved.moved == 2
@@ -66,18 +66,15 @@ def test_split_kernels_copy_no_output_and_sum_the_gradients_of_weights_once():
 
 def test_a_gradient_of_another_layout_is_laid_out_as_the_images(monkeypatch):
     layer = forms.a_layer((4, 5, 7, 9), torch.float32, "channels last", "cpu")
-    for form, more in (
-        (ghost_batch_norm._Split, (2, forms.EPS)),
-        (ghost_batch_norm._JoinedByKernels, (forms.EPS, forms.RANKS, None)),
-    ):
+    for form, more in ((batch_norm._Split, (2, forms.EPS)), (batch_norm._JoinedByKernels, (forms.EPS, forms.RANKS, None))):
         forms.Ranks(monkeypatch)
         other = [layer[0], layer[1].contiguous(), *layer[2:]]
         assert all(
             torch.equal(a, b) for a, b in zip(forms.taken(form.apply, other, *more), forms.taken(form.apply, layer, *more))
         )
-    found = ghost_batch_norm._laid_out_as(layer[0], layer[1].contiguous())
+    found = batch_norm._laid_out_as(layer[0], layer[1].contiguous())
     assert found.is_contiguous(memory_format=torch.channels_last)
-    assert ghost_batch_norm._laid_out_as(layer[0], layer[1]) is layer[1]
+    assert batch_norm._laid_out_as(layer[0], layer[1]) is layer[1]
 
 
 def test_a_layer_takes_the_kernels_where_they_are(monkeypatch):
@@ -85,14 +82,14 @@ def test_a_layer_takes_the_kernels_where_they_are(monkeypatch):
     configure_batch_norm(module, groups=2, join_group=None, join=1, forwards=1)
     images = forms.a_layer((4, 5, 7, 9), torch.bfloat16, "channels last", "cpu")[0].requires_grad_()
     plain = module(images)
-    monkeypatch.setattr(ghost_batch_norm, "_has_kernels", lambda images: True)
+    monkeypatch.setattr(batch_norm, "_has_kernels", lambda images: True)
     own = module(images)
     assert [type(output.grad_fn).__name__ for output in (plain, own)] == ["CatBackward0", "_SplitBackward"]
     assert torch.equal(plain, own)
 
 
 def test_a_cpu_and_a_compiler_have_no_such_kernels(monkeypatch):
-    has = ghost_batch_norm._has_kernels
+    has = batch_norm._has_kernels
     assert has(SimpleNamespace(is_cuda=True)) and not has(SimpleNamespace(is_cuda=False))  # type: ignore[arg-type]
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     assert not has(SimpleNamespace(is_cuda=True))  # type: ignore[arg-type]

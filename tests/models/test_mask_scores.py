@@ -11,7 +11,7 @@ from mask_scenes import Scene, as_found, mask_scene, strings, truth_of
 from paceline.data.rle import RLE
 from paceline.models.metrics import coco
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections, score_masks
-from paceline.models.metrics.coco_pack import CocoShard, join_detection_masks, join_detections, pack_shard, unpack_shard
+from paceline.models.object_predictions import CocoShard, join_detection_masks, join_detections, pack_shard, unpack_shard
 
 NAMES = [
     "mask_ap", "mask_ap50", "mask_ap75", "mask_ap_small", "mask_ap_medium", "mask_ap_large",

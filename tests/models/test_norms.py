@@ -13,8 +13,8 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from torchvision.ops import FrozenBatchNorm2d
 
 from paceline.config.maskrcnn import MaskRCNNModel
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import Backbone, BackboneSpec
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.layers.batch_norm import list_batch_norms, update_running_statistics
 from paceline.models.layers.common import FoldedConv2d, FrozenBatchNorm, fold_frozen, make_group_norm, replace_norms
@@ -180,7 +180,9 @@ def test_names_and_shapes_are_torchvisions(monkeypatch):
 @pytest.mark.parametrize("norm", ["none", "batch", "group"])
 def test_levels_have_half_the_sides_of_the_one_before_rounded_up(first_level, top, norm):
     trunk = resnet(10, 8, "group")
-    net = BackboneWithFPN(trunk, 16, first_level=first_level, frozen="none", fpn_norm=norm, top=top, eps=EPS)
+    net = BackboneWithFPN(
+        trunk, MaskRCNNModel(channels=16, first_level=first_level, frozen="none", fpn_norm=norm, top=top, bn_eps=EPS)
+    )
     levels = filled(net)(torch.randn(1, 3, 96, 160))
     assert [tuple(level.shape) for level in levels] == [
         (1, 16, -(-96 // stride), -(-160 // stride)) for stride in net.strides

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.rpn import RegionProposalNetwork
 
-from paceline.models.maskrcnn.proposals import make_proposals
+from paceline.config.maskrcnn import RPN
+from paceline.models.maskrcnn import proposals
 from paceline.models.ops import dispatch
 from paceline.models.ops.boxes import pairwise_iou
 
@@ -34,6 +35,11 @@ def outputs(seed: int, images: int = 3, counts=COUNTS, spread: float = 0.3):
         anchors.append(torch.cat((center - half, center + half), dim=1))
     deltas = [spread * torch.randn(images, count, 4, generator=random) for count in counts]
     return list(logits.split(list(counts), dim=1)), deltas, anchors
+
+
+def make_proposals(logits, deltas, anchors, sizes, *, pre, post, groups=1, **rules) -> tuple[Tensor, Tensor, Tensor]:
+    settings = RPN(pre_train=pre, post_train=post, **rules)
+    return proposals.make_proposals(logits, deltas, anchors, sizes, settings, training=True, groups=groups)
 
 
 with_static_shapes = dispatch.static_shapes()(make_proposals)  # what an accelerator runs, on the CPU

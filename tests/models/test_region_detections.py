@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -13,17 +14,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.roi_heads import RoIHeads
 
+from paceline.config.maskrcnn import InstanceFilter
 from paceline.models.maskrcnn import proposals as module
-from paceline.models.maskrcnn.proposals import ProposalRules, detect_regions
+from paceline.models.maskrcnn.proposals import detect_regions
 from paceline.models.ops import dispatch
 from paceline.models.ops.boxes import BoxCoder
 
 LIMIT = math.log(1000 / 16)
 SIZES = torch.tensor([[96, 128], [80, 100]])
-RULES = ProposalRules(
-    coder=BoxCoder((10.0, 10.0, 5.0, 5.0), LIMIT), score_above=0.05, iou=0.5, keep=20, candidates=1000,
-    least_side=1e-2,
-)  # fmt: skip
+CODER = BoxCoder((10.0, 10.0, 5.0, 5.0), LIMIT)
+RULES = InstanceFilter(keep=20)
 
 
 def outputs(seed: int, count: int = 60, classes: int = 4, spread: float = 2.0, images: int = 2):
@@ -64,7 +64,7 @@ def assert_same(found: tuple[Tensor, ...], expected) -> None:
 @pytest.mark.parametrize("keep", [1, 20, 400])
 def test_they_are_torchvisions(form, score_above, keep) -> None:
     given_outputs = (*outputs(seed=0), SIZES)
-    found = form(*given_outputs, RULES._replace(score_above=score_above, keep=keep))
+    found = form(*given_outputs, CODER, replace(RULES, score_above=score_above, keep=keep))
     assert found[0].shape == (2, keep, 4) and found[2].dtype == torch.int64
     assert_same(found, torchvisions(*given_outputs, score_above=score_above, iou=0.5, keep=keep))
 
@@ -87,17 +87,17 @@ def test_the_fixed_shapes_are_the_cpus_form(
     logits, deltas, regions, valid = outputs(seed, count, classes, spread)
     if crowd:  # all near one place
         regions, deltas = torch.tensor([30.0, 20.0, 60.0, 70.0]).expand_as(regions), 0.5 * deltas
-    rules = RULES._replace(score_above=score_above, iou=iou, least_side=least_side, keep=keep)
-    one = detect_regions(logits, deltas, regions, valid, SIZES, rules)
-    other = with_static_shapes(logits, deltas, regions, valid, SIZES, rules)
+    rules = replace(RULES, score_above=score_above, iou=iou, least_side=least_side, keep=keep)
+    one = detect_regions(logits, deltas, regions, valid, SIZES, CODER, rules)
+    other = with_static_shapes(logits, deltas, regions, valid, SIZES, CODER, rules)
     assert all(torch.equal(*pair) for pair in zip(one, other))
 
 
 def test_candidates_limit_what_the_fixed_shapes_look_at() -> None:
     logits, deltas, regions, valid = outputs(seed=3)
     sizes = 10 * SIZES  # none is dropped for lying outside
-    chosen = with_static_shapes(logits, deltas, regions, valid, sizes, RULES._replace(candidates=5, iou=1.0))
-    every = detect_regions(logits, deltas, regions, valid, sizes, RULES._replace(iou=1.0))
+    chosen = with_static_shapes(logits, deltas, regions, valid, sizes, CODER, replace(RULES, candidates=5, iou=1.0))
+    every = detect_regions(logits, deltas, regions, valid, sizes, CODER, replace(RULES, iou=1.0))
     assert (chosen[1] > 0).sum(dim=1).tolist() == [5, 5]
     assert torch.equal(chosen[1][:, :5], every[1][:, :5])
 
@@ -106,9 +106,9 @@ def test_what_the_fixed_shapes_did_not_look_at_is_counted(monkeypatch) -> None:
     """Pairs beyond the cap, and boxes whose suppression was cut off: a chain of overlaps longer than the rounds."""
     logits, deltas, regions, valid = outputs(seed=3)
     scored = (logits.softmax(dim=2)[..., 1:] > RULES.score_above) & valid.unsqueeze(2)
-    left_open = with_static_shapes(logits, deltas, regions, valid, SIZES, RULES._replace(candidates=5))[3]
+    left_open = with_static_shapes(logits, deltas, regions, valid, SIZES, CODER, replace(RULES, candidates=5))[3]
     assert left_open.tolist() == [[0, count - 5] for count in scored.sum(dim=(1, 2)).tolist()]
-    assert not with_static_shapes(logits, deltas, regions, valid, SIZES, RULES)[3].any()
+    assert not with_static_shapes(logits, deltas, regions, valid, SIZES, CODER, RULES)[3].any()
 
     count = 12  # each overlaps its neighbor by more than a half, in the order of their scores
     chain = torch.tensor([[4.0 * place, 10.0, 4.0 * place + 20.0, 30.0] for place in range(count)])
@@ -116,11 +116,11 @@ def test_what_the_fixed_shapes_did_not_look_at_is_counted(monkeypatch) -> None:
     logits[0, :, 1] = torch.linspace(4, 3, count)
     monkeypatch.setattr(module, "nms_fixed", partial(module.nms_fixed, rounds=3))
     found = with_static_shapes(
-        logits, torch.zeros(1, count, 8), chain[None], torch.ones(1, count, dtype=torch.bool), SIZES[:1], RULES
+        logits, torch.zeros(1, count, 8), chain[None], torch.ones(1, count, dtype=torch.bool), SIZES[:1], CODER, RULES
     )
     assert found[3].tolist() == [[count - 3, 0]]
     assert not detect_regions(
-        logits, torch.zeros(1, count, 8), chain[None], torch.ones(1, count, dtype=torch.bool), SIZES[:1], RULES
+        logits, torch.zeros(1, count, 8), chain[None], torch.ones(1, count, dtype=torch.bool), SIZES[:1], CODER, RULES
     )[3].any()
 
 
@@ -129,7 +129,7 @@ def test_classes_compete_apart_and_the_better_of_one_class_stays(form) -> None:
     regions = torch.tensor([[[10.0, 10.0, 50.0, 50.0], [11.0, 10.0, 50.0, 50.0]]])
     logits = torch.tensor([[[0.0, 3.0, 2.0], [0.0, 2.5, 2.4]]])
     boxes, scores, labels, _ = form(
-        logits, torch.zeros(1, 2, 12), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[:1], RULES
+        logits, torch.zeros(1, 2, 12), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[:1], CODER, RULES
     )
     probs = logits[0].softmax(dim=1)
     assert labels[0, :3].tolist() == [1, 2, 0]
@@ -141,9 +141,9 @@ def test_classes_compete_apart_and_the_better_of_one_class_stays(form) -> None:
 def test_a_photo_without_valid_regions_has_no_detections(form) -> None:
     logits, deltas, regions, valid = outputs(seed=4)
     valid[1] = False
-    found = form(logits, deltas, regions, valid, SIZES, RULES)
+    found = form(logits, deltas, regions, valid, SIZES, CODER, RULES)
     assert found[1][0].any() and not any(part[1].any() for part in found)
-    alone = form(logits[:1], deltas[:1], regions[:1], valid[:1], SIZES[:1], RULES)
+    alone = form(logits[:1], deltas[:1], regions[:1], valid[:1], SIZES[:1], CODER, RULES)
     assert all(torch.equal(part[:1], only) for part, only in zip(found, alone))
 
 
@@ -151,7 +151,9 @@ def test_a_photo_without_valid_regions_has_no_detections(form) -> None:
 def test_boxes_are_clipped_to_the_photo_and_dropped_outside(form) -> None:
     regions = torch.tensor([[[90.0, 60.0, 120.0, 100.0], [101.0, 10.0, 120.0, 20.0]]])
     logits = torch.tensor([[[0.0, 3.0], [0.0, 4.0]]])
-    boxes, scores, *_ = form(logits, torch.zeros(1, 2, 8), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[1:], RULES)
+    boxes, scores, *_ = form(
+        logits, torch.zeros(1, 2, 8), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[1:], CODER, RULES
+    )
     assert boxes[0, 0].tolist() == [90.0, 60.0, 100.0, 80.0] and int((scores > 0).sum()) == 1
 
 
@@ -160,7 +162,13 @@ def test_or_reach_beyond_it_where_the_caller_cuts_them(form) -> None:
     regions = torch.tensor([[[90.0, 60.0, 120.0, 100.0], [101.0, 10.0, 120.0, 20.0]]])
     logits = torch.tensor([[[0.0, 3.0], [0.0, 4.0]]])
     boxes, scores, *_ = form(
-        logits, torch.zeros(1, 2, 8), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[1:], RULES._replace(clip="after")
+        logits,
+        torch.zeros(1, 2, 8),
+        regions,
+        torch.ones(1, 2, dtype=torch.bool),
+        SIZES[1:],
+        CODER,
+        replace(RULES, clip="after"),
     )
     assert boxes[0, :2].tolist() == regions[0].flip(0).tolist() and int((scores > 0).sum()) == 2
 
@@ -169,12 +177,12 @@ def test_or_reach_beyond_it_where_the_caller_cuts_them(form) -> None:
 def test_bf16_outputs_are_answered_in_float32_without_gradient(form) -> None:
     logits, deltas, regions, valid = outputs(seed=6)
     logits, deltas = logits.bfloat16().requires_grad_(), deltas.bfloat16().requires_grad_()
-    found = form(logits, deltas, regions, valid, SIZES, RULES)
-    full = form(logits.float(), deltas.float(), regions, valid, SIZES, RULES)
+    found = form(logits, deltas, regions, valid, SIZES, CODER, RULES)
+    full = form(logits.float(), deltas.float(), regions, valid, SIZES, CODER, RULES)
     assert found[0].dtype == found[1].dtype == torch.float32
     assert all(torch.equal(*pair) and not pair[0].requires_grad for pair in zip(found, full))
 
 
 def test_the_memory_estimate_runs_it_without_data() -> None:
-    boxes, scores, labels, _ = detect_regions(*(part.to("meta") for part in (*outputs(seed=0), SIZES)), RULES)
+    boxes, scores, labels, _ = detect_regions(*(part.to("meta") for part in (*outputs(seed=0), SIZES)), CODER, RULES)
     assert (boxes.shape, scores.shape, labels.shape) == ((2, 20, 4), (2, 20), (2, 20))

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchvision.models.detection.faster_rcnn import FastRCNNConvFCHead
 
+from paceline.config.maskrcnn import MaskRCNNModel, RoI
 from paceline.models.layers.common import make_group_norm
-from paceline.models.maskrcnn.heads import ConvBoxHead, MaskPredictor, RPNHead, unravel_cells
+from paceline.models.maskrcnn.model import ConvBoxHead, MaskPredictor, RPNHead, unravel_cells
 from paceline.models.ops import roi_align
 
 GRIDS = [(5, 7), (3, 4), (2, 2), (1, 1)]
@@ -49,7 +50,7 @@ def test_chosen_anchors_have_the_numbers_and_the_gradients_of_the_whole_maps(for
 
 def with_form(form: str, head: RPNHead, levels: list[torch.Tensor], places: torch.Tensor):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.models.maskrcnn.heads.gather_cells", getattr(roi_align, form))
+        patch.setattr("paceline.models.maskrcnn.model.gather_cells", getattr(roi_align, form))
         return head.at(levels, places)
 
 
@@ -69,7 +70,7 @@ def test_every_cell_of_every_level_is_found_where_it_lies():
 @pytest.mark.parametrize("norm", ["none", "group"])
 def test_a_box_head_with_convolutions_is_torchvision_s(norm):
     """Same names, same shapes, same numbers; detectron2 calls it 4conv1fc."""
-    ours = ConvBoxHead(16, 5, 12, convs=4, conv_channels=32, norm=norm)
+    ours = ConvBoxHead(MaskRCNNModel(channels=16, head_norm=norm, roi=RoI(side=5, channels=12, convs=4, conv_channels=32)))
     for weight in ours.parameters():
         torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(len(weight)))
     layer = None if norm == "none" else make_group_norm

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from paceline._utils.errors import CheckpointError, RecipeError
 from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec, Norm
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.layers.batch_norm import configure_batch_norm, list_batch_norms, update_running_statistics
 from paceline.models.ops.anchors import anchor_to_cell, count_boxes_per_cell
 from paceline.models.ssd.model import SSD, init_ssd
@@ -28,10 +28,9 @@ from paceline.models.weights.load_detectors import load_ssd_weights
 def network(
     size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, pyramid: int = 0, norm: Norm = "batch", **choices
 ) -> SSD:
-    cells = grid_sizes(size)
     form = BackboneSpec(stride=32, finest=8, norm=norm) if pyramid else BackboneSpec(stride=8, norm=norm)
     trunk = build_backbone(SSDModel(depth=depth, width=width), form)
-    model = SSD(trunk, classes, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), pyramid=pyramid, **choices)
+    model = SSD(trunk, classes, SSDModel(pyramid=pyramid, **choices), grid_sizes(size))
     init_ssd(model, torch.Generator().manual_seed(3))
     return model
 
@@ -198,7 +197,7 @@ def test_a_pyramid_takes_the_whole_of_a_classifier_s_trunk(tmp_path, norm):
 def test_a_pyramid_needs_maps_of_three_strides():
     trunk = build_backbone(SSDModel(depth=10, width=4), BackboneSpec(stride=8))
     with raises(RecipeError, "pyramid", "[8, 16, 32]"):
-        SSD(trunk, 3, cells=grid_sizes(96), boxes_a_cell=count_boxes_per_cell(4), pyramid=8)
+        SSD(trunk, 3, SSDModel(pyramid=8), grid_sizes(96))
 
 
 def test_torchvision_s_resnet34_fills_the_trunk(tmp_path):

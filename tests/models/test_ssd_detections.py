@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from example_counts import examples
@@ -10,14 +12,15 @@ from hypothesis import strategies as st
 from slow_nms import slow_detections
 from torch import Tensor
 
-from paceline.config.ssd import grid_sizes
+from paceline.config.ssd import DetectionFilter, grid_sizes
 from paceline.models.ops import dispatch
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.ssd.postprocess import postprocess_ssd
 
 ANCHORS = default_boxes(64, grid_sizes(64), (0.1, 0.3, 0.5, 0.8, 0.9))
-REFERENCE = {"score_above": 0.05, "iou": 0.5, "candidates": 20, "candidates_of": "class", "keep": 15, "clip": False}
-SYSTEM_A = {"score_above": 0.0, "iou": 0.5, "candidates": 40, "candidates_of": "image", "keep": 30, "clip": True}
+IOU = 0.5
+REFERENCE = DetectionFilter(candidates=20, keep=15)
+SYSTEM_A = DetectionFilter(score_above=0.0, candidates=40, candidates_of="image", keep=30, clip=True)
 
 
 def outputs(images: int, classes: int, spread: float, seed: int, boxes: int = 150) -> tuple[Tensor, Tensor, Tensor]:
@@ -41,13 +44,13 @@ def assert_same(found: Tensor, expected) -> None:
         assert not rows[count:].any()
 
 
-@pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A, {**REFERENCE, "score_above": 0.0, "clip": True}])
+@pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A, replace(REFERENCE, score_above=0.0, clip=True)])
 @pytest.mark.parametrize("spread", [0.3, 3.0])
 def test_both_forms_are_the_obvious_loop(rules, spread) -> None:
     logits, deltas, anchors = outputs(2, 4, spread, seed=1)
-    expected = slow_detections(logits, deltas, anchors, **rules)
-    assert_same(postprocess_ssd(logits, deltas, anchors, **rules), expected)
-    assert_same(with_static_shapes(logits, deltas, anchors, **rules), expected)
+    expected = slow_detections(logits, deltas, anchors, rules)
+    assert_same(postprocess_ssd(logits, deltas, anchors, rules, IOU), expected)
+    assert_same(with_static_shapes(logits, deltas, anchors, rules, IOU), expected)
 
 
 @examples(60)
@@ -67,10 +70,11 @@ def test_the_cpus_short_way_is_the_fixed_shapes(seed, spread, score_above, candi
         deltas = 0.1 * deltas
     if spread == 0.0 and candidates < 1000:  # equal scores: which of them makes the cut is not promised
         candidates = 1000
-    rules = dict(
-        score_above=score_above, iou=0.5, candidates=candidates, candidates_of=candidates_of, keep=keep, clip=False
+    rules = DetectionFilter(score_above=score_above, candidates=candidates, candidates_of=candidates_of, keep=keep)  # type: ignore[arg-type]
+    found, fixed = (
+        postprocess_ssd(logits, deltas, anchors, rules, IOU),
+        with_static_shapes(logits, deltas, anchors, rules, IOU),
     )
-    found, fixed = postprocess_ssd(logits, deltas, anchors, **rules), with_static_shapes(logits, deltas, anchors, **rules)
     assert torch.equal(found[..., 4:], fixed[..., 4:])
     assert torch.allclose(found[..., :4], fixed[..., :4], atol=1e-6)
 
@@ -80,9 +84,9 @@ def test_what_lies_elsewhere_is_found_behind_a_crowd_of_candidates(candidates_of
     """29 default boxes predict one place, and the last of the candidates another one."""
     anchors = torch.tensor([[0.3, 0.3, 0.2, 0.2]] * 29 + [[0.7, 0.7, 0.2, 0.2]])
     logits = torch.stack((torch.zeros(30), torch.linspace(4, 3, 30)), dim=1).unsqueeze(0)
-    rules = {**SYSTEM_A, "candidates_of": candidates_of, "candidates": 30, "keep": 3}
+    rules = replace(SYSTEM_A, candidates_of=candidates_of, candidates=30, keep=3)
     for form in (postprocess_ssd, with_static_shapes):
-        found = form(logits, torch.zeros(1, 30, 4), anchors, **rules)[0]
+        found = form(logits, torch.zeros(1, 30, 4), anchors, rules, IOU)[0]
         assert found[:, 5].tolist() == [1.0, 1.0, 0.0]
         assert found[:2, 0].tolist() == pytest.approx([0.2, 0.6])
 
@@ -90,7 +94,7 @@ def test_what_lies_elsewhere_is_found_behind_a_crowd_of_candidates(candidates_of
 @pytest.mark.parametrize(("images", "boxes", "classes"), [(0, 5, 3), (2, 0, 3), (2, 5, 0)])
 def test_nothing_to_find_gives_empty_places(images, boxes, classes) -> None:
     found = postprocess_ssd(
-        torch.zeros(images, boxes, classes + 1), torch.zeros(images, boxes, 4), ANCHORS[:boxes], **REFERENCE
+        torch.zeros(images, boxes, classes + 1), torch.zeros(images, boxes, 4), ANCHORS[:boxes], REFERENCE, IOU
     )
     assert found.shape == (images, 15, 6)
     assert not found.any()
@@ -99,28 +103,30 @@ def test_nothing_to_find_gives_empty_places(images, boxes, classes) -> None:
 def test_nothing_above_the_threshold_gives_empty_places() -> None:
     logits, deltas, anchors = outputs(1, 4, 0.1, seed=0)
     logits[..., 0] += 20
-    assert not postprocess_ssd(logits, deltas, anchors, **REFERENCE).any()
-    assert not with_static_shapes(logits, deltas, anchors, **REFERENCE).any()
+    assert not postprocess_ssd(logits, deltas, anchors, REFERENCE, IOU).any()
+    assert not with_static_shapes(logits, deltas, anchors, REFERENCE, IOU).any()
 
 
 def test_a_broken_network_gives_no_detections_and_no_error() -> None:
     logits, deltas, anchors = outputs(1, 4, 0.1, seed=0)
     logits[:] = float("nan")
-    assert not postprocess_ssd(logits, deltas, anchors, **REFERENCE).any()
+    assert not postprocess_ssd(logits, deltas, anchors, REFERENCE, IOU).any()
 
 
 def test_half_precision_is_scored_in_float32() -> None:
     logits, deltas, anchors = outputs(1, 4, 3.0, seed=2)
-    found = postprocess_ssd(logits.bfloat16(), deltas.bfloat16(), anchors, **REFERENCE)
+    found = postprocess_ssd(logits.bfloat16(), deltas.bfloat16(), anchors, REFERENCE, IOU)
     assert found.dtype == torch.float32
-    assert torch.equal(found, postprocess_ssd(logits.bfloat16().float(), deltas.bfloat16().float(), anchors, **REFERENCE))
+    assert torch.equal(
+        found, postprocess_ssd(logits.bfloat16().float(), deltas.bfloat16().float(), anchors, REFERENCE, IOU)
+    )
 
 
 @pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A])
 def test_fixed_shapes_do_not_depend_on_the_data(rules) -> None:
     """The meta device has no data to look at."""
     logits, deltas, anchors = (part.to("meta") for part in outputs(3, 4, 1.0, seed=0))
-    assert postprocess_ssd(logits, deltas, anchors, **rules).shape == (3, rules["keep"], 6)
+    assert postprocess_ssd(logits, deltas, anchors, rules, IOU).shape == (3, rules.keep, 6)
 
 
 @pytest.mark.parametrize("rules", [REFERENCE, SYSTEM_A])
@@ -129,8 +135,8 @@ def test_a_chain_of_overlaps_is_followed_to_its_end_in_both_forms(rules) -> None
     count = 70
     anchors = torch.tensor([[0.1 + 0.006 * place, 0.5, 0.02, 0.5] for place in range(count)])
     logits = torch.stack((torch.zeros(count), torch.linspace(4, 3, count)), dim=1).unsqueeze(0)
-    rules = {**rules, "candidates": count, "keep": count}
+    rules = replace(rules, candidates=count, keep=count)
     for form in (postprocess_ssd, with_static_shapes):
-        found = form(logits, torch.zeros(1, count, 4), anchors, **rules)[0]
+        found = form(logits, torch.zeros(1, count, 4), anchors, rules, IOU)[0]
         kept = (found[:, 5] > 0).nonzero().squeeze(1)
         assert found[kept, 4].tolist() == logits[0].softmax(dim=1)[::2, 1].tolist()

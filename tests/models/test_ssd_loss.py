@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.config.ssd import grid_sizes
+from paceline.config.ssd import SSDModel, grid_sizes
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.models.ops.dispatch import static_shapes
@@ -19,7 +21,7 @@ from paceline.models.ssd import loss as module
 from paceline.models.ssd.loss import SSDLosses, normalize_per_image, select_hardest, softmax_minus_one_hot, ssd_loss
 
 ANCHORS = default_boxes(64, grid_sizes(64), (0.1, 0.3, 0.5, 0.8, 0.9))
-RULES = {"iou": 0.5, "positive": "above", "tie": "last"}
+RULES = SSDModel()
 K = 5
 
 
@@ -57,7 +59,7 @@ def test_losses_and_gradients_are_the_plain_ones(objects, negatives) -> None:
     logits, deltas, boxes, labels = batch(4, objects)
     weight = torch.tensor([1.0, 2.0, 0.5, 3.0])
     ours = [logits.clone().requires_grad_(), deltas.clone().requires_grad_()]
-    losses = ssd_loss(*ours, boxes, labels, ANCHORS, negatives=negatives, **RULES)
+    losses = ssd_loss(*ours, boxes, labels, ANCHORS, replace(RULES, negatives=negatives))
     ((losses.classification + losses.localisation) * weight).sum().backward()
     plain = [logits.clone().requires_grad_(), deltas.clone().requires_grad_()]
     classification, localisation, positives = plain_loss(*plain, boxes, labels, negatives)
@@ -88,7 +90,9 @@ def test_focal_losses_and_gradients_are_the_plain_ones_over_all_boxes(gamma, fix
     logits, deltas, boxes, labels = batch(4, 7)
     weights, weight = torch.linspace(0.5, 3.0, K + 1), torch.tensor([1.0, 2.0, 0.5, 3.0])
     ours = logits.clone().requires_grad_()
-    losses = ssd_loss(ours, deltas, boxes, labels, ANCHORS, gamma=gamma, weights=weights, **RULES)
+    losses = ssd_loss(
+        ours, deltas, boxes, labels, ANCHORS, replace(RULES, loss="focal", focal_gamma=gamma), weights=weights
+    )
     (losses.classification * weight).sum().backward()
     theirs = logits.double().requires_grad_()
     expected = plain_focal(theirs, boxes, labels, gamma, weights.double())
@@ -103,7 +107,7 @@ def test_class_weights_multiply_each_chosen_box_s_loss_and_gradient() -> None:
     logits, deltas, boxes, labels = batch(4, 7)
     weights = torch.linspace(0.5, 3.0, K + 1)
     ours, theirs = logits.clone().requires_grad_(), logits.double().requires_grad_()
-    losses = ssd_loss(ours, deltas, boxes, labels, ANCHORS, weights=weights, **RULES)
+    losses = ssd_loss(ours, deltas, boxes, labels, ANCHORS, RULES, weights=weights)
     losses.classification.sum().backward()
     slots, positives = match(boxes, labels, to_ltrb(ANCHORS))
     targets = labels.gather(1, slots).masked_fill(~positives, 0)
@@ -135,7 +139,7 @@ def test_shapes_do_not_depend_on_the_data() -> None:
     """The meta device has no data to look at; forward and backward."""
     logits, deltas, boxes, labels = (part.to("meta") for part in batch(3, 8))
     logits.requires_grad_()
-    losses = ssd_loss(logits, deltas, boxes, labels, ANCHORS.to("meta"), **RULES)
+    losses = ssd_loss(logits, deltas, boxes, labels, ANCHORS.to("meta"), RULES)
     losses.classification.sum().backward()
     assert logits.grad is not None and logits.grad.shape == logits.shape
     assert losses.localisation.shape == losses.positives.shape == (3,)
@@ -167,7 +171,7 @@ def test_images_without_objects_give_zero_loss_and_a_gradient(objects) -> None:
     logits.requires_grad_()
     deltas.requires_grad_()
     boxes, labels = torch.zeros(2, objects, 4), torch.zeros(2, objects, dtype=torch.int64)
-    losses = ssd_loss(logits, deltas, boxes, labels, ANCHORS, **RULES)
+    losses = ssd_loss(logits, deltas, boxes, labels, ANCHORS, RULES)
     classification, localisation = normalize_per_image(losses)
     assert classification.tolist() == localisation.tolist() == [0.0, 0.0]
     (classification + localisation).mean().backward()
@@ -185,7 +189,7 @@ def test_a_box_without_area_does_not_spoil_the_loss() -> None:
     logits.requires_grad_()
     deltas.requires_grad_()
     boxes[1, 0, 2] = boxes[1, 0, 0]
-    losses = ssd_loss(logits, deltas, boxes, labels, ANCHORS, **RULES)
+    losses = ssd_loss(logits, deltas, boxes, labels, ANCHORS, RULES)
     (losses.classification + losses.localisation).sum().backward()
     for tensor in (losses.classification, losses.localisation, logits.grad, deltas.grad):
         assert tensor is not None and bool(tensor.isfinite().all())
@@ -196,7 +200,7 @@ def test_half_precision_outputs_are_scored_in_float32(dtype) -> None:
     logits, deltas, boxes, labels = batch(3, 4)
     half = [logits.to(dtype).requires_grad_(), deltas.to(dtype).requires_grad_()]
     full = [part.detach().float().requires_grad_() for part in half]
-    losses, expected = (ssd_loss(*pair, boxes, labels, ANCHORS, **RULES) for pair in (half, full))
+    losses, expected = (ssd_loss(*pair, boxes, labels, ANCHORS, RULES) for pair in (half, full))
     assert losses.classification.dtype == losses.localisation.dtype == torch.float32
     assert torch.allclose(losses.classification, expected.classification, rtol=1e-6)
     assert torch.equal(losses.localisation, expected.localisation)
@@ -210,7 +214,7 @@ def test_half_precision_outputs_are_scored_in_float32(dtype) -> None:
 def test_huge_logits_stay_finite() -> None:
     logits, deltas, boxes, labels = batch(2, 4)
     leaf = (1e4 * logits).requires_grad_()
-    losses = ssd_loss(leaf, deltas, boxes, labels, ANCHORS, **RULES)
+    losses = ssd_loss(leaf, deltas, boxes, labels, ANCHORS, RULES)
     losses.classification.sum().backward()
     assert bool(losses.classification.isfinite().all())
     assert leaf.grad is not None and bool(leaf.grad.isfinite().all())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.models.metrics.coco import Detections, GroundTruth, no_detections
-from paceline.models.metrics.tide import KINDS, RIGHT, UNCOUNTED, classify_errors, error_costs
+from paceline.models.metrics.detection_errors import KINDS, RIGHT, UNCOUNTED, classify_errors, error_costs
 
 Scene = tuple[list[tuple], list[tuple]]  # of one image: (box, class, crowd) and (box, class, score)
 

@@ -17,15 +17,14 @@ from paceline.config.recipe import Recipe
 from paceline.config.resnet import ImageInput, ResNetModel, check_classification
 from paceline.config.ssd import SSDModel, grid_sizes
 from paceline.config.system import System
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import Backbone, BackboneSpec, init_weights
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.timm_adapter import FrozenBatchNormAct, TimmConv2d
 from paceline.models.layers.batch_norm import configure_batch_norm, list_batch_norms, update_running_statistics
 from paceline.models.maskrcnn.model import MaskRCNN, init_mask_rcnn
 from paceline.models.memory_estimate import estimate_recipe_memory
-from paceline.models.ops.anchors import count_boxes_per_cell
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.resnet.loss import ClassifierWithLoss
 from paceline.models.ssd.model import SSD, init_ssd
 from paceline.models.weights.load import load_weights
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
@@ -140,9 +139,8 @@ def networks(name: str) -> dict:
         .network
     )
     init_weights(classes, "torchvision", torch.Generator().manual_seed(1))
-    cells = grid_sizes(96)
-    trunk = build_backbone(SSDModel(trunk=f"timm/{name}"), BackboneSpec(stride=8))
-    boxes = SSD(trunk, 3, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=8)
+    settings = SSDModel(trunk=f"timm/{name}", extras=8)
+    boxes = SSD(build_backbone(settings, BackboneSpec(stride=8)), 3, settings, grid_sizes(96))
     init_ssd(boxes, torch.Generator().manual_seed(1))
     settings = MaskRCNNModel(
         trunk=f"timm/{name}", norm="batch", frozen="none", channels=8, roi=RoI(channels=8), mask=MaskHead(convs=1)
@@ -214,9 +212,8 @@ def test_a_norm_whose_statistics_could_not_span_images_is_refused_by_name():
 def test_what_a_network_cannot_do_with_a_trunk_is_refused_by_its_flag():
     with pytest.raises(RecipeError, match=r"--model.frozen: .* Use --model.frozen none"):
         MaskRCNN(MaskRCNNModel(trunk="timm/convnext_atto", norm="batch"), 3)
-    cells = grid_sizes(100)
-    trunk = build_backbone(SSDModel(trunk="timm/convnext_atto"), BackboneSpec(stride=8))
-    model = SSD(trunk, 3, cells=cells, boxes_a_cell=count_boxes_per_cell(len(cells)), extras=8)
+    settings = SSDModel(trunk="timm/convnext_atto", extras=8)
+    model = SSD(build_backbone(settings, BackboneSpec(stride=8)), 3, settings, grid_sizes(100))
     with raises(RecipeError, "--input.size 100", "12 cells", "13"):
         model(torch.zeros(1, 3, 100, 100))
     with raises(RecipeError, "--model.stem small", "--model.trunk timm/resnet10t"):

@@ -17,7 +17,7 @@ from weight_bytes import masked as by_bits
 from paceline._utils.errors import CheckpointError
 from paceline.data.containers.tfrecord import masked_crc32c
 from paceline.models.weights.formats.array_pickle import read_pickled_arrays
-from paceline.models.weights.formats.mxnet_files import read_params
+from paceline.models.weights.formats.mxnet import read_params
 from paceline.models.weights.formats.tensorflow import find_index, read_tf_checkpoint
 from paceline.models.weights.weight_file import open_weights
 

@@ -18,10 +18,10 @@ import paceline.api
 import paceline.cli.commands.train
 import paceline.config.recipes
 import paceline.data.prepare.auto_prepare
-import paceline.models.backbones.factory
+import paceline.models.backbones
 import paceline.models.maskrcnn.module
 import paceline.models.maskrcnn.task
-import paceline.models.resnet.module
+import paceline.models.resnet.loss
 import paceline.models.resnet.task
 import paceline.models.ssd.loss
 import paceline.models.ssd.task

@@ -24,7 +24,7 @@ from paceline.config.recipe import Recipe, override
 from paceline.config.recipes import RECIPES
 from paceline.data.batch import Batch
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.resnet.loss import ClassifierWithLoss
 
 IMAGES, SIDE, CLASSES, STEPS = 16, 32, 8, 20
 TRAIN = 33  # images: an epoch is 3 steps of 16, the last of them with images of the next

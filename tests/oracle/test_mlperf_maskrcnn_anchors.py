@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from mlperf_recorded import PHOTOS, inputs, outside, recorded, tensor
@@ -103,11 +105,11 @@ def test_proposals_are_the_references(mode: str) -> None:
     logits, deltas = maps()
     anchors = anchors_of(inputs().grids(), *inputs().SHAPE)
     kept = 2 * inputs().PROPOSALS // 3
+    pre = inputs().PROPOSALS
+    rules = replace(RPN, pre_train=pre, pre_test=pre, post_train=kept // 2, post_test=kept, post_group=0)
     boxes, valid, _ = make_proposals(
-        logits, deltas, anchors, torch.tensor(inputs().PHOTOS),
-        pre=inputs().PROPOSALS, iou=RPN.iou, least_side=RPN.least_side, limit=RPN.limit, nms_over=RPN.nms_over,
-        post=kept // 2 if mode == "train" else kept, post_of=RPN.post_of if mode == "train" else "image",
-    )  # fmt: skip
+        logits, deltas, anchors, torch.tensor(inputs().PHOTOS), rules, training=mode == "train"
+    )
     spread = [len(recorded()[f"{mode}_proposals{image}"]) for image in range(2)]
     assert spread[0] != spread[1] if mode == "train" else spread == [kept, kept]
     for image in range(2):

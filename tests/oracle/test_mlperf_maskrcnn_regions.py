@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paceline.config.recipes import RECIPES
 from paceline.models.maskrcnn.loss import class_loss, region_box_loss
-from paceline.models.maskrcnn.proposals import ProposalRules, detect_regions
+from paceline.models.maskrcnn.proposals import detect_regions
 from paceline.models.ops import dispatch
 from paceline.models.ops.boxes import BoxCoder
 from paceline.models.ops.matching import match_regions
@@ -88,10 +88,8 @@ def found_by(form) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def through_detections(logits, deltas, boxes, sizes):
-    rules = ProposalRules(
-        BoxCoder(ROI.weights, ROI.limit), DETECT.score_above, DETECT.iou, DETECT.keep, DETECT.candidates, DETECT.least_side
-    )
-    return detect_regions(logits, deltas, boxes, torch.ones(boxes.shape[:2], dtype=torch.bool), sizes, rules)
+    valid, coder = torch.ones(boxes.shape[:2], dtype=torch.bool), BoxCoder(ROI.weights, ROI.limit)
+    return detect_regions(logits, deltas, boxes, valid, sizes, coder, DETECT)
 
 
 def through_fixed_shapes(logits, deltas, boxes, sizes):

@@ -18,8 +18,8 @@ from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.recipe import check_rules
 from paceline.config.resnet import ResNetModel, backbone_rules
 from paceline.config.ssd import SSDModel
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN
 from paceline.models.ssd.model import SSD
@@ -153,7 +153,7 @@ def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_
         # SSD's third stage keeps the second's resolution: the reference takes the stride out of its first unit.
         theirs.layer3[0].conv2.stride = theirs.layer3[0].downsample[0].stride = (1, 1)
         trunk = build_backbone(SSDModel(depth=50, **NEXT), BackboneSpec(stride=8))
-        boxes = SSD(trunk, 2, cells=(12, 6, 3), boxes_a_cell=(4, 6, 4), extras=8)
+        boxes = SSD(trunk, 2, SSDModel(extras=8), (12, 6, 3))
         report = load_ssd_weights(boxes, tmp_path / "next.pth")
         assert {name.split(".")[1] for name in report.unexpected} == {"layer4", "fc"}
         maps = trunk.eval()(images)

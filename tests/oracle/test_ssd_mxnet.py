@@ -88,11 +88,9 @@ def test_detections_are_the_submissions_in_its_order(theirs, detector, name) -> 
     logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
     if full:
         assert (KNOBS.candidates, KNOBS.keep) == (candidates, places)
-    rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_above}
     found = postprocess_ssd(
-        logits, deltas, anchors, **rules,
-        candidates=candidates, candidates_of=KNOBS.candidates_of, keep=places, clip=KNOBS.clip,
-    )[0]  # fmt: skip
+        logits, deltas, anchors, replace(KNOBS, candidates=candidates, keep=places), detector.suppressed_above
+    )[0]
     compare(found, theirs[name])
 
 
@@ -113,7 +111,9 @@ def test_an_accelerators_form_has_the_same_order_of_equals(detector, name) -> No
     cells, boxes, classes, *_, kind, seed = CASES[name]
     anchors = small_boxes(cells, boxes)
     logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
-    rules = {"score_above": KNOBS.score_above, "iou": detector.suppressed_above}
-    rules |= {"candidates": classes * len(anchors), "keep": classes * len(anchors)}
-    fixed = detect_by_image_fixed(logits.softmax(2)[..., 1:], deltas, anchors, **rules)
-    assert torch.equal(fixed, postprocess_ssd(logits, deltas, anchors, **rules, candidates_of="image", clip=False))
+    rules, iou = (
+        replace(KNOBS, candidates=classes * len(anchors), keep=classes * len(anchors), clip=False),
+        detector.suppressed_above,
+    )
+    fixed = detect_by_image_fixed(logits.softmax(2)[..., 1:], deltas, anchors, rules, iou)
+    assert torch.equal(fixed, postprocess_ssd(logits, deltas, anchors, replace(rules, candidates_of="image"), iou))

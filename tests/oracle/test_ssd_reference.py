@@ -12,7 +12,7 @@ from ready_outputs import ReadyOutputs
 from torch import Tensor
 
 from paceline.config.recipes.ssd import mlperf
-from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.config.ssd import DetectionFilter, SSDModel, grid_sizes
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.models.ops.anchors import anchor_to_cell, default_boxes
 from paceline.models.ops.boxes import pairwise_iou, to_cxcywh, to_ltrb
@@ -97,7 +97,7 @@ def test_loss_is_the_references(oracle, order) -> None:
         places = anchor_to_cell(grid_sizes(300))
         deltas, logits = deltas[:, places], logits[:, places]
     losses = ssd_loss(
-        logits, deltas, boxes, labels, ssd300(order), iou=0.5, positive="above", tie="last",
+        logits, deltas, boxes, labels, ssd300(order), SSDModel(),
         order=REFERENCE_ORDER if order == "cell" else None,
     )  # fmt: skip
     classification, localisation = normalize_per_image(losses)
@@ -128,10 +128,7 @@ def test_detections_are_the_references(oracle, order) -> None:
     if order == "cell":
         places = anchor_to_cell(grid_sizes(300))
         deltas, logits = deltas[:, places], logits[:, places]
-    found = postprocess_ssd(
-        logits, deltas, ssd300(order),
-        score_above=0.05, iou=0.5, candidates=200, candidates_of="class", keep=200, clip=False,
-    ).numpy()  # fmt: skip
+    found = postprocess_ssd(logits, deltas, ssd300(order), DetectionFilter(), 0.5).numpy()
     for k in range(2):
         assert np.array_equal(found[k, ::-1, 5], oracle[f"decoded_labels_{k}"])
         assert found[k, ::-1, 4] == pytest.approx(oracle[f"decoded_scores_{k}"], rel=1e-6)

@@ -26,7 +26,7 @@ from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.models.backbones.base import init_weights
 from paceline.models.registry import WORKLOADS
-from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.resnet.loss import ClassifierWithLoss
 from paceline.models.weights.formats.torchvision import to_plain_tensors
 
 IMAGES, SIDE, CLASSES, STEPS, WARMUP = 8, 32, 8, 20, 4

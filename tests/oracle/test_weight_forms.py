@@ -18,8 +18,8 @@ from weight_bytes import params, tf_checkpoint
 from paceline._utils.errors import CheckpointError
 from paceline.config.maskrcnn import MaskHead, MaskRCNNModel, RoI
 from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN
 from paceline.models.ops.anchors import count_boxes_per_cell
@@ -132,10 +132,8 @@ def habana(tmp_path_factory) -> tuple[Path, Tensor, tuple[Tensor, Tensor]]:
 
 
 def ssd(padding: str = "both", heads: str = "separate", classes: int = 80) -> SSD:
-    settings, cells = SSDModel(width=4, padding=padding), grid_sizes(300)  # type: ignore[arg-type]
-    trunk = build_backbone(settings, BackboneSpec(stride=8))
-    more = {"padding": padding, "heads": heads, "extras": 8}
-    model = SSD(trunk, classes, cells=cells, boxes_a_cell=count_boxes_per_cell(6), **more)  # type: ignore[arg-type]
+    settings = SSDModel(width=4, padding=padding, heads=heads, extras=8)  # type: ignore[arg-type]
+    model = SSD(build_backbone(settings, BackboneSpec(stride=8)), classes, settings, grid_sizes(300))
     init_ssd(model, torch.Generator().manual_seed(0))
     return model.eval()
 

@@ -19,7 +19,7 @@ from paceline._utils.errors import CheckpointError
 from paceline.config.recipes import RECIPES
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.maskrcnn.model import MaskRCNN
-from paceline.models.weights.formats.mxnet_files import read_params
+from paceline.models.weights.formats.mxnet import read_params
 from paceline.models.weights.load import load_weights
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights
 from paceline.models.weights.weight_file import open_weights

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from messages import check_text
 from PIL import Image
 
-from paceline.models.metrics.confusion import confusion_matrix
+from paceline.models.metrics.detection_errors import confusion_matrix
 from paceline.tools.report import detection_results as scene_pictures
 from paceline.tools.report.curves import class_table, draw_curves, read_curves
 from paceline.tools.report.detection_results import (

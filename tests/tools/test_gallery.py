@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from paceline.models.metrics.tide import classify_errors
+from paceline.models.metrics.detection_errors import classify_errors
 from paceline.tools.report.detection_results import read_detections
 from paceline.tools.report.gallery import (
     MAX_OF_A_KIND,

@@ -22,8 +22,8 @@ from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.config.run import from_json
 from paceline.config.ssd import BoxInput, SSDModel
 from paceline.config.system import System
+from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import Backbone, BackboneSpec, get_lr_factors
-from paceline.models.backbones.factory import build_backbone
 from paceline.models.layers.batch_norm import update_running_statistics
 from paceline.models.registry import WORKLOADS
 from paceline.training.factory import build_state

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from checked_logs import check, records
 
+from paceline.config.recipe import Optim
 from paceline.models.mllog_keys import optimizer_log_entries
 from paceline.training.logging.mllog import MLLog
 
-LARS = dict(base_lr=11.0, end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2, momentum=0.9, weight_decay=5e-5)
-SGD = dict(base_lr=2.0, end_lr=1e-4, poly_power=2, decay_epochs=56, warmup_epochs=5, momentum=0.9, weight_decay=1e-4)
+OPTIMIZERS = {
+    "lars": (Optim("lars", 11.0, weight_decay=5e-5), dict(end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2)),
+    "sgd": (Optim("sgd", 2.0, weight_decay=1e-4), dict(end_lr=1e-4, poly_power=2, decay_epochs=56, warmup_epochs=5)),
+}
 
 
 def begin(log: MLLog, kind: str = "lars") -> None:
@@ -20,7 +23,8 @@ def begin(log: MLLog, kind: str = "lars") -> None:
     log.init_start()
     log.submission("resnet", org="example", division="closed", status="onprem", platform="1xCPU")
     log.run_facts({"seed": 1, "model_bn_span": 400, "global_batch_size": 3200, "gradient_accumulation_steps": 1})
-    log.run_facts(optimizer_log_entries(kind, **(LARS if kind == "lars" else SGD)))
+    optim, schedule = OPTIMIZERS[kind]
+    log.run_facts(optimizer_log_entries(optim, **schedule))
     log.weights_initialization(["conv1.weight", "fc.bias"])
     log.init_stop()
     log.run_start(train_samples=1_281_167, eval_samples=50_000)
@@ -174,7 +178,8 @@ def test_a_run_killed_before_its_start_was_logged_begins_the_log_anew(tmp_path, 
 
 
 def test_a_decay_that_is_no_polynomial_has_no_power_and_names_its_boundaries():
-    facts = optimizer_log_entries("sgd", **{**SGD, "poly_power": None}, boundary_epochs=(30, 60))
+    optim, schedule = OPTIMIZERS["sgd"]
+    facts = optimizer_log_entries(optim, **{**schedule, "poly_power": None}, boundary_epochs=(30, 60))
     assert "sgd_opt_learning_rate_decay_poly_power" not in facts and "lars_epsilon" not in facts
     assert facts["opt_learning_rate_decay_boundary_epochs"] == [30, 60]
     assert facts["opt_learning_rate_warmup_epochs"] == 5

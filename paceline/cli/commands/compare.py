@@ -27,8 +27,7 @@ from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
 from paceline.config.run import RunRecord, run_folder
-from paceline.models.metrics.bootstrap import paired_difference
-from paceline.models.metrics.predictions_file import metric_type, read_predictions, resample_stored
+from paceline.models.metrics.bootstrap import metric_type, paired_difference, read_predictions, resample_stored
 from paceline.tools.compare import RunSummary, summarize_run
 from paceline.training.logging.events import get_metrics, read_events
 from paceline.training.previous_run import ENDED

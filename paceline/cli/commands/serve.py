@@ -75,7 +75,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def _checked(flags: ServeFlags) -> str:
     """The token, "" for none. Raises PacelineError for flags that cannot be."""
-    from paceline.inference.serve.guard import MIN_LETTERS, is_loopback
+    from paceline.inference.serve.limits import MIN_LETTERS, is_loopback
 
     if flags.run == Path():
         raise PacelineError("name a run or a file of weights: paceline serve RUN")

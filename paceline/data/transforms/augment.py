@@ -7,7 +7,7 @@ after normalization, in zeros: here on levels, so that 0 is met to half a level.
 Numbers drawn, of what is on alone: vertical flip; of each operation its place in OPERATIONS, its magnitude (trivial), its sign (where
 it has one); whether to erase, then area and aspect until they fit, top, left; of mixing its share or rectangle.
 
-Mixup and CutMix: what a photo takes of its partner is drawn here, the pixels are mixed by models/resnet/mixup.py. A sample's
+Mixup and CutMix: what a photo takes of its partner is drawn here, the pixels are mixed by models/resnet/loss.py. A sample's
 partner is its neighbor in the stream: samples 2i and 2i + 1 mix with each other, each with a share and a rectangle of its own
 random numbers. A step begins at an even place of the stream, and each forward of each rank has an even number of places (odd is
 refused), so partners meet in one forward however the batch is cut. A partner from anywhere in the data would cost a second decoding

@@ -22,7 +22,7 @@ from paceline.config.run import FOLD, RunOptions, from_json, relative_data
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.comm.world import open_distributed
 from paceline.inference.export.graph import Graph
-from paceline.inference.export.sample_images import load_sample_images, select_named_images
+from paceline.inference.export.verification import load_sample_images, select_named_images
 from paceline.inference.graph.evaluate import evaluate_file
 from paceline.inference.graph.graph_model import GraphInput, make_graph_calls, open_graph
 from paceline.inference.image_input import Photo

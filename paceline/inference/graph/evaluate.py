@@ -54,6 +54,5 @@ def _as_network(outputs: Sequence[Outputs], photos: Sequence[GraphInput]) -> Ten
     if len(outputs[0]) == 1:
         return torch.from_numpy(np.stack([one[0] for one in outputs])).log()
     result = np.stack([to_network_detections(one, photo.size) for one, photo in zip(outputs, photos)])
-    if len(outputs[0]) == 4:
-        return DetectedInstances(torch.from_numpy(result), torch.from_numpy(np.stack([one[3] for one in outputs])))
-    return torch.from_numpy(result)
+    masks = torch.from_numpy(np.stack([one[3] for one in outputs])) if len(outputs[0]) == 4 else None
+    return DetectedInstances(torch.from_numpy(result), masks)

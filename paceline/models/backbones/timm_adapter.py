@@ -22,9 +22,8 @@ from paceline._utils.commands import require
 from paceline._utils.errors import RecipeError
 from paceline.config.resnet import BackboneModel
 from paceline.models.backbones.base import Backbone, BackboneSpec, Init, Norm, Part
-from paceline.models.backbones.depthwise import depthwise_convolution, has_slow_backward
 from paceline.models.layers.batch_norm import BatchNorm
-from paceline.models.layers.common import FrozenBatchNorm, init_layers
+from paceline.models.layers.common import FrozenBatchNorm, depthwise_convolution, has_slow_backward, init_layers
 
 # Sides of the trial image: no powers of two, because a network of fixed windows would accept only those.
 PROBE = (96, 160)
@@ -55,7 +54,7 @@ class FrozenBatchNormAct(FrozenBatchNorm):
 
 
 class TimmConv2d(nn.Conv2d):
-    """timm's convolution, with gradients that are fast on a CPU (models/backbones/depthwise.py).
+    """timm's convolution, with gradients that are fast on a CPU (models/layers/common.py).
 
     Of a convolution without bias the weights apply the frozen norm behind it: one pass over the map in place of three.
     """

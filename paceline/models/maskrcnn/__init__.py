@@ -1,1 +1,1 @@
-"""Mask R-CNN, and without masks Faster R-CNN: network, heads, proposals, losses, transforms, task, workload."""
+"""Mask R-CNN, and without masks Faster R-CNN: network, proposals, losses, transforms, task, workload."""

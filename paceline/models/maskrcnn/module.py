@@ -41,7 +41,7 @@ from paceline.models.maskrcnn.loss import (
     rows_of_images,
 )
 from paceline.models.maskrcnn.model import MaskRCNN
-from paceline.models.maskrcnn.proposals import ProposalRules, detect_regions, make_proposals
+from paceline.models.maskrcnn.proposals import detect_regions, make_proposals
 from paceline.models.ops.anchors import BEYOND_LAST, make_pyramid_anchors
 from paceline.models.ops.boxes import BoxCoder, clip_to_photo
 from paceline.models.ops.dispatch import uses_static_shapes
@@ -138,11 +138,9 @@ class MaskRCNNWithLoss(nn.Module):
             proposed.regions,
             proposed.valid,
             batch.sizes,
-            ProposalRules(
-                BoxCoder(roi.weights, roi.limit), detect.score_above, detect.iou, detect.keep, detect.candidates,
-                detect.least_side, detect.clip,
-            ),
-        )  # fmt: skip
+            BoxCoder(roi.weights, roi.limit),
+            detect,
+        )
         masks = self._masks_of(proposed.maps, result, labels) if self.settings.masks else None
         if detect.clip == "after":  # masks were computed in the whole boxes
             result = clip_to_photo(result, batch.sizes)
@@ -172,7 +170,6 @@ class MaskRCNNWithLoss(nn.Module):
 
     def propose(self, batch: InstanceBatch) -> Proposals:
         """Trunk, pyramid, proposals."""
-        rpn = self.settings.rpn
         levels = self.network.backbone(self._input(batch))
         with torch.no_grad():  # no gradient passes through proposals; sampled anchors are computed again, with one
             logits, deltas = self.network.rpn.head(levels)  # pyright: ignore[reportCallIssue]
@@ -182,14 +179,8 @@ class MaskRCNNWithLoss(nn.Module):
             deltas,
             anchors,
             batch.sizes,
-            pre=rpn.pre_train if self.training else rpn.pre_test,
-            post=rpn.post_train if self.training else rpn.post_test,
-            iou=rpn.iou,
-            least_side=rpn.least_side,
-            limit=rpn.limit,
-            nms_over=rpn.nms_over,
-            post_of=rpn.post_of if self.training else "image",
-            post_group=rpn.post_group if self.training else 0,
+            self.settings.rpn,
+            training=self.training,
             groups=self.loss_groups if self.training else 1,  # like the images of a GPU in the original
         )
         # "average" pools four times as many cells: maps in float32 would raise the peak of memory there.

@@ -12,17 +12,14 @@ rpn/inference.py (the best of the batch).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from paceline.config.maskrcnn import RPN, InstanceFilter, NMSOver
 from paceline.models.ops.boxes import BoxCoder, clip_to_photo, is_large_enough
 from paceline.models.ops.dispatch import uses_static_shapes
 from paceline.models.ops.nms import gather_boxes, nms_cpu, nms_fixed, pad_end, top_k
-
-NMSOver = Literal["level", "image"]
-PostOf = Literal["image", "batch"]
 
 
 @torch.no_grad()
@@ -31,39 +28,31 @@ def make_proposals(
     deltas: Sequence[Tensor],
     anchors: Sequence[Tensor],
     sizes: Tensor,
+    rules: RPN,
     *,
-    pre: int,
-    post: int,
-    iou: float,
-    least_side: float,
-    limit: float,
-    nms_over: NMSOver,
-    post_of: PostOf,
-    post_group: int = 0,
+    training: bool,
     groups: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Proposals of each photo, best first.
 
     logits, deltas, anchors  of each level (B, n_l), (B, n_l, 4) and (n_l, 4) ltrb px
     sizes       (B, 2) height and width of the photos in the input; boxes are clipped to them
-    pre         candidates that enter suppression, by logit: of each level, or of all levels with nms_over "image"
-    post        proposals of an image; with post_of "batch" B / groups * post of each group, the best, however they spread
-    post_group  with post_of "batch" a group's number; 0: B / groups * post
+    training    whether `pre_train` and `post_train` count, and `post_of` "batch": then the best B / groups * post_train of each
+                group, or post_group of them, however they spread; else `pre_test` and `post_test`, of each image
     groups      with post_of "batch" consecutive equal parts of the batch
-    iou         of two candidates of a list that overlap by more, the better one is kept
-    least_side  narrower or lower boxes are dropped before suppression, pixels
-    limit       most that a width or height may grow, logarithm
     return      (B, P, 4) float32, zeros in empty places, (B, P) bool, whether a place is taken, and (B,) int64, candidates
                 whose suppression was left open: see `nms_fixed`, always 0 on a CPU; no gradient.
                 P is post; with post_of "batch" a group's number, or an image's candidates where they are fewer.
                 Fixed shapes and no host synchronization, except on a CPU
     """
-    lists = select_candidates(logits, deltas, anchors, sizes, pre=pre, limit=limit, nms_over=nms_over)
-    of_group = post_group or len(sizes) // groups * post
-    indices = post if post_of == "image" else min(of_group, sum(scores.shape[1] for scores, _ in lists))
+    pre, post = (rules.pre_train, rules.post_train) if training else (rules.pre_test, rules.post_test)
+    of_batch = training and rules.post_of == "batch"
+    lists = select_candidates(logits, deltas, anchors, sizes, pre=pre, limit=rules.limit, nms_over=rules.nms_over)
+    of_group = rules.post_group or len(sizes) // groups * post
+    indices = post if not of_batch else min(of_group, sum(scores.shape[1] for scores, _ in lists))
     form = proposals_fixed if uses_static_shapes(sizes) else proposals_cpu
-    boxes, scores, valid, unsettled = form(lists, indices, iou=iou, least_side=least_side)
-    if post_of == "batch":
+    boxes, scores, valid, unsettled = form(lists, indices, iou=rules.iou, least_side=rules.least_side)
+    if of_batch:
         valid = best_of_groups(scores, valid, of_group, groups)
     return boxes.masked_fill(~valid.unsqueeze(2), 0.0), valid, unsettled
 
@@ -148,29 +137,23 @@ def best_of_groups(scores: Tensor, valid: Tensor, count: int, groups: int) -> Te
     return valid & chosen.view_as(valid)
 
 
-class ProposalRules(NamedTuple):
-    """Rules by which regions become detections."""
-
-    coder: BoxCoder  # of the deltas
-    score_above: float  # a class probability must be above this; 0 or more
-    iou: float  # of two boxes of one class that overlap by more, the better one is kept
-    keep: int  # D
-    candidates: int  # best pairs of region and class that enter suppression on an accelerator; a CPU takes all
-    least_side: float  # narrower or lower boxes are dropped before suppression, pixels
-    clip: Literal["before", "after"] = (
-        "before"  # cut boxes at the photo's border before suppression; after: left to the caller
-    )
-
-
 @torch.no_grad()
 def detect_regions(
-    class_logits: Tensor, deltas: Tensor, regions: Tensor, valid: Tensor, sizes: Tensor, rules: ProposalRules
+    class_logits: Tensor,
+    deltas: Tensor,
+    regions: Tensor,
+    valid: Tensor,
+    sizes: Tensor,
+    coder: BoxCoder,
+    rules: InstanceFilter,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Detections of each photo, best first.
 
     class_logits  (B, R, K + 1); deltas (B, R, 4 * (K + 1)), four of each class
     regions       (B, R, 4) ltrb px; valid (B, R) bool, the others give nothing
     sizes         (B, 2) height and width of the photos in the input
+    coder         of the deltas
+    rules         `candidates` limits an accelerator alone, and with `clip` after the caller cuts the boxes
     return        boxes (B, D, 4) float32, scores (B, D) float32, labels (B, D) int64 in 1..K, zeros in empty places; and
                   (B, 2) int64, what an accelerator left open: candidates whose suppression did not settle (`nms_fixed`), and
                   pairs beyond `select_candidates` that were not examined; zeros on a CPU.
@@ -180,11 +163,11 @@ def detect_regions(
     probs = probs.masked_fill(~(valid.unsqueeze(2) & (probs > rules.score_above)), 0.0)
     of_class = deltas.unflatten(2, (class_logits.shape[2], 4))
     form = detections_fixed if uses_static_shapes(sizes) else detections_cpu
-    return form(probs, of_class, regions, sizes, rules)
+    return form(probs, of_class, regions, sizes, coder, rules)
 
 
 def detections_cpu(
-    probs: Tensor, deltas: Tensor, regions: Tensor, sizes: Tensor, rules: ProposalRules
+    probs: Tensor, deltas: Tensor, regions: Tensor, sizes: Tensor, coder: BoxCoder, rules: InstanceFilter
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A CPU's form, with work that follows the number of scores above the threshold.
 
@@ -199,7 +182,7 @@ def detections_cpu(
     for image in range(images):
         region, number = probs[image].nonzero(as_tuple=True)
         moves = deltas[image][region, number + 1]
-        boxes = rules.coder.decode(moves, regions[image][region])
+        boxes = coder.decode(moves, regions[image][region])
         if rules.clip == "before":
             boxes = clip_to_photo(boxes.unsqueeze(0), sizes[image : image + 1]).squeeze(0)
         rows = is_large_enough(boxes, rules.least_side).nonzero().squeeze(1)
@@ -214,14 +197,14 @@ def detections_cpu(
 
 
 def detections_fixed(
-    probs: Tensor, deltas: Tensor, regions: Tensor, sizes: Tensor, rules: ProposalRules
+    probs: Tensor, deltas: Tensor, regions: Tensor, sizes: Tensor, coder: BoxCoder, rules: InstanceFilter
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The same with fixed shapes, among the best `select_candidates` of an image."""
     classes = probs.shape[2]
     scores, entry = top_k(probs.flatten(1), rules.candidates)
     region, number = entry // max(classes, 1), entry % max(classes, 1)
     moves = gather_boxes(deltas.flatten(1, 2), region * (classes + 1) + number + 1)
-    boxes = rules.coder.decode(moves, gather_boxes(regions, region))
+    boxes = coder.decode(moves, gather_boxes(regions, region))
     if rules.clip == "before":
         boxes = clip_to_photo(boxes, sizes)
     enters = (scores > 0) & is_large_enough(boxes, rules.least_side)

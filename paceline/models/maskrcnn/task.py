@@ -26,7 +26,7 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.image_io import Header
 from paceline.models.batch_shapes import AspectBuckets, ImageSizes, ResizedShape, Shape
-from paceline.models.maskrcnn import copy_paste, transforms
+from paceline.models.maskrcnn import transforms
 from paceline.models.metrics.self_check import masks_score_one
 from paceline.models.object_predictions import (
     InstanceScore,
@@ -122,7 +122,7 @@ class InstanceData(ObjectData):
             return draw
         other = int(self.train_numbers[random.integer(0, self.train_images)])
         name, rows = self.train_index.name(other), self.wanted_rows(other)
-        return copy_paste.paste_objects(draw, other, name, self.train, rows, random, settings, fit.side)
+        return transforms.paste_objects(draw, other, name, self.train, rows, random, settings, fit.side)
 
     def sample(self, epoch: int, number: int) -> tuple[np.ndarray, InstanceObjects]:
         """As `DataModule.sample`, without the padding: pixels (h, w, 3)."""

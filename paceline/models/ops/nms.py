@@ -61,7 +61,7 @@ def nms_fixed(
     if (own := uses_own_nms()) is not None:
         return own(boxes, valid, iou, classes), unsettled
     if uses_triton(boxes):
-        from paceline.models.ops.triton_nms import keep_best
+        from paceline.models.ops.triton_matching import keep_best
 
         return keep_best(boxes, valid, iou, classes), unsettled
     keep = valid.clone()

@@ -1,1 +1,1 @@
-"""Classification of photos by any backbone: loss, mixup, task, workload."""
+"""Classification of photos by any backbone: loss and mixing, task, workload."""

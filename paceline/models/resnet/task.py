@@ -28,8 +28,7 @@ from paceline.models.batch_shapes import ResizedShape, Shape, SquareShapes
 from paceline.models.datamodule import DataModule, select_evenly
 from paceline.models.metrics.bootstrap import resample_accuracy
 from paceline.models.metrics.top_k import TopKScore, check_every_image_once, unpack_top_k
-from paceline.models.resnet.mixup import mix_images, mixed_fraction
-from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.resnet.loss import ClassifierWithLoss, mix_images, mixed_fraction
 from paceline.models.task import EvalResult, Evaluator
 
 
@@ -84,7 +83,7 @@ class ClassificationData(DataModule):
         if has_mixing(self.recipe.input) and not getattr(model, "mixes", False):
             raise RecipeError(
                 f"--input.mixup and --input.cutmix: {type(model).__name__} does not mix photos. Leave both at 0, or mix as "
-                "paceline.models.resnet.module.ClassifierWithLoss does, and set its `has_mixing`."
+                "paceline.models.resnet.loss.ClassifierWithLoss does, and set its `has_mixing`."
             )
 
     @staticmethod

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from paceline.models.datamodule import DataModule
-    from paceline.models.resnet.module import ClassifierWithLoss
+    from paceline.models.resnet.loss import ClassifierWithLoss
     from paceline.models.weights.classes import Labels
     from paceline.models.weights.load import WeightReport
 
@@ -42,10 +42,10 @@ class ResNetNetwork(NetworkFactory):
     def build(self, recipe: PhotoRecipe, classes: int) -> ClassifierWithLoss:
         import torch
 
+        from paceline.models.backbones import build_backbone
         from paceline.models.backbones.base import BackboneSpec
-        from paceline.models.backbones.factory import build_backbone
         from paceline.models.layers.batch_norm import list_batch_norms
-        from paceline.models.resnet.module import ClassifierWithLoss
+        from paceline.models.resnet.loss import ClassifierWithLoss
 
         net, photo = recipe.model, recipe.input
         backbone = build_backbone(net, BackboneSpec(norm=net.norm, stem=net.stem, stem_channels=net.stem_channels))
@@ -59,10 +59,7 @@ class ResNetNetwork(NetworkFactory):
             backbone,
             mean=photo.mean,
             std=photo.std,
-            channels=net.stem_channels,
-            smoothing=net.label_smoothing,
-            convention=net.smoothing,
-            gamma=net.focal_gamma if net.loss == "focal" else 0.0,
+            settings=net,
             class_weights=torch.ones(classes) if net.class_weights == "balanced" else None,
         )
 

@@ -22,7 +22,7 @@ from paceline.data.batch import DIVIDE_BY, Batch, DetectionBatch
 from paceline.models.layers.common import Normalize
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh, to_ltrb
 from paceline.models.ops.dispatch import uses_static_shapes
-from paceline.models.ops.matching import Positive, Tie, match
+from paceline.models.ops.matching import match
 from paceline.models.ssd.model import SSD
 from paceline.models.ssd.postprocess import postprocess_ssd
 
@@ -51,15 +51,10 @@ def ssd_loss(
     boxes: Tensor,
     labels: Tensor,
     anchors: Tensor,
+    settings: SSDModel,
     *,
-    iou: float,
-    positive: Positive,
-    tie: Tie,
     corners: Tensor | None = None,
     order: Tensor | None = None,
-    equal: Tie = "first",
-    negatives: float = 3.0,
-    gamma: float | None = None,
     weights: Tensor | None = None,
 ) -> SSDLosses:
     """Both losses of each image, computed in float32.
@@ -68,25 +63,37 @@ def ssd_loss(
     boxes      (B, G, 4) ltrb fractions, labels (B, G) int64 1..K, 0 in empty slots; G may be 0
     anchors    (A, 4) cxcywh fractions
     corners    (A, 4) ltrb of the default boxes, for matching; None: of `anchors`
-    iou, positive, tie, order, equal  as models/ops/matching.py
-    negatives  negatives taken for each positive (rounded down), the hardest of each image first
-    gamma      instead: all default boxes of an image that has positives, each by (1 - p)^gamma, p the softmax of its target
+    settings   of matching, as models/ops/matching.py has them; negatives for each positive (rounded down), the hardest of each
+               image first, or with a focal loss all default boxes of an image that has positives, each by (1 - p)^gamma,
+               p the softmax of its target
+    order      as models/ops/matching.py
     weights    (K + 1,) float32, of each target's loss; None: 1
     """
     corners = to_ltrb(anchors.float()) if corners is None else corners
-    slots, positives = match(boxes, labels, corners, iou=iou, positive=positive, tie=tie, order=order, equal=equal)
+    slots, positives = match(
+        boxes,
+        labels,
+        corners,
+        iou=settings.match_iou,
+        positive=settings.positive,
+        tie=settings.tie,
+        order=order,
+        equal="last" if settings.box_order.endswith("-last") else "first",
+    )
     count = positives.sum(dim=1)
     if labels.shape[1] == 0:  # gather needs a slot to index
         boxes, labels = boxes.new_zeros(len(boxes), 1, 4), labels.new_zeros(len(labels), 1)
     targets = labels.gather(1, slots).masked_fill_(~positives, 0)
     background = background_loss(logits.detach())
-    if gamma is None:
-        chosen = positives | select_hardest(background, ~positives, (count * negatives).to(torch.int64))
+    gamma = 0.0
+    if settings.loss == "cross_entropy":
+        chosen = positives | select_hardest(background, ~positives, (count * settings.negatives).to(torch.int64))
     else:
+        gamma = settings.focal_gamma
         chosen = (count > 0).unsqueeze(1).expand_as(positives)
     logsumexp = background + logits[..., 0].detach()
     factors = None if weights is None else weights[targets]
-    classification = HardNegativeCrossEntropy.apply(logits, logsumexp, targets, chosen, factors, gamma or 0.0)
+    classification = HardNegativeCrossEntropy.apply(logits, logsumexp, targets, chosen, factors, gamma)
     return SSDLosses(classification, box_loss(deltas.float(), boxes, slots, positives, anchors), count)
 
 
@@ -245,14 +252,9 @@ class SSDWithLoss(nn.Module):
             batch.boxes,
             batch.labels,
             self.anchors,
-            iou=settings.match_iou,
-            positive=settings.positive,
-            tie=settings.tie,
+            settings,
             corners=self.corners,
             order=self.order,
-            equal="last" if settings.box_order.endswith("-last") else "first",
-            negatives=settings.negatives,
-            gamma=settings.focal_gamma if settings.loss == "focal" else None,
             weights=self.class_weights,
         )
         if settings.loss_over == "batch":
@@ -266,16 +268,6 @@ class SSDWithLoss(nn.Module):
 
         Empty places are zeros.
         """
-        knobs = self.settings.detect
         logits, deltas = self.network(self.normalize(batch.images))
-        return postprocess_ssd(
-            logits.float(),
-            deltas.float(),
-            self.anchors,
-            score_above=knobs.score_above,
-            iou=self.suppressed_above,
-            candidates=knobs.candidates,
-            candidates_of=knobs.candidates_of,
-            keep=knobs.keep,
-            clip=knobs.clip,
-        )
+        rules = self.settings.detect
+        return postprocess_ssd(logits.float(), deltas.float(), self.anchors, rules, self.suppressed_above)

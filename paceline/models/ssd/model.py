@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.resnet import Padding
-from paceline.config.ssd import Frozen, NewBias
-from paceline.models.backbones.base import Backbone, Part, init_weights
-from paceline.models.backbones.fpn import FPN
+from paceline.config.ssd import Frozen, NewBias, SSDModel
+from paceline.models.backbones.base import FPN, Backbone, Part, init_weights
 from paceline.models.backbones.resnet import pad_for_stride
 from paceline.models.layers.batch_norm import BatchNorm, norm_add_relu
 from paceline.models.layers.common import Conv2d
+from paceline.models.ops.anchors import count_boxes_per_cell
 
 STRIDE = 8
 PYRAMID_STRIDES = (8, 16, 32)
@@ -37,12 +35,11 @@ FROZEN: dict[Frozen, Part] = {"none": "none", "stem": "stem", "stem_and_first": 
 class ExtraBlock(nn.Module):
     """1x1 to half the channels, then 3x3 to the next, smaller map; a bias and ReLU after each, BatchNorm where asked."""
 
-    def __init__(
-        self, channels: int, outputs: int, *, halves: bool, norm: bool, eps: float, momentum: float, padding: Padding
-    ) -> None:
+    def __init__(self, channels: int, outputs: int, settings: SSDModel, *, halves: bool) -> None:
         super().__init__()
-        middle = outputs // 2
-        self.pads_end = halves and padding == "end"
+        middle, norm = outputs // 2, settings.extras_norm
+        eps, momentum = settings.bn_eps, settings.bn_momentum
+        self.pads_end = halves and settings.padding == "end"
         stride, around = (2, 0 if self.pads_end else 1) if halves else (1, 0)
         self.reduce = Conv2d(channels, middle, 1, bias=not norm)
         self.conv = Conv2d(middle, outputs, 3, stride, padding=around, bias=not norm)
@@ -95,34 +92,15 @@ def _by_box(channels: Tensor, values: int) -> Tensor:
 class SSD(nn.Module):
     """Trunk, extras and heads. Weights come from `init_ssd`, or from a file."""
 
-    def __init__(
-        self,
-        backbone: Backbone,
-        classes: int,
-        *,
-        cells: Sequence[int],
-        boxes_a_cell: Sequence[int],
-        extras: int = 512,
-        extras_norm: bool = False,
-        pyramid: int = 0,
-        heads: Literal["separate", "fused"] = "separate",
-        head_multiple: int = 8,
-        frozen: Frozen = "none",
-        padding: Padding = "both",
-        bn_eps: float = 1e-5,
-        bn_momentum: float = 0.1,
-    ) -> None:
+    def __init__(self, backbone: Backbone, classes: int, settings: SSDModel, cells: Sequence[int]) -> None:
         """
-        backbone      its coarsest map has stride 8; with a pyramid 32
-        classes       K, without background
-        cells         of each level's side: paceline.config.ssd.grid_sizes(size)
-        boxes_a_cell  n_l of each level
-        padding       of extra layers that halve a map; end: an even side is padded at its end alone, as TensorFlow's SAME is
-        extras        channels of the first two extra maps; the further ones have half
-        pyramid       its channels; 0 for none
+        backbone  its coarsest map has stride 8; with a pyramid 32
+        classes   K, without background
+        cells     of each level's side: paceline.config.ssd.grid_sizes(size)
         Raises RecipeError for a trunk without such maps.
         """
         super().__init__()
+        pyramid, extras = settings.pyramid, settings.extras
         wanted = PYRAMID_STRIDES if pyramid else (STRIDE,)
         if not set(wanted) <= set(backbone.strides) or backbone.strides[-1] != wanted[-1]:
             needed = f"the pyramid needs {list(wanted)}" if pyramid else f"default boxes need one of {STRIDE}"
@@ -132,26 +110,25 @@ class SSD(nn.Module):
         self.places = [max(index for index, of_map in enumerate(backbone.strides) if of_map == stride) for stride in wanted]
         channels = [backbone.channels[-1]]
         if pyramid:
-            inputs, norm = [backbone.channels[index] for index in self.places], "batch" if extras_norm else "none"
-            self.fpn = FPN(inputs, pyramid, norm=norm, top="pool", eps=bn_eps)
+            inputs, norm = [backbone.channels[index] for index in self.places], "batch" if settings.extras_norm else "none"
+            self.fpn = FPN(inputs, pyramid, norm=norm, top="pool", eps=settings.bn_eps)
             channels = [pyramid] * len(wanted)
         blocks = []
         for level in range(len(wanted), len(cells)):
             outputs = extras if level <= 2 else extras // 2
             # The map before is halved with padding, or loses its border; the sizes determine which.
             halves = cells[level] == (cells[level - 1] + 1) // 2 and level <= 3
-            block = ExtraBlock(
-                channels[-1], outputs, halves=halves, norm=extras_norm, eps=bn_eps, momentum=bn_momentum, padding=padding
-            )
-            blocks.append(block)
+            blocks.append(ExtraBlock(channels[-1], outputs, settings, halves=halves))
             channels.append(outputs)
         self.extras = nn.ModuleList(blocks)
         outputs = classes + 1
         self.heads = nn.ModuleList(
-            SeparateHead(count, boxes, outputs) if heads == "separate" else FusedHead(count, boxes, outputs, head_multiple)
-            for count, boxes in zip(channels, boxes_a_cell)
+            SeparateHead(count, boxes, outputs)
+            if settings.heads == "separate"
+            else FusedHead(count, boxes, outputs, settings.head_multiple)
+            for count, boxes in zip(channels, count_boxes_per_cell(len(cells)))
         )
-        backbone.freeze(FROZEN[frozen])
+        backbone.freeze(FROZEN[settings.frozen])
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) normalized -> class logits (B, A, K + 1) and deltas (B, A, 4), in the network's own type."""

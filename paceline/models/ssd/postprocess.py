@@ -9,16 +9,14 @@ Sources: MLPerf reference SSD, utils.py (candidates of each class); System A's M
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
+from paceline.config.ssd import DetectionFilter
 from paceline.models.ops.boxes import SSD_CODER, clip_fractions
 from paceline.models.ops.dispatch import uses_static_shapes
 from paceline.models.ops.nms import gather_boxes, nms_cpu, nms_fixed, top_k
 
-CandidatesOf = Literal["class", "image"]
 # Scores, their sorting and K * C * BLOCK overlaps of this many images take 0.65 GiB with COCO's classes and 200 candidates. As many
 # as an evaluation's forward has, mostly: launching the small kernels of a suppression then costs less than what they move.
 IMAGES_AT_ONCE = 64
@@ -31,55 +29,38 @@ FIRST_LOOK = 2
 GROWTH = 4
 
 
-def postprocess_ssd(
-    logits: Tensor,
-    deltas: Tensor,
-    anchors: Tensor,
-    *,
-    score_above: float,
-    iou: float,
-    candidates: int,
-    candidates_of: CandidatesOf,
-    keep: int,
-    clip: bool,
-) -> Tensor:
+def postprocess_ssd(logits: Tensor, deltas: Tensor, anchors: Tensor, rules: DetectionFilter, iou: float) -> Tensor:
     """Detections of each image, best first.
 
-    logits         (B, A, K + 1), deltas (B, A, 4), anchors (A, 4) cxcywh fractions
-    score_above    a class probability must be above this; 0 or more
-    iou            of two boxes of one class that overlap by more, the better one is kept
-    candidates     boxes that enter suppression: of each class, or of the image's classes together
-    keep           D: the best boxes that are kept, of all classes together
-    clip           cut their edges at the image's border, after suppression
-    return         (B, D, 6) float32: left, top, right, bottom as fractions of the input, score, class 1..K.
-                   Empty places are zeros, class 0. Fixed shapes and no host synchronization, except on a CPU
+    logits  (B, A, K + 1), deltas (B, A, 4), anchors (A, 4) cxcywh fractions
+    rules   all but `iou` and `overlap` count; `keep` is D, of all classes together, and edges are cut after suppression
+    iou     of two boxes of one class that overlap by more, the better one is kept
+    return  (B, D, 6) float32: left, top, right, bottom as fractions of the input, score, class 1..K.
+            Empty places are zeros, class 0. Fixed shapes and no host synchronization, except on a CPU
     """
     images, boxes, classes = logits.shape
-    result = logits.new_zeros((images, keep, 6), dtype=torch.float32)
+    result = logits.new_zeros((images, rules.keep, 6), dtype=torch.float32)
     fixed = uses_static_shapes(logits)
     step = IMAGES_AT_ONCE if fixed else 1
-    rules = (score_above, iou, candidates, keep)
     for first in range(0, images if boxes and classes > 1 else 0, step):
         part = slice(first, first + step)
         probs = logits[part].float().softmax(dim=2)[..., 1:]
         if not fixed:
-            rows = detections_cpu(probs[0], deltas[first], anchors, *rules, candidates_of).unsqueeze(0)
+            rows = detections_cpu(probs[0], deltas[first], anchors, rules, iou).unsqueeze(0)
         else:
-            form = detect_by_class_fixed if candidates_of == "class" else detect_by_image_fixed
-            rows = form(probs, deltas[part], anchors, *rules)
+            form = detect_by_class_fixed if rules.candidates_of == "class" else detect_by_image_fixed
+            rows = form(probs, deltas[part], anchors, rules, iou)
         result[part, : rows.shape[1]] = rows
-    if clip:
+    if rules.clip:
         result[..., :4] = clip_fractions(result[..., :4])
     return result
 
 
-def detect_by_class_fixed(
-    probs: Tensor, deltas: Tensor, anchors: Tensor, score_above: float, iou: float, candidates: int, keep: int
-) -> Tensor:
+def detect_by_class_fixed(probs: Tensor, deltas: Tensor, anchors: Tensor, rules: DetectionFilter, iou: float) -> Tensor:
     """Each class has its own candidates. Any device, fixed shapes; arguments as in `detect_by_image_fixed`."""
     classes = probs.shape[2]
-    above = probs.masked_fill(~(probs > score_above), 0.0).transpose(1, 2)
-    scores, anchor = top_k(above, candidates)
+    above = probs.masked_fill(~(probs > rules.score_above), 0.0).transpose(1, 2)
+    scores, anchor = top_k(above, rules.candidates)
     boxes = gather_boxes(SSD_CODER.decode(deltas, anchors), anchor.flatten(1)).unflatten(1, scores.shape[1:])
     kept, _ = nms_fixed(boxes, scores > 0, iou, block=BLOCK, rounds=BLOCK - 1)
     scores = scores.masked_fill(~kept, 0.0)
@@ -87,71 +68,60 @@ def detect_by_class_fixed(
     number = torch.arange(classes, device=probs.device)
     positions = (anchor * classes + number.view(1, classes, 1)).flatten(1).argsort(dim=1)
     score = scores.flatten(1).gather(1, positions)
-    chosen = positions.gather(1, score.argsort(dim=1, descending=True, stable=True)[:, :keep])
+    chosen = positions.gather(1, score.argsort(dim=1, descending=True, stable=True)[:, : rules.keep])
     chosen_boxes = gather_boxes(boxes.flatten(1, 2), chosen)
     return pack_detections(chosen_boxes, scores.flatten(1).gather(1, chosen), chosen // scores.shape[2] + 1)
 
 
-def detect_by_image_fixed(
-    probs: Tensor, deltas: Tensor, anchors: Tensor, score_above: float, iou: float, candidates: int, keep: int
-) -> Tensor:
+def detect_by_image_fixed(probs: Tensor, deltas: Tensor, anchors: Tensor, rules: DetectionFilter, iou: float) -> Tensor:
     """The classes share the candidates. Any device, fixed shapes.
 
     probs    (B, A, K) of classes 1..K, the rest as in `postprocess_ssd`
     return   (B, at most D, 6), empty places zero
     """
     anchor_count = probs.shape[1]
-    above = probs.masked_fill(~(probs > score_above), 0.0)
-    scores, entry = top_k(above.transpose(1, 2).flatten(1), candidates)
+    above = probs.masked_fill(~(probs > rules.score_above), 0.0)
+    scores, entry = top_k(above.transpose(1, 2).flatten(1), rules.candidates)
     boxes = gather_boxes(SSD_CODER.decode(deltas, anchors), entry % anchor_count)
     number = entry // anchor_count
     kept, _ = nms_fixed(boxes, scores > 0, iou, number, block=BLOCK, rounds=BLOCK - 1)
     # Sorting what is kept to the front keeps the order, best first.
-    chosen = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, :keep]
+    chosen = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : rules.keep]
     score = scores.masked_fill(~kept, 0.0).gather(1, chosen)
     return pack_detections(gather_boxes(boxes, chosen), score, number.gather(1, chosen) + 1)
 
 
-def detections_cpu(
-    probs: Tensor,
-    deltas: Tensor,
-    anchors: Tensor,
-    score_above: float,
-    iou: float,
-    candidates: int,
-    keep: int,
-    candidates_of: CandidatesOf,
-) -> Tensor:
+def detections_cpu(probs: Tensor, deltas: Tensor, anchors: Tensor, rules: DetectionFilter, iou: float) -> Tensor:
     """(at most D, 6), no empty places: the same result of one image, (A, K) and (A, 4), on a CPU.
 
     The work follows the number of scores above the threshold. A box is suppressed by better ones only, so the D best that are
     kept among the best scores are the D best of all.
     """
     of_anchor = probs.amax(dim=1)
-    look = FIRST_LOOK * keep if candidates_of == "class" else candidates
+    look = FIRST_LOOK * rules.keep if rules.candidates_of == "class" else rules.candidates
     while True:
-        scores, anchor, number, complete = best_entries(probs, of_anchor, score_above, look, candidates_of)
-        if candidates_of == "class":
-            enters = rank_in_class(number) < candidates
+        scores, anchor, number, complete = best_entries(probs, of_anchor, look, rules)
+        if rules.candidates_of == "class":
+            enters = rank_in_class(number) < rules.candidates
             scores, anchor, number = scores[enters], anchor[enters], number[enters]
         else:
-            scores, anchor, number = scores[:candidates], anchor[:candidates], number[:candidates]
+            scores, anchor, number = scores[: rules.candidates], anchor[: rules.candidates], number[: rules.candidates]
         boxes = SSD_CODER.decode(deltas[anchor], anchors[anchor])
-        kept = nms_cpu(boxes, iou, number)[:keep]
-        if complete or candidates_of == "image" or len(kept) == keep:
+        kept = nms_cpu(boxes, iou, number)[: rules.keep]
+        if complete or rules.candidates_of == "image" or len(kept) == rules.keep:
             return pack_detections(boxes[kept], scores[kept], number[kept] + 1)
         look *= GROWTH
 
 
 def best_entries(
-    probs: Tensor, of_anchor: Tensor, score_above: float, look: int, candidates_of: CandidatesOf
+    probs: Tensor, of_anchor: Tensor, look: int, rules: DetectionFilter
 ) -> tuple[Tensor, Tensor, Tensor, bool]:
     """The best scores of one image over all default boxes and classes: `look` of them or more, if there are as many.
 
     probs      (A, K), of_anchor (A,) its largest along K
     return     scores (n,) descending, default box (n,), class - 1 (n,), and whether this is every score above the threshold
     """
-    above = of_anchor > score_above
+    above = of_anchor > rules.score_above
     cut = 0.0
     complete = int(above.sum()) <= look
     if not complete:
@@ -160,8 +130,8 @@ def best_entries(
         above = above & (of_anchor >= cut)
     rows = above.nonzero().squeeze(1)
     part = probs[rows]
-    wanted = (part > score_above) & (part >= cut)
-    if candidates_of == "class":
+    wanted = (part > rules.score_above) & (part >= cut)
+    if rules.candidates_of == "class":
         positions, number = wanted.nonzero(as_tuple=True)
     else:
         number, positions = wanted.T.nonzero(as_tuple=True)

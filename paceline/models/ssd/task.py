@@ -5,9 +5,7 @@ Letters: N photos of the validation split   B images of a forward   D places for
 
 from __future__ import annotations
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from paceline.config.ssd import BoxRecipe
 from paceline.data.batch import Batch, DetectionBatch, count_slots, detection_batch, gray_images, raster_boxes
@@ -16,43 +14,18 @@ from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.decode import SampleSpec
 from paceline.data.transforms.image_io import Header
 from paceline.models.batch_shapes import ResizedShape, Shape, SquareShapes
-from paceline.models.metrics.coco_pack import CocoShard, pack_shard
-from paceline.models.object_predictions import to_pixel_detections
+from paceline.models.object_predictions import InstanceScore
 from paceline.models.object_task import ObjectData, ObjectEvaluator
-from paceline.models.ssd import mosaic, transforms
-
-
-class BoxScore:
-    """One rank's share of an evaluation."""
-
-    def __init__(self, heights: np.ndarray, widths: np.ndarray, plus_one: bool) -> None:
-        """heights, widths: (N,) of every validation photo, pixels."""
-        self.heights, self.widths, self.plus_one = heights, widths, plus_one
-        self.scored: list[np.ndarray] = []
-        self.rows: list[np.ndarray] = []
-
-    def add(self, batch: Batch, outputs: Tensor) -> None:
-        """outputs: (B, D, 6), see `SSDWithLoss.predict`."""
-        numbers = batch.indices.cpu().numpy()
-        result = outputs.cpu().numpy()
-        image, positions = np.nonzero(result[..., 5] > 0)
-        self.scored.append(numbers)
-        self.rows.append(np.column_stack((numbers[image], result[image, positions].astype(np.float64))))
-
-    def pack(self) -> bytes:
-        """For rank 0."""
-        scored = np.concatenate(self.scored) if self.scored else np.zeros(0, np.int64)
-        rows = np.concatenate(self.rows) if self.rows else np.zeros((0, 7))
-        return pack_shard(CocoShard(scored, to_pixel_detections(rows, self.heights, self.widths, self.plus_one)))
+from paceline.models.ssd import transforms
 
 
 class BoxEvaluator(ObjectEvaluator):
     """Scores SSD's boxes."""
 
-    def new_score(self) -> BoxScore:
+    def new_score(self) -> InstanceScore:
         """An empty score."""
         data = self.data
-        return BoxScore(data.val.heights, data.val.widths, data.recipe.model.detect.plus_one)
+        return InstanceScore(data.val.heights, data.val.widths, plus_one=data.recipe.model.detect.plus_one)
 
 
 class BoxData(ObjectData):
@@ -64,7 +37,7 @@ class BoxData(ObjectData):
         """Raises DataError as ObjectData does."""
         super().__init__(recipe, manifest, limits, crowd=recipe.input.crowd)
         if recipe.input.mosaic:
-            self.most_objects *= mosaic.PHOTOS
+            self.most_objects *= transforms.PHOTOS
         side, order = recipe.input.size, self.sampled(*self.photos_of_classes())
         self.shapes = SquareShapes(side, side, images=self.train_images, seed=recipe.seed, order=order)
 
@@ -86,14 +59,14 @@ class BoxData(ObjectData):
         photo = self._photo(index, header, name)
         if not settings.mosaic or not random.coin(settings.mosaic):
             return transforms.sample_box_spec(*photo[1:], random, settings)
-        indices = [random.integer(0, self.train_images) for _ in range(mosaic.PHOTOS - 1)]
+        indices = [random.integer(0, self.train_images) for _ in range(transforms.PHOTOS - 1)]
         others = (self._photo(number) for number in self.train_numbers[indices].tolist())
-        return mosaic.sample_mosaic((photo, *others), random, settings)
+        return transforms.sample_mosaic((photo, *others), random, settings)
 
-    def _photo(self, index: int, header: Header | None = None, name: str = "") -> mosaic.MosaicImage:
+    def _photo(self, index: int, header: Header | None = None, name: str = "") -> transforms.MosaicImage:
         """header: None for a photo whose bytes nobody has read yet."""
         rows = self.wanted_rows(index)
         if header is None:
             header = Header(int(self.train.heights[index]), int(self.train.widths[index]), 0, False, 0)
         name = name or self.train_index.name(index)
-        return mosaic.MosaicImage(index, header, name, self.train.boxes[rows], self.train.classes[rows])
+        return transforms.MosaicImage(index, header, name, self.train.boxes[rows], self.train.classes[rows])

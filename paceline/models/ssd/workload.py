@@ -33,9 +33,9 @@ class SSDNetwork(NetworkFactory):
     def build(self, recipe: BoxRecipe, classes: int) -> SSDWithLoss:
         import torch
 
+        from paceline.models.backbones import build_backbone
         from paceline.models.backbones.base import BackboneSpec
-        from paceline.models.backbones.factory import build_backbone
-        from paceline.models.ops.anchors import count_boxes_per_cell, default_boxes, default_corners, tie_order
+        from paceline.models.ops.anchors import default_boxes, default_corners, tie_order
         from paceline.models.ssd.loss import SSDWithLoss
         from paceline.models.ssd.model import SSD
 
@@ -44,17 +44,8 @@ class SSDNetwork(NetworkFactory):
         network = SSD(
             build_backbone(settings, BackboneSpec(*((32, 8) if settings.pyramid else (8, 0)), norm=settings.norm)),
             classes,
-            cells=cells,
-            boxes_a_cell=count_boxes_per_cell(len(cells)),
-            extras=settings.extras,
-            extras_norm=settings.extras_norm,
-            pyramid=settings.pyramid,
-            heads=settings.heads,
-            head_multiple=settings.head_multiple,
-            frozen=settings.frozen,
-            padding=settings.padding,
-            bn_eps=settings.bn_eps,
-            bn_momentum=settings.bn_momentum,
+            settings,
+            cells,
         )
         with torch.device("cpu"):  # see models/layers/common.py
             scales = settings.scales[: len(cells) + 1]

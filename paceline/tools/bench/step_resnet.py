@@ -12,7 +12,7 @@ from paceline.config.recipe import Optim, Recipe
 from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.data.batch import Batch
 from paceline.models.backbones.base import init_weights
-from paceline.models.resnet.module import ClassifierWithLoss
+from paceline.models.resnet.loss import ClassifierWithLoss
 from paceline.models.resnet.workload import RESNET
 from paceline.tools.bench.step import StepBench, to_device
 

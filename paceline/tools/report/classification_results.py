@@ -18,8 +18,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from paceline.config.resnet import Exif
-from paceline.inference.drawing.rendering import encode_jpeg_uri
-from paceline.inference.drawing.stored_image import read_rgb
+from paceline.inference.drawing.rendering import encode_jpeg_uri, read_rgb
 from paceline.tools.report.gallery import class_pair, interleave
 
 # Photos in the report are squares of this many pixels: sharp at twice the density of the page.

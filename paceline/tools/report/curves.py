@@ -19,8 +19,8 @@ from paceline._utils.formatting import (
     format_target,
     select_leading_metrics,
 )
-from paceline.models.metrics.best_f1 import ThresholdCounts
 from paceline.models.metrics.coco import ABSENT
+from paceline.models.metrics.detection_errors import ThresholdCounts
 from paceline.tools.report.html import FULL, NARROW, WIDE, Chart, ChartAxes, ChartLine, draw_chart, smooth_values
 from paceline.training.logging.console import SLOW_INPUT
 from paceline.training.logging.events import get_metrics

@@ -25,13 +25,17 @@ import numpy as np
 from paceline.config.resnet import Exif
 from paceline.data.checks.suspicious_boxes import paired_overlaps
 from paceline.inference.drawing.boxes import Annotation, draw_annotations, draw_side_by_side, sort_largest_first
-from paceline.inference.drawing.rendering import encode_jpeg_uri
-from paceline.inference.drawing.stored_image import read_rgb
-from paceline.models.metrics.best_f1 import ThresholdCounts, find_best_f1
+from paceline.inference.drawing.rendering import encode_jpeg_uri, read_rgb
+from paceline.models.metrics.bootstrap import stored_detections, stored_truth
 from paceline.models.metrics.coco import Detections, GroundTruth
-from paceline.models.metrics.confusion import MATCH_IOU, SHOWN_SCORE
-from paceline.models.metrics.predictions_file import stored_objects
-from paceline.models.metrics.tide import BACKGROUND_IOU, Pairs
+from paceline.models.metrics.detection_errors import (
+    BACKGROUND_IOU,
+    MATCH_IOU,
+    SHOWN_SCORE,
+    Pairs,
+    ThresholdCounts,
+    find_best_f1,
+)
 
 # Where nothing is sure enough to be shown, so many of the best boxes are.
 UNSURE = 3
@@ -174,22 +178,24 @@ def read_detections(predictions: Mapping[str, Any], root: Path) -> ScoredPredict
     images, classes = predictions["images"], len(predictions["classes"])
     masks, truth_masks = [], []
     for image in images:
-        if not np.isfinite(np.array(image["scores"], float)).all():
+        scores = np.array(image["scores"], float)
+        if scores.ndim != 1 or not np.isfinite(scores).all():
             raise ValueError(f"{image['file']} has a score that is no finite number")
-        real, size = image["truth"], (int(image["height"]), int(image["width"]))
+        truth, size = image["truth"], (int(image["height"]), int(image["width"]))
+        if np.ndim(truth["crowd"]) != 1:
+            raise ValueError(f"{image['file']} has crowds that are no list")
         if min(size) < 1:
             raise ValueError(f"{image['file']} has no pixel")
-        if "masks" in image and "masks" not in real:
+        if "masks" in image and "masks" not in truth:
             raise ValueError(f"{image['file']} has masks found and none annotated")
-        _check_objects(image, len(image["scores"]), classes)
-        _check_objects(real, len(real["crowd"]), classes)
-        masks += _encoded(image["masks"], size, len(image["scores"])) if "masks" in image else []
-        truth_masks += _encoded(real["masks"], size, len(real["crowd"])) if "masks" in real else []
-    truth, boxes = stored_objects(predictions)
-    if (masks or truth_masks) and (len(masks), len(truth_masks)) != (len(boxes.scores), len(truth.classes)):
+        _check_objects(image["boxes"], image["labels"], len(scores), classes)
+        _check_objects(truth["boxes"], truth["labels"], len(truth["crowd"]), classes)
+        masks += _encoded(image["masks"], size, len(scores)) if "masks" in image else []
+        truth_masks += _encoded(truth["masks"], size, len(truth["crowd"])) if "masks" in truth else []
+    truth, detections = stored_truth(images, range(len(images)), classes), stored_detections(images)
+    if (masks or truth_masks) and (len(masks), len(truth_masks)) != (len(detections.scores), len(truth.classes)):
         raise ValueError("some images have masks, and others have none")
-    truth = replace(truth, image_ids=np.arange(len(images)))  # in the order of the file
-    return ScoredPredictions([str(root / image["file"]) for image in images], truth, boxes, masks, truth_masks)
+    return ScoredPredictions([str(root / image["file"]) for image in images], truth, detections, masks, truth_masks)
 
 
 def find_best_threshold(predictions: Mapping[str, Any], result: ScoredPredictions) -> ThresholdCounts | None:
@@ -218,9 +224,11 @@ def select_worst_and_best(
     return worst, [scene for scene in falling if id(scene) not in chosen][:good]
 
 
-def _check_objects(part: Mapping[str, Any], count: int, classes: int) -> None:
-    """Raises ValueError where boxes and labels are not `count`, or cannot be."""
-    rows, named = np.array(part["boxes"], float).reshape(count, 4), np.array(part["labels"], np.int64).reshape(count)
+def _check_objects(boxes: Sequence[Any], labels: Sequence[int], count: int, classes: int) -> None:
+    """Raises ValueError where they are not `count`, or cannot be."""
+    rows, named = np.array(boxes, float).reshape(count, 4), np.array(labels, np.int64).reshape(count)
+    if len(boxes) != count or np.shape(labels) != (count,):
+        raise ValueError(f"{len(boxes)} boxes and {len(labels)} labels of {count} objects")
     if not np.isfinite(rows).all() or ((named < 1) | (named > classes)).any():
         raise ValueError("a box is not finite, or of no class")
 

@@ -17,10 +17,8 @@ from PIL import Image
 from paceline.config.resnet import Exif
 from paceline.data.checks.suspicious_boxes import paired_overlaps
 from paceline.inference.drawing.boxes import Annotation, draw_annotations
-from paceline.inference.drawing.rendering import encode_jpeg_uri
-from paceline.inference.drawing.stored_image import read_rgb
-from paceline.models.metrics.confusion import BACKGROUND
-from paceline.models.metrics.tide import KINDS, RIGHT, ErrorKinds
+from paceline.inference.drawing.rendering import encode_jpeg_uri, read_rgb
+from paceline.models.metrics.detection_errors import BACKGROUND_CLASS, KINDS, RIGHT, ErrorKinds
 from paceline.tools.report.detection_results import ScoredPredictions
 
 # Words for the kinds, in the order of the page.
@@ -88,7 +86,7 @@ def choose_errors(result: ScoredPredictions, errors: ErrorKinds) -> list[Detecti
             rows = np.flatnonzero(errors.kinds == KINDS.index(kind))
             for row in rows[np.argsort(-boxes.scores[rows], kind="stable")].tolist():
                 about = int(errors.partners[row])
-                key = int(truth.classes[about]) if about >= 0 else BACKGROUND, int(boxes.classes[row])
+                key = int(truth.classes[about]) if about >= 0 else BACKGROUND_CLASS, int(boxes.classes[row])
                 groups[key].append(DetectionError(kind, row, about, int(boxes.images[row])))
         ranked = sorted(groups.values(), key=len, reverse=True)
         kept.append(list(islice(interleave([list(_few_of_a_photo(group)) for group in ranked]), MAX_OF_A_KIND)))
@@ -123,9 +121,9 @@ def error_tiles(result: ScoredPredictions, kinds: ErrorKinds, names: Sequence[st
 
 def _tile(result: ScoredPredictions, error: DetectionError, names: Sequence[str], picture: str) -> GalleryTile:
     truth, boxes = result.truth, result.boxes
-    real = int(truth.classes[error.object]) if error.object >= 0 else BACKGROUND
+    real = int(truth.classes[error.object]) if error.object >= 0 else BACKGROUND_CLASS
     if error.box < 0:
-        seen, score = BACKGROUND, None
+        seen, score = BACKGROUND_CLASS, None
         width, height = truth.boxes[error.object, 2:].tolist()
         about = [f"{width:.0f} x {height:.0f} px"]
     else:
@@ -136,7 +134,7 @@ def _tile(result: ScoredPredictions, error: DetectionError, names: Sequence[str]
             about += [f"IoU {float(paired_overlaps(boxes.boxes[error.box][None], there, np.zeros(1, bool))[0]):.2f}"]
     more = f"is {names[real - 1]}" if real and seen and real != seen else ""
     pair = class_pair(real, seen) if real != seen else ""
-    classes = tuple(sorted({real, seen} - {BACKGROUND}))
+    classes = tuple(sorted({real, seen} - {BACKGROUND_CLASS}))
     words = ", ".join([WORDS[error.kind], *about])
     return GalleryTile(
         picture, error.kind, classes, score, pair, words, names[(seen or real) - 1], more, result.files[error.photo]
@@ -227,7 +225,7 @@ def list_mistakes(counts: np.ndarray, names: Sequence[str], most: int) -> list[t
             *(int(counts[true, result]), float(counts[true, result] / counts[true].sum()), class_pair(true, result)),
         )
         for true, result in np.argwhere(counts).tolist()
-        if true != result and BACKGROUND not in (true, result)
+        if true != result and BACKGROUND_CLASS not in (true, result)
     ]
     return sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:most]
 
@@ -239,7 +237,7 @@ def format_confusion_matrix(
 
     counts  (K+1, K+1): objects of a class (row) found as a class (column)
     """
-    order = [*range(1, len(names) + 1), *([BACKGROUND] if background else [])]
+    order = [*range(1, len(names) + 1), *([BACKGROUND_CLASS] if background else [])]
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
 
     def cell(true: int, match: int) -> ConfusionCell:

@@ -24,11 +24,18 @@ from paceline._utils.safe_read import parse_json, read_entry
 from paceline.config.resnet import Exif
 from paceline.config.run import RunRecord
 from paceline.data.index.splits import format_fold, format_half
-from paceline.inference.drawing.stored_image import find_listed_images
-from paceline.models.metrics.best_f1 import counts_at_thresholds
+from paceline.inference.drawing.rendering import find_listed_images
 from paceline.models.metrics.coco import Detections
-from paceline.models.metrics.confusion import SHOWN_SCORE, confusion_matrix
-from paceline.models.metrics.tide import RIGHT, UNCOUNTED, ErrorKinds, classify_errors, error_costs
+from paceline.models.metrics.detection_errors import (
+    RIGHT,
+    SHOWN_SCORE,
+    UNCOUNTED,
+    ErrorKinds,
+    classify_errors,
+    confusion_matrix,
+    counts_at_thresholds,
+    error_costs,
+)
 from paceline.models.registry import WORKLOADS
 from paceline.models.workload import WorkloadSpec
 from paceline.tools.report.classification_results import (

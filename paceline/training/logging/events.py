@@ -103,7 +103,7 @@ class EvalEvent(RunEvent):
     # number that suppression takes.
     approximated: Mapping[str, int] | None = None
     # Of boxes: iou, and the score (threshold) from which on F1 is best on these very photos, with f1, precision, recall; absent where
-    # none has an F1 above 0 (models/metrics/best_f1.py).
+    # none has an F1 above 0 (models/metrics/detection_errors.py).
     best_f1: Mapping[str, float] | None = None
 
 

@@ -21,7 +21,7 @@ from paceline.cli.commands.export import ExportFlags
 from paceline.config.model_card import make_card
 from paceline.config.recipes import RECIPES
 from paceline.inference.export.graph import Graph, _any_shape
-from paceline.inference.export.sample_images import load_sample_images
+from paceline.inference.export.verification import load_sample_images
 from paceline.inference.graph.graph_model import GraphInput, run_on_images
 from paceline.inference.graph.onnx_reader import to_input
 from paceline.models.maskrcnn.module import MaskRCNNWithLoss

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 import paceline
 from paceline.inference.export import onnx_export
 from paceline.inference.graph.runtimes import open_session
-from paceline.inference.torch_predictor import TorchPredictor
+from paceline.inference.trained_model import TorchPredictor
 from paceline.models.ops.dispatch import static_shapes
 from paceline.models.ops.nms import nms_cpu, nms_fixed
 

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from paceline.inference.image_paths import FailedImage
-from paceline.inference.serve import batching
-from paceline.inference.serve.batching import BatchQueue, QueueFull
+from paceline.inference.serve import app
+from paceline.inference.serve.app import BatchQueue, QueueFull
 
 
 def photo(side: int) -> bytes:
@@ -156,7 +156,7 @@ def test_a_photo_that_breaks_the_forward_fails_alone():
 
 
 def test_large_photos_do_not_share_a_forward(monkeypatch):
-    monkeypatch.setattr(batching, "MAX_PIXELS", 200)
+    monkeypatch.setattr(app, "MAX_PIXELS", 200)
 
     async def play(batches, sides):
         first = await busy_with_one(batches, sides)

@@ -10,7 +10,7 @@ import pytest
 from serving import served
 from test_limits import photo, predictor
 
-from paceline.inference.serve.guard import is_loopback
+from paceline.inference.serve.limits import is_loopback
 
 TOKEN = "a-token-of-24-characters"
 

@@ -25,7 +25,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.ssd import BoxInput, SSDModel
 from paceline.data.transforms.image_io import MAX_PIXELS
 from paceline.inference.serve import limits
-from paceline.inference.torch_predictor import TorchPredictor
+from paceline.inference.trained_model import TorchPredictor
 
 HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 

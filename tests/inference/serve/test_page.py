@@ -13,7 +13,7 @@ from serving import Served, served
 
 import paceline
 from paceline.inference.drawing.boxes import class_color
-from paceline.inference.torch_predictor import TorchPredictor
+from paceline.inference.trained_model import TorchPredictor
 
 READY = "document.body?.dataset.ready"
 SHOWN = "photos.length && shown && !document.querySelector('#canvas').hidden"

@@ -30,7 +30,7 @@ from paceline._utils.safe_read import open_plain, require_plain
 from paceline._utils.text import abbreviate, join_names, suggest_name
 from paceline.config.model_card import MAX_HEADER, header_bytes
 from paceline.models.weights.download import PUBLISHED
-from paceline.models.weights.formats.mxnet_files import read_npy_folder, read_params
+from paceline.models.weights.formats.mxnet import read_npy_folder, read_params
 from paceline.models.weights.formats.tensorflow import find_index, find_indexes, read_tf_checkpoint
 
 PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")

@@ -120,9 +120,10 @@ MASK_RCNN_RULES = (
     (r"roi_heads\.box\.predictor\.((?:cls_score|bbox_pred)\..*)", r"roi_heads.box_predictor.\1"),
     (r"roi_heads\.mask\.predictor\.((?:conv5_mask|mask_fcn_logits)\..*)", r"roi_heads.mask_predictor.\1"),
 )
+# Counted from 1 there and from 0 here.
 COUNTED = (
-    (rf"backbone\.fpn\.fpn_(?P<what>inner|layer)(?P<count>[1-4]){WB}", "backbone.fpn.{what}_blocks.{count}.0.{part}"),
-    (rf"roi_heads\.mask\.feature_extractor\.mask_fcn(?P<count>\d){WB}", "roi_heads.mask_head.{count}.0.{part}"),
+    (rf"backbone\.fpn\.fpn_(inner|layer)([1-4]){WB}", r"backbone.fpn.\1_blocks.\2.0.\3"),
+    (rf"roi_heads\.mask\.feature_extractor\.mask_fcn(\d){WB}", r"roi_heads.mask_head.\1.0.\2"),
 )
 NO_WEIGHTS = re.compile(r"rpn\.anchor_generator\.cell_anchors\..*")
 STEM = "backbone.body.conv1.weight"
@@ -139,12 +140,10 @@ def from_maskrcnn_benchmark(saved: Tensors, _: Facts) -> PacelineWeights:
         if NO_WEIGHTS.fullmatch(name):
             left_out.append(name)
             continue
-        ours = rename_tensor(name, MASK_RCNN_RULES)
-        for pattern, template in COUNTED:
-            if result := re.fullmatch(pattern, name):
-                named = result.groupdict()
-                ours = template.format(what=named.get("what"), count=int(named["count"]) - 1, part=result.groups()[-1])
-        state[ours or name] = tensor
+        ours = rename_tensor(name, MASK_RCNN_RULES) or name
+        if counted := rename_tensor(name, COUNTED):
+            ours = re.sub(r"\d", lambda digit: str(int(digit[0]) - 1), counted, count=1)
+        state[ours] = tensor
     state[STEM] = from_caffe(state[STEM].float())
     needs = {"stride_in": "1x1"} if "backbone.body.layer1.0.conv3.weight" in state else {}
     classes = published_class_names(count_class_rows(state))

@@ -24,6 +24,7 @@ from paceline.models.weights.formats.paceline_format import (
     Tensors,
     WeightFormatError,
     from_metadata,
+    rename_tensor,
     require_no_needs,
 )
 
@@ -120,8 +121,7 @@ def from_torchvision(saved: Tensors, facts: Facts) -> PacelineWeights:
     """Under today's names; with the classes that our own file carries, or that are known of a published one."""
     state = {}
     for name, tensor in saved.items():
-        for pattern, ours in RENAMED:
-            name = re.sub(f"^{pattern}$", ours, name)
+        name = rename_tensor(name, RENAMED) or name
         if mask := OLD_MASK.fullmatch(name):
             name = f"roi_heads.mask_head.{int(mask[1]) - 1}.0.{mask[2]}"
         state[name] = tensor
