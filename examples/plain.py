@@ -1,6 +1,6 @@
 """A training run from paceline's own parts, top to bottom: what `paceline train --system.channels-last on` does to the weights.
 
-    python examples/plain.py ssd-tiny [--data DIR] [--out OUT] [--steps N]
+    python examples/plain.py ssd-demo [--data DIR] [--out OUT] [--steps N]
 
 One process, no resume, no logs, no refusals: training/trainer.py has those. Where things are: docs/contributing/architecture.md.
 """

@@ -1,7 +1,7 @@
 """Train ResNet-50, SSD-ResNet34 and Mask R-CNN on CPUs and GPUs.
 
     import paceline
-    trained = paceline.train("resnet50-tiny", data="photos", out="runs/first")
+    trained = paceline.train("classify-demo", data="photos", out="runs/first")
     paceline.load("runs/first").predict("cat.jpg").draw().show()
 
 train          train a recipe; returns a TrainResult: how the run ended

@@ -43,15 +43,15 @@ def train(
 ) -> TrainResult:
     """Train a recipe to its quality target, or as long as is asked; -> how the run ended.
 
-        trained = paceline.train("resnet50-tiny", data="photos", out="runs/first", steps=500)
-        trained = paceline.train("ssd-custom", data="coco", weights="resnet34", global_batch=16, changes={"optim.lr": 0.005})
+        trained = paceline.train("classify-demo", data="photos", out="runs/first", steps=500)
+        trained = paceline.train("ssd-finetune", data="coco", weights="resnet34", global_batch=16, changes={"optim.lr": 0.005})
         trained.status, trained.best, trained.run        # "success", {"box_ap": 0.41, ...}, "/home/me/runs/first"
         paceline.load(trained.run).predict("cat.jpg")
 
     `paceline train` does the same: the run prints its progress, writes a checkpoint an epoch and a report. Called again with the
     same `out` it resumes an interrupted run, and continues a finished one where it is given more steps.
 
-    recipe    a name from `paceline train --help`, e.g. "resnet50-tiny", "ssd-custom", "maskrcnn-tiny"; "./file.py:function"; or a
+    recipe    a name from `paceline train --help`, e.g. "classify-demo", "ssd-finetune", "maskrcnn-demo"; "./file.py:function"; or a
               Recipe
     data      the data set: class folders, COCO, Pascal VOC or YOLO; "" is the recipe's built-in pictures
     out       the run's folder; one with an unfinished run resumes it; "" makes runs/NAME-001, -002, ...

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds containers/Dockerfile with buildah, without Docker and without a registry, and tries what came out: `paceline doctor`
-# and 20 steps of ssd-tiny inside. The base is a debootstrap of the same Debian release, from the mirror
+# and 20 steps of ssd-demo inside. The base is a debootstrap of the same Debian release, from the mirror
 # in apt's sources, if the public one cannot be pulled.
 #
 #   scripts/build_image.sh OUT            OUT/log.txt: every command, what it said, and the image's size
@@ -79,5 +79,5 @@ containers+=("$inside")
 run id
 run paceline doctor
 run /opt/paceline/bin/python -c 'import torch; print(torch.__version__, torch._C._cuda_getArchFlags())'
-run paceline train ssd-tiny --steps 20 --system cpu --out /results/first
+run paceline train ssd-demo --steps 20 --system cpu --out /results/first
 run sh -c 'du -sh /opt/paceline /usr 2>/dev/null; ls /results/first'

@@ -42,45 +42,45 @@ S12 = f"{SSD} --bn-span 4 --global-batch 12"
 M12, M8 = (f"{MASKRCNN} --bn-span 4 --global-batch {images}" for images in (12, 8))
 AMP = f"{FIXED} --system.channels-last on"
 CASES = {
-    "resnet": Case("resnet50-tiny", "classes", f"{FP32} {R12}", (1, 2, 3), batches=True, predicts=True),
-    "resnet, NCHW": Case("resnet50-tiny", "classes", f"{ROWS} {R12}", batches=True, predicts=True),
-    "resnet, bf16": Case("resnet50-tiny", "classes", f"{AMP} --system.precision bf16 {R12}"),
-    "resnet, fp16 scaled": Case("resnet50-tiny", "classes", f"{AMP} --system.precision fp16 {R12}", (1, 2)),
+    "resnet": Case("classify-demo", "classes", f"{FP32} {R12}", (1, 2, 3), batches=True, predicts=True),
+    "resnet, NCHW": Case("classify-demo", "classes", f"{ROWS} {R12}", batches=True, predicts=True),
+    "resnet, bf16": Case("classify-demo", "classes", f"{AMP} --system.precision bf16 {R12}"),
+    "resnet, fp16 scaled": Case("classify-demo", "classes", f"{AMP} --system.precision fp16 {R12}", (1, 2)),
     "resnet, accumulated": Case(
-        "resnet50-tiny", "classes", f"{FP32} {RESNET} --bn-span 6 --global-batch 24 {per_forward(6)}", batches=True
+        "classify-demo", "classes", f"{FP32} {RESNET} --bn-span 6 --global-batch 24 {per_forward(6)}", batches=True
     ),
     "resnet, BatchNorm in groups": Case(
-        "resnet50-tiny", "classes", f"{FP32} {RESNET} --bn-span 6 --global-batch 12 {per_forward(12)}", (1, 3)
+        "classify-demo", "classes", f"{FP32} {RESNET} --bn-span 6 --global-batch 12 {per_forward(12)}", (1, 3)
     ),
     "resnet, LARS": Case(
         "resnet50-mlperf-3200", "classes", f"{FP32} {R12} --epochs 4 --schedule.warmup 1 --quality.targets", (1, 2)
     ),
     "resnet, augmented": Case(
-        "resnet50-tiny", "classes", f"{FP32} {R12} --input.augment rand --input.erase 0.5 --input.mixup 0.2 --input.cutmix 1",
+        "classify-demo", "classes", f"{FP32} {R12} --input.augment rand --input.erase 0.5 --input.mixup 0.2 --input.cutmix 1",
         (), batches=True
     ),
-    "ssd": Case("ssd-tiny", "boxes", f"{FP32} {S12} {per_forward(12)}", (1, 2, 3), batches=True, predicts=True),
-    "ssd, NCHW": Case("ssd-tiny", "boxes", f"{ROWS} {S12} {per_forward(12)}"),
-    "ssd, accumulated": Case("ssd-tiny", "boxes", f"{FP32} {S12} {per_forward(4)}", batches=True),
+    "ssd": Case("ssd-demo", "boxes", f"{FP32} {S12} {per_forward(12)}", (1, 2, 3), batches=True, predicts=True),
+    "ssd, NCHW": Case("ssd-demo", "boxes", f"{ROWS} {S12} {per_forward(12)}"),
+    "ssd, accumulated": Case("ssd-demo", "boxes", f"{FP32} {S12} {per_forward(4)}", batches=True),
     "ssd, SGD over the batch": Case(
         "ssd", "boxes", f"{FP32} {S12} {per_forward(12)} --weights none --model.loss-over batch --quality.targets", (1, 2)
     ),
     "ssd, augmented": Case(
-        "ssd-tiny", "boxes", f"{FP32} {S12} {per_forward(12)} --input.mosaic 0.5 --input.zoom-out 3 --input.rot90 0.5",
+        "ssd-demo", "boxes", f"{FP32} {S12} {per_forward(12)} --input.mosaic 0.5 --input.zoom-out 3 --input.rot90 0.5",
         (), batches=True
     ),
-    "maskrcnn": Case("maskrcnn-tiny", "boxes", f"{FP32} {M12} {per_forward(12)}", (1, 2, 3), batches=True, predicts=True),
-    "maskrcnn, NCHW": Case("maskrcnn-tiny", "boxes", f"{ROWS} {M12} {per_forward(12)}"),
+    "maskrcnn": Case("maskrcnn-demo", "boxes", f"{FP32} {M12} {per_forward(12)}", (1, 2, 3), batches=True, predicts=True),
+    "maskrcnn, NCHW": Case("maskrcnn-demo", "boxes", f"{ROWS} {M12} {per_forward(12)}"),
     "fasterrcnn": Case(
-        "maskrcnn-tiny", "boxes", f"{FP32} {M12} {per_forward(12)} --model.no-masks --quality.targets",
+        "maskrcnn-demo", "boxes", f"{FP32} {M12} {per_forward(12)} --model.no-masks --quality.targets",
         (1, 2), batches=True, predicts=True
     ),
     "maskrcnn, loss groups": Case(
-        "maskrcnn-tiny", "boxes", f"{FP32} {M8} {per_forward(8)} --model.loss-group 2", (1, 2)
+        "maskrcnn-demo", "boxes", f"{FP32} {M8} {per_forward(8)} --model.loss-group 2", (1, 2)
     ),
-    "maskrcnn, accumulated": Case("maskrcnn-tiny", "boxes", f"{FP32} {M8} {per_forward(4)}", batches=True),
+    "maskrcnn, accumulated": Case("maskrcnn-demo", "boxes", f"{FP32} {M8} {per_forward(4)}", batches=True),
     "maskrcnn, augmented": Case(
-        "maskrcnn-tiny", "boxes", f"{FP32} {M12} {per_forward(12)} --input.copy-paste 0.5 --input.crop 1 --input.scale-jitter 0.5 2",
+        "maskrcnn-demo", "boxes", f"{FP32} {M12} {per_forward(12)} --input.copy-paste 0.5 --input.crop 1 --input.scale-jitter 0.5 2",
         (), batches=True
     ),
 }  # fmt: skip

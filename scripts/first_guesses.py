@@ -21,7 +21,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 # Recipes for one's own images of the three networks, as the menu names them now.
-RECIPES = {"CLS": "resnet50-custom", "SSD": "ssd-custom", "MASK": "maskrcnn-custom"}
+RECIPES = {"CLS": "classify-finetune", "SSD": "ssd-finetune", "MASK": "maskrcnn-finetune"}
 DATA = "--data DIR"
 KINDS = ("works", "answered", "missed")
 

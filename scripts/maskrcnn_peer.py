@@ -1,4 +1,4 @@
-"""torchvision's Mask R-CNN, shrunk to the cost of maskrcnn-tiny, trained from scratch for a given time: the peer of that recipe.
+"""torchvision's Mask R-CNN, shrunk to the cost of maskrcnn-demo, trained from scratch for a given time: the peer of that recipe.
 
     PYTHONPATH=. python scripts/maskrcnn_peer.py --data DIR --seconds 2400 --threads 1 --out peer.json
 
@@ -43,9 +43,9 @@ from torchvision.models.resnet import BasicBlock
 from torchvision.ops import box_convert
 from torchvision.transforms import v2
 
-from paceline.config.recipes.maskrcnn import tiny
+from paceline.config.recipes.maskrcnn import demo
 
-RECIPE = tiny()
+RECIPE = demo()
 SHORT, LONG, BATCH = RECIPE.input.short[0], RECIPE.input.long, RECIPE.global_batch
 MIN_LEFT, MIN_SIDE = 0.25, 1.0  # a cropped box stays with this share of its area and sides of so many pixels
 

@@ -10,7 +10,7 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1" && cd "$1" || exit 2
 python=${PYTHON:-python}
 export PYTHONPATH=$here OMP_NUM_THREADS=1 PACELINE_CACHE=$PWD/cache
-training=(ssd-tiny --system cpu --system.precision fp32 --limit-train 64 --limit-val 16 --log-every 5)
+training=(ssd-demo --system cpu --system.precision fp32 --limit-train 64 --limit-val 16 --log-every 5)
 short=(--steps 40 --save-every 10 --eval-every 20)
 failures=0
 

@@ -21,7 +21,7 @@ bad=0
 say() { printf '\n== %s\n' "$*"; }
 fail() { echo "NOT AS IT SHOULD BE: $*"; bad=1; }
 weights() { (cd "$1/checkpoints/last" && sha256sum -- *.safetensors) | sha256sum | cut -c1-16; }
-launch() { "$hosts" on "$dir" node1 "$python" -m paceline launch ssd-tiny "${flags[@]}" "$@"; }
+launch() { "$hosts" on "$dir" node1 "$python" -m paceline launch ssd-demo "${flags[@]}" "$@"; }
 told() { grep -E "failed|ending|broke off|asked|saved|stopped early|paceline: |network interface [a-z]" "$1" | grep -v "torch/" | tail -n "${2:-4}" | cut -c1-220; }
 
 # Runs `launch ...` in the background, waits for `step` in its events; then $launched is its process.

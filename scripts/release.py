@@ -30,7 +30,7 @@ COPIES = {
 }
 TRAIN = [
     "train",
-    "resnet50-tiny",
+    "classify-demo",
     "--steps",
     "2",
     "--limit-train",

@@ -10,7 +10,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 data=$(realpath "${1:?usage: scripts/walk.sh DATA [OUT]}")
 out=$(realpath -m "${2:-walk}")
-recipe=${RECIPE:-ssd-tiny}
+recipe=${RECIPE:-ssd-demo}
 read -r -a flags <<<"${FLAGS:-}"
 steps=${STEPS:-120}
 python=${PYTHON:-$here/.venv/bin/python}

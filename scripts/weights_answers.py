@@ -62,7 +62,7 @@ def instances(photos: list[Path], folder: Path) -> bool:
     heard.remove()
     layer.bias -= seen[0].mean(0)
     torch.save(network.state_dict(), folder / "maskrcnn.pth")
-    recipe = f"maskrcnn-custom --model.detect.score-above {SCORE_ABOVE}"
+    recipe = f"maskrcnn-finetune --model.detect.score-above {SCORE_ABOVE}"
     images = predicted(folder / "maskrcnn.pth", stored, folder / "instances-out", "--recipe", recipe)
     names, alike = MaskRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"], True
     theirs = [network([pixels(photo)])[0] for photo in stored]

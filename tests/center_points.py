@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from paceline.config.constraints import BelowOne, Count, check_bounds
 from paceline.config.recipe import Recipe
-from paceline.config.recipes.ssd import tiny
+from paceline.config.recipes.ssd import demo
 from paceline.config.resnet import BackboneModel, Depth
 from paceline.config.ssd import BoxInput, SSDModel, check_detection
 from paceline.data.batch import Batch, DetectionBatch
@@ -58,9 +58,9 @@ CenterRecipe = Recipe[CenterModel, BoxInput]
 
 
 def recipe() -> CenterRecipe:
-    """ssd-tiny's data treatment, optimizer and schedule."""
-    quality = replace(tiny().quality, targets=(("box_ap", 0.30),))
-    return replace(tiny(), task=f"{__file__}:CENTERS", model=CenterModel(), quality=quality)
+    """ssd-demo's data treatment, optimizer and schedule."""
+    quality = replace(demo().quality, targets=(("box_ap", 0.30),))
+    return replace(demo(), task=f"{__file__}:CENTERS", model=CenterModel(), quality=quality)
 
 
 def check(recipe: CenterRecipe) -> None:

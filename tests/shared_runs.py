@@ -92,18 +92,18 @@ def drawn_instances(factory: pytest.TempPathFactory) -> Path:
 
 def resnet_run(factory: pytest.TempPathFactory) -> SharedRun:
     """Two steps on the class folders, without a report."""
-    return _trained(factory, "resnet50-tiny", class_photos(factory), *TINY, "--steps", "2", report=False)
+    return _trained(factory, "classify-demo", class_photos(factory), *TINY, "--steps", "2", report=False)
 
 
 def ssd_run(factory: pytest.TempPathFactory) -> SharedRun:
     """Six steps on rendered pictures."""
-    return _trained(factory, "ssd-tiny", rendered_boxes(factory), *SSD.split(), "--steps", "6")
+    return _trained(factory, "ssd-demo", rendered_boxes(factory), *SSD.split(), "--steps", "6")
 
 
 def maskrcnn_run(factory: pytest.TempPathFactory) -> SharedRun:
     """Four steps on drawn polygons, each of them logged."""
     return _trained(
-        factory, "maskrcnn-tiny", drawn_instances(factory), *MASKRCNN.split(), "--steps", "4", "--log-every", "1"
+        factory, "maskrcnn-demo", drawn_instances(factory), *MASKRCNN.split(), "--steps", "4", "--log-every", "1"
     )
 
 

@@ -24,10 +24,10 @@ from paceline.training.state import State
 
 CLASSES, SLOTS = 3, 8
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "classification": ("resnet50-tiny", {"model.depth": 10, "model.width": 8, "input.size": 32}),
-    "ssd": ("ssd-tiny", {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 96}),
+    "classification": ("classify-demo", {"model.depth": 10, "model.width": 8, "input.size": 32}),
+    "ssd": ("ssd-demo", {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 96}),
     "maskrcnn": (
-        "maskrcnn-tiny",
+        "maskrcnn-demo",
         {
             "model.width": 8,
             "model.channels": 16,

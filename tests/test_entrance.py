@@ -62,7 +62,7 @@ sys.exit(main(words) or 1)
 
 
 def test_the_way_to_the_first_step_grows_no_longer(tmp_path, ssd_run):
-    words = ["train", "ssd-tiny", "--data", str(ssd_run.data), "--out", str(tmp_path / "run"), *SSD.split(), "--steps", "2"]
+    words = ["train", "ssd-demo", "--data", str(ssd_run.data), "--out", str(tmp_path / "run"), *SSD.split(), "--steps", "2"]
     environ = os.environ | {"PYTHONPATH": str(PACKAGE.parent), "PACELINE_CACHE": str(ssd_run.data.parent / "cache")}
     command = [sys.executable, "-c", TRACE, str(tmp_path / "trace.json"), *words]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, cwd=tmp_path)

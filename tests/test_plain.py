@@ -23,12 +23,12 @@ def test_it_is_read_in_a_minute():
     assert not any("cli" in line or " _" in line for line in lines if line.startswith(("from", "import")))
 
 
-BY_NIGHT = pytest.param("maskrcnn-tiny", marks=ONE_MORE)  # eight seconds
+BY_NIGHT = pytest.param("maskrcnn-demo", marks=ONE_MORE)  # eight seconds
 
 
-@pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny", BY_NIGHT])
+@pytest.mark.parametrize("recipe", ["classify-demo", "ssd-demo", BY_NIGHT])
 def test_its_weights_are_those_of_train(recipe, tmp_path, monkeypatch, capsys):
-    if recipe == "resnet50-tiny":
+    if recipe == "classify-demo":
         data = make_photos(tmp_path / "set", train=9, val=3)
     else:
         data = make_instances(tmp_path / "set", train=8, val=2)

@@ -44,7 +44,7 @@ def trained(photos, tmp_path_factory) -> TrainResult:
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
         return paceline.train(
-            "resnet50-tiny",
+            "classify-demo",
             data=str(photos),
             out=str(tmp_path_factory.mktemp("runs") / "run"),
             system="cpu",
@@ -68,7 +68,7 @@ def test_train_returns_how_the_run_ended(trained):
 
 
 def test_train_takes_a_recipe_object_and_its_run_can_be_repeated_and_evaluated(photos, tmp_path, capsys):
-    recipe = replace(override(RECIPES["resnet50-tiny"](), TINY_CHANGES), seed=5)
+    recipe = replace(override(RECIPES["classify-demo"](), TINY_CHANGES), seed=5)
     ending = paceline.train(recipe, data=str(photos), out=str(tmp_path / "a"), steps=2)
     assert ending.status == "stopped_early"
     assert command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "b").code == 0
@@ -78,9 +78,9 @@ def test_train_takes_a_recipe_object_and_its_run_can_be_repeated_and_evaluated(p
 
 def test_train_names_what_it_does_not_know(photos, tmp_path):
     for words, wanted in (
-        ({"recipe": "resnet50-tinny"}, "resnet50-tiny"),
-        ({"recipe": "resnet50-tiny", "system": "gpus"}, "gpu"),
-        ({"recipe": "resnet50-tiny", "data": str(tmp_path / "none")}, "no such folder"),
+        ({"recipe": "resnet50-tinny"}, "classify-demo"),
+        ({"recipe": "classify-demo", "system": "gpus"}, "gpu"),
+        ({"recipe": "classify-demo", "data": str(tmp_path / "none")}, "no such folder"),
     ):
         with pytest.raises(PacelineError, match=wanted):
             paceline.train(**{"data": str(photos), "out": str(tmp_path / "run"), **words})
@@ -99,11 +99,11 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
 )
 def test_changes_are_checked_as_flags_are(changes, wanted):
     with raises(RecipeError, wanted):
-        override(RECIPES["resnet50-tiny"](), changes)
+        override(RECIPES["classify-demo"](), changes)
 
 
 def test_a_changed_length_replaces_the_other_kind():
-    assert override(RECIPES["resnet50-tiny"](), {"epochs": 2}).images_seen == 0
+    assert override(RECIPES["classify-demo"](), {"epochs": 2}).images_seen == 0
     assert override(RECIPES["resnet50"](), {"images_seen": 640}).epochs == 0
 
 

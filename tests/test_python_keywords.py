@@ -26,7 +26,7 @@ ROOT = Path(paceline.__file__).parents[1]
 
 
 def tiny() -> Recipe:
-    return RECIPES["resnet50-tiny"]()
+    return RECIPES["classify-demo"]()
 
 
 def test_keywords_of_run_and_recipe_are_told_apart():
@@ -157,14 +157,14 @@ def test_train_with_keywords_trains_that_recipe_and_a_refused_call_leaves_nothin
     monkeypatch.chdir(tmp_path)
     below = {name: value for name, value in TINY_CHANGES.items() if "." in name}
     ending = paceline.train(
-        "resnet50-tiny", data=class_photos, out=tmp_path / "run", changes=below, global_batch=4, seed=5, steps=1
+        "classify-demo", data=class_photos, out=tmp_path / "run", changes=below, global_batch=4, seed=5, steps=1
     )
     recipe = json.loads((Path(ending.run) / "run.json").read_text())["recipe"]
     assert (recipe["global_batch"], recipe["seed"], ending.step) == (4, 5, 1)
     before = sorted(tmp_path.iterdir())
     for keywords in ({"global_batch": 4}, {"stepps": 1}, {"seed": "1"}):
         with pytest.raises(paceline.PacelineError):
-            paceline.train("resnet50-tiny", data=class_photos, **keywords)
+            paceline.train("classify-demo", data=class_photos, **keywords)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -219,10 +219,10 @@ def test_help_on_load_and_predict_says_what_is_taken_and_what_comes_back():
 )
 def test_what_other_tools_call_a_keyword_is_answered_with_ours(keyword, ours):
     with pytest.raises(PacelineError) as refused:
-        paceline.train("ssd-tiny", **{keyword: 8})
+        paceline.train("ssd-demo", **{keyword: 8})
     check_text(str(refused.value), repr(keyword), ours)
 
 
 def test_a_recipe_written_as_python_names_are_is_answered_with_its_name():
-    with raises(PacelineError, "'ssd_tiny'", "ssd-tiny"):
+    with raises(PacelineError, "'ssd_tiny'", "ssd-demo"):
         paceline.train("ssd_tiny")

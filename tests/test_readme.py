@@ -42,7 +42,7 @@ def test_a_readme_command_parses(command: str) -> None:
 
 
 def test_the_first_block_is_the_main_command_and_the_second_the_tests() -> None:
-    assert BLOCKS[0].strip().endswith("paceline train ssd-tiny") and BLOCKS[0].strip().count("\n") == 0
+    assert BLOCKS[0].strip().endswith("paceline train ssd-demo") and BLOCKS[0].strip().count("\n") == 0
     assert BLOCKS[1].strip() == "scripts/test.sh"
 
 
@@ -152,7 +152,7 @@ def test_what_paceline_says_of_itself_promises_no_target_on_a_gpu() -> None:
 
 def test_regions_of_own_photos_are_those_of_the_recipes() -> None:
     text = (ROOT / "docs" / "own-photos.md").read_text()
-    for name, words in (("custom-cpu", "sample {} regions"), ("custom", "already sample {}")):
+    for name, words in (("finetune-cpu", "sample {} regions"), ("finetune", "already sample {}")):
         for network in ("maskrcnn", "fasterrcnn"):
             assert words.format(RECIPES[f"{network}-{name}"]().model.roi.samples) in text
 

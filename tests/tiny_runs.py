@@ -60,8 +60,8 @@ def command(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
 
 
 def train(capsys: pytest.CaptureFixture[str], data: Path, out: Path, *more: object, steps: int = 2) -> Said:
-    """`paceline train resnet50-tiny` with the small network."""
-    return command(capsys, "train", "resnet50-tiny", "--data", data, "--out", out, *TINY, "--steps", steps, *more)
+    """`paceline train classify-demo` with the small network."""
+    return command(capsys, "train", "classify-demo", "--data", data, "--out", out, *TINY, "--steps", steps, *more)
 
 
 def forge(run: Path, changes: Mapping[str, object]) -> None:

@@ -52,7 +52,7 @@ def format_count(number: int, noun: str) -> str:
 
 
 def suggest_name(name: str, menu: Iterable[str]) -> str:
-    """'Did you mean ssd-tiny or ssd?'; "" where no name of the menu is near."""
+    """'Did you mean ssd-demo or ssd?'; "" where no name of the menu is near."""
     import difflib  # here: --help does without
 
     near = difflib.get_close_matches(name, list(dict.fromkeys(menu)), n=3, cutoff=0.5)

@@ -25,7 +25,7 @@ from paceline.training.logging.stdout_guard import guard_exit, keep_output_open
 
 # Command -> what it does. Its module in commands/ has a function `run(printer, arguments) -> exit code`.
 VERBS = {
-    "train": "train a recipe to its target: paceline train resnet50-tiny",
+    "train": "train a recipe to its target: paceline train classify-demo",
     "launch": "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
     "eval": "score a run's checkpoint on its validation images, or on others",
     "predict": "find classes, boxes or masks in photos with a trained run: pictures and JSON",
@@ -176,5 +176,5 @@ def format_overview() -> str:
         "usage: paceline VERB ...\n\nTrains ResNet-50, SSD-ResNet34 and Mask R-CNN on CPUs and GPUs.\n"
         "No recipe has been trained to its target on a GPU yet.\n\n"
         f"{rows}\n\n"
-        "Every verb answers --help. Start here:  paceline train ssd-tiny"
+        "Every verb answers --help. Start here:  paceline train ssd-demo"
     )

@@ -29,7 +29,7 @@ from paceline.models.object_task import ObjectData
 from paceline.models.task import EvalResult, Task
 
 # The recipe whose task scores rows of this kind.
-RECIPES = {"classes": "resnet50-custom", "boxes": "fasterrcnn-custom", "masks": "maskrcnn-custom"}
+RECIPES = {"classes": "classify-finetune", "boxes": "fasterrcnn-finetune", "masks": "maskrcnn-finetune"}
 # A run of more characters does not fit into 64 bits.
 MAX_DIGITS = 12
 # Masks that are read at once.

@@ -59,7 +59,7 @@ class BatchOptions:
 class LaunchJob:
     """One start of one run (or of any other words that every rank shall carry out)."""
 
-    words: Words  # what each rank hands to paceline, e.g. ("train", "ssd-tiny", "--out", "/abs/run")
+    words: Words  # what each rank hands to paceline, e.g. ("train", "ssd-demo", "--out", "/abs/run")
     folder: Path  # the run's folder, absolute, on a file system that all nodes see; our files lie in its launch/
     name: str
     nodes: int = 1

@@ -231,8 +231,8 @@ def require_masks(split: BoxSplit, data: Path) -> None:
         named = shlex.quote(str(data))
         raise DataError(
             f"{data}: its objects have boxes but no masks, and this recipe learns masks.\n"
-            f"Train the same network without masks:  paceline train fasterrcnn-custom --data {named} --weights fasterrcnn\n"
-            f"or a faster detector of boxes:  paceline train ssd-custom --data {named} --weights resnet34\n"
+            f"Train the same network without masks:  paceline train fasterrcnn-finetune --data {named} --weights fasterrcnn\n"
+            f"or a faster detector of boxes:  paceline train ssd-finetune --data {named} --weights resnet34\n"
             'or give the objects a "segmentation" (polygons or run lengths) in the JSON, then prepare it again.'
         )
 

@@ -47,7 +47,7 @@ from paceline.training.step import TrainStep
 # Measured are the steps after the first one, for so many seconds or steps, and at most this share of the time budget.
 TRY_SECONDS, TRY_STEPS, TRY_SHARE = 10.0, 50, 0.05
 # An evaluation is measured by its inference, on a model that detects hardly anything yet. With the detections of a trained one,
-# and with its scoring, which takes the processor from the steps beside it, it takes about twice as long (ssd-tiny on 67 photos:
+# and with its scoring, which takes the processor from the steps beside it, it takes about twice as long (ssd-demo on 67 photos:
 # 0.8 s measured, 1.7 to 2.6 s later).
 LATER_EVALUATION = 2.0
 

@@ -175,7 +175,7 @@ def choose_recipe(name: str) -> Recipe:
         if name not in ROWS:
             hint = suggest_name(name, ROWS)
             raise RecipeError(
-                f"there is no row {name!r}. {f'{hint} ' if hint else ''}`paceline list rows` prints them all."
+                f"there is no row {name!r}. {f'{hint} ' if hint else ''}`paceline list configs` prints them all."
             )
         return ROWS[name].make()
     result = choose_named(name, RECIPES, (Recipe, WorkloadSpec), "recipe")

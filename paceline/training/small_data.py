@@ -5,7 +5,6 @@ Standard library only: what is refused from the command alone must not wait for 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 
 from paceline._utils.commands import format_command
@@ -14,7 +13,7 @@ from paceline._utils.reporter import Reporter
 from paceline.config.auto import count_evaluations, step_range
 from paceline.config.plan import BatchPlan
 from paceline.config.recipe import DATA_IMAGES, Recipe
-from paceline.config.recipes import RECIPES
+from paceline.config.recipes import RECIPES, find_finetune_recipe
 from paceline.config.run import RunOptions
 from paceline.models.registry import get_workload
 
@@ -23,7 +22,7 @@ MIN_STEPS = 200
 # A schedule of boundaries and horizons was made for a number of photos; for a hundredth of them it means nothing.
 MAX_TIMES = 100
 # Recipes for one's own photos, by the ends of their names.
-FOR_OWN = ("-custom", "-cpu", "-tiny")
+FOR_OWN = ("-finetune", "-cpu", "-demo")
 
 
 def check_image_count(
@@ -34,7 +33,7 @@ def check_image_count(
     accelerator   the system's: on a CPU the recipe for CPUs is named
     Raises RecipeError with the command that fits.
     """
-    own = re.split("[-@]", name)[0] + "-custom"  # the network's recipe for one's own photos
+    own = find_finetune_recipe(name)
     if own not in RECIPES or (name not in RECIPES and "@" not in name):  # its author knows the photos
         return
     if controls.synthetic or controls.limit_train or get_design_size(recipe) == plan.train_images:
@@ -42,8 +41,8 @@ def check_image_count(
     photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
     length = {"epochs", "images_seen", "global_batch"}.intersection(explicit) or controls.steps or controls.fit_schedule
     times = get_design_size(recipe) / photos
-    # tiny: for trying out, on any photos
-    if batch > photos and "global_batch" not in explicit and not name.endswith("-tiny"):
+    # demo: for trying out, on any photos
+    if batch > photos and "global_batch" not in explicit and not name.endswith("-demo"):
         reason = f"a batch of {batch:,} is more than the {photos:,} training photos"
     elif steps < MIN_STEPS and not length:
         reason = (
@@ -76,10 +75,10 @@ def check_auto(name: str, *, repeats: bool) -> None:
             "--auto chooses before a run, and this run.json holds what that one trained: leave the flag away."
         )
     if (name in RECIPES and not name.endswith(FOR_OWN)) or "@" in name:
-        own = re.split("[-@]", name)[0] + "-custom"
+        own = find_finetune_recipe(name)
         raise RecipeError(
             f"--auto: {name} was made for one data set, and its numbers belong together. It chooses for the recipes for photos of "
-            f"one's own:  {format_command('train', own if own in RECIPES else 'resnet50-custom', '--data', 'DIR', '--auto')}"
+            f"one's own:  {format_command('train', own if own in RECIPES else 'classify-finetune', '--data', 'DIR', '--auto')}"
         )
 
 
@@ -91,7 +90,7 @@ def report_length(
     name: str, recipe: Recipe, plan: BatchPlan, explicit: Collection[str], cpu: bool, reporter: Reporter
 ) -> None:
     """A line where a recipe for one's own photos is short, long, or often evaluated on these, and its length is not set by hand."""
-    if not name.endswith("-custom") and not name.endswith("-custom-cpu"):
+    if not name.endswith(("-finetune", "-finetune-cpu")):
         return
     if {"epochs", "images_seen"} & set(explicit):
         return

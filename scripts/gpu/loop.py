@@ -57,18 +57,18 @@ WORKLOADS = {
     "resnet": Workload(
         "resnet50", "imagenette224", {"global_batch": 256, "optim.lr": 0.1, "bn_span": 256, "epochs": 2000},
         {"model.depth": 10, "model.width": 8, "input.size": 32, "input.eval_size": 32, "input.eval_resize": 36,
-         "global_batch": 8, "optim.lr": 0.01, "bn_span": 8}, "resnet50-tiny",
+         "global_batch": 8, "optim.lr": 0.01, "bn_span": 8}, "classify-demo",
     ),
     "ssd": Workload(
         "ssd", "coco_mini", {"global_batch": 128, "optim.lr": 2.5e-3, "bn_span": 128, "epochs": 2000},
         {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 96, "global_batch": 4, "bn_span": 4,
-         "optim.lr": 0.001}, "ssd-tiny",
+         "optim.lr": 0.001}, "ssd-demo",
     ),
     "maskrcnn": Workload(
         "maskrcnn-nvidia-96", "coco_mini", {"global_batch": 12, "optim.lr": 1e-3},
         {"model.width": 8, "model.channels": 16, "model.roi.channels": 32, "model.rpn.pre_train": 100,
          "model.rpn.post_train": 32, "model.rpn.pre_test": 100, "model.rpn.post_test": 32, "model.detect.keep": 20,
-         "input.short": (96,), "input.long": 128, "global_batch": 2, "bn_span": 2, "optim.lr": 0.001}, "maskrcnn-tiny",
+         "input.short": (96,), "input.long": 128, "global_batch": 2, "bn_span": 2, "optim.lr": 0.001}, "maskrcnn-demo",
     ),
 }  # fmt: skip
 
@@ -285,8 +285,8 @@ def command(item: Item, recipe: str, *words: str) -> list[str]:
 def resume(item: Item) -> None:
     """Killed by SIGTERM and resumed under --exact, sent and replayed: the final weights of an unbroken run, byte by byte."""
     net = {
-        "resnet50-tiny": ["--data", str(item.photos / "imagenette224")] if item.photos else [],
-        "ssd-tiny": ["--data", str(item.photos / "coco_mini")] if item.photos else [],
+        "classify-demo": ["--data", str(item.photos / "imagenette224")] if item.photos else [],
+        "ssd-demo": ["--data", str(item.photos / "coco_mini")] if item.photos else [],
     }
     found, bytes_of = {}, {}
     for (recipe, data), (form, graph) in itertools.product(net.items(), FORMS.items()):
@@ -296,7 +296,7 @@ def resume(item: Item) -> None:
             words = [*data, "--steps", str(steps), "--log-every", "1", "--save-every", "50", "--exact"]
             words += ["--system.graph", "on"] if graph and not item.cpu else []
             if item.tiny:
-                small = {"resnet50-tiny": "--model.width 8 --input.size 32", "ssd-tiny": "--model.width 4 --model.extras 8"}
+                small = {"classify-demo": "--model.width 8 --input.size 32", "ssd-demo": "--model.width 4 --model.extras 8"}
                 words += [*small[recipe].split(), "--limit-train", "32", "--limit-val", "2", "--global-batch", "4"]
                 words += ["--bn-span", "4", "--optim.lr", "0.001"]
             whole, broken = (item.scratch / "runs" / f"{recipe}-exact-{form}-{kind}" for kind in ("whole", "broken"))
@@ -335,7 +335,7 @@ def target(item: Item, recipe: str) -> None:
     shutil.rmtree(out, ignore_errors=True)
     words = ["--out", str(out)]
     if item.tiny:
-        small = {"resnet50-tiny": "--model.width 8 --input.size 32", "ssd-tiny": "--model.width 4 --model.extras 8"}
+        small = {"classify-demo": "--model.width 8 --input.size 32", "ssd-demo": "--model.width 4 --model.extras 8"}
         words += [*small[recipe].split(), "--steps", "2", "--limit-train", "8", "--limit-val", "2"]
     if not item.triton:
         words += ["--system.kernels", "torch"]
@@ -365,5 +365,5 @@ if __name__ == "__main__":
         **{f"throughput-{name}": partial(throughput, name=name) for name in WORKLOADS},
         "syncs": syncs,
         "resume": resume,
-        **{f"target-{recipe}": partial(target, recipe=recipe) for recipe in ("resnet50-tiny", "ssd-tiny")},
+        **{f"target-{recipe}": partial(target, recipe=recipe) for recipe in ("classify-demo", "ssd-demo")},
     })  # fmt: skip

@@ -217,7 +217,7 @@ def losses_replayed(*, known: Results) -> str:
 def resumed(form: str, *, known: Results) -> str:
     """Whether the bytes are those of the unbroken run."""
     found = []
-    for recipe in ("resnet50-tiny", "ssd-tiny"):
+    for recipe in ("classify-demo", "ssd-demo"):
         facts = known.get("resume", f"{recipe} {form}") or {}
         agrees, as_eager = facts.get("agrees"), facts.get("as_eager")
         same = agrees if form == "eager" or agrees is None else agrees and as_eager
@@ -229,7 +229,7 @@ def resumed(form: str, *, known: Results) -> str:
 
 def targets(*, known: Results) -> str:
     """Seconds from Enter, where the target was reached."""
-    rows = [known.get(f"target-{recipe}", recipe) or {} for recipe in ("resnet50-tiny", "ssd-tiny")]
+    rows = [known.get(f"target-{recipe}", recipe) or {} for recipe in ("classify-demo", "ssd-demo")]
     return cell((row.get("seconds_from_enter") if row.get("agrees") else None for row in rows), ".0f")
 
 
@@ -252,7 +252,7 @@ FILL: dict[str, Callable[..., str]] = {
         of_loops, "throughput-{}", "{} photos eager", "memory_peak_gib", ".2f", "memory_predicted_gib"
     ),
     "resumed beside unbroken": partial(resumed, "eager"),
-    "`resnet50-tiny`, `ssd-tiny`": targets,
+    "`classify-demo`, `ssd-demo`": targets,
     "host's own time for a step, ms: sent": partial(of_loops, "syncs", "{} eager", "host_milliseconds_a_step", ".1f"),
     "host's own time for a step, ms: replayed": partial(of_loops, "syncs", "{} graph", "host_milliseconds_a_step", ".1f"),
     "images/s replayed beside sent, one batch": partial(loops, "one batch graph", "one batch eager"),

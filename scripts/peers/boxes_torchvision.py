@@ -48,7 +48,7 @@ from torchvision.transforms import v2
 from paceline.models.weights.formats.efficientnet import from_efficientnet
 
 SIZE, WARMUP, SCORING = 320, 0.05, 12  # pixels, share of the time, CPU seconds kept for scoring
-SCALES = [0.035, 0.08, 0.17, 0.34, 0.55, 0.75, 0.95]  # of ssd-custom-cpu
+SCALES = [0.035, 0.08, 0.17, 0.34, 0.55, 0.75, 0.95]  # of ssd-finetune-cpu
 CROPS: dict[str, list[nn.Module]] = {
     "ssdlite": [v2.RandomIoUCrop(), v2.RandomHorizontalFlip()],
     "ssd": [
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--augment", choices=tuple(CROPS), default="ssdlite")
     parser.add_argument("--net", choices=("ssd", "faster", "mask"), default="ssd")
     parser.add_argument("--optimiser", choices=("adamw", "sgd"), default="adamw")
-    parser.add_argument("--lr", type=float, default=5e-4, help="the trunk's; ssd-custom-cpu's as the next")
+    parser.add_argument("--lr", type=float, default=5e-4, help="the trunk's; ssd-finetune-cpu's as the next")
     parser.add_argument("--head-rate", type=float, default=4.0, help="times as fast outside the trunk")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--answers", type=Path, help="write the detections here, in COCO's form")

@@ -1,4 +1,4 @@
-"""Ultralytics YOLO11n from scratch with its CPU time: a peer of ssd-custom-cpu. Its pretrained weights lie on a hub out of reach.
+"""Ultralytics YOLO11n from scratch with its CPU time: a peer of ssd-finetune-cpu. Its pretrained weights lie on a hub out of reach.
 
     pip install ultralytics==8.4.190     # in an environment of its own, with torch, torchvision and pycocotools; AGPL-3.0
     OMP_NUM_THREADS=1 python scripts/peers/boxes_yolo.py --data DIR --work WORK --seed 1 -- epochs=8 warmup_epochs=1 ...

@@ -1,4 +1,4 @@
-"""timm's own train.py on class folders from the EfficientNet-Lite0 weights, with its CPU time: the peer of resnet50-custom-cpu.
+"""timm's own train.py on class folders from the EfficientNet-Lite0 weights, with its CPU time: the peer of classify-finetune-cpu.
 
     git clone --branch v1.0.28 https://github.com/huggingface/pytorch-image-models TIMM
     OMP_NUM_THREADS=1 PYTHONPATH=. python scripts/peers/classes_timm.py --timm TIMM --data DIR --weights FILE.pth --work WORK \

@@ -20,7 +20,7 @@ from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 Words = Callable[[Path, Path], list[object]]
 NEW = ("prepare", "folder", "--data", "my photos")
-TO_STAGE = ("train", "resnet50-tiny", "--data", "my photos", *TINY, "--steps", 1)
+TO_STAGE = ("train", "classify-demo", "--data", "my photos", *TINY, "--steps", 1)
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ PREPARING = {
     ),
     "a set of named files that has changed": Situation(
         (("data/prepare/auto_prepare.py", "prepare_if_needed", "repeat_command"),),
-        _after(_changed_named_boxes, "train", "ssd-custom", "--data", "my set", "--weights", "none"),
+        _after(_changed_named_boxes, "train", "ssd-finetune", "--data", "my set", "--weights", "none"),
         2,
         (0,),
     ),
@@ -225,7 +225,7 @@ PREPARING = {
     ),
     "containers without photos to score": Situation(
         (("data/prepare/auto_prepare.py", "prepare_if_needed", "repeat_command"),),
-        _after(_half_zips, "train", "resnet50-tiny", "--data", "my set"),
+        _after(_half_zips, "train", "classify-demo", "--data", "my set"),
         2,
         (0,),
     ),

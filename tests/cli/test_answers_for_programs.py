@@ -45,6 +45,6 @@ def test_what_is_written_has_its_file(resnet_run, ssd_run, tmp_path, capsys):
 
 
 def test_preview_gives_the_picture(class_photos, tmp_path, capsys):
-    words = ("resnet50-tiny", "--data", class_photos, "--images", 4, "--step", 2, "--out", tmp_path / "some.png")
+    words = ("classify-demo", "--data", class_photos, "--images", 4, "--step", 2, "--out", tmp_path / "some.png")
     drawn = answer(capsys, "preview", *words)
     assert (drawn["file"], drawn["images"], drawn["step"]) == (str(tmp_path / "some.png"), 4, 2)

@@ -95,7 +95,7 @@ def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path,
         layer.bias *= spread
         theirs = network([to_tensor(file)])[0]
     torch.save(network.state_dict(), tmp_path / "w.pth")
-    name = "maskrcnn-custom" if masks else "fasterrcnn-custom"
+    name = "maskrcnn-finetune" if masks else "fasterrcnn-finetune"
     recipe = f"{name} --input.short 128 --input.long 256 --model.detect.score-above 0.4"
     said, found = predict(capsys, tmp_path / "w.pth", tmp_path / "photo.png", "--recipe", recipe, out=tmp_path / "out")
     assert all(("segmentation" in row) == masks for row in found["detections"])
@@ -110,7 +110,7 @@ def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path,
     assert "--model.depth 18" in said.out and "--input.resize bilinear" in said.out  # torchvision's, and said
 
 
-@pytest.mark.parametrize("made", ["maskrcnn-tiny", "maskrcnn-custom-cpu", "fasterrcnn-custom-cpu"])
+@pytest.mark.parametrize("made", ["maskrcnn-demo", "maskrcnn-finetune-cpu", "fasterrcnn-finetune-cpu"])
 def test_a_file_with_a_mask_head_is_of_no_network_without_one(made, tmp_path):
     recipe = RECIPES[made]()
     network = get_workload(recipe.task).network.build(recipe, 3)

@@ -26,7 +26,7 @@ def asked(monkeypatch) -> list[str]:
 
 
 def parsed(*words: str):
-    return parse_run_args(["ssd-tiny", *words], ShowFlags(), verb="show")
+    return parse_run_args(["ssd-demo", *words], ShowFlags(), verb="show")
 
 
 @pytest.mark.parametrize("name", DETECTED)
@@ -69,8 +69,8 @@ def test_numbers_that_no_machine_has_are_refused_before_it_is_asked(asked):
 
 def test_a_named_machine_is_not_asked_at_all(asked, capsys):
     assert parsed("--system", "h100x8").system == systems.choose_system("h100x8")
-    assert command(capsys, "train", "ssd-tiny", "--help").code == 0
-    refused(command(capsys, "train", "ssd-tiny", "--data", "/nope"), "/nope")
+    assert command(capsys, "train", "ssd-demo", "--help").code == 0
+    refused(command(capsys, "train", "ssd-demo", "--data", "/nope"), "/nope")
     assert asked == []
-    assert command(capsys, "train", "ssd-tiny", "--system", "gpu", "--help").code == 0
+    assert command(capsys, "train", "ssd-demo", "--system", "gpu", "--help").code == 0
     assert asked == ["gpu"]  # whose fields are the defaults that its help shows

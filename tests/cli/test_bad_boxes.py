@@ -38,7 +38,7 @@ def test_files_may_be_named_one_by_one(root: Path, tmp_path: Path, capsys) -> No
     said = command(capsys, "prepare", "coco", *files, *val, "--out", tmp_path / "out")
     assert said.code == 0, said.err
     assert (
-        f"fasterrcnn-custom-cpu --data {tmp_path / 'out'} --auto" in said.out
+        f"fasterrcnn-finetune-cpu --data {tmp_path / 'out'} --auto" in said.out
         and (tmp_path / "out" / "manifest.json").is_file()
     )
     refused(command(capsys, "prepare", "coco", *files, "--out", tmp_path / "other"), "no validation", "--val-fraction")

@@ -87,7 +87,7 @@ def test_weights_of_another_model(photos: Path, tmp_path: Path, capsys) -> None:
 
 
 def test_a_real_process_shows_one_message_and_no_traceback(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "paceline", "train", "resnet50-tiny", "--data", "nowhere", *TINY]
+    words = [sys.executable, "-m", "paceline", "train", "classify-demo", "--data", "nowhere", *TINY]
     root = Path(__file__).parents[2]
     environ = {**os.environ, "PYTHONPATH": str(root)}
     ended = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environ)

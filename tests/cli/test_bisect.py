@@ -29,9 +29,9 @@ from paceline.training.step import TrainStep
 KEPT = ("--save-every", 1, "--log-every", 1, "--keep", 9, "--system.intra-op-threads", 1)
 # Workload -> recipe, flags, the fixture of its data, a weight.
 RUNS = {
-    "classification": ("resnet50-tiny", TINY, "resnet_run", "network.layer1.0.conv1.weight"),
-    "ssd": ("ssd-tiny", SSD.split(), "ssd_run", "network.extras.0.conv.weight"),
-    "maskrcnn": ("maskrcnn-tiny", MASKRCNN.split(), "maskrcnn_run", "network.rpn.head.conv.0.0.weight"),
+    "classification": ("classify-demo", TINY, "resnet_run", "network.layer1.0.conv1.weight"),
+    "ssd": ("ssd-demo", SSD.split(), "ssd_run", "network.extras.0.conv.weight"),
+    "maskrcnn": ("maskrcnn-demo", MASKRCNN.split(), "maskrcnn_run", "network.rpn.head.conv.0.0.weight"),
 }
 Train = Callable[..., Path]
 

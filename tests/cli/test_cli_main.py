@@ -97,7 +97,7 @@ def test_help_shows_every_verb_and_every_verb_has_a_module(capsys):
 )
 def test_the_exit_code_tells_how_the_run_ended(photos, tmp_path, capsys, monkeypatch, flags, code, status):
     without_report(monkeypatch)
-    words = ["train", "resnet50-tiny", "--data", photos, "--out", tmp_path / "run", *TINY, *flags]
+    words = ["train", "classify-demo", "--data", photos, "--out", tmp_path / "run", *TINY, *flags]
     said = command(capsys, *words)
     assert said.code == code, said
     assert "Traceback" not in said.err
@@ -118,7 +118,7 @@ def test_images_of_a_non_finite_step_are_those_of_the_repeated_batch(photos, tmp
     images = {}
     for name, flags in {"plain": [], "one": ["--overfit-one-batch"]}.items():
         ruin = ["--optim.lr", "1e30", "--schedule.warmup", "0", "--log-every", "1", *flags]
-        said = command(capsys, "train", "resnet50-tiny", "--data", photos, "--out", tmp_path / name, *TINY, *ruin)
+        said = command(capsys, "train", "classify-demo", "--data", photos, "--out", tmp_path / name, *TINY, *ruin)
         assert said.code == 3, said
         images[name] = set(json.loads((tmp_path / name / "non-finite-step-000002.json").read_text())["images"])
     assert len(images["one"]) == 8 and images["one"].isdisjoint(images["plain"])
@@ -130,7 +130,7 @@ def test_a_checkpoint_between_two_readings_of_the_loss_never_holds_weights_that_
     without_report(monkeypatch)
     run = tmp_path / "run"
     ruin = ["--optim.lr", "1e30", "--schedule.warmup", "0", "--save-every", "1", "--log-every", "50", "--steps", "20"]
-    said = command(capsys, "train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, *ruin)
+    said = command(capsys, "train", "classify-demo", "--data", photos, "--out", run, *TINY, *ruin)
     assert said.code == 3 and "not finite" in said.out + said.err, said
     assert next(run.glob("non-finite-step-*.json"))
     for step in (run / "checkpoints").glob("step-*"):
@@ -176,12 +176,12 @@ def test_a_message_comes_from_one_rank_of_a_node_only(capsys, monkeypatch):
     [
         (["trian"], "paceline train"),
         (["evaluate"], "paceline eval"),
-        (["train", "resnet50-tinny"], "resnet50-tiny"),
+        (["train", "resnet50-tinny"], "classify-demo"),
         (["train", "resnet50-mlperf-3020"], "resnet50-mlperf-3200"),
         (["show", "resnet-50"], "resnet50"),
-        (["train", "resnet50-tiny", "--system", "h100x9"], "h100x8"),
-        (["train", "resnet50-tiny", "--system=cpuu"], "cpu"),
-        (["train", "resnet50-tiny", "--optim.lrr", "1"], "--optim.lr"),
+        (["train", "classify-demo", "--system", "h100x9"], "h100x8"),
+        (["train", "classify-demo", "--system=cpuu"], "cpu"),
+        (["train", "classify-demo", "--optim.lrr", "1"], "--optim.lr"),
         (["eval", "--checkpont", "last"], "--checkpoint"),
         (["predict", "--pictuers", "x"], "--pictures"),
         (["prepare", "folder", "--data", ".", "--worker", "1"], "--workers"),
@@ -198,7 +198,7 @@ def test_a_name_far_from_all_others_gets_the_whole_menu(capsys):
     refused(command(capsys, "zzz"), "paceline --help")
 
 
-FLAGS = (*_flags_of(RECIPES["resnet50-tiny"]()), *_flags_of(System(), "system."), *_flags_of(RunOptions()))
+FLAGS = (*_flags_of(RECIPES["classify-demo"]()), *_flags_of(System(), "system."), *_flags_of(RunOptions()))
 
 
 def typos(flag: str) -> list[str]:
@@ -216,14 +216,14 @@ def test_one_wrong_letter_in_any_flag_is_noticed_and_the_right_one_named(capsys,
     assert typos(flag)
     for wrong in typos(flag):
         for words in ([wrong, "1"], [f"{wrong}=1"], [wrong.replace("-", "_").replace("__", "--", 1), "1"]):
-            said = command(capsys, "train", "resnet50-tiny", "--system", "h100x8", *words)
+            said = command(capsys, "train", "classify-demo", "--system", "h100x8", *words)
             refused(said, words[0].partition("=")[0], flag)
 
 
 def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(capsys):
     cases = {"--seed": "abc", "--optim.kind": "adam", "--input.area": "0.5", "--json": "maybe", "stray": "word"}
     for flag, value in cases.items():
-        said = command(capsys, "show", "resnet50-tiny", "--system", "h100x8", flag, value)
+        said = command(capsys, "show", "classify-demo", "--system", "h100x8", flag, value)
         assert said.code == 2 and "Traceback" not in said.err
         named = "maybe" if flag == "--json" else flag.removeprefix("--").split(".")[-1]
         assert named in said.err, said.err
@@ -234,11 +234,11 @@ def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(capsys):
 OWN = '''
 from dataclasses import replace
 from paceline.config.system import System
-from paceline.config.recipes.resnet50 import tiny
+from paceline.config.recipes.resnet50 import demo
 
 def fn():
     """Mine."""
-    return replace(tiny(), seed=77)
+    return replace(demo(), seed=77)
 
 def rack7():
     return System("cpu", per_node=1, memory_gib=3, loader_threads=2)
@@ -309,7 +309,7 @@ def test_a_file_of_ones_own_that_does_not_hold_is_named(own_file, capsys, name, 
             ["resnet50-a100-3264", "--system", "a100x8"],
             ["393 steps an epoch", "3,264 images   408 images a forward", "408 a rank"],
         ),
-        (["resnet50-tiny", "--system", "h100x8", "--world", "1", "--train-images", "640"], ["640 training images"]),
+        (["classify-demo", "--system", "h100x8", "--world", "1", "--train-images", "640"], ["640 training images"]),
     ],
 )
 def test_show_prints_the_published_numbers(capsys, words, wanted):
@@ -342,7 +342,7 @@ def test_show_of_a_run_plans_with_the_runs_own_recipe_data_and_ranks(photos, tmp
 
 
 def test_show_refuses_what_no_machine_can_do(capsys):
-    refused(command(capsys, "show", "resnet50-tiny", "--nodes", 0), "--nodes")
+    refused(command(capsys, "show", "classify-demo", "--nodes", 0), "--nodes")
     refused(command(capsys, "show", "resnet50", "--world", 3), "2048 ... 3 ranks")
     refused(command(capsys, "show", "resnet50", "--target-data", "mine"), "--train-images")
 
@@ -361,7 +361,7 @@ def test_a_changed_batch_without_its_learning_rate_is_refused_with_both_ways_out
 
 @pytest.mark.parametrize(("flag", "value", "other"), [("--epochs", 2, "images_seen"), ("--images-seen", 640, "epochs")])
 def test_one_length_replaces_the_other(capsys, flag, value, other):
-    name = "resnet50-tiny" if flag == "--epochs" else "resnet50"
+    name = "classify-demo" if flag == "--epochs" else "resnet50"
     facts = json.loads(command(capsys, "show", name, flag, value, "--json").out)
     assert facts["recipe"][other] == 0 and facts["recipe"][flag[2:].replace("-", "_")] == value
     refused(command(capsys, "show", name, "--epochs", 1, "--images-seen", 5), "length")
@@ -405,7 +405,7 @@ def test_naming_a_system_by_either_spelling_counts_as_given():
 
 
 def test_a_run_says_what_it_does_on_stdout_and_nothing_on_stderr(photos, tmp_path):
-    words = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, "--steps", "2"]
+    words = ["train", "classify-demo", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, "--steps", "2"]
     done = in_a_process("-m", "paceline", *words)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

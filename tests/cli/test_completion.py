@@ -43,7 +43,7 @@ def test_bash_offers_verbs_kinds_recipes_flags_and_values(offered):
         "--optim.layer-decay",
     ]
     assert offered("paceline", "prepare", "coco", "DIR", "--on-m") == ["--on-missing"]
-    assert "--no-tensorboard" in offered("paceline", "train", "ssd-tiny", "--no-") or "--no-pictures" in offered(
+    assert "--no-tensorboard" in offered("paceline", "train", "ssd-demo", "--no-") or "--no-pictures" in offered(
         "paceline", "predict", "RUN", "--no-"
     )
     assert offered("paceline", "show", "ssd", "--system", "dgx-h") == ["dgx-h100"]

@@ -44,7 +44,7 @@ def folder(tmp_path_factory, patch):
 def wanted(folder, tmp_path_factory):
     """The weights of four steps from the folder, never stopped."""
     out = tmp_path_factory.mktemp("reference") / "run"
-    words = ["train", "resnet50-tiny", "--data", folder, "--out", out, *TINY, "--steps", 4, "--quiet"]
+    words = ["train", "classify-demo", "--data", folder, "--out", out, *TINY, "--steps", 4, "--quiet"]
     assert main(list(map(str, words))) == 0
     return tensor_files(out)
 

@@ -16,7 +16,7 @@ from paceline.models.registry import WORKLOADS
 pytestmark = pytest.mark.usefixtures("no_charts")
 
 # Recipe -> the fixture of its shared run, its flags, and those with which its training images are drawn.
-DETECTORS = {"ssd-tiny": ("ssd_run", SSD, SSD), "maskrcnn-tiny": ("maskrcnn_run", MASKRCNN, MASKRCNN_TOY)}
+DETECTORS = {"ssd-demo": ("ssd_run", SSD, SSD), "maskrcnn-demo": ("maskrcnn_run", MASKRCNN, MASKRCNN_TOY)}
 
 
 @pytest.fixture(scope="module", params=DETECTORS)
@@ -67,20 +67,20 @@ def test_the_run_json_repeats_the_run_bit_for_bit(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("recipe", "flags", "wanted"),
     [
-        ("ssd-tiny", ["--model.scales", 0.1, 0.2], ["scales"]),
-        ("ssd-tiny", ["--input.size", 40], ["--input.size 40"]),
-        ("ssd-tiny", ["--model.match-iou", 1.5], ["--model.match-iou 1.5"]),
-        ("ssd-tiny", ["--model.detect.iou", 0], ["--model.detect.iou"]),
-        ("ssd-tiny", ["--quality.targets", "top1", 0.5], ["metric"]),
-        ("ssd-tiny", ["--input.crop-aspect", 2, 3], ["--input.crop-aspect"]),
-        ("maskrcnn-tiny", ["--input.scale-jitter", 0.5, 2], ["--input.scale-jitter", "--input.crop"]),
-        ("maskrcnn-tiny", ["--input.scale-jitter", 2, 0.5], ["--input.scale-jitter"]),
-        ("maskrcnn-tiny", ["--model.no-masks", "--input.copy-paste", 0.5], ["--input.copy-paste 0.5", "boxes alone"]),
-        ("maskrcnn-tiny", ["--input.short", 128, "--input.long", 96], ["--input.long 96", "--input.short"]),
-        ("maskrcnn-tiny", ["--model.loss-group", 3], ["--model.loss-group 3", "batch of 4"]),
-        ("maskrcnn-tiny", ["--model.rpn.sizes", 32, 64], ["--model.rpn.sizes", "5 levels"]),
-        ("maskrcnn-tiny", ["--quality.targets", "top1", 0.5], ["top1", "mask_ap"]),
-        ("maskrcnn-tiny", ["--model.mask.canvas", 4], ["--model.mask.canvas 4"]),
+        ("ssd-demo", ["--model.scales", 0.1, 0.2], ["scales"]),
+        ("ssd-demo", ["--input.size", 40], ["--input.size 40"]),
+        ("ssd-demo", ["--model.match-iou", 1.5], ["--model.match-iou 1.5"]),
+        ("ssd-demo", ["--model.detect.iou", 0], ["--model.detect.iou"]),
+        ("ssd-demo", ["--quality.targets", "top1", 0.5], ["metric"]),
+        ("ssd-demo", ["--input.crop-aspect", 2, 3], ["--input.crop-aspect"]),
+        ("maskrcnn-demo", ["--input.scale-jitter", 0.5, 2], ["--input.scale-jitter", "--input.crop"]),
+        ("maskrcnn-demo", ["--input.scale-jitter", 2, 0.5], ["--input.scale-jitter"]),
+        ("maskrcnn-demo", ["--model.no-masks", "--input.copy-paste", 0.5], ["--input.copy-paste 0.5", "boxes alone"]),
+        ("maskrcnn-demo", ["--input.short", 128, "--input.long", 96], ["--input.long 96", "--input.short"]),
+        ("maskrcnn-demo", ["--model.loss-group", 3], ["--model.loss-group 3", "batch of 4"]),
+        ("maskrcnn-demo", ["--model.rpn.sizes", 32, 64], ["--model.rpn.sizes", "5 levels"]),
+        ("maskrcnn-demo", ["--quality.targets", "top1", 0.5], ["top1", "mask_ap"]),
+        ("maskrcnn-demo", ["--model.mask.canvas", 4], ["--model.mask.canvas 4"]),
     ],
     indirect=["recipe"],
 )

@@ -54,7 +54,7 @@ def test_a_documented_command_gets_past_its_parser(command, tmp_path, monkeypatc
         "show RUN",
     ):
         # show reads a file before it parses what follows
-        command = command.replace(word, f"{'show ' if ' ' in word else ''}resnet50-tiny")
+        command = command.replace(word, f"{'show ' if ' ' in word else ''}classify-demo")
     parse(command, monkeypatch)
 
 

@@ -22,7 +22,7 @@ MY_RECIPE = """
 from dataclasses import replace
 from paceline.config.recipes import RECIPES
 def recipe():
-    whole = RECIPES["ssd-tiny"]()
+    whole = RECIPES["ssd-demo"]()
     model = replace(whole.model, depth=10, width=4, extras=8)
     return replace(whole, model=model, input=replace(whole.input, size=96), global_batch=4, bn_span=4)
 """
@@ -86,7 +86,7 @@ def test_a_test_set_is_scored_whole_although_the_run_took_a_part_of_its_own(resn
 def test_readable_names_that_came_after_training_do_not_part_a_run_from_its_own_data(capsys, tmp_path):
     data = make_photos(tmp_path / "photos")
     run = tmp_path / "run"
-    assert command(capsys, "train", "resnet50-tiny", "--data", data, "--out", run, *TINY, "--steps", 1).code == 0
+    assert command(capsys, "train", "classify-demo", "--data", data, "--out", run, *TINY, "--steps", 1).code == 0
     before = numbers(capsys, run)
     (data / "classes.json").write_text(json.dumps({name: name.title() for name in CLASSES}))
     assert metrics(numbers(capsys, run)) == metrics(before)
@@ -246,4 +246,4 @@ def test_scoring_shows_how_far_it_is_on_a_terminal(resnet_run, capsys, monkeypat
 
 
 def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path, capsys):
-    refused(command(capsys, "eval", tmp_path / "w.safetensors", "--recipe", "ssd-tiny"), "w.safetensors")
+    refused(command(capsys, "eval", tmp_path / "w.safetensors", "--recipe", "ssd-demo"), "w.safetensors")

@@ -45,7 +45,7 @@ def trained(boxes, tmp_path_factory) -> Path:
 
 
 def trained_in(out: Path, boxes: Path, steps: int) -> Path:
-    words = ["train", "fasterrcnn-custom-cpu", "--data", str(boxes), "--out", str(out), *FLAGS.split()]
+    words = ["train", "fasterrcnn-finetune-cpu", "--data", str(boxes), "--out", str(out), *FLAGS.split()]
     assert main([*words, "--steps", str(steps)]) == 0
     return out
 
@@ -76,7 +76,7 @@ def test_boxes_alone_are_learned_scored_answered_and_shown(boxes, trained, tmp_p
     assert said.code == 0 and image["detections"]
     assert not any("segmentation" in row for row in image["detections"])
     said = command(
-        capsys, "preview", "fasterrcnn-custom-cpu", "--data", boxes, "--out", tmp_path / "seen.png", "--images", 4
+        capsys, "preview", "fasterrcnn-finetune-cpu", "--data", boxes, "--out", tmp_path / "seen.png", "--images", 4
     )
     assert said.code == 0 and "4 training images" in said.out, said
     with Image.open(tmp_path / "seen.png") as picture:
@@ -106,6 +106,6 @@ def test_its_log_is_of_no_benchmark_and_what_is_asked_of_masks_is_refused(boxes,
     refused(command(capsys, "eval", trained, "--mask-above", 0.4), "--mask-above")
     words = ("--quality.targets", "mask_ap", 0.1)
     said = command(
-        capsys, "train", "fasterrcnn-custom-cpu", "--data", boxes, "--out", tmp_path / "no", *FLAGS.split(), *words
+        capsys, "train", "fasterrcnn-finetune-cpu", "--data", boxes, "--out", tmp_path / "no", *FLAGS.split(), *words
     )
     refused(said, "--quality.targets mask_ap", "box_ap")

@@ -21,7 +21,7 @@ FITTED = ["--fit-schedule", "--images-seen", 8000, "--keep", 99, "--ema", 0.9]
 
 
 def words_for(photos: Path, run: Path, *more: object) -> list[object]:
-    return ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, *FITTED, *more]
+    return ["train", "classify-demo", "--data", photos, "--out", run, *TINY, *FITTED, *more]
 
 
 def never(*_):

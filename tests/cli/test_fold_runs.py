@@ -91,13 +91,13 @@ def test_what_cannot_be_is_refused(class_photos, tmp_path, capsys, flags, wanted
 
 def test_show_plans_a_fold_and_a_detector_trains_on_one(ssd_run, tmp_path, capsys):
     words = ("--data", ssd_run.data, "--folds", 2, "--fold", 2)
-    said = command(capsys, "show", "ssd-tiny", *words)
+    said = command(capsys, "show", "ssd-demo", *words)
     assert said.code == 0 and "fold 2 of 2" in said.out and "6 training images" in said.out, said
-    refused(command(capsys, "show", "ssd-tiny", "--folds", 2, "--fold", 1), "--data DIR")
+    refused(command(capsys, "show", "ssd-demo", "--folds", 2, "--fold", 1), "--data DIR")
     for fold in (1, 2):
         run = tmp_path / f"run{fold}"
         more = ("--folds", 2, "--fold", fold, "--steps", 1)
-        assert command(capsys, "train", "ssd-tiny", "--data", ssd_run.data, "--out", run, *SSD.split(), *more).code == 0
+        assert command(capsys, "train", "ssd-demo", "--data", ssd_run.data, "--out", run, *SSD.split(), *more).code == 0
     one, other = scored(tmp_path / "run1"), scored(tmp_path / "run2")
     assert len(set(one) | set(other)) == 12 and len(one) == len(other) == 6
     assert write_report(tmp_path / "run1").exists()
@@ -105,7 +105,7 @@ def test_show_plans_a_fold_and_a_detector_trains_on_one(ssd_run, tmp_path, capsy
 
 def test_a_staged_copy_is_read_by_a_fold(class_photos, tmp_path, capsys):
     said = command(
-        capsys, "train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY, "--steps", 1,
+        capsys, "train", "classify-demo", "--data", class_photos, "--out", tmp_path / "run", *TINY, "--steps", 1,
         "--stage", tmp_path / "near", "--folds", 3, "--fold", 1,
     )  # fmt: skip
     assert said.code == 0 and "18 files copied" in said.out, said

@@ -26,7 +26,7 @@ from paceline.config.recipes import RECIPES
 from paceline.models.registry import WORKLOADS
 
 def recipe():
-    return replace(RECIPES["resnet50-tiny"](), task=__file__ + ":workload")
+    return replace(RECIPES["classify-demo"](), task=__file__ + ":workload")
 
 workload = WORKLOADS["classification"]
 """
@@ -65,7 +65,7 @@ def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys,
         ["eval", run], ["show", run], ["show", run / "run.json"], ["report", run], ["preview", run, "--out", tmp_path / "a.png"],
         ["predict", run, photos / "val" / "ant", "--out", tmp_path / "found"], ["weights", "check", run / "checkpoints" / "last"],
         ["train", run / "run.json", "--out", tmp_path / "again"],
-        ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2],
+        ["train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2],
     ]  # fmt: skip
     ended = [command(capsys, *words) for words in commands]
     with pytest.MonkeyPatch.context() as patch:
@@ -175,7 +175,7 @@ def test_an_absurd_value_in_a_run_is_refused_by_its_name(run, photos, tmp_path, 
 def test_a_run_with_an_absurd_value_is_not_resumed(run, photos, capsys, name):
     unfinished(run)
     forge(run, {name.removesuffix(" missing"): ABSURD[name]})
-    said = command(capsys, "train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2)
+    said = command(capsys, "train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2)
     last = name.removesuffix(" missing").rpartition(".")[2]
     refused(said, last.replace("_", "-") if name in FLAGS else last)
 
@@ -185,7 +185,7 @@ def test_a_run_json_that_was_edited_is_not_evaluated_but_can_be_trained_again_wi
     facts["recipe"]["seed"] = 9
     (run / "run.json").write_text(json.dumps(facts, indent=4))
     unfinished(run)
-    words = ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2]
+    words = ["train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2]
     for refusal in (["eval", run], ["predict", run, photos / "val" / "ant"], words):
         refused(command(capsys, *refusal), "checksum", f"paceline train {run}/run.json --out ANOTHER")
     said = command(capsys, "train", run / "run.json", "--out", tmp_path / "again")
@@ -202,7 +202,7 @@ def test_a_run_json_that_was_only_laid_out_anew_is_the_same(run, capsys):
 
 def test_what_is_no_text_file_in_a_run_gets_one_sentence(run, photos, capsys):
     unfinished(run)
-    words = ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2]
+    words = ["train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2]
     events, saved = (run / "events.jsonl").read_bytes(), (run / "run.json").read_bytes()
     (run / "STOP").mkdir()
     refused(command(capsys, *words), "STOP", "folder")
@@ -233,7 +233,7 @@ def test_lines_that_no_run_writes_are_left_out_and_named(run, photos, capsys):
     assert command(capsys, "report", run).code == 0
     lines = whole.count(b"\n")
     assert f"lines {', '.join(str(lines + place) for place in range(1, 6))}" in (run / "report.html").read_text()
-    said = command(capsys, "train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--steps", 2)
+    said = command(capsys, "train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2)
     assert said.code == 0 and "events.jsonl: lines" in said.out and "mllog.txt: lines" in said.out, said
     assert (run / "events.jsonl").read_bytes().startswith(whole)
 
@@ -242,5 +242,5 @@ def test_lines_that_no_run_writes_are_left_out_and_named(run, photos, capsys):
     "flags", [["--global-batch", 2**40, "--optim.lr", 1], ["--epochs", "1e300"], ["--input.size", 10**9]]
 )
 def test_a_flag_that_no_machine_could_follow_is_refused_by_its_name(photos, tmp_path, capsys, flags):
-    words = ["train", "resnet50-tiny", "--data", photos, "--out", tmp_path / "run", "--quality.unit", "epochs"]
+    words = ["train", "classify-demo", "--data", photos, "--out", tmp_path / "run", "--quality.unit", "epochs"]
     refused(command(capsys, *words, *TINY, *flags), "quality.every" if "--epochs" in flags else str(flags[0]))

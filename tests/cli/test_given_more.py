@@ -47,7 +47,7 @@ def run(ended, tmp_path) -> Path:
 
 def words_for(photos: Path, run: Path, *more: object) -> list[object]:
     length = ["--images-seen", 160, "--log-every", 2, "--eval-every", 4, "--keep", 99]
-    return ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, *length, *more]
+    return ["train", "classify-demo", "--data", photos, "--out", run, *TINY, *length, *more]
 
 
 def end_of(run: Path) -> dict:
@@ -116,7 +116,7 @@ def test_a_greater_length_brings_its_own_schedule_from_the_step_where_the_run_st
     rates = {event["step"]: event["lr"] for event in events_of(run, "train")}
     changes = {"optim.lr": 0.01, "global_batch": 8, "bn_span": 8}
     for length, steps in ((160, range(6, 21)), (320, range(21, 41))):
-        recipe = override(RECIPES["resnet50-tiny"](), {**changes, "images_seen": length})
+        recipe = override(RECIPES["classify-demo"](), {**changes, "images_seen": length})
         plan = make_plan(recipe, System(), world=1, most=8, train_images=18, val_images=9)
         assert [rates[step] for step in steps] == [pytest.approx(lr_at(recipe, plan, step - 1)) for step in steps]
     assert (end_of(run)["status"], end_of(run)["step"]) == ("success", 40)
@@ -184,7 +184,7 @@ def test_time_and_patience_that_are_used_up_end_it_again_unless_there_is_more_of
     ],
 )
 def test_every_limit_that_would_end_it_at_once_is_named(asked, more, wanted):
-    recipe = replace(RECIPES["resnet50-tiny"](), global_batch=8, epochs=0.0, images_seen=160)
+    recipe = replace(RECIPES["classify-demo"](), global_batch=8, epochs=0.0, images_seen=160)
     end = {"step": 20, "seconds": 100.0, "evaluations_since_best": 2}
     saved = RunRecord(
         recipe={"epochs": 0.0, "images_seen": 160, "quality": {"targets": []}},
@@ -203,22 +203,22 @@ def test_a_run_that_stands_further_than_is_asked_says_nothing_of_the_average_at_
 
 def test_another_recipes_folder_is_named_in_a_line_with_the_command_that_goes_on(photos, run, capsys):
     go_on = f"paceline train {run}/run.json --out {run}"
-    said = command(capsys, "train", "ssd-tiny", "--out", run)
-    refused(said, f"{run} ... classification ... resnet50-tiny ... ssd-tiny", go_on, lines=2)
+    said = command(capsys, "train", "ssd-demo", "--out", run)
+    refused(said, f"{run} ... classification ... classify-demo ... ssd-demo", go_on, lines=2)
     said = command(capsys, "train", "resnet50", "--data", photos, "--out", run, "--system", "cpu")
-    refused(said, "(recipe resnet50-tiny), not resnet50.", go_on, lines=2)
+    refused(said, "(recipe classify-demo), not resnet50.", go_on, lines=2)
 
 
 def test_what_is_refused_leaves_no_folder_behind(photos, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for more in ([], ["--out", "a/b/c"]):
-        refused(command(capsys, "train", "resnet50-tiny", "--data", tmp_path / "none", *more), "folder")
+        refused(command(capsys, "train", "classify-demo", "--data", tmp_path / "none", *more), "folder")
         assert os.listdir(tmp_path) == []
     with raises(PacelineError, "folder"):
-        paceline.train("resnet50-tiny", data=str(tmp_path / "none"))
+        paceline.train("classify-demo", data=str(tmp_path / "none"))
     assert os.listdir(tmp_path) == []
     (tmp_path / "runs").mkdir()
-    refused(command(capsys, "train", "resnet50-tiny", "--data", tmp_path / "none"), "folder")
+    refused(command(capsys, "train", "classify-demo", "--data", tmp_path / "none"), "folder")
     assert os.listdir(tmp_path) == ["runs"]  # it was there before
 
 

@@ -33,7 +33,7 @@ def two_threads(photos, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
         patch.setenv("OMP_NUM_THREADS", "2")
-        words = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(run), *TINY, "--save-every", "2"]
+        words = ["train", "classify-demo", "--data", str(photos), "--out", str(run), *TINY, "--save-every", "2"]
         assert main([*words, "--steps", str(STEPS)]) == 0
     torch.set_num_threads(before)
     return run
@@ -59,7 +59,7 @@ def threads_of(run: Path) -> int:
 
 
 def words_for(photos: Path, run: Path) -> list[object]:
-    return ["train", "resnet50-tiny", "--data", photos, "--out", run, *TINY, "--save-every", 2, "--steps", STEPS]
+    return ["train", "classify-demo", "--data", photos, "--out", run, *TINY, "--save-every", 2, "--steps", STEPS]
 
 
 def test_on_fewer_cores_a_run_keeps_its_threads_and_so_its_bits(photos, two_threads, run, capsys, monkeypatch):
@@ -121,7 +121,7 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr("paceline.tools.report.run_report.atomic_write", full)
-    words = ["train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY, *more.split()]
+    words = ["train", "classify-demo", "--data", class_photos, "--out", tmp_path / "run", *TINY, *more.split()]
     said = command(capsys, *words)
     assert said.code == code and "Traceback" not in said.err, said
     (last,) = [line for line in (said.out + said.err).splitlines() if line.startswith("no report (")]
@@ -153,7 +153,7 @@ def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, ru
 
 
 def test_weights_out_of_a_checkpoint_are_checked_also_where_the_file_itself_is_named(photos, run, tmp_path, capsys):
-    words = ["train", "resnet50-tiny", "--data", photos, "--out", tmp_path / "new", *TINY, "--steps", 1, "--weights"]
+    words = ["train", "classify-demo", "--data", photos, "--out", tmp_path / "new", *TINY, "--steps", 1, "--weights"]
     model = run / "checkpoints" / f"step-{2:06d}" / "model.safetensors"
     assert command(capsys, *words, model).code == 0
     shutil.rmtree(tmp_path / "new")
@@ -184,7 +184,7 @@ def test_a_checkpoint_of_impossible_facts_is_skipped_by_name(photos, run, two_th
 
 def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class_photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
-    words = ["train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY]
+    words = ["train", "classify-demo", "--data", class_photos, "--out", tmp_path / "run", *TINY]
     whole = context.run_fingerprint
 
     def of_an_older_version(run):
@@ -210,7 +210,7 @@ def test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by(
     def words(limit: int, steps: int) -> list[object]:
         more = ["--limit-val", limit] if limit else []
         flags = ["--data", class_photos, "--out", tmp_path / "run", "--eval-every", 2, "--steps", steps]
-        return ["train", "resnet50-tiny", *flags, *TINY, *more]
+        return ["train", "classify-demo", *flags, *TINY, *more]
 
     assert command(capsys, *words(first, 2)).code == 0
     before = (tmp_path / "run" / "events.jsonl").read_bytes()
@@ -229,12 +229,12 @@ def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_comm
 
     without_report(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    words = ["train", "resnet50-tiny", "--data", photos, *TINY, "--steps", STEPS]
-    passed, at = EventLogger.passed, tmp_path / "runs" / "resnet50-tiny-001"
+    words = ["train", "classify-demo", "--data", photos, *TINY, "--steps", STEPS]
+    passed, at = EventLogger.passed, tmp_path / "runs" / "classify-demo-001"
     with monkeypatch.context() as patch:
         patch.setattr(EventLogger, "passed", lambda self, *facts: ((at / "STOP").touch(), passed(self, *facts)))
         said = command(capsys, *words)
-    assert said.code == 75 and said.out.splitlines()[0] == "run: runs/resnet50-tiny-001", said
+    assert said.code == 75 and said.out.splitlines()[0] == "run: runs/classify-demo-001", said
     again = said.out.partition("it goes on with:  paceline ")[2].splitlines()[0]
     assert shlex.split(again) == ["train", f"{at.relative_to(tmp_path)}/run.json", "--out", str(at.relative_to(tmp_path))]
     said = command(capsys, *shlex.split(again))
@@ -244,13 +244,13 @@ def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_comm
 
 def test_a_launch_whose_folder_nobody_named_says_what_follows_it(photos, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["launch", "resnet50-tiny", "--data", photos, "--system", "cpu", "--dry-run"]
+    words = ["launch", "classify-demo", "--data", photos, "--system", "cpu", "--dry-run"]
     said = command(capsys, *words)
-    assert said.code == 0 and check_line(said.out, "same command", "--out runs/resnet50-tiny-001"), said
-    script = tmp_path / "runs" / "resnet50-tiny-001" / "launch" / "run.sh"
+    assert said.code == 0 and check_line(said.out, "same command", "--out runs/classify-demo-001"), said
+    script = tmp_path / "runs" / "classify-demo-001" / "launch" / "run.sh"
     before = script.read_text()
     script.unlink()
-    assert command(capsys, *words, "--out", "runs/resnet50-tiny-001").code == 0
+    assert command(capsys, *words, "--out", "runs/classify-demo-001").code == 0
     assert script.read_text() == before and len(list((tmp_path / "runs").iterdir())) == 1
 
 
@@ -266,7 +266,7 @@ def test_a_run_of_data_that_were_named_from_another_folder_finds_them(
     if prepared:
         assert command(capsys, "prepare", "folder", data, "--out", "../set").code == 0
         data = "../set"
-    assert command(capsys, "train", "resnet50-tiny", "--data", data, "--out", "run", *TINY, "--steps", 2).code == 0
+    assert command(capsys, "train", "classify-demo", "--data", data, "--out", "run", *TINY, "--steps", 2).code == 0
     monkeypatch.chdir(tmp_path / "elsewhere")
     run = tmp_path / "work" / "sub" / "run"
     said = command(capsys, "eval", run)

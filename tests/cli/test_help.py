@@ -27,7 +27,7 @@ def test_the_help_of_every_verb_fits_a_screen(capsys, monkeypatch, verb):
     for words in [
         [],
         [KINDS[verb]] if KINDS.get(verb) else [],
-        ["ssd-tiny"] if verb in ("train", "show", "preview", "launch") else [],
+        ["ssd-demo"] if verb in ("train", "show", "preview", "launch") else [],
     ]:
         said = command(capsys, verb, *words, "--help")
         lines = said.out.splitlines()
@@ -37,7 +37,7 @@ def test_the_help_of_every_verb_fits_a_screen(capsys, monkeypatch, verb):
 
 def test_a_recipe_s_help_has_what_most_use_and_says_where_the_others_are(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    text = command(capsys, "train", "ssd-custom-cpu", "-h").out
+    text = command(capsys, "train", "ssd-finetune-cpu", "-h").out
     for flag in ("--data", "--out", "--weights", "--epochs", "--images-seen", "--global-batch", "--system", "--seed"):
         assert f"\n  {flag} " in text, text
     assert "--help-all" in text and "model|input|optim" in text and "resumes it" in text
@@ -45,12 +45,12 @@ def test_a_recipe_s_help_has_what_most_use_and_says_where_the_others_are(capsys,
 
 
 def test_a_group_and_a_part_of_a_name_and_everything_are_shown_in_full(capsys):
-    text = command(capsys, "train", "ssd-tiny", "--help", "model").out
+    text = command(capsys, "train", "ssd-demo", "--help", "model").out
     assert text.count("\n  --model.") == text.count("\n  --") > 25 and "--model.detect.keep N" in text
-    assert command(capsys, "train", "ssd-tiny", "--help", "warmup").out.count("\n  --schedule.warmup") == 3
-    refused(command(capsys, "train", "ssd-tiny", "--help", "nothing"), "--help nothing", "schedule")
-    text = command(capsys, "train", "ssd-tiny", "--help-all").out
-    recipe = RECIPES["ssd-tiny"]()
+    assert command(capsys, "train", "ssd-demo", "--help", "warmup").out.count("\n  --schedule.warmup") == 3
+    refused(command(capsys, "train", "ssd-demo", "--help", "nothing"), "--help nothing", "schedule")
+    text = command(capsys, "train", "ssd-demo", "--help-all").out
+    recipe = RECIPES["ssd-demo"]()
     known = {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(RunOptions())}
     assert not [flag for flag in known if f"{flag} " not in text.replace("\n", " ") and "no-" not in flag]
     assert "--tensorboard | --no-tensorboard" in text or "tensorboard" not in vars(RunOptions())
@@ -66,7 +66,7 @@ def test_the_longest_flag_is_apart_from_its_text(capsys, monkeypatch, width):
 
 def test_every_verb_has_json_and_quiet(capsys):
     for verb in sorted(VERBS.keys() - {"completion"}):
-        kind = KINDS.get(verb, "ssd-tiny" if verb in ("train", "show", "preview", "launch") else "")
+        kind = KINDS.get(verb, "ssd-demo" if verb in ("train", "show", "preview", "launch") else "")
         text = command(capsys, verb, *([kind] if kind else []), "--help-all").out
         assert "\n  --json " in text and "\n  --quiet " in text, verb
 
@@ -81,9 +81,9 @@ def test_where_json_is_no_flag_of_the_verb_what_it_says_is_one_object_and_quiet_
     said = command(capsys, "report", tmp_path, "--json")
     assert json.loads(said.out) == {"verb": "report", "exit_code": 2, "said": []} and said.err.startswith("paceline: ")
     assert command(capsys, "weights", "get").out.splitlines() == facts["said"]  # the next command is asked for nothing
-    words = ["show", "ssd-tiny", "--data", class_photos.parent / "none"]
+    words = ["show", "ssd-demo", "--data", class_photos.parent / "none"]
     refused(command(capsys, *words, "--quiet"), "folder")
-    words = ["show", "ssd-tiny", "--data", ssd_run.data, "--auto"]
+    words = ["show", "ssd-demo", "--data", ssd_run.data, "--auto"]
     assert "train so:" in command(capsys, *words).out and "auto:" not in command(capsys, *words, "--quiet").out
 
 

@@ -69,14 +69,14 @@ TRAIN |= {
     "zstandard",
 }  # the last by fsspec, where it is there
 TRAIN |= {"jinja2", "markupsafe"}  # the check page of a set that training prepares itself
-TASKS = {"resnet50-tiny": "resnet", "ssd-tiny": "ssd", "maskrcnn-tiny": "maskrcnn"}
-RECIPES = ["resnet50-tiny", pytest.param("ssd-tiny", marks=ONE_MORE), "maskrcnn-tiny"]
+TASKS = {"classify-demo": "resnet", "ssd-demo": "ssd", "maskrcnn-demo": "maskrcnn"}
+RECIPES = ["classify-demo", pytest.param("ssd-demo", marks=ONE_MORE), "maskrcnn-demo"]
 # COCO's scores and run lengths, and the reader of YOLO's data.yaml, which looks at each data set with boxes.
 OF_WORKLOAD: dict[tuple[str, str], set[str]] = {
     (verb, recipe): set() for verb in ("show", "predict", "train") for recipe in TASKS
 }
-OF_WORKLOAD["predict", "maskrcnn-tiny"] = {"hotcoco"}
-OF_WORKLOAD["train", "ssd-tiny"] = OF_WORKLOAD["train", "maskrcnn-tiny"] = {"hotcoco", "yaml"}
+OF_WORKLOAD["predict", "maskrcnn-demo"] = {"hotcoco"}
+OF_WORKLOAD["train", "ssd-demo"] = OF_WORKLOAD["train", "maskrcnn-demo"] = {"hotcoco", "yaml"}
 # Of torch, what takes longer to import than all of paceline.
 NEVER = ("torchvision", "sympy", "torch._dynamo", "torch._inductor", "torch.onnx", "torch.fx.experimental.symbolic_shapes")
 
@@ -91,7 +91,7 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run, nightly) -> di
     """Command -> its exit code, and the modules that came in for it."""
     folder = tmp_path_factory.mktemp("imports")
     ssd, maskrcnn = SSD.split(), MASKRCNN.split()
-    runs = {"resnet50-tiny": (resnet_run, TINY), "ssd-tiny": (ssd_run, ssd), "maskrcnn-tiny": (maskrcnn_run, maskrcnn)}
+    runs = {"classify-demo": (resnet_run, TINY), "ssd-demo": (ssd_run, ssd), "maskrcnn-demo": (maskrcnn_run, maskrcnn)}
     light = {
         "help": ["--help"],
         "version": ["--version"],
@@ -99,16 +99,16 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run, nightly) -> di
         "no recipe": ["train"],
         "help of a recipe": ["train", "resnet50", "--help"],
         "unknown recipe": ["train", "resnet50-tinny"],
-        "unknown flag": ["train", "ssd-tiny", "--lr", "1"],
-        "batch without lr": ["train", "maskrcnn-tiny", "--global-batch", "3"],
-        "missing data": ["train", "ssd-tiny", "--data", str(folder / "none")],
+        "unknown flag": ["train", "ssd-demo", "--lr", "1"],
+        "batch without lr": ["train", "maskrcnn-demo", "--global-batch", "3"],
+        "missing data": ["train", "ssd-demo", "--data", str(folder / "none")],
         "missing run": ["eval", str(folder / "none")],
         "missing run to predict with": ["predict", str(folder / "none"), str(ssd_run.data)],
         "missing test set": ["eval", str(ssd_run.folder), "--data", str(folder / "none")],
         "threshold beyond 1": ["eval", str(ssd_run.folder), "--iou", "2"],
         "finished run": [
             "train",
-            "ssd-tiny",
+            "ssd-demo",
             "--data",
             str(ssd_run.data),
             "--out",
@@ -122,7 +122,7 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run, nightly) -> di
     }
     if not nightly:
         light = {name: words for name, words in light.items() if name not in BY_NIGHT}
-        del runs["ssd-tiny"]
+        del runs["ssd-demo"]
     heavy = {}
     for recipe, (run, flags) in runs.items():
         photo = next(path for path in sorted(run.data.rglob("*.*g")) if path.suffix in (".jpg", ".png"))

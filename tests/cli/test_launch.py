@@ -67,12 +67,12 @@ def taken_port() -> Iterator[int]:
 
 def test_train_gets_every_word_that_is_not_the_launchs_own():
     words = (
-        "ssd-tiny --nodes 2 --system cpu --through=slurm --steps 4 --start mpirun --slurm.partition big --quantities 3 "
+        "ssd-demo --nodes 2 --system cpu --through=slurm --steps 4 --start mpirun --slurm.partition big --quantities 3 "
         "--slurm.no-requeue --walltime 2h --loss-groups 1 2 --dry-run --trials 5 --out runs/x --no-exact --slurm.extra a b "
         "--hostfile hosts --image x --port 5 --container none --between 'sync; true' --json"
     )
     kept = remove_flags(shlex.split(words), LaunchFlags(), LaunchConfig, ("trials", "dry_run", "out"))
-    assert " ".join(kept) == "ssd-tiny --system cpu --steps 4 --quantities 3 --loss-groups 1 2 --no-exact --json"
+    assert " ".join(kept) == "ssd-demo --system cpu --steps 4 --quantities 3 --loss-groups 1 2 --no-exact --json"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_train_gets_every_word_that_is_not_the_launchs_own():
 )
 def test_bad_input_is_one_line_and_nothing_is_left(words, text, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked = f"ssd-tiny --system cpu {words}" if "lr" not in text else f"resnet50-tiny --system cpu {words}"
+    asked = f"ssd-demo --system cpu {words}" if "lr" not in text else f"classify-demo --system cpu {words}"
     code = main(["launch", *shlex.split(asked)])
     said = capsys.readouterr().err
     assert code == 2 and check_text(said, text), said
@@ -118,18 +118,18 @@ def test_bad_input_is_one_line_and_nothing_is_left(words, text, capsys, tmp_path
 def test_a_working_directory_that_slurms_lines_cannot_name(name, text, capsys, tmp_path, monkeypatch):
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / name)
-    said = refused(f"ssd-tiny --system cpu --through slurm --out {tmp_path}/run --dry-run", capsys)
+    said = refused(f"ssd-demo --system cpu --through slurm --out {tmp_path}/run --dry-run", capsys)
     assert "working directory" in said and check_text(said, text)
     assert not (tmp_path / "run").exists()
 
 
 def test_data_that_the_nodes_alone_have_are_no_mistake(capsys, tmp_path, sbatch):
-    words = f"ssd-tiny --system cpu --through slurm --data /raid/no/such --out {tmp_path}/run --dry-run"
+    words = f"ssd-demo --system cpu --through slurm --data /raid/no/such --out {tmp_path}/run --dry-run"
     check_text(launched(words, capsys), "--data /raid/no/such", "nodes")
 
 
 def test_weights_that_are_not_here_are_named_before_a_job_waits(capsys, tmp_path, sbatch):
-    words = f"ssd-tiny --weights {tmp_path}/nothere.pth --system cpu --out {tmp_path}/run --dry-run"
+    words = f"ssd-demo --weights {tmp_path}/nothere.pth --system cpu --out {tmp_path}/run --dry-run"
     check_text(launched(f"{words} --through slurm", capsys), "nothere.pth", "nodes")
     check_text(refused(f"{words} --through local", capsys), "nothere.pth", "file")
 
@@ -141,7 +141,7 @@ def mounted(script: Path) -> set[str]:
 
 def test_data_weights_and_stage_of_the_nodes_come_into_the_container(capsys, tmp_path, sbatch):
     run, where = tmp_path / "run", "--through slurm --container apptainer --image x.sif --dry-run"
-    words = f"ssd-tiny --system cpu --data /raid/no/such --stage /local/no/disk --mount /raid/x:/x {where} --out {run}"
+    words = f"ssd-demo --system cpu --data /raid/no/such --stage /local/no/disk --mount /raid/x:/x {where} --out {run}"
     launched(words, capsys)
     script = run / "launch" / "container.sh"
     assert mounted(script) >= {"/raid/no/such:/raid/no/such:ro", "/local/no/disk:/local/no/disk:rw", "/raid/x:/x:ro"}
@@ -171,7 +171,7 @@ def test_the_folder_that_doctor_writes_into_is_written(capsys, tmp_path, monkeyp
 
 def test_no_sbatch_is_said_with_another_way(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = refused(f"ssd-tiny --system cpu --through slurm --out {tmp_path}/run", capsys)
+    said = refused(f"ssd-demo --system cpu --through slurm --out {tmp_path}/run", capsys)
     assert check_text(said, "sbatch", "login node") and not (tmp_path / "run").exists()
 
 
@@ -185,7 +185,7 @@ def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
     )
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
-    code = main(["launch", *f"ssd-tiny --system cpu --through slurm --nodes 8 --out {tmp_path}/run".split()])
+    code = main(["launch", *f"ssd-demo --system cpu --through slurm --nodes 8 --out {tmp_path}/run".split()])
     said = capsys.readouterr().err
     assert code == 2 and said.count("\n") == 1
     check_text(said, "run/launch/job.sbatch", "Node count specification invalid", "`sinfo`")
@@ -193,12 +193,12 @@ def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
 
 def test_no_mpirun_is_said(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = refused(f"ssd-tiny --system cpu --start mpirun --out {tmp_path}/run", capsys)
+    said = refused(f"ssd-demo --system cpu --start mpirun --out {tmp_path}/run", capsys)
     check_text(said, "mpirun")
 
 
 def test_a_busy_port_is_said(capsys, tmp_path, taken_port):
-    said = refused(f"ssd-tiny --system cpu --port {taken_port} --out {tmp_path}/run", capsys)
+    said = refused(f"ssd-demo --system cpu --port {taken_port} --out {tmp_path}/run", capsys)
     check_text(said, f"--port {taken_port}", "(Address already in use)")
 
 
@@ -212,12 +212,12 @@ def test_more_ranks_than_devices_are_refused(capsys, tmp_path):
 
 
 def test_a_login_nodes_own_devices_are_not_taken_for_the_nodes(capsys, tmp_path):
-    said = refused(f"ssd-tiny --system auto --through slurm --out {tmp_path}/run", capsys)
+    said = refused(f"ssd-demo --system auto --through slurm --out {tmp_path}/run", capsys)
     assert check_text(said, "machine", "paceline list systems") and "paceline list systems" in said
 
 
 def test_a_finished_run_is_refused(capsys, ssd_run):
-    words = f"ssd-tiny {SSD} --data {ssd_run.data} --steps 6 --out {ssd_run.folder}"
+    words = f"ssd-demo {SSD} --data {ssd_run.data} --steps 6 --out {ssd_run.folder}"
     code = main(["launch", *words.split()])
     said = capsys.readouterr().err
     assert code == 2 and str(ssd_run.folder) in said and "finished" in said, said
@@ -225,10 +225,10 @@ def test_a_finished_run_is_refused(capsys, ssd_run):
 
 def test_a_dry_run_writes_and_prints_each_file_and_starts_nothing(capsys, tmp_path):
     run = tmp_path / "run"
-    said = launched(f"ssd-tiny --system cpu --system.per-node 2 --out {run} --dry-run --seed 7", capsys)
+    said = launched(f"ssd-demo --system cpu --system.per-node 2 --out {run} --dry-run --seed 7", capsys)
     (file,) = (run / "launch").iterdir()
     assert file.name == "run.sh" and file.read_text().rstrip() in said
-    assert f"paceline train ssd-tiny --system cpu --system.per-node 2 --seed 7 --out {run}" in file.read_text().replace(
+    assert f"paceline train ssd-demo --system cpu --system.per-node 2 --seed 7 --out {run}" in file.read_text().replace(
         " \\\n   ", ""
     )
     assert file.stat().st_mode & 0o111
@@ -236,7 +236,7 @@ def test_a_dry_run_writes_and_prints_each_file_and_starts_nothing(capsys, tmp_pa
 
 def test_trials_have_seeds_and_folders_of_their_own(capsys, tmp_path):
     run = tmp_path / "run"
-    launched(f"ssd-tiny --system cpu --out {run} --dry-run --trials 3 --seed 5 --between sync", capsys)
+    launched(f"ssd-demo --system cpu --out {run} --dry-run --trials 3 --seed 5 --between sync", capsys)
     for number in range(3):
         text = (run / f"trial-{number}" / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
         assert f"--out {run}/trial-{number} --seed {5 + number}\n" in text and text.count("--seed") == 1
@@ -245,11 +245,11 @@ def test_trials_have_seeds_and_folders_of_their_own(capsys, tmp_path):
 
 def test_a_run_without_a_name_gets_the_next_number(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("runs/ssd-tiny-001").mkdir(parents=True)
-    assert main(["launch", "ssd-tiny", "--system", "cpu", "--dry-run"]) == 0
-    assert Path("runs/ssd-tiny-002/launch/run.sh").is_file()
-    text = Path("runs/ssd-tiny-002/launch/run.sh").read_text()
-    assert f"--out {tmp_path}/runs/ssd-tiny-002" in text.replace(" \\\n   ", "")
+    Path("runs/ssd-demo-001").mkdir(parents=True)
+    assert main(["launch", "ssd-demo", "--system", "cpu", "--dry-run"]) == 0
+    assert Path("runs/ssd-demo-002/launch/run.sh").is_file()
+    text = Path("runs/ssd-demo-002/launch/run.sh").read_text()
+    assert f"--out {tmp_path}/runs/ssd-demo-002" in text.replace(" \\\n   ", "")
 
 
 def test_a_predicted_walltime_is_said_with_its_reason(capsys, script):
@@ -266,8 +266,8 @@ def test_a_published_plan_has_a_walltime_where_neither_chip_nor_links_are_known(
 
 
 def test_an_unknown_speed_is_asked_for(capsys, tmp_path):
-    said = refused(f"ssd-tiny --system cpu --walltime auto --out {tmp_path}/run", capsys)
-    assert check_text(said, "ssd-tiny", "--rate IMG/S") and "--rate IMG/S" in said
+    said = refused(f"ssd-demo --system cpu --walltime auto --out {tmp_path}/run", capsys)
+    assert check_text(said, "ssd-demo", "--rate IMG/S") and "--rate IMG/S" in said
 
 
 def test_a_number_of_nodes_without_a_plan_names_what_was_published(capsys, tmp_path):
@@ -358,7 +358,7 @@ def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, m
     log = EventLog(tmp_path / "five" / "trial-0" / "events.jsonl")
     log.write("end", step=3, epoch=1.0, seconds=12.5, status=status, best={})
     monkeypatch.setattr("paceline.cli.commands.launch.check_not_finished", finished)
-    assert main(["launch", *f"ssd-tiny --system cpu --out {tmp_path}/five --trials 1".split()]) == code
+    assert main(["launch", *f"ssd-demo --system cpu --out {tmp_path}/five --trials 1".split()]) == code
     said = capsys.readouterr().out
     assert check_line(said, "trial 0", "finished") and f",{status},unchecked\n" in said
 
@@ -382,7 +382,7 @@ def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, c
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     Path("hosts").write_text("node1 slots=1\n")
-    command = ["launch", *f"ssd-tiny --system cpu {words} --out run".split()]
+    command = ["launch", *f"ssd-demo --system cpu {words} --out run".split()]
     assert main(command) == 2 and check_text(capsys.readouterr().err, lacks) and not Path("run").exists()
     assert main([*command, "--dry-run"]) == 0
     said = capsys.readouterr().out
@@ -395,7 +395,7 @@ def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, c
 def test_what_to_type_by_hand_is_quoted(capsys, tmp_path):
     run = tmp_path / "it's here"
     for through, words in (("local", []), ("slurm", ["sbatch"])):
-        command = ["ssd-tiny", "--system", "cpu", "--through", through, "--out", str(run), "--dry-run"]
+        command = ["ssd-demo", "--system", "cpu", "--through", through, "--out", str(run), "--dry-run"]
         assert main(["launch", *command]) == 0
         by_hand = capsys.readouterr().out.splitlines()[-1].partition("By hand:")[2]
         assert shlex.split(by_hand)[:-1] == words and Path(shlex.split(by_hand)[-1]).is_file()
@@ -404,7 +404,7 @@ def test_what_to_type_by_hand_is_quoted(capsys, tmp_path):
 def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(capsys, tmp_path, sbatch):
     run, text = tmp_path / "run", {}
     for start in ("srun", "torchrun", "mpirun"):
-        words = f"ssd-tiny --system cpu --out {run} --dry-run --through slurm --start {start} --nodes 2 --preflight"
+        words = f"ssd-demo --system cpu --out {run} --dry-run --through slurm --start {start} --nodes 2 --preflight"
         launched(f"{words} --between sync --data {tmp_path}", capsys)
         text[start] = (run / "launch" / "job.sbatch").read_text().replace(" \\\n   ", "")
     for script in text.values():
@@ -418,7 +418,7 @@ def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(
 def test_a_preflight_of_hosts_looks_at_those_that_train(capsys, tmp_path, start):
     run, hosts = tmp_path / "run", tmp_path / "hosts"
     hosts.write_text("h1\nh2\nh3\nh4\n")
-    words = f"ssd-tiny --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --start {start}"
+    words = f"ssd-demo --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --start {start}"
     launched(f"{words} --preflight", capsys)
     script = (run / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
     assert subprocess.run(["bash", "-n", str(run / "launch" / "run.sh")], check=False).returncode == 0
@@ -441,7 +441,7 @@ def test_what_a_network_s_libraries_read_goes_over_ssh_and_into_no_container(cap
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("UCX_ODD", "two\nlines")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
-    words = f"ssd-tiny --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --system.env NCCL_DEBUG=WARN"
+    words = f"ssd-demo --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --system.env NCCL_DEBUG=WARN"
     for start, name in (("torchrun", "node.sh"), ("mpirun", "run.sh")):
         launched(f"{words} --start {start}", capsys)
         text = (run / "launch" / name).read_text()
@@ -455,7 +455,7 @@ def test_what_a_network_s_libraries_read_goes_over_ssh_and_into_no_container(cap
 
 
 def test_mlperf_s_checker_judges_the_log_of_a_trial(resnet_run, capsys):
-    asked = _parsed(Printer(), ["resnet50-tiny"])[0]
+    asked = _parsed(Printer(), ["classify-demo"])[0]
     assert _checked(Printer(), asked, resnet_run.folder) is False  # it has reached no target
     assert f"{resnet_run.folder / 'mllog.txt'}: " in capsys.readouterr().out
     assert _checked(Printer(), asked, resnet_run.folder / "checkpoints") is None

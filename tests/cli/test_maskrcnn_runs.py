@@ -107,7 +107,7 @@ def test_show_prints_the_published_plan_and_its_memory(capsys, words, wanted):
 def test_coco_photos_with_a_crowd_and_an_empty_image_train_evaluate_and_predict(shared_data, tmp_path, capsys):
     root, out = tmp_path / "few", tmp_path / "run"
     few_coco_photos(shared_data / "coco_mini", root)
-    said = command(capsys, "train", "maskrcnn-tiny", "--data", root, "--out", out, *OF_COCO.split())
+    said = command(capsys, "train", "maskrcnn-demo", "--data", root, "--out", out, *OF_COCO.split())
     assert said.code == 0 and "warning" not in said.err.lower(), said
     facts = json.loads((out / "run.json").read_text())
     assert len(facts["classes"]) == 80 and facts["data"]["category_ids"][-1] == 90
@@ -155,8 +155,8 @@ def test_boxes_without_masks_are_refused_with_what_learns_them(photos, tmp_path,
         document["annotations"] = [entry for entry in document["annotations"] if not entry["iscrowd"]]
         masks_file(root, split).write_text(json.dumps(document))
     flags = SMALL if verb == "train" else TOY
-    said = command(capsys, verb, "maskrcnn-tiny", "--data", root, "--out", out, *flags.split())
-    refused(said, str(root), "no masks", "fasterrcnn-custom", "ssd-custom")
+    said = command(capsys, verb, "maskrcnn-demo", "--data", root, "--out", out, *flags.split())
+    refused(said, str(root), "no masks", "fasterrcnn-finetune", "ssd-finetune")
     assert not out.exists()
 
 
@@ -167,6 +167,6 @@ def test_training_photos_with_crowds_alone_are_refused_where_empty_ones_are_left
     document["annotations"] = [entry for entry in document["annotations"] if entry["iscrowd"]]
     masks_file(root, "train").write_text(json.dumps(document))
     flags = [*SMALL.split(), "--input.drop-empty"]
-    said = command(capsys, "train", "maskrcnn-tiny", "--data", root, "--out", out, *flags)
+    said = command(capsys, "train", "maskrcnn-demo", "--data", root, "--out", out, *flags)
     refused(said, str(root), "object", "12 training images")
     assert not out.exists()

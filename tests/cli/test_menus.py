@@ -45,13 +45,13 @@ def test_the_list_of_recipes_begins_with_what_own_data_need(capsys):
     heads = [line for line in command(capsys, "list", "recipes").out.splitlines() if not line.startswith("  ")]
     assert [head for head in heads if head] == [f"{group}:" for group in GROUPS.values()]
     names = [row["name"] for row in json.loads(command(capsys, "list", "recipes", "--json").out)]
-    assert names[:2] == ["resnet50-custom", "ssd-custom"] and [name for name in names if "-tiny" in name] == names[8:11]
+    assert names[:2] == ["classify-finetune", "ssd-finetune"] and [name for name in names if "-tiny" in name] == names[8:11]
 
 
 def test_list_of_workloads_names_their_recipes_and_a_small_one_to_begin_with(capsys):
     rows = json.loads(command(capsys, "list", "workloads", "--json").out)
     assert [name for row in rows for name in row["recipes"]] == list(RECIPES)
-    assert "maskrcnn-tiny" in rows[2]["about"] and rows[1]["headline"] == "box_ap"
+    assert "maskrcnn-demo" in rows[2]["about"] and rows[1]["headline"] == "box_ap"
 
 
 def test_list_of_decoders_knows_each_one_and_says_how_to_install_what_is_missing(capsys, monkeypatch):
@@ -96,14 +96,14 @@ def test_runs_tells_each_run_in_a_line_of_80_columns_and_names_the_damaged_ones(
     assert said.code == 0 and all(len(line) <= 80 for line in said.out.splitlines())
     rows = {line.split()[0]: line for line in said.out.splitlines()}
     assert set(rows) == {"name", "photos-001", "boxes-001", "cut-001"}
-    assert "resnet50-tiny" in rows["photos-001"] and " 2/" in rows["photos-001"] and "top1" in rows["photos-001"]
+    assert "classify-demo" in rows["photos-001"] and " 2/" in rows["photos-001"] and "top1" in rows["photos-001"]
     assert "box AP" in rows["boxes-001"] and "unfinished" in rows["cut-001"]
     assert "unfinished" not in rows["boxes-001"]
     long = "a name of thirty characters ..."
     (runs / "photos-001").rename(runs / long)
     for columns, whole in ((80, False), (120, True)):  # what short words leave of a line is the long ones'
         monkeypatch.setenv("COLUMNS", str(columns))
-        assert (f"{long}  resnet50-tiny  " in command(capsys, "runs", runs).out) == whole
+        assert (f"{long}  classify-demo  " in command(capsys, "runs", runs).out) == whole
     complaints = said.err.splitlines()
     assert len(complaints) == 2 and all(line.startswith("damaged: ") for line in complaints)
     assert "torn-001" in said.err and "other-001" in said.err
@@ -130,7 +130,7 @@ def test_runs_shows_the_steps_done_of_the_recipes_whatever_ended_the_run(class_p
         "stopped": [],
         "killed": [],
     }
-    words = ["train", "resnet50-tiny", "--data", class_photos, *TINY, "--images-seen", 48, "--quality.targets"]
+    words = ["train", "classify-demo", "--data", class_photos, *TINY, "--images-seen", 48, "--quality.targets"]
     passed = EventLogger.passed
     stop = tmp_path / "runs" / "stopped" / "STOP"
     for name, more in ends.items():
@@ -178,7 +178,7 @@ def test_help_of_a_verb_that_wants_a_recipe_needs_none(capsys, verb, flag):
 
 def test_the_main_help_and_doctor_end_in_the_same_next_command(capsys):
     text, found = command(capsys, "--help").out, command(capsys, "doctor").out
-    assert text.strip().endswith("paceline train ssd-tiny") and found.strip().endswith("paceline train ssd-tiny")
+    assert text.strip().endswith("paceline train ssd-demo") and found.strip().endswith("paceline train ssd-demo")
     assert "soon" not in text and "cache" in found
 
 
@@ -188,23 +188,23 @@ def test_the_main_help_and_doctor_end_in_the_same_next_command(capsys):
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["train", "ssd-tiny", "--lr", "0.1"], "--optim.lr"),
-        (["train", "ssd-tiny", "--batch", "4"], "--global-batch"),
-        (["train", "ssd-tiny", "--batch_size=4"], "--global-batch"),
-        (["train", "resnet50-tiny", "--bs", "4"], "--global-batch"),
-        (["train", "ssd-tiny", "--device", "0"], "--system"),
-        (["train", "ssd-tiny", "--gpus", "2"], "--system"),
-        (["train", "ssd-tiny", "--resume"], "Name the same --out again"),
-        (["train", "ssd-tiny", "--name", "x"], "--out"),
-        (["train", "ssd-tiny", "--project", "x"], "--out"),
-        (["train", "ssd-tiny", "--imgsz", "320"], "--input.size"),
-        (["train", "maskrcnn-tiny", "--imgsz", "320"], "--input.short"),
-        (["train", "ssd-tiny", "--workers", "2"], "--system.loader-threads"),
-        (["train", "ssd-tiny", "--amp"], "--system.precision"),
-        (["train", "ssd-tiny", "--pretrained"], "--weights"),
-        (["train", "ssd-tiny", "--model", "yolo11n.pt"], "paceline list recipes"),
-        (["train", "ssd-tiny", "--momentum", "0.9"], "--optim.momentum"),
-        (["train", "ssd-tiny", "--conf", "0.3"], "--model.detect.score-above"),
+        (["train", "ssd-demo", "--lr", "0.1"], "--optim.lr"),
+        (["train", "ssd-demo", "--batch", "4"], "--global-batch"),
+        (["train", "ssd-demo", "--batch_size=4"], "--global-batch"),
+        (["train", "classify-demo", "--bs", "4"], "--global-batch"),
+        (["train", "ssd-demo", "--device", "0"], "--system"),
+        (["train", "ssd-demo", "--gpus", "2"], "--system"),
+        (["train", "ssd-demo", "--resume"], "Name the same --out again"),
+        (["train", "ssd-demo", "--name", "x"], "--out"),
+        (["train", "ssd-demo", "--project", "x"], "--out"),
+        (["train", "ssd-demo", "--imgsz", "320"], "--input.size"),
+        (["train", "maskrcnn-demo", "--imgsz", "320"], "--input.short"),
+        (["train", "ssd-demo", "--workers", "2"], "--system.loader-threads"),
+        (["train", "ssd-demo", "--amp"], "--system.precision"),
+        (["train", "ssd-demo", "--pretrained"], "--weights"),
+        (["train", "ssd-demo", "--model", "yolo11n.pt"], "paceline list recipes"),
+        (["train", "ssd-demo", "--momentum", "0.9"], "--optim.momentum"),
+        (["train", "ssd-demo", "--conf", "0.3"], "--model.detect.score-above"),
         (["predict", "RUN", "photo.jpg", "--conf", "0.3"], "--score-above"),
         (["eval", "RUN", "--batch-size", "3"], "--batch"),
     ],
@@ -226,9 +226,9 @@ def test_every_flag_of_the_table_is_one_of_ours(capsys):
     known = " ".join(
         command(capsys, *words, "--help-all").out
         for words in (
-            ["train", "resnet50-tiny"],
-            ["train", "ssd-tiny"],
-            ["train", "maskrcnn-tiny"],
+            ["train", "classify-demo"],
+            ["train", "ssd-demo"],
+            ["train", "maskrcnn-demo"],
             ["predict"],
             ["eval"],
             ["prepare", "coco"],
@@ -253,17 +253,17 @@ def test_a_python_file_without_a_function_is_told_its_functions_and_is_not_run(t
     refused(command(capsys, "show", "empty.py"), "empty.py:function")
     refused(command(capsys, "show", "./none.py"), "./none.py")
     refused(command(capsys, "train", "./missing"), "./missing", "./file.py:function")
-    refused(command(capsys, "train", "ssd-tiny", "--system", "./my.py"), "./my.py:mine")
+    refused(command(capsys, "train", "ssd-demo", "--system", "./my.py"), "./my.py:mine")
 
 
 def test_a_recipes_name_is_the_recipe_though_a_folder_is_called_so(capsys, tmp_path, monkeypatch, ssd_run):
     monkeypatch.chdir(tmp_path)
-    usual = command(capsys, "show", "ssd-tiny").out
-    shutil.copytree(ssd_run.folder, "ssd-tiny", symlinks=True)
-    assert command(capsys, "show", "ssd-tiny").out == usual
-    assert command(capsys, "show", "./ssd-tiny", "--json").code == 0
-    refused(command(capsys, "train", "ssd-tiny", "--data", "none"), "--data none")
-    refused(command(capsys, "train", "./ssd-tiny"), "a folder", "./ssd-tiny/run.json")
+    usual = command(capsys, "show", "ssd-demo").out
+    shutil.copytree(ssd_run.folder, "ssd-demo", symlinks=True)
+    assert command(capsys, "show", "ssd-demo").out == usual
+    assert command(capsys, "show", "./ssd-demo", "--json").code == 0
+    refused(command(capsys, "train", "ssd-demo", "--data", "none"), "--data none")
+    refused(command(capsys, "train", "./ssd-demo"), "a folder", "./ssd-demo/run.json")
 
 
 def test_a_run_that_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeypatch):
@@ -275,7 +275,7 @@ def test_a_run_that_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeyp
 @pytest.mark.parametrize("flag", ["--steps", "--fit-schedule", "--time-budget"])
 def test_a_flag_of_train_alone_is_named_as_one_and_no_other_is_suggested_for_it(capsys, flag):
     for verb in ("show", "preview"):
-        said = command(capsys, verb, "ssd-tiny", flag, "5")
+        said = command(capsys, verb, "ssd-demo", flag, "5")
         refused(said, f"no flag {flag} here", "`paceline train`")
         assert "Did you mean" not in said.err
 
@@ -285,7 +285,7 @@ def test_a_flag_of_train_alone_is_named_as_one_and_no_other_is_suggested_for_it(
 
 @pytest.mark.parametrize("verb", ["train", "show", "preview"])
 @pytest.mark.parametrize(
-    ("recipe", "layout"), [("resnet50-tiny", "train/CLASS/"), ("ssd-tiny", "data.yaml"), ("maskrcnn-tiny", "polygons")]
+    ("recipe", "layout"), [("classify-demo", "train/CLASS/"), ("ssd-demo", "data.yaml"), ("maskrcnn-demo", "polygons")]
 )
 def test_a_missing_data_folder_is_answered_with_the_workloads_layout(capsys, tmp_path, monkeypatch, verb, recipe, layout):
     monkeypatch.chdir(tmp_path)
@@ -314,7 +314,7 @@ def described(said: Said) -> dict:
 
 def test_show_with_data_plans_what_the_run_does(capsys, ssd_run):
     run = json.loads((ssd_run.folder / "run.json").read_text())
-    found = described(command(capsys, "show", "ssd-tiny", "--data", ssd_run.data, *SSD.split(), "--json"))
+    found = described(command(capsys, "show", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--json"))
     assert found["memory"] == run["memory_estimate"]
     assert found["plan"] == {
         **run["plan"],
@@ -323,7 +323,7 @@ def test_show_with_data_plans_what_the_run_does(capsys, ssd_run):
     }
     assert found["plan"]["train_images"] == run["plan"]["train_images"]
     assert found["recipe"]["quality"]["targets"] == []  # set for other data
-    usual = described(command(capsys, "show", "ssd-tiny", *SSD.split(), "--json"))
+    usual = described(command(capsys, "show", "ssd-demo", *SSD.split(), "--json"))
     assert usual["plan"]["train_images"] == 1_600 and usual["recipe"]["quality"]["targets"]
 
 
@@ -331,7 +331,7 @@ def test_show_of_a_run_on_other_data_counts_those_data_within_the_runs_own_limit
     run = shutil.copytree(ssd_run.folder, tmp_path / "run", symlinks=True)
     counts = {"plan.train_images": 2, "plan.val_images": 1}  # of the data that the run had
     forge(run, {**counts, "controls.limit_train": 0, "controls.limit_val": 0})
-    whole = described(command(capsys, "show", "ssd-tiny", "--data", ssd_run.data, *SSD.split(), "--json"))["plan"]
+    whole = described(command(capsys, "show", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--json"))["plan"]
     found = described(command(capsys, "show", run, "--data", ssd_run.data, "--json"))["plan"]
     assert (found["train_images"], found["val_images"]) == (whole["train_images"], whole["val_images"]) != (2, 1)
     assert described(command(capsys, "show", run, "--json"))["plan"]["train_images"] == 2
@@ -348,7 +348,7 @@ def test_show_of_a_run_counts_the_classes_of_the_run(capsys, ssd_run, tmp_path):
 
 
 def test_show_with_data_takes_as_many_images_as_asked(capsys, ssd_run):
-    words = ["show", "ssd-tiny", "--data", ssd_run.data, *SSD.split(), "--train-images", 5, "--val-images", 2, "--json"]
+    words = ["show", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--train-images", 5, "--val-images", 2, "--json"]
     plan = described(command(capsys, *words))["plan"]
     assert (plan["train_images"], plan["val_images"]) == (5, 2)
 

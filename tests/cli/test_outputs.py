@@ -18,7 +18,7 @@ REFUSED = "exists and does not say that paceline wrote it"
 
 @pytest.mark.parametrize("name", ["preview.png", "preview.jpg"])
 def test_a_preview_takes_the_place_of_an_earlier_one_and_of_no_other_picture(name, ssd_run: SharedRun, capsys, tmp_path):
-    words = ["preview", "ssd-tiny", "--data", ssd_run.data, "--images", 2, "--columns", 2, "--out", tmp_path / name]
+    words = ["preview", "ssd-demo", "--data", ssd_run.data, "--images", 2, "--columns", 2, "--out", tmp_path / name]
     Image.new("RGB", (8, 8)).save(tmp_path / name)
     before = (tmp_path / name).read_bytes()
     refused(command(capsys, *words), f"--out {tmp_path / name}", REFUSED)

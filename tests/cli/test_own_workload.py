@@ -165,4 +165,4 @@ def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, cap
 
 def test_a_recipe_of_another_workload_is_refused_before_anything_is_opened(capsys):
     for verb in ("train", "show", "preview"):
-        refused(command(capsys, verb, "ssd-tiny", "--task", "classification"), "ResNetModel", "a SSDModel")
+        refused(command(capsys, verb, "ssd-demo", "--task", "classification"), "ResNetModel", "a SSDModel")

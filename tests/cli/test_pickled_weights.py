@@ -159,7 +159,7 @@ def test_msras_trains_in_two_steps_and_in_its_own_network_alone(photos, tmp_path
 def test_training_scoring_and_python_refuse_them_before_their_reader_is_loaded(photos, tmp_path):
     file = msra(tmp_path)
     net = ["--model.depth", "50", "--model.width", "4", "--model.stride-in", "1x1"]
-    tiny = ["train", "resnet50-tiny", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, *net]
+    tiny = ["train", "classify-demo", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, *net]
     script = f"""
 import sys
 from pathlib import Path
@@ -170,9 +170,9 @@ from paceline.models.backbones.resnet import ResNet
 from paceline.models.weights.load import load_same_network, load_weights
 file = {str(file)!r}
 assert main([*{tiny!r}, "--weights", file]) == 2
-assert main(["eval", file, "--recipe", "resnet50-tiny", "--data", {str(photos)!r}]) == 2
+assert main(["eval", file, "--recipe", "classify-demo", "--data", {str(photos)!r}]) == 2
 for load in (lambda: load_weights(ResNet(50, 3, width=4), file), lambda: load_same_network(ResNet(50, 3, width=4), Path(file), None),
-             lambda: paceline.train("resnet50-tiny", data={str(photos)!r}, out={str(tmp_path / "py")!r}, weights=file, steps=1)):
+             lambda: paceline.train("classify-demo", data={str(photos)!r}, out={str(tmp_path / "py")!r}, weights=file, steps=1)):
     try:
         load()
     except paceline.PacelineError as refusal:
@@ -195,7 +195,7 @@ def test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_trai
     folder.mkdir()
     file = msra(folder)
     checked = command(capsys, "weights", "check", file).out.partition("next      paceline ")[2].splitlines()[0]
-    refused_in = command(capsys, "train", "resnet50-tiny", "--data", photos, *TINY, "--weights", file).err
+    refused_in = command(capsys, "train", "classify-demo", "--data", photos, *TINY, "--weights", file).err
     for printed in (checked, refused_in.partition("that it writes:  paceline ")[2].splitlines()[0]):
         file.with_suffix(".safetensors").unlink(missing_ok=True)
         assert command(capsys, *shlex.split(printed)).code == 0

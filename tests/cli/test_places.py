@@ -63,7 +63,7 @@ def test_a_number_of_threads_below_0_is_refused(here, words, capsys):
     ids=["file", "address", "folder of a bucket"],
 )
 def test_a_container_where_a_data_set_belongs_is_answered_with_its_command(here, place, command_line, capsys):
-    for words in (["train", "resnet50-tiny", "--data", place, "--out", "run"], ["pack", place, "--out", "o"]):
+    for words in (["train", "classify-demo", "--data", place, "--out", "run"], ["pack", place, "--out", "o"]):
         said = command(capsys, *words)
         refused(said, f"{place}: ", f"paceline {command_line}", lines=1)
     assert not (here / "run").exists() and not (here / "o").exists()
@@ -75,7 +75,7 @@ def test_a_container_to_score_on_is_indexed_as_val(here, resnet_run, capsys):
 
 
 def test_a_container_that_is_not_there_is_no_container(here, capsys):
-    refused(command(capsys, "train", "resnet50-tiny", "--data", "gone.tar"), "gone.tar ... folder")
+    refused(command(capsys, "train", "classify-demo", "--data", "gone.tar"), "gone.tar ... folder")
 
 
 def test_bare_paths_are_the_training_files(here, tmp_path, capsys, monkeypatch):

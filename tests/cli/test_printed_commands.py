@@ -50,7 +50,7 @@ def recipe_file(here: Path, data: Path) -> str:
     )) + "}"  # fmt: skip
     text = (
         "from paceline.config.recipe import override\nfrom paceline.config.recipes import RECIPES\n\n\n"
-        f"def small():\n    return override(RECIPES['resnet50-tiny'](), {changes})\n"
+        f"def small():\n    return override(RECIPES['classify-demo'](), {changes})\n"
     )
     (here / "my recipes.py").write_text(text)
     return "./my recipes.py:small"
@@ -85,7 +85,7 @@ SITUATIONS = {
     ),
     "a run of another recipe": Situation(
         (("_utils/commands.py", "resume_command", "train"), ("training/previous_run.py", "how_to_extend", "resume_command")),
-        lambda here, data: ["train", "ssd-tiny", "--out", unfinished(here, data)],
+        lambda here, data: ["train", "ssd-demo", "--out", unfinished(here, data)],
         2,
         (0,),
     ),
@@ -93,7 +93,7 @@ SITUATIONS = {
     "a verb that is none": Situation((), lambda here, data: ["trian"], 2, (2,)),
     "a flag that is none": Situation(
         (("cli/flags.py", "_check_names", "{}"),),
-        lambda here, data: ["train", "resnet50-tiny", "--nonsense", "1"],
+        lambda here, data: ["train", "classify-demo", "--nonsense", "1"],
         2,
         (0,),
     ),
@@ -316,7 +316,7 @@ def helps(capsys: pytest.CaptureFixture[str], verb: str, kind: str) -> str:
     if verb == "prepare" and not kind.isalpha():
         kinds: tuple[tuple[str, ...], ...] = (("folder",), ("coco",), ("zip",))
     elif verb in ("train", "eval", "show"):
-        kinds = (("resnet50-tiny",), ())
+        kinds = (("classify-demo",), ())
     else:
         kinds = ((kind,),) if kind.isalpha() and kind.islower() else ((),)
     return "".join((said := command(capsys, verb, *one, "--help-all")).out + said.err for one in kinds)

@@ -77,7 +77,7 @@ def test_a_run_folder_whose_name_is_no_text_is_refused(photos, tmp_path, capsys,
     assert not odd.exists()
     odd.mkdir()
     monkeypatch.chdir(odd)
-    refused(command(capsys, "train", "resnet50-tiny", "--data", photos), "name ... UTF-8", lines=1)
+    refused(command(capsys, "train", "classify-demo", "--data", photos), "name ... UTF-8", lines=1)
     assert not list(odd.iterdir())
 
 
@@ -145,7 +145,7 @@ def broken(photos, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
         patch.setattr(ClassificationData, "draw_val", planted)
-        words = f"train resnet50-tiny --data {photos} --out {run} --steps 6 --save-every 2 --keep 3"
+        words = f"train classify-demo --data {photos} --out {run} --steps 6 --save-every 2 --keep 3"
         assert main([*words.split(), *TINY]) == 3
     return run
 
@@ -324,7 +324,7 @@ def test_a_damaged_checkpoint_is_named_by_eval_and_the_others_can_be_scored(brok
 
 
 def test_preview_and_report_name_what_they_cannot_do(finished, photos, tmp_path, capsys):
-    words = ["preview", "resnet50-tiny", "--data", photos, "--images", 6]
+    words = ["preview", "classify-demo", "--data", photos, "--images", 6]
     assert command(capsys, *words, "--out", tmp_path / "new" / "mosaic.png").code == 0
     assert (tmp_path / "new" / "mosaic.png").stat().st_size > 1000
     refused(command(capsys, *words, "--out", tmp_path / "mosaic.doc"), "--out", ".png")
@@ -347,10 +347,10 @@ def test_doctor_is_content_here_and_names_a_cache_that_cannot_be_written(tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("ssd-custom-cpu --input.copy-paste 0.5", "--input.copy-paste here"),
-        ("maskrcnn-custom-cpu --input.mosaic 0.5", "--input.mosaic here"),
-        ("ssd-custom-cpu --input.cutmix=1", "--input.cutmix here"),
-        ("fasterrcnn-custom-cpu --input.copy-paste 0.5", "boxes"),
+        ("ssd-finetune-cpu --input.copy-paste 0.5", "--input.copy-paste here"),
+        ("maskrcnn-finetune-cpu --input.mosaic 0.5", "--input.mosaic here"),
+        ("ssd-finetune-cpu --input.cutmix=1", "--input.cutmix here"),
+        ("fasterrcnn-finetune-cpu --input.copy-paste 0.5", "boxes"),
     ],
 )
 def test_an_augmentation_of_another_workload_is_refused_by_whose_it_is(words, said, capsys):

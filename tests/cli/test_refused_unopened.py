@@ -19,7 +19,7 @@ FIT = ["--fit-schedule", "--save-every", 2, "--keep", 99]
 
 
 def words_for(data: Path, run: Path, *more: object) -> list[object]:
-    return ["train", "resnet50-tiny", "--data", data, "--out", run, *TINY, "--steps", 4, *more]
+    return ["train", "classify-demo", "--data", data, "--out", run, *TINY, "--steps", 4, *more]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_another_recipe_than_the_runs_is_refused(run, unopened, capsys, more, wa
 
 def test_another_recipes_run_is_refused_by_name(run, unopened, capsys):
     said = command(capsys, "train", "resnet50", "--data", unopened, "--out", run, "--system", "cpu")
-    refused(said, f"{run} ... classification ... resnet50-tiny ... resnet50", lines=2)
+    refused(said, f"{run} ... classification ... classify-demo ... resnet50", lines=2)
 
 
 def test_of_a_fitted_run_all_that_no_number_of_images_changes_is_compared(begun, photos, unopened, tmp_path, capsys):
@@ -109,7 +109,7 @@ def test_what_a_new_run_cannot_do_is_refused_too(unopened, tmp_path, capsys, mon
 
 def test_weights_of_made_up_batches_are_refused(unopened, tmp_path, capsys):
     synthetic = tmp_path / "synthetic"
-    words = ["train", "resnet50-tiny", "--synthetic", "--out", synthetic, *TINY, "--steps", 1]
+    words = ["train", "classify-demo", "--synthetic", "--out", synthetic, *TINY, "--steps", 1]
     assert command(capsys, *words).code == 0
     weights = synthetic / "checkpoints" / "last"
     said = command(capsys, *words_for(unopened, tmp_path / "run", "--weights", weights))

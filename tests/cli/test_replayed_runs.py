@@ -22,9 +22,9 @@ from paceline.training.optim.step_scalars import StepScalars
 from paceline.training.step import TrainStep
 
 LOOP = paceline.training.loop
-FLAGS = {"resnet50-tiny": shlex.join(["--system", "cpu", *TINY]), "ssd-tiny": SSD, "maskrcnn-tiny": MASKRCNN}
+FLAGS = {"classify-demo": shlex.join(["--system", "cpu", *TINY]), "ssd-demo": SSD, "maskrcnn-demo": MASKRCNN}
 SIZES = ("gradient_norm", "update_ratio", "gradient_norms", "update_ratios")  # not measured in a replayed step
-DATA = {"resnet50-tiny": "resnet_run", "ssd-tiny": "ssd_run", "maskrcnn-tiny": "maskrcnn_run"}
+DATA = {"classify-demo": "resnet_run", "ssd-demo": "ssd_run", "maskrcnn-demo": "maskrcnn_run"}
 
 
 def trained(recipe: str, data: Path, out: Path, capsys: pytest.CaptureFixture, *more: object) -> Said:
@@ -48,9 +48,9 @@ def left(run: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("recipe", "steps"),
     [
-        pytest.param("resnet50-tiny", 10, marks=ONE_MORE),
-        pytest.param("ssd-tiny", 20, marks=ONE_MORE),
-        pytest.param("maskrcnn-tiny", 20, marks=ONE_MORE),
+        pytest.param("classify-demo", 10, marks=ONE_MORE),
+        pytest.param("ssd-demo", 20, marks=ONE_MORE),
+        pytest.param("maskrcnn-demo", 20, marks=ONE_MORE),
     ],
 )
 def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_path, capsys, monkeypatch, request):

@@ -47,7 +47,7 @@ def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
     assert text.startswith(f"{name}: ") and check_text(text.splitlines()[0], "--system", "4 x H100-SXM5-80GB", "not")
     for words in (["--system", "cpu"], ["--system=cpu", "--nodes", "2"]):
         assert with_machine_flags([name, *words])[0] == [name, *words] and len(with_machine_flags([name, *words])[1]) == 1
-    for given in ([name, "--help"], [name, "--system", "cpu", "-h"], ["resnet50-tiny"], []):
+    for given in ([name, "--help"], [name, "--system", "cpu", "-h"], ["classify-demo"], []):
         assert with_machine_flags(given) == (given, [])
     assert machine_flags(ROWS["ssd@dell-dgx1-1024"])["--system"] == "dgx1"
 
@@ -85,8 +85,8 @@ def test_a_row_that_cannot_be_planned_on_its_machine_says_why(capsys):
 
 @pytest.mark.parametrize("verb", ["show", "train", "preview"])
 def test_an_unknown_row_names_its_neighbours(capsys, verb):
-    refused(command(capsys, verb, "resnet50@dell-4xh100-326"), "no row", "resnet50@dell-4xh100-3264", "list rows")
-    refused(command(capsys, verb, "x@y"), "'x@y' ... `paceline list rows`")
+    refused(command(capsys, verb, "resnet50@dell-4xh100-326"), "no row", "resnet50@dell-4xh100-3264", "list configs")
+    refused(command(capsys, verb, "x@y"), "'x@y' ... `paceline list configs`")
 
 
 def test_a_row_is_trained_like_a_recipe(tmp_path):

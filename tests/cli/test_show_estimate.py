@@ -167,11 +167,11 @@ def test_a_probe_on_made_up_batches_says_so_and_its_first_interval_does_not_coun
         log.write("train", step=step, epoch=0.1, seconds=1.0, **pace)
     plan = {"world": 4, "nodes": 1, "images_per_rank": 25}
     facts = RunRecord(plan=plan, controls={"synthetic": True})
-    speed = measure_run_speed(tmp_path, facts, RECIPES["ssd-tiny"](), "")
+    speed = measure_run_speed(tmp_path, facts, RECIPES["ssd-demo"](), "")
     assert speed is not None and 25 / speed.seconds(25) == pytest.approx(250)
     assert "3 intervals on 4 ranks" in speed.basis and "made-up" in speed.basis
     (tmp_path / "events.jsonl").unlink()
-    assert measure_run_speed(tmp_path, facts, RECIPES["ssd-tiny"](), "") is None
+    assert measure_run_speed(tmp_path, facts, RECIPES["ssd-demo"](), "") is None
 
 
 @pytest.mark.nightly("full-sized recipes")
@@ -186,5 +186,5 @@ def test_show_adds_the_lines_and_the_json(capsys, monkeypatch):
 
 @pytest.mark.parametrize("words", [("--rate", "-1"), ("--rate", "inf"), ("--link-gbit", "nan"), ("--rate", "1e-300")])
 def test_a_speed_that_cannot_be_is_refused_in_a_line(capsys, words):
-    said = command(capsys, "show", "ssd-tiny", *words)
+    said = command(capsys, "show", "ssd-demo", *words)
     assert said.code == 2 and said.err.count("\n") == 1 and words[0] in said.err

@@ -43,7 +43,7 @@ def test_ranks_of_a_run_are_on_the_nodes_that_they_were_on(capsys, tmp_path, ssd
 
 def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
     words = ("--nodes", "2", "--world", "3")
-    for what in (ssd_run.folder, "ssd-tiny"):
+    for what in (ssd_run.folder, "ssd-demo"):
         said = command(capsys, "show", what, "--system", "cpu", *words)
         refused(said, "--nodes 2 ... --world 3")
 
@@ -89,7 +89,7 @@ def test_a_run_that_is_launched_again_gets_them_too_and_keeps_its_own():
 
 
 def test_a_name_given_twice_by_hand_is_still_refused(capsys):
-    said = command(capsys, "show", "ssd-tiny", "--system", "cpu", "--system.env", "A_B=1", "A_B=2")
+    said = command(capsys, "show", "ssd-demo", "--system", "cpu", "--system.env", "A_B=1", "A_B=2")
     refused(said, "--system.env A_B: named twice")
 
 

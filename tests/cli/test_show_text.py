@@ -27,7 +27,7 @@ HEADS = ["recipe", "batch", "length", "rate", "size", "target", "plan", "system"
 @pytest.mark.parametrize("more", [(), ("--all",), ("--diff", "resnet50")], ids=str)
 def test_every_line_fits_and_nothing_is_written_as_python_writes_it(capsys, monkeypatch, width, more):
     monkeypatch.setenv("COLUMNS", str(width))
-    said = command(capsys, "show", "ssd-tiny", *more)
+    said = command(capsys, "show", "ssd-demo", *more)
     assert said.code == 0, said
     for line in said.out.splitlines():
         assert len(line) <= width or " paceline " in line, line  # a command is pasted
@@ -36,16 +36,20 @@ def test_every_line_fits_and_nothing_is_written_as_python_writes_it(capsys, monk
 
 def test_what_is_wanted_first_comes_first_and_the_rest_only_differs(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    text = command(capsys, "show", "ssd-tiny", "--optim.lr", "0.003").out
+    text = command(capsys, "show", "ssd-demo", "--optim.lr", "0.003").out
     heads = [line.split()[0] for line in text.partition("\n\n")[0].splitlines() if line[0] != " "]
     assert heads == [*HEADS, "estimate"]
     assert "40,000 images" in text and "192 x 192 px" in text and text.count("\n") <= 24
     *_, names, value = text.splitlines()
-    assert names.split() == ["changed", "ssd-tiny"] and value.split() == ["optim", "lr", "0.003", "0.0025"]
+    assert names.split() == ["changed", "ssd-demo"] and value.split() == ["optim", "lr", "0.003", "0.0025"]
 
 
 def test_a_recipe_s_base_follows_from_its_name_and_every_value_that_it_has_otherwise_is_marked():
-    known = {"ssd-custom-cpu": "ssd-custom", "resnet50-mlperf-3200-4x8": "resnet50-mlperf-3200", "fasterrcnn": "maskrcnn"}
+    known = {
+        "ssd-finetune-cpu": "ssd-finetune",
+        "resnet50-mlperf-3200-4x8": "resnet50-mlperf-3200",
+        "fasterrcnn": "maskrcnn",
+    }
     assert {name: find_base(name, RECIPES[name]().task) for name in known} == known
     assert find_base("ssd@dell-dgx1-1024", "ssd") == "ssd" and find_base("./my-own.py:net", "classification") == ""
     for name, make in RECIPES.items():
@@ -62,7 +66,8 @@ def test_a_recipe_s_base_follows_from_its_name_and_every_value_that_it_has_other
 
 def test_units_ranges_and_numbers_are_a_person_s():
     found = {
-        (group, name): texts for group, name, texts in differing_cells(RECIPES["ssd-custom-cpu"](), RECIPES["ssd-custom"]())
+        (group, name): texts
+        for group, name, texts in differing_cells(RECIPES["ssd-finetune-cpu"](), RECIPES["ssd-finetune"]())
     }
     assert found["input", "size"] == ["416 px", "300 px"] and found["input", "crop-side"] == ["0.6 to 1", "0.3 to 1"]
     assert found["schedule", "warmup"] == ["0.05 of the run", "1 epoch"] and found["model", "extras-norm"] == ["yes", "no"]
@@ -77,10 +82,10 @@ def test_items_are_broken_where_they_alone_are_too_long():
 
 
 def test_a_run_and_a_recipe_are_compared_in_words_and_in_json(capsys, ssd_run):
-    said = command(capsys, "show", ssd_run.folder, "--diff", "ssd-tiny")
+    said = command(capsys, "show", ssd_run.folder, "--diff", "ssd-demo")
     assert said.code == 0 and re.search(r"model +width +4 +32\n", said.out), said.out
-    facts = json.loads(command(capsys, "show", "ssd-tiny", "--diff", ssd_run.folder, "--json").out)
-    assert facts["differences"]["model.width"] == [32, 4] and facts["recipes"] == ["ssd-tiny", str(ssd_run.folder)]
+    facts = json.loads(command(capsys, "show", "ssd-demo", "--diff", ssd_run.folder, "--json").out)
+    assert facts["differences"]["model.width"] == [32, 4] and facts["recipes"] == ["ssd-demo", str(ssd_run.folder)]
     check_text(command(capsys, "show", "ssd", "--diff", "ssd").out, "ssd", "same values")
     refused(command(capsys, "show", "ssd", "--diff", "sdd"), "'sdd'")
 
@@ -88,14 +93,14 @@ def test_a_run_and_a_recipe_are_compared_in_words_and_in_json(capsys, ssd_run):
 def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.api.report_run", lambda *_: None)
     own, other = ssd_run.folder / "checkpoints" / "best", resnet_run.folder / "checkpoints" / "best"
-    words = ["ssd-tiny", "--data", ssd_run.data, *SSD.split()]
+    words = ["ssd-demo", "--data", ssd_run.data, *SSD.split()]
     said = command(capsys, "show", *words, "--weights", own)
     assert said.code == 0 and "tensors used" in said.out and f"weights    {own}"[:60] in said.out, said
     for weights in (tmp_path / "none.pth", other):
         shown = command(capsys, "show", *words, "--weights", weights)
         trained = command(capsys, "train", *words, "--weights", weights, "--steps", "1", "--out", tmp_path / "run")
         assert shown.code == trained.code == 2 and shown.err == trained.err, (shown.err, trained.err)
-    said = command(capsys, "show", "ssd-tiny", "--data", ssd_run.data, "--auto", "--weights", "none")
+    said = command(capsys, "show", "ssd-demo", "--data", ssd_run.data, "--auto", "--weights", "none")
     (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
     assert shlex.split(line)[-2:] != ["--weights", "none"] and "--weights none" in line and "--auto" not in line
 
@@ -103,15 +108,15 @@ def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, t
 def test_weights_of_another_trunk_are_named_by_show_and_by_train(capsys, class_photos):
     for name, make in {**RECIPES, **{name: row.make for name, row in ROWS.items()}}.items():
         assert pretrained_for(make()) == make().pretrained, name
-    made = RECIPES["ssd-custom-cpu"]()
+    made = RECIPES["ssd-finetune-cpu"]()
     for trunk, wanted in (("timm/tf_efficientnet_lite0", "efficientnet-lite0"), ("timm/resnet26d", "timm/resnet26d")):
         assert pretrained_for(override(made, {"model.trunk": trunk})) == wanted
-    assert pretrained_for(override(RECIPES["resnet50-custom"](), {"model.depth": 200})) == "FILE"
-    words = ["resnet50-custom", "--model.depth", "34"]
+    assert pretrained_for(override(RECIPES["classify-finetune"](), {"model.depth": 200})) == "FILE"
+    words = ["classify-finetune", "--model.depth", "34"]
     text = " ".join(command(capsys, "show", *words, *FEW).out.split())
     assert f"train wants --weights resnet34 ({PUBLISHED['resnet34'].about}); resnet50" in text
     refused(command(capsys, "train", *words, "--data", class_photos), "--weights resnet34 ")
     text = command(capsys, "show", *words, *FEW, "--weights", "resnet34").out
     assert check_line(text, "--weights resnet34", "cache") and "weights    resnet34: torchvision" in text
-    shown = command(capsys, "show", "resnet50-tiny", *TINY).out
+    shown = command(capsys, "show", "classify-demo", *TINY).out
     assert "weights" not in shown

@@ -46,14 +46,14 @@ def test_predict_draws_and_writes_boxes(trained, pictures, tmp_path, capsys):
 
 def test_weights_of_a_run_start_another_with_other_classes_removed(trained, pictures, tmp_path, capsys):
     flags = ["--data", str(pictures), *SMALL, "--steps", "1", "--weights", str(trained / "checkpoints" / "last")]
-    assert main(["train", "ssd-tiny", "--out", str(tmp_path / "tuned"), *flags]) == 0
+    assert main(["train", "ssd-demo", "--out", str(tmp_path / "tuned"), *flags]) == 0
     assert "tensors used" in capsys.readouterr().out
 
 
 def test_coco_photos_with_crowds_and_an_empty_image_train_evaluate_and_predict(shared_data, tmp_path, capsys):
     root, out = shared_data / "coco_mini", tmp_path / "run"
     flags = ["--data", str(root), *SMALL, "--steps", "3", "--limit-val", "12", "--out", str(out)]
-    assert main(["train", "ssd-tiny", *flags]) == 0
+    assert main(["train", "ssd-demo", *flags]) == 0
     assert main(["predict", str(out), str(sorted((root / "val2017").iterdir())[0]), "--out", str(tmp_path / "p")]) == 0
     assert "warning" not in capsys.readouterr().err.lower()
     facts = json.loads((out / "run.json").read_text())

@@ -116,7 +116,7 @@ def test_training_follows_no_link_out_of_its_folder(run, resnet_run, tmp_path, c
         target.write_text("all\nmine")
     old.symlink_to(target)
     before = {path: path.lstat().st_size for path in [target, *target.rglob("*")]}
-    words = ["train", "resnet50-tiny", "--data", resnet_run.data, "--out", run, *TINY, "--steps", 50]
+    words = ["train", "classify-demo", "--data", resnet_run.data, "--out", run, *TINY, "--steps", 50]
     refused(command(capsys, *words), f"{old} ... {ELSEWHERE} ... --out")
     assert {path: path.lstat().st_size for path in [target, *target.rglob("*")]} == before
 
@@ -125,7 +125,7 @@ def test_training_follows_no_link_out_of_its_folder(run, resnet_run, tmp_path, c
 def test_a_folder_without_a_run_is_probed_and_locked_through_no_link_or_pipe(resnet_run, tmp_path, capsys, odd) -> None:
     (tmp_path / "new").mkdir()
     odd(tmp_path / "new" / ".probe")
-    words = ["train", "resnet50-tiny", "--data", resnet_run.data, "--out", tmp_path / "new", *TINY, "--steps", 1]
+    words = ["train", "classify-demo", "--data", resnet_run.data, "--out", tmp_path / "new", *TINY, "--steps", 1]
     refused(command(capsys, *words), ".probe: this is ")
 
 
@@ -141,7 +141,7 @@ def test_a_folder_without_a_run_is_probed_and_locked_through_no_link_or_pipe(res
 def test_an_entry_of_the_other_kind_is_refused_before_training(run, resnet_run, capsys, name, wrong) -> None:
     shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(missing_ok=True)
     (run / name).write_text("x") if wrong.startswith("a file") else (run / name).mkdir()
-    words = ["train", "resnet50-tiny", "--data", resnet_run.data, "--out", run, *TINY, "--steps", 50]
+    words = ["train", "classify-demo", "--data", resnet_run.data, "--out", run, *TINY, "--steps", 50]
     refused(command(capsys, *words), f"{run / name}: this is {wrong}")
 
 

@@ -14,7 +14,7 @@ from tiny_runs import TINY, command, forge, refused, without_report
 
 from paceline.cli.flags import parse_run_args
 from paceline.config.plan import make_plan
-from paceline.config.recipes.ssd import tiny
+from paceline.config.recipes.ssd import demo
 from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.data.index.manifest import Manifest
@@ -29,9 +29,9 @@ from paceline.training.logging.events import read_events
 pytestmark = pytest.mark.usefixtures("no_charts")
 
 SMALL = {
-    "resnet50-tiny": TINY,
-    "ssd-tiny": ["--global-batch", "2", "--optim.lr", "0.001"],
-    "maskrcnn-tiny": ["--global-batch", "1", "--optim.lr", "0.001"],
+    "classify-demo": TINY,
+    "ssd-demo": ["--global-batch", "2", "--optim.lr", "0.001"],
+    "maskrcnn-demo": ["--global-batch", "1", "--optim.lr", "0.001"],
 }
 
 
@@ -68,7 +68,7 @@ def test_a_workload_trains_on_nothing_and_says_so(recipe, capsys, tmp_path):
 
 
 def test_no_target_is_reached_and_no_checkpoint_is_the_best(capsys, tmp_path):
-    said = train(capsys, "resnet50-tiny", tmp_path / "run", "--quality.targets", "top1", "0")
+    said = train(capsys, "classify-demo", tmp_path / "run", "--quality.targets", "top1", "0")
     assert said.code == 0 and "target top1" not in said.out
     events = read_events(tmp_path / "run" / "events.jsonl")
     assert events[-1]["status"] == "stopped_early"
@@ -77,26 +77,26 @@ def test_no_target_is_reached_and_no_checkpoint_is_the_best(capsys, tmp_path):
 
 
 def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_photos):
-    assert train(capsys, "resnet50-tiny", tmp_path / "run").code == 0
-    check_line(train(capsys, "resnet50-tiny", tmp_path / "run", steps=3).out, "resumed", "step-000002")
-    on_data = command(capsys, "train", "resnet50-tiny", "--data", class_photos, "--out", tmp_path / "run", *TINY)
+    assert train(capsys, "classify-demo", tmp_path / "run").code == 0
+    check_line(train(capsys, "classify-demo", tmp_path / "run", steps=3).out, "resumed", "step-000002")
+    on_data = command(capsys, "train", "classify-demo", "--data", class_photos, "--out", tmp_path / "run", *TINY)
     refused(on_data, f"{tmp_path / 'run'} ... synthetic ... --out", lines=1)
     assert "verifying" not in on_data.out  # nor were data opened: see above
     forge(tmp_path / "run", {"controls.synthetic": False})
-    refused(train(capsys, "resnet50-tiny", tmp_path / "run", steps=4), "on data ... --out")
+    refused(train(capsys, "classify-demo", tmp_path / "run", steps=4), "on data ... --out")
     forge(tmp_path / "run", {"controls.synthetic": True})
     refused(command(capsys, "eval", tmp_path / "run"), "synthetic", "score")
     refused(command(capsys, "predict", tmp_path / "run", class_photos / "val"), "synthetic", "answer")
     for file in ("last", "last/model.safetensors"):
         weights = tmp_path / "run" / "checkpoints" / file
-        refused(train(capsys, "resnet50-tiny", tmp_path / "other", "--weights", weights), f"{weights}")
+        refused(train(capsys, "classify-demo", tmp_path / "other", "--weights", weights), f"{weights}")
     assert not (tmp_path / "other").exists()
-    both = train(capsys, "resnet50-tiny", tmp_path / "other", "--data", class_photos)
+    both = train(capsys, "classify-demo", tmp_path / "other", "--data", class_photos)
     refused(both, "--synthetic", str(class_photos))
 
 
 def test_batches_are_made_once_and_fill_every_forward():
-    task = make_synthetic_task(WORKLOADS["ssd"], replace(tiny(), global_batch=6, bn_span=3))
+    task = make_synthetic_task(WORKLOADS["ssd"], replace(demo(), global_batch=6, bn_span=3))
     images = task.data.train_images, task.data.val_images
     plan = make_plan(task.recipe, System(), world=1, most=3, train_images=images[0], val_images=images[1])
     plan = replace(plan, stop_after=4)

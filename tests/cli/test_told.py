@@ -67,7 +67,7 @@ def test_on_a_terminal_a_run_shows_what_goes_on_and_draws_nothing_below_its_end(
     monkeypatch.setenv("COLUMNS", "80")
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
-    words = ["train", "resnet50-tiny", "--data", photos, "--out", tmp_path / "run", *TINY, "--steps", 3]
+    words = ["train", "classify-demo", "--data", photos, "--out", tmp_path / "run", *TINY, "--steps", 3]
     assert main([str(word) for word in words]) == 0
     text = out.getvalue()
     shown = ["starting", "opening the data", "building the model", "first step", "evaluating 0/9", "scoring"]

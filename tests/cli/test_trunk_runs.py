@@ -24,7 +24,7 @@ def test_a_run_on_another_trunk_resumes_to_the_same_bits_and_predicts(trunk, ssd
     without_report(monkeypatch)
     words = [*FP32.split(), *NET.split(), *trunk.split(), "--data", ssd_run.data]
     for out, steps in (("whole", 2), ("parts", 1), ("parts", 2)):
-        assert command(capsys, "train", "ssd-tiny", *words, "--out", tmp_path / out, "--steps", steps).code == 0
+        assert command(capsys, "train", "ssd-demo", *words, "--out", tmp_path / out, "--steps", steps).code == 0
     weights = [tmp_path / out / "checkpoints" / "last" / "model.safetensors" for out in ("whole", "parts")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     photo = next(Path(ssd_run.data).rglob("*.jpg"))

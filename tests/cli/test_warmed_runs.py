@@ -42,7 +42,7 @@ def compiled(monkeypatch):
 
 
 def train(capsys, out, *more, steps=3):
-    return command(capsys, "train", "resnet50-tiny", *SYNTHETIC, "--out", out, "--steps", steps, *more)
+    return command(capsys, "train", "classify-demo", *SYNTHETIC, "--out", out, "--steps", steps, *more)
 
 
 @pytest.mark.nightly("trains with warm-up or compiled")
@@ -95,7 +95,7 @@ MASKRCNN = (
 def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(capsys, tmp_path, monkeypatch):
     """The way of an accelerator, on a CPU: whole runs with and without it have the same bits."""
     data = make_instances(tmp_path / "photos", train=9, val=2)
-    words = ["train", "maskrcnn-tiny", "--data", data, *MASKRCNN.split(), "--steps", "12"]
+    words = ["train", "maskrcnn-demo", "--data", data, *MASKRCNN.split(), "--steps", "12"]
     assert command(capsys, *words, "--out", tmp_path / "plain").code == 0
     prepared, brought, said = [], set(), []
     alone, took, doing = TrainStep.warm_up, LogInterval.took, EventLogger.doing
@@ -131,13 +131,13 @@ def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(
 
 
 @pytest.mark.nightly("trains with warm-up or compiled")
-@pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny"])
+@pytest.mark.parametrize("recipe", ["classify-demo", "ssd-demo"])
 def test_what_the_loader_brings_is_what_was_warmed(recipe, capsys, tmp_path, compiled):
     """Also of a CPU, whose own forms of SSD's loss follow from values: compiled, it takes those of accelerators."""
-    make = make_photos if recipe == "resnet50-tiny" else make_instances
+    make = make_photos if recipe == "classify-demo" else make_instances
     data = make(tmp_path / "photos", train=8, val=2)
     small = ["--data", data, "--global-batch", "4", "--optim.lr", "0.001", "--bn-span", "2"]
-    small += TINY[:4] if recipe == "resnet50-tiny" else ["--input.size", "96"]
+    small += TINY[:4] if recipe == "classify-demo" else ["--input.size", "96"]
     words = ["--steps", "6", "--log-every", "1", "--system.images-per-forward", "2", "--system.compile", "on"]
     said = command(capsys, "train", recipe, "--out", tmp_path / "run", *small, *words)
     assert said.code == 0, said
@@ -196,7 +196,7 @@ def test_a_run_of_which_nothing_fits_leaves_nothing(capsys, tmp_path, monkeypatc
     assert len(said.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize(("recipe", "varied"), [("maskrcnn-tiny", True), ("ssd-tiny", False)])
+@pytest.mark.parametrize(("recipe", "varied"), [("maskrcnn-demo", True), ("ssd-demo", False)])
 def test_convolutions_are_searched_only_for_images_of_one_shape(capsys, recipe, varied, tmp_path, monkeypatch):
     asked = []
 

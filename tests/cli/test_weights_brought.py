@@ -42,7 +42,7 @@ def test_lightnings_checkpoint_fits_as_the_network_in_it_does(tmp_path, capsys):
     assert said.code == 0 and "fits      resnet50 --model.depth 18: 122 tensors used" in said.out, said
 
 
-@pytest.mark.parametrize("name", ["ssd-tiny", "maskrcnn-tiny"])
+@pytest.mark.parametrize("name", ["ssd-demo", "maskrcnn-demo"])
 def test_weights_of_a_small_network_fit_its_recipe_and_no_other_network_is_told_of(name, tmp_path, capsys):
     recipe = RECIPES[name]()
     network = get_workload(recipe.task).network.build(recipe, 6)

@@ -161,12 +161,12 @@ TABLES: dict[str, Table] = {
     ),
     "maskrcnn-gluoncv": gluoncv(16, 2, 0.02, 1000 / 7330, 0.03, (8, 10), (12,)),
     "maskrcnn-gluoncv-192": gluoncv(192, 1, 0.16, 1600 / 611, 0.001, (10, 14), ()),
-    "maskrcnn-custom": joined(
+    "maskrcnn-finetune": joined(
         FREE,
         ours(OWN, epochs=24, images_seen=0, optim__lr=0.01, schedule__kind="cosine", schedule__warmup=1, ema=0.998,
              quality__targets=(), pretrained="maskrcnn"),
     ),
-    "maskrcnn-custom-cpu": joined(
+    "maskrcnn-finetune-cpu": joined(
         FREE,
         ours(OWN, model__depth=18, model__width=64, model__norm="frozen", model__freeze=3, model__frozen="none", model__channels=64,
              model__fpn_norm="batch", model__rpn__sizes=(16.0, 32.0, 64.0, 128.0, 224.0), model__rpn__positive_iou=0.5,
@@ -178,7 +178,7 @@ TABLES: dict[str, Table] = {
              optim__weight_decay=0.05, schedule__kind="cosine", schedule__unit="run", schedule__warmup=0.05, ema=0.99,
              quality__targets=(), quality__first=4, quality__every=4, pretrained="resnet18"),
     ),
-    "maskrcnn-tiny": joined(
+    "maskrcnn-demo": joined(
         FREE,
         ours(OWN, model__depth=10, model__width=32, model__norm="batch", model__frozen="none", model__channels=64,
              model__fpn_norm="batch", model__rpn__sizes=(16.0, 32.0, 64.0, 128.0, 224.0), model__rpn__positive_iou=0.5,
@@ -195,8 +195,8 @@ TABLES: dict[str, Table] = {
 TABLES |= {
     name: joined(TABLES[whole], ours("without the mask head", model__masks=False, **changed))
     for name, whole, changed in (
-        ("fasterrcnn-custom", "maskrcnn-custom", {"pretrained": "fasterrcnn"}),
-        ("fasterrcnn-custom-cpu", "maskrcnn-custom-cpu", {"model__roi__channels": 128, "optim__head_rate": 1.0}),
+        ("fasterrcnn-finetune", "maskrcnn-finetune", {"pretrained": "fasterrcnn"}),
+        ("fasterrcnn-finetune-cpu", "maskrcnn-finetune-cpu", {"model__roi__channels": 128, "optim__head_rate": 1.0}),
     )
 }
 TABLES["fasterrcnn"] = joined(

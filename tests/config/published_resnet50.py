@@ -110,14 +110,14 @@ TABLES: dict[str, Table] = {
     "resnet50-a100-3264": config(3264, 408, 10.5, 2, 37, 5e-5, 0.9, 4),
     "resnet50-a100-3264-8x8": config(3264, 51, 10.5, 2, 37, 5e-5, 0.9, 3),
     "resnet50-gaudi2-2048": GAUDI2,
-    "resnet50-custom": CUSTOM,
-    "resnet50-custom-cpu": joined(
+    "classify-finetune": CUSTOM,
+    "classify-finetune-cpu": joined(
         CUSTOM,
         ours(OWN, model__depth=18, model__norm="frozen", model__first_head="fitted", input__size=224, input__eval_resize=288,
              input__eval_size=256, global_batch=32, epochs=24.0, bn_span=32, optim__kind="adamw", optim__lr=5e-4,
              optim__nesterov=False, optim__weight_decay=0.05, quality__first=3, quality__every=3, pretrained="resnet18"),
     ),
-    "resnet50-tiny": joined(
+    "classify-demo": joined(
         SGD,
         ours(OWN, model__depth=10, model__width=32, input__size=128, input__area=(0.3, 1.0), input__eval_resize=183,
              input__eval_size=160, input__exif="apply", target_data="shapes", global_batch=32, epochs=0.0, images_seen=72_000,

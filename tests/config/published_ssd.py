@@ -124,14 +124,14 @@ TABLES: dict[str, Table] = {
         sheet("1.4 B from 1.7 on: cell-major", model__box_order="cell"),
         ours("of other kinds of schedule", schedule__boundaries=()),
     ),
-    "ssd-custom": joined(
+    "ssd-finetune": joined(
         REFERENCE,
         ours(OWN, model__box_order="cell", pretrained="resnet34"),
         ours(OWN, input__exif="apply", input__drop_empty=False, input__crowd=False, epochs=30, optim__lr=5e-3, schedule__kind="cosine",
              schedule__warmup=1, schedule__boundaries=(), ema=0.998, quality__targets=(), quality__first=1, quality__every=1,
              epoch_steps="exact"),
     ),
-    "ssd-custom-cpu": joined(
+    "ssd-finetune-cpu": joined(
         REFERENCE,
         ours(OWN, model__box_order="cell", pretrained="resnet18"),
         ours(OWN, model__depth=18, model__width=64, model__norm="frozen", model__freeze=3, model__pyramid=64, model__extras=128,
@@ -143,7 +143,7 @@ TABLES: dict[str, Table] = {
              optim__decay_on="no_norm_no_bias", schedule__kind="cosine", schedule__unit="run", schedule__warmup=0.05,
              schedule__boundaries=(), ema=0.99, quality__targets=(), quality__first=5, quality__every=5, epoch_steps="exact"),
     ),
-    "ssd-tiny": joined(
+    "ssd-demo": joined(
         REFERENCE,
         ours(OWN, model__box_order="cell", pretrained=""),
         ours(OWN, model__depth=10, model__width=32, model__extras=128, model__extras_norm=True, model__match_iou=0.35,

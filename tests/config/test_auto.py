@@ -17,7 +17,7 @@ from paceline.config.run import RunOptions
 from paceline.config.system import System
 from paceline.models.registry import get_workload
 
-OWN = [name for name in RECIPES if name.endswith(("-custom", "-custom-cpu", "-tiny"))]
+OWN = [name for name in RECIPES if name.endswith(("-finetune", "-finetune-cpu", "-demo"))]
 FACES = DatasetStats(525, 267, (477, 173, 57), 2467, 0.03, 0.037, 0.2)
 
 
@@ -29,35 +29,35 @@ def chosen(name: str, found: DatasetStats, *hands: str, **more: Any) -> dict[str
     ("name", "found", "field", "value"),
     [
         # 0.03 x 416 = 12.5 pixels; 0.015 would want 533, and a CPU has 448.
-        ("ssd-custom-cpu", FACES, "input.size", None),
-        ("ssd-custom-cpu", DatasetStats(525, 267, (), 2467, 0.015), "input.size", 448),
-        ("ssd-tiny", DatasetStats(525, 170, (), 2467, 0.015), "input.size", 352),  # twice the photos' own
-        ("ssd-custom-cpu", DatasetStats(525, 267, (), 2467, 0.05), "input.size", None),
-        ("ssd-custom-cpu", DatasetStats(525, 267, (), 2467, 0.05), "model.scales", None),
-        ("ssd-custom-cpu", DatasetStats(525, 480, (), 3939, 0.145, 0.15, 0.174), "model.scales", None),  # never larger ones
+        ("ssd-finetune-cpu", FACES, "input.size", None),
+        ("ssd-finetune-cpu", DatasetStats(525, 267, (), 2467, 0.015), "input.size", 448),
+        ("ssd-demo", DatasetStats(525, 170, (), 2467, 0.015), "input.size", 352),  # twice the photos' own
+        ("ssd-finetune-cpu", DatasetStats(525, 267, (), 2467, 0.05), "input.size", None),
+        ("ssd-finetune-cpu", DatasetStats(525, 267, (), 2467, 0.05), "model.scales", None),
+        ("ssd-finetune-cpu", DatasetStats(525, 480, (), 3939, 0.145, 0.15, 0.174), "model.scales", None),  # never larger ones
         # Level by level: the objects' sizes, and no less than 1.4 cells of 56, 28, 14, 7, 5 and 3 along a side.
-        ("ssd-custom-cpu", DatasetStats(525, 480, (), 3939, 0.015, 0.015, 0.2), "model.scales",
+        ("ssd-finetune-cpu", DatasetStats(525, 480, (), 3939, 0.015, 0.015, 0.2), "model.scales",
          (0.015, 0.05, 0.1, 0.2, 0.28, 0.467, 1.05)),
-        ("maskrcnn-custom-cpu", DatasetStats(220, 576, (), 7012, 0.029, 0.029), "input.short", None),
-        ("maskrcnn-custom-cpu", DatasetStats(220, 576, (), 7012, 0.019, 0.019), "input.short", (448, 544)),
-        ("maskrcnn-custom-cpu", DatasetStats(220, 576, (), 7012, 0.019, 0.019), "input.long", 736),
+        ("maskrcnn-finetune-cpu", DatasetStats(220, 576, (), 7012, 0.029, 0.029), "input.short", None),
+        ("maskrcnn-finetune-cpu", DatasetStats(220, 576, (), 7012, 0.019, 0.019), "input.short", (448, 544)),
+        ("maskrcnn-finetune-cpu", DatasetStats(220, 576, (), 7012, 0.019, 0.019), "input.long", 736),
         # 0.019 x 384 = 7.3 pixels: anchors of 8 to 224 for photos that may not become larger.
-        ("maskrcnn-custom-cpu", DatasetStats(220, 128, (), 7012, 0.019, 0.019), "model.rpn.sizes", (8.0, 18.0, 42.0, 97.0, 224.0)),
-        ("fasterrcnn-custom-cpu", FACES, "model.rpn.sizes", None),
-        ("resnet50-custom-cpu", DatasetStats(786, 348, (16, 60)), "input.size", None),
-        ("ssd-custom-cpu", FACES, "sampler", None),  # of no measured worth
-        ("resnet50-custom-cpu", DatasetStats(786, 90, (16, 60)), "input.size", 96),
-        ("resnet50-custom-cpu", DatasetStats(9000, 348, ()), "input.size", None),
-        ("resnet50-tiny", DatasetStats(786, 348, ()), "input.size", None),
-        ("ssd-custom-cpu", FACES, "epochs", None),
-        ("ssd-custom-cpu", DatasetStats(200, 267, (), 900, 0.05), "epochs", 60.0),
-        ("ssd-custom-cpu", DatasetStats(8000, 267, (), 900, 0.05), "epochs", 4.0),
-        ("ssd-custom-cpu", DatasetStats(16, 267, (), 60, 0.05), "global_batch", None),
-        ("ssd-custom-cpu", DatasetStats(12, 267, (), 60, 0.05), "global_batch", 2),
-        ("ssd-custom-cpu", DatasetStats(12, 267, (), 60, 0.05), "optim.lr", 0.000125),
-        ("resnet50-custom", DatasetStats(786, 348, ()), "quality.every", 0.125),
-        ("resnet50-custom", DatasetStats(786, 348, ()), "patience", 5),
-        ("ssd-custom", DatasetStats(1_000_000, 500, (), 9, 0.1), "schedule.warmup", 0.05),
+        ("maskrcnn-finetune-cpu", DatasetStats(220, 128, (), 7012, 0.019, 0.019), "model.rpn.sizes", (8.0, 18.0, 42.0, 97.0, 224.0)),
+        ("fasterrcnn-finetune-cpu", FACES, "model.rpn.sizes", None),
+        ("classify-finetune-cpu", DatasetStats(786, 348, (16, 60)), "input.size", None),
+        ("ssd-finetune-cpu", FACES, "sampler", None),  # of no measured worth
+        ("classify-finetune-cpu", DatasetStats(786, 90, (16, 60)), "input.size", 96),
+        ("classify-finetune-cpu", DatasetStats(9000, 348, ()), "input.size", None),
+        ("classify-demo", DatasetStats(786, 348, ()), "input.size", None),
+        ("ssd-finetune-cpu", FACES, "epochs", None),
+        ("ssd-finetune-cpu", DatasetStats(200, 267, (), 900, 0.05), "epochs", 60.0),
+        ("ssd-finetune-cpu", DatasetStats(8000, 267, (), 900, 0.05), "epochs", 4.0),
+        ("ssd-finetune-cpu", DatasetStats(16, 267, (), 60, 0.05), "global_batch", None),
+        ("ssd-finetune-cpu", DatasetStats(12, 267, (), 60, 0.05), "global_batch", 2),
+        ("ssd-finetune-cpu", DatasetStats(12, 267, (), 60, 0.05), "optim.lr", 0.000125),
+        ("classify-finetune", DatasetStats(786, 348, ()), "quality.every", 0.125),
+        ("classify-finetune", DatasetStats(786, 348, ()), "patience", 5),
+        ("ssd-finetune", DatasetStats(1_000_000, 500, (), 9, 0.1), "schedule.warmup", 0.05),
     ],
 )  # fmt: skip
 def test_the_table(name, found, field, value):
@@ -65,14 +65,14 @@ def test_the_table(name, found, field, value):
 
 
 def test_what_is_set_by_hand_stays_and_the_rest_follows_from_it():
-    assert "input.size" not in chosen("ssd-custom-cpu", FACES, "input.size")
-    assert "global_batch" not in chosen("ssd-custom-cpu", DatasetStats(12, 267, (), 60, 0.05), "global_batch")
-    assert "optim.lr" not in chosen("ssd-custom-cpu", DatasetStats(12, 267, (), 60, 0.05), "optim.lr")
+    assert "input.size" not in chosen("ssd-finetune-cpu", FACES, "input.size")
+    assert "global_batch" not in chosen("ssd-finetune-cpu", DatasetStats(12, 267, (), 60, 0.05), "global_batch")
+    assert "optim.lr" not in chosen("ssd-finetune-cpu", DatasetStats(12, 267, (), 60, 0.05), "optim.lr")
     for length in ("epochs", "images_seen", "steps", "fit_schedule"):
-        assert "epochs" not in chosen("ssd-custom-cpu", DatasetStats(200, 267, (), 900, 0.05), length)
+        assert "epochs" not in chosen("ssd-finetune-cpu", DatasetStats(200, 267, (), 900, 0.05), length)
     for hand in ("quality.every", "eval_every", "quality"):
-        assert not {"quality.unit", "patience"} & chosen("resnet50-custom", DatasetStats(786, 348, ()), hand).keys()
-    assert chosen("resnet50-custom", DatasetStats(786, 348, ()), "patience").keys() == {
+        assert not {"quality.unit", "patience"} & chosen("classify-finetune", DatasetStats(786, 348, ()), hand).keys()
+    assert chosen("classify-finetune", DatasetStats(786, 348, ()), "patience").keys() == {
         "quality.unit",
         "quality.first",
         "quality.every",
@@ -110,9 +110,9 @@ def test_the_plan_is_never_refused_and_evaluates_five_to_ten_times_where_it_has_
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("ssd-custom-cpu", DatasetStats(12, 267, (3, 17), 60, 0.01, 0.01, 0.2)),
-        ("maskrcnn-custom", DatasetStats(2_000_000, 128, (), 7012, 0.01, 0.01)),
-        ("resnet50-custom-cpu", DatasetStats(50, 90, (2, 48))),
+        ("ssd-finetune-cpu", DatasetStats(12, 267, (3, 17), 60, 0.01, 0.01, 0.2)),
+        ("maskrcnn-finetune", DatasetStats(2_000_000, 128, (), 7012, 0.01, 0.01)),
+        ("classify-finetune-cpu", DatasetStats(50, 90, (2, 48))),
     ],
 )
 def test_the_flags_say_the_same_as_the_choice(name, found):

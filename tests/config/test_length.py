@@ -68,7 +68,7 @@ def test_a_run_of_less_than_a_step_takes_one(epochs, steps):
 
 
 def test_a_recipe_that_is_no_longer_stays_as_it_is():
-    recipe = RECIPES["ssd-tiny"]()
+    recipe = RECIPES["ssd-demo"]()
     plan = planned(recipe)
     assert fit_schedule(recipe, plan, plan.total_steps) is recipe
     assert fit_schedule(recipe, plan, plan.total_steps + 1) is recipe
@@ -114,7 +114,7 @@ def test_a_time_without_room_for_a_step_is_refused_with_what_it_would_take():
 
 
 def test_how_far_the_learning_rate_had_come_is_said_in_words():
-    recipe = RECIPES["resnet50-tiny"]()
+    recipe = RECIPES["classify-demo"]()
     plan = planned(recipe)
     for share, wanted in ((0.05, "still warming up"), (1.0, "0 % of its peak")):
         assert wanted in format_schedule_progress(recipe, plan, round(share * plan.total_steps))

@@ -59,7 +59,7 @@ def test_the_reference_on_a_small_device_counts_first():
 
 
 def test_own_data_start_from_the_recipe_for_them():
-    recipe = override(RECIPES["maskrcnn-custom"](), {"global_batch": 16, "optim.lr": 0.02})
+    recipe = override(RECIPES["maskrcnn-finetune"](), {"global_batch": 16, "optim.lr": 0.02})
     assert not recipe.input.drop_empty and recipe.schedule.kind == "cosine" and 0 < recipe.ema < 1
     plan = make_plan(recipe, System(), world=2, most=8, train_images=500, val_images=100)
     assert (plan.loss_group, plan.loss_join) == (16, 2)

@@ -21,8 +21,8 @@ COLOURS = {"brightness": 1.1, "contrast": -0.1, "saturation": 2.0, "hue": 0.6}
 
 @pytest.mark.parametrize(
     ("recipe", "name", "value"),
-    [("resnet50-tiny", *pair) for pair in (PHOTO | OF_A_CLASS).items()]
-    + [(recipe, *pair) for recipe in ("ssd-tiny", "maskrcnn-tiny") for pair in (PHOTO | COLOURS).items()],
+    [("classify-demo", *pair) for pair in (PHOTO | OF_A_CLASS).items()]
+    + [(recipe, *pair) for recipe in ("ssd-demo", "maskrcnn-demo") for pair in (PHOTO | COLOURS).items()],
 )
 def test_a_photo_s_field_out_of_range_is_refused_by_its_flag(recipe, name, value) -> None:
     made = RECIPES[recipe]()
@@ -34,7 +34,7 @@ def test_a_photo_s_field_out_of_range_is_refused_by_its_flag(recipe, name, value
 
 
 def test_photos_are_mixed_in_pairs_so_an_odd_batch_or_forward_is_refused():
-    made = RECIPES["resnet50-tiny"]()
+    made = RECIPES["classify-demo"]()
     workload = get_workload(made.task)
     mixed = replace(made, input=replace(made.input, cutmix=1.0), global_batch=6, bn_span=3)
     with pytest.raises(RecipeError, match=r"^--global-batch 7: .* mix pairs"):

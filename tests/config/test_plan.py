@@ -141,7 +141,7 @@ def test_a_changed_batch_without_its_lr_prints_both_ways_out() -> None:
 )
 def test_an_unknown_field_names_its_neighbour(typo: str, meant: str) -> None:
     with pytest.raises(RecipeError, match=f"Did you mean {meant}"):
-        override(RECIPES["resnet50-tiny"](), {typo: 1})
+        override(RECIPES["classify-demo"](), {typo: 1})
 
 
 def test_a_span_beyond_the_batch_is_the_whole_batch() -> None:
@@ -151,7 +151,7 @@ def test_a_span_beyond_the_batch_is_the_whole_batch() -> None:
 
 
 def test_exact_epochs_are_fractions_and_any_batch_fits_any_data_set() -> None:
-    recipe = override(RECIPES["resnet50-tiny"](), {"global_batch": 64, "optim.lr": 0.2, "epochs": 3.0})
+    recipe = override(RECIPES["classify-demo"](), {"global_batch": 64, "optim.lr": 0.2, "epochs": 3.0})
     plan = make_plan(recipe, h100x8(), world=1, most=64, train_images=10, val_images=3)
     assert plan.steps_per_epoch == pytest.approx(10 / 64)
     assert plan.total_steps == 1  # three epochs of ten images are not one batch
@@ -165,7 +165,7 @@ def test_steps_and_eval_every_shorten_the_run_but_not_the_schedule() -> None:
 
 
 def test_a_run_long_enough_to_forget_its_first_weights_keeps_one_decay() -> None:
-    averaged = [name for name, make in RECIPES.items() if make().ema and "custom" not in name]
+    averaged = [name for name, make in RECIPES.items() if make().ema and "finetune" not in name]
     assert len(averaged) >= 3
     for name in averaged:
         recipe = RECIPES[name]()
@@ -175,7 +175,7 @@ def test_a_run_long_enough_to_forget_its_first_weights_keeps_one_decay() -> None
 
 @given(steps=st.integers(1, 2000), ema=st.floats(0.5, 0.9999))
 def test_the_first_weights_are_forgotten_at_the_end_of_a_run_of_any_length(steps: int, ema: float) -> None:
-    recipe = replace(RECIPES["resnet50-tiny"](), ema=ema)
+    recipe = replace(RECIPES["classify-demo"](), ema=ema)
     plan = make_plan(recipe, SYSTEMS["cpu"](), world=1, most=512, train_images=1000, val_images=100)
     plan = limit_steps(plan, steps=steps)
     left = 1.0

@@ -358,7 +358,7 @@ def test_a_recipe_named_by_hand_is_allowed_where_it_can_be_cut_and_the_published
     assert check_nodes("resnet50-mlperf-3200", "dgx-h100", 1) == ""
     assert "4 nodes (resnet50-mlperf-3200-4x8" in check_nodes("resnet50-mlperf-3200", "dgx-h100", 4)
     assert "nearest" in check_nodes("resnet50-mlperf-3200-8x8", "dgx-h100", 16)
-    assert check_nodes("ssd-tiny", "dgx-h100", 3) == check_nodes("ssd-mlperf-512", "auto", 3) == ""
+    assert check_nodes("ssd-demo", "dgx-h100", 3) == check_nodes("ssd-mlperf-512", "auto", 3) == ""
     with pytest.raises(RecipeError, match=r"4 nodes \(resnet50-mlperf-3200-4x8.*8 nodes \(resnet50-mlperf-3200-8x8"):
         check_nodes("resnet50-mlperf-3200-4x8", "dgx-h100", 6)
     with raises(RecipeError, "ssd-mlperf-912", "64 ranks", "8 nodes"):
@@ -378,7 +378,7 @@ def test_what_of_a_system_is_as_published_is_said_and_what_was_changed_is_not():
     assert published_settings("ssd-mlperf-512", "c4140", system) == wanted
     own = replace(system, images_per_forward=64, precision="bf16", loss_scale=0.0)
     assert check_text(published_settings("ssd-mlperf-512", "c4140", own), "binding off", "1 node")
-    assert published_settings("ssd-tiny", "c4140", machine) == ""
+    assert published_settings("ssd-demo", "c4140", machine) == ""
 
 
 @pytest.mark.nightly("six whole commands")

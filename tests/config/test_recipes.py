@@ -64,7 +64,7 @@ def test_a_run_json_gives_back_an_equal_recipe_system_and_controls(name, tmp_pat
 @pytest.mark.parametrize("name", RECIPES)
 def test_own_photos_are_turned_as_their_cameras_noted_and_published_data_are_read_as_published(name):
     recipe = RECIPES[name]()
-    assert recipe.input.exif == ("apply" if name.endswith(("-custom", "-cpu", "-tiny")) else "ignore")
+    assert recipe.input.exif == ("apply" if name.endswith(("-finetune", "-cpu", "-demo")) else "ignore")
     facts = json.loads(json.dumps(dataclasses.asdict(recipe)))
     del facts["input"]["exif"]  # a run.json of a version that knew no such key
     model, data_treatment = WORKLOADS[recipe.task].model, WORKLOADS[recipe.task].input
@@ -124,9 +124,9 @@ def test_every_recipe_tells_its_command_or_its_source(name):
 
 def test_names_on_the_menu_are_workload_source_batch():
     for name, make in RECIPES.items():
-        assert re.fullmatch(r"(resnet50|ssd|maskrcnn|fasterrcnn)(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+|-[a-z0-9]+)?", name), (
-            name
-        )
+        assert re.fullmatch(
+            r"(classify|resnet50|ssd|maskrcnn|fasterrcnn)(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+|-[a-z0-9]+)?", name
+        ), name
         batch = re.search(r"-(\d{3,})", name)
         assert batch is None or int(batch[1]) == make().global_batch, name
 
@@ -216,7 +216,7 @@ def help_by_flag(text: str) -> dict[str, str]:
 
 
 # Recipes of a workload have the same fields, and so the same help.
-SHOWN = ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny")
+SHOWN = ("classify-demo", "ssd-demo", "maskrcnn-demo")
 
 
 @pytest.mark.parametrize("name", [name if name in SHOWN else pytest.param(name, marks=ONE_MORE) for name in RECIPES])
@@ -260,7 +260,7 @@ def test_help_shows_each_fields_own_text_and_no_neighbours(name, monkeypatch):
 )
 def test_the_other_verbs_answer_help_with_a_text_for_every_flag(verb, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    recipe = ["resnet50-tiny"] if verb in ("preview", "show") else []
+    recipe = ["classify-demo"] if verb in ("preview", "show") else []
     assert main([*verb.split(), *recipe, "--help-all"]) == 0
     for flag, text in help_by_flag(capsys.readouterr().out).items():
         if flag != "--help":

@@ -228,9 +228,9 @@ def test_a_recipe_resolves_to_its_published_plan(name, world):
 
 
 def test_every_published_recipe_has_a_plan():
-    assert {name for name, _ in PLANS} == {name for name in RECIPES if not name.endswith(("-tiny", "-custom", "-cpu"))} - {
-        "resnet50"
-    }
+    assert {name for name, _ in PLANS} == {
+        name for name in RECIPES if not name.endswith(("-demo", "-finetune", "-cpu"))
+    } - {"resnet50"}
 
 
 def compare_with_log(recipe: Recipe, images: int, world: int, logged: dict[str, Any]) -> None:
@@ -328,6 +328,6 @@ def test_a_row_differs_from_its_family_s_recipe_only_in_what_rows_are_made_of():
 def test_the_page_of_published_recipes_names_all_of_them():
     page = (Path(__file__).parents[2] / "docs" / "recipes-published.md").read_text()
     named = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
-    assert named == ROWS.keys() | {name for name in RECIPES if not name.endswith(("-tiny", "-custom", "-cpu"))}
+    assert named == ROWS.keys() | {name for name in RECIPES if not name.endswith(("-demo", "-finetune", "-cpu"))}
     for name, row in ROWS.items():
         assert f"| `{name}` | {row.source} | {row.machine} |" in page

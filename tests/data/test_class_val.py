@@ -119,7 +119,7 @@ def test_a_folder_of_classes_alone_is_split_and_stays_untouched(photos, capsys):
 def test_training_finds_the_split_and_notices_new_photos(photos, tmp_path, capsys):
     prepare_folder(photos, val=ValSplit(0.3))
     flags = [*TINY, "--steps", "1", "--system", "cpu"]
-    assert main(["train", "resnet50-tiny", "--data", str(photos), "--out", str(tmp_path / "run"), *flags]) == 0
+    assert main(["train", "classify-demo", "--data", str(photos), "--out", str(tmp_path / "run"), *flags]) == 0
     facts = json.loads((tmp_path / "run" / "run.json").read_text())["data"]
     assert (facts["train_images"], facts["val_images"]) == (11, 5)
     capsys.readouterr()

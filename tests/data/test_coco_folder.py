@@ -257,10 +257,10 @@ def test_a_share_for_val_is_recorded_and_kept_when_the_set_grows(root):
 def test_each_kind_passes_over_a_manifest_of_the_other(root, tmp_path):
     photos = make_photos(tmp_path / "photos")
     prepare_folder(photos)
-    with raises(DataError, "boxes", "paceline train resnet50-tiny --data"):
+    with raises(DataError, "boxes", "paceline train classify-demo --data"):
         prepare_if_needed(photos, kind="boxes", reporter=Lines(pytest.fail))
     prepare_boxes(root)
-    with raises(DataError, "class folders", "paceline train ssd-custom --data"):
+    with raises(DataError, "class folders", "paceline train ssd-finetune --data"):
         prepare_if_needed(root, reporter=Lines(pytest.fail))
 
 

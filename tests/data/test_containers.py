@@ -316,7 +316,7 @@ def test_files_that_changed_after_indexing_are_told(folder, tmp_path, capsys):
         data[at + 300] ^= 1
     file.write_bytes(data)
     assert "other bytes" in str(find_stale_file(manifest))
-    said = command(capsys, "train", "resnet50-tiny", "--data", tmp_path / "out")
+    said = command(capsys, "train", "classify-demo", "--data", tmp_path / "out")
     assert said.code == 2 and "paceline prepare tar --train" in said.err
     file.write_bytes(whole)
     os.utime(file, (1, 1))

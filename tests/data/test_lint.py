@@ -279,7 +279,7 @@ def test_objects_are_compared_with_their_present_labels(which, digests, request,
 
 
 def test_train_lint_ends_where_a_result_would_be_spoilt(folders, capsys, tmp_path):
-    words = ("train", "resnet50-tiny", "--data", folders, "--lint", *TINY, "--steps", "1", "--out", tmp_path / "run")
+    words = ("train", "classify-demo", "--data", folders, "--lint", *TINY, "--steps", "1", "--out", tmp_path / "run")
     said = command(capsys, *words)
     assert said.code == 0 and "lint: nothing found" in said.out, said
     shutil.copyfile(folders / "train" / "ant" / "0.jpg", folders / "val" / "ant" / "equal.jpg")
@@ -287,7 +287,7 @@ def test_train_lint_ends_where_a_result_would_be_spoilt(folders, capsys, tmp_pat
     assert "val/ant/equal.jpg: is train/ant/0.jpg" in said.out
     refused(said, "--lint ... two splits ... 1", "paceline data lint")
     assert not (tmp_path / "other" / "checkpoints").exists()
-    refused(command(capsys, "train", "resnet50-tiny", "--synthetic", "--lint"), "--synthetic")
+    refused(command(capsys, "train", "classify-demo", "--synthetic", "--lint"), "--synthetic")
 
 
 def test_a_photo_that_others_decode_otherwise_is_named(folders, capsys):

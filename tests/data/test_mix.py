@@ -184,7 +184,7 @@ def test_images_keep_their_memory_format_and_a_made_up_batch_is_mixed():
     assert mix_images(images, boxes, shares).is_contiguous(memory_format=torch.channels_last)
     from paceline.config.recipes import RECIPES
 
-    recipe = RECIPES["resnet50-tiny"]()
+    recipe = RECIPES["classify-demo"]()
     recipe = replace(recipe, input=replace(recipe.input, mixup=0.2))
     batch = WORKLOADS["classification"].data().dummy_batch(recipe, 4, (8, 8), 0)
     assert isinstance(batch, MixedBatch) and batch.boxes.tolist() == [[0, 0, 8, 8]] * 4

@@ -62,9 +62,9 @@ def test_a_set_of_named_files_is_called_by_its_own_folder(named: Path, capsys: p
     assert main([*PREPARE, "--val-fraction", "0.2", "--out", "mine"]) == 0
     assert str(named / "mine") in (named / "mine" / "check.html").read_text()
     capsys.readouterr()
-    assert main(["train", "maskrcnn-tiny", "--data", "mine", "--out", "runs/masks"]) == 2
+    assert main(["train", "maskrcnn-demo", "--data", "mine", "--out", "runs/masks"]) == 2
     command = capsys.readouterr().err.splitlines()[1].partition("  ")[2]
-    assert command == f"paceline train fasterrcnn-custom --data {named / 'mine'} --weights fasterrcnn"
+    assert command == f"paceline train fasterrcnn-finetune --data {named / 'mine'} --weights fasterrcnn"
     assert main(["show", *shlex.split(command)[2:5], *FEW]) == 0
 
 
@@ -81,7 +81,7 @@ def test_a_pack_may_lie_beside_the_files_of_a_set_and_not_among_its_photos(
 def test_a_classifier_on_it_gets_the_command_of_a_detector(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*PREPARE, "--val-fraction", "0.2", "--out", "mine"]) == 0
     capsys.readouterr()
-    assert main(["train", "resnet50-tiny", "--data", "mine", "--out", "run"]) == 2
+    assert main(["train", "classify-demo", "--data", "mine", "--out", "run"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("paceline: mine: ") and check_text(said, "boxes", "class folders")
     assert main(["show", *shlex.split(said.splitlines()[1])[2:5], *FEW]) == 0
@@ -95,9 +95,9 @@ def test_data_of_the_other_kind_get_the_command_that_trains_on_them(
     shutil.copytree(named / "photos", named / "boxes" / "train", dirs_exist_ok=True)
     shutil.copytree(named / "boxes" / "train", named / "boxes" / "valid")
     for recipe, data, other in (
-        ("resnet50-tiny", named / "boxes", "ssd-custom"),
-        ("ssd-tiny", class_photos, "resnet50-tiny"),
-        ("maskrcnn-tiny", class_photos, "resnet50-tiny"),
+        ("classify-demo", named / "boxes", "ssd-finetune"),
+        ("ssd-demo", class_photos, "classify-demo"),
+        ("maskrcnn-demo", class_photos, "classify-demo"),
     ):
         assert main(["train", recipe, "--data", str(data), "--out", "run"]) == 2
         command = capsys.readouterr().err.splitlines()[1]
@@ -108,7 +108,7 @@ def test_data_of_the_other_kind_get_the_command_that_trains_on_them(
 
 def test_each_kind_of_data_for_the_other_kind_of_recipe_gets_the_command_of_its_own(tmp_path):
     folders, boxes = make_photos(tmp_path / "folders"), make_instances(tmp_path / "boxes", train=2, val=1)
-    with raises(DataError, "boxes", "paceline train resnet50-tiny --data"):
+    with raises(DataError, "boxes", "paceline train classify-demo --data"):
         prepare_if_needed(folders, kind="boxes")
-    with raises(DataError, "class folders", "paceline train ssd-custom --data"):
+    with raises(DataError, "class folders", "paceline train ssd-finetune --data"):
         prepare_if_needed(boxes, kind="class-folder")

@@ -20,10 +20,10 @@ from paceline.data.prepare.auto_prepare import prepare_if_needed
 @pytest.mark.parametrize(
     "name, to",
     [
-        ("resnet50-tiny", "webdataset"),
-        ("resnet50-tiny", "recordio"),
-        ("ssd-tiny", "webdataset"),
-        ("maskrcnn-tiny", "webdataset"),
+        ("classify-demo", "webdataset"),
+        ("classify-demo", "recordio"),
+        ("ssd-demo", "webdataset"),
+        ("maskrcnn-demo", "webdataset"),
     ],
 )
 def test_a_packed_set_gives_the_batches_of_its_source(name, to, tmp_path):

@@ -186,5 +186,5 @@ def test_evaluation_and_preview_name_a_changed_photo(folder, tmp_path, capsys):
     assert said.code == 2 and f"{photo}: other bytes" in said.err
     for photo in data.rglob("train/*/*.jpg"):
         flip(photo, photo.stat().st_size // 2)
-    said = command(capsys, "preview", "resnet50-tiny", "--data", data, "--out", tmp_path / "preview.png")
+    said = command(capsys, "preview", "classify-demo", "--data", data, "--out", tmp_path / "preview.png")
     assert said.code == 2 and check_text(said.err, "bytes", "prepared")

@@ -75,7 +75,7 @@ def test_an_array_of_class_folders_that_cannot_be_is_refused_in_words(classes, t
 def test_a_verb_says_so_in_a_sentence(classes, tmp_path, capsys) -> None:
     forged(classes, tmp_path / "forged", "val", "labels", put(0, -100))
     refused(command(capsys, "data", "info", tmp_path / "forged"), "label -100, and 0 to 2 are possible")
-    words = ["train", "resnet50-tiny", "--data", tmp_path / "forged", "--out", tmp_path / "run", *TINY, "--steps", 1]
+    words = ["train", "classify-demo", "--data", tmp_path / "forged", "--out", tmp_path / "run", *TINY, "--steps", 1]
     assert command(capsys, *words).code == 0  # the photos are class folders, whose own index is taken
 
 

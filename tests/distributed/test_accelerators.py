@@ -98,7 +98,7 @@ def test_training_on_a_machine_that_is_not_here_is_refused_in_one_line_and_leave
     if accelerators.find_accelerators()[1]:
         pytest.skip("this machine has accelerators")
     monkeypatch.chdir(tmp_path)
-    refused(command(capsys, "train", "ssd-tiny", "--system", system), "torch sees")
+    refused(command(capsys, "train", "ssd-demo", "--system", system), "torch sees")
     assert list(tmp_path.iterdir()) == []
 
 

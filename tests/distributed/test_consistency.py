@@ -73,7 +73,7 @@ def test_a_field_that_only_one_rank_has_is_absent_on_the_other() -> None:
 def test_a_file_of_an_older_checkout_is_named(tmp_path) -> None:
     package = PACKAGE
     copy = Path(shutil.copytree(package, tmp_path / "paceline", ignore=shutil.ignore_patterns("__pycache__")))
-    recipe = RECIPES["resnet50-tiny"]()
+    recipe = RECIPES["classify-demo"]()
     assert source_digests(copy, recipe) == source_digests(package, recipe)
     with (copy / "training" / "step.py").open("a") as file:
         file.write("# older\n")
@@ -82,7 +82,7 @@ def test_a_file_of_an_older_checkout_is_named(tmp_path) -> None:
 
 
 def test_paths_and_a_machines_memory_are_no_difference() -> None:
-    recipe, system = RECIPES["ssd-tiny"](), SYSTEMS["cpu"]()
+    recipe, system = RECIPES["ssd-demo"](), SYSTEMS["cpu"]()
     here = request_fingerprint("train", recipe, system, RunOptions(data="a", out="runs/a", keep=2))
     there = request_fingerprint("train", recipe, system, RunOptions(data="b", out="./runs/a", keep=3))
     assert here == there
@@ -100,7 +100,7 @@ def test_what_a_workload_of_ones_own_imports_is_compared_too(tmp_path, monkeypat
     (tmp_path / "not_imported.py").write_text("SHARE = 0.5")
     monkeypatch.syspath_prepend(str(tmp_path))
     load_from_file(f"{tmp_path}/work.py:SHARE", "share")
-    recipe = replace(RECIPES["ssd-tiny"](), task=f"{tmp_path}/work.py:SHARE")
+    recipe = replace(RECIPES["ssd-demo"](), task=f"{tmp_path}/work.py:SHARE")
     here = source_digests(tmp_path / "none", recipe)
     assert len(here) == 3
     (tmp_path / "own_shares.py").write_text("SHARE = 0.6")
@@ -121,7 +121,7 @@ def test_what_a_workload_of_ones_own_imports_is_compared_too(tmp_path, monkeypat
 )
 def test_a_flag_that_differs_is_named_with_both_values(flag, values, named) -> None:
     asked = [
-        parse_run_args(["resnet50-tiny", "--system", "cpu", flag, value], RunOptions(), verb="train") for value in values
+        parse_run_args(["classify-demo", "--system", "cpu", flag, value], RunOptions(), verb="train") for value in values
     ]
     said = said_by([request_fingerprint("train", one.recipe, one.system, one.controls) for one in asked])
     assert check_text(said[0].splitlines()[0], named)

@@ -15,11 +15,11 @@ from paceline.cli.main import main
 
 FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1"
 SSD = (
-    f"ssd-tiny {FP32} --model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --optim.lr 0.01 "
+    f"ssd-demo {FP32} --model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --optim.lr 0.01 "
     "--bn-span 4 --steps 4 --log-every 1"
 )
 MASKRCNN = (
-    f"maskrcnn-tiny {FP32} --model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 "
+    f"maskrcnn-demo {FP32} --model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 "
     "--model.rpn.post-train 32 --model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20 --input.short 64 "
     "--input.long 96 --model.rpn.sizes 12 24 36 48 64 --global-batch 4 --bn-span 4 --optim.lr 0.002 --steps 3 --log-every 1"
 )

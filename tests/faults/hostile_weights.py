@@ -66,7 +66,7 @@ def words(folder: Path) -> list[object]:
     if file.suffix == ".pkl":
         return ["weights", "convert", file, "--to", "ours", "--out", folder / "converted.safetensors"]
     net = ["--model.depth", 18, "--model.width", 4, "--steps", 1]
-    return ["train", "resnet50-tiny", "--data", folder / "photos", "--out", folder / "run", *TINY, *net, "--weights", file]
+    return ["train", "classify-demo", "--data", folder / "photos", "--out", folder / "run", *TINY, *net, "--weights", file]
 
 
 def saved(content: Any, **options: Any) -> Callable[[Path], None]:

@@ -49,7 +49,7 @@ class Setup:
         """The command, on a copy of everything at `place`."""
         if verb == "resume":
             run = place / "broken"
-            return ["train", "resnet50-tiny", "--data", self.photos, "--out", run, *TINY, *SAVES, "--steps", STEPS]
+            return ["train", "classify-demo", "--data", self.photos, "--out", run, *TINY, *SAVES, "--steps", STEPS]
         if verb == "eval":
             return ["eval", place / "whole", "--json"]
         photo = self.photos / "val" / "ant"

@@ -26,7 +26,7 @@ STEPS = ("--steps", "240", "--save-every", "2", "--eval-every", "10", "--log-eve
 
 
 def start(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    words = ["train", "resnet50-tiny", "--data", str(data), "--out", str(out), *TINY, *STEPS, *more]
+    words = ["train", "classify-demo", "--data", str(data), "--out", str(out), *TINY, *STEPS, *more]
     return subprocess.Popen(
         [sys.executable, "-m", "paceline", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},

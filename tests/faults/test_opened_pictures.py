@@ -77,11 +77,11 @@ def test_postscript_in_a_set_that_says_it_is_verified_starts_no_program(tmp_path
     with monkeypatch.context() as forged:  # the manifest and check page of a stranger
         forged.setattr(verify_images, "verify", lambda path: facts if path == os.fsencode(liar) else real(path))
         assert command(capsys, "prepare", "folder", data).code == 0
-    train = ["train", "resnet50-tiny", "--data", data, *TINY, "--out", tmp_path / "run", "--steps", 4]
+    train = ["train", "classify-demo", "--data", data, *TINY, "--out", tmp_path / "run", "--steps", 4]
     for words in (
         train,
         [*train, "--input.decoder", "pillow"],
-        ["preview", "resnet50-tiny", "--data", data, "--out", tmp_path / "preview.png"],
+        ["preview", "classify-demo", "--data", data, "--out", tmp_path / "preview.png"],
         ["pack", data, "--out", tmp_path / "packed", "--short", 16],
     ):
         said = command(capsys, *words)
@@ -94,7 +94,7 @@ def test_postscript_in_a_set_that_says_it_is_verified_starts_no_program(tmp_path
 def test_a_report_starts_no_program_where_a_photo_became_postscript(resnet_run, tmp_path, capsys, called):
     run, data = tmp_path / "run", tmp_path / "data"
     shutil.copytree(resnet_run.data, data)
-    assert command(capsys, "train", "resnet50-tiny", "--data", data, *TINY, "--out", run, "--steps", 2).code == 0
+    assert command(capsys, "train", "classify-demo", "--data", data, *TINY, "--out", run, "--steps", 2).code == 0
     for photo in data.rglob("val/*/*.jpg"):
         photo.write_bytes(POSTSCRIPT)
     assert command(capsys, "report", run).code == 0

@@ -30,21 +30,21 @@ class Workload:
 
 WORKLOADS = {
     "resnet50": Workload(
-        "resnet50-tiny",
+        "classify-demo",
         f"{ALL} --model.width 8 --input.size 32 --input.eval-size 32 --input.eval-resize 36 --global-batch 12 --bn-span 6 "
         "--optim.lr 0.02 --limit-val 21 --images-seen 216 --eval-every 6",
         steps=18,
         half=11,
     ),
     "ssd": Workload(
-        "ssd-tiny",
+        "ssd-demo",
         f"{ALL} --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --bn-span 2 --optim.lr 0.002 "
         "--images-seen 48 --eval-every 6",
         steps=12,
         half=8,
     ),
     "maskrcnn": Workload(
-        "maskrcnn-tiny",
+        "maskrcnn-demo",
         f"{ALL} {MASK_SIZES} {PROPOSALS} --model.width 8 --model.channels 16 --model.roi.channels 32 --global-batch 4 "
         "--bn-span 2 --optim.lr 0.002 --images-seen 48 --eval-every 6",
         steps=12,
@@ -52,7 +52,7 @@ WORKLOADS = {
     ),
     # All that a checkpoint and an evaluation do to files, in as few operations as may be: test_every_operation.py.
     "journal": Workload(
-        "resnet50-tiny",
+        "classify-demo",
         f"{ALL} --model.width 8 --input.size 32 --input.eval-size 32 --input.eval-resize 36 --global-batch 12 --bn-span 6 "
         "--optim.lr 0.02 --limit-val 21 --images-seen 72 --eval-every 2 --save-every 1 --keep 1",
         steps=6,

@@ -234,5 +234,5 @@ def test_answers_are_trained_on_again(form, ssd_run, tmp_path, capsys):
     said = command(capsys, "prepare", *where, "--val-fraction", 0.34, "--out", mine)
     assert said.code == 0, said
     run = tmp_path / "run"
-    said = command(capsys, "train", "ssd-tiny", "--data", mine, "--out", run, *SSD.split(), "--steps", 1)
+    said = command(capsys, "train", "ssd-demo", "--data", mine, "--out", run, *SSD.split(), "--steps", 1)
     assert said.code == 0, said

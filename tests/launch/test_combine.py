@@ -18,7 +18,7 @@ from paceline.launch.job import BatchOptions, EnvVariable, LaunchJob
 from paceline.launch.runner import SCHEDULERS, explain_conflict, make_command, make_files, write_files
 from paceline.launch.starters import STARTERS
 
-WORDS = ("train", "ssd-tiny", "--out", "/runs/a b")
+WORDS = ("train", "ssd-demo", "--out", "/runs/a b")
 # (through, start) -> containers that go with them; on one node.
 THERE = {
     ("local", "torchrun"): {"none", "docker", "apptainer"},
@@ -34,7 +34,7 @@ THERE = {
 
 
 def job(**changes) -> LaunchJob:
-    plain = LaunchJob(WORDS, Path("/runs/a b"), "ssd-tiny", per_node=4, python=("/py",), workdir=Path("/work"))
+    plain = LaunchJob(WORDS, Path("/runs/a b"), "ssd-demo", per_node=4, python=("/py",), workdir=Path("/work"))
     return replace(plain, **changes)
 
 
@@ -123,7 +123,7 @@ def test_an_sbatch_script_says_all_that_was_asked_and_is_one_that_bash_reads(tmp
     assert subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False).stderr == b""
     asked_of_slurm = [line for line in file.text.splitlines() if line.startswith("#SBATCH ")]
     assert asked_of_slurm == [
-        "#SBATCH --job-name=ssd-tiny",
+        "#SBATCH --job-name=ssd-demo",
         f"#SBATCH --nodes={nodes}",
         "#SBATCH --ntasks-per-node=4",
         "#SBATCH --chdir=/work",

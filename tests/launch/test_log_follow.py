@@ -28,7 +28,7 @@ def end(folder: Path, status: str, reason: str = "done") -> None:
 
 def followed(tmp_path: Path, script: str, before=lambda folder: None) -> tuple[int, str]:
     """-> exit code and what was said of a job whose one rank is this script."""
-    job = LaunchJob(("train",), tmp_path, "ssd-tiny")
+    job = LaunchJob(("train",), tmp_path, "ssd-demo")
     job.launch_folder.mkdir(parents=True, exist_ok=True)
     before(tmp_path)
     said: list[str] = []

@@ -9,9 +9,9 @@ from tiny_runs import command, refused
 @pytest.mark.parametrize("through, script", [("slurm", "job.sbatch"), ("local", "run.sh")])
 def test_scripts_of_the_users_stay(through, script, capsys, tmp_path):
     out = tmp_path / "project"
-    words = ["launch", "resnet50-tiny", "--out", out, "--dry-run", "--through", through, "--system", "cpu"]
+    words = ["launch", "classify-demo", "--out", out, "--dry-run", "--through", through, "--system", "cpu"]
     (out / "launch").mkdir(parents=True)
-    (out / "launch" / script).write_text("#!/usr/bin/env bash\n# mine\npaceline train resnet50-tiny\n")
+    (out / "launch" / script).write_text("#!/usr/bin/env bash\n# mine\npaceline train classify-demo\n")
     refused(command(capsys, *words), script, "launch", "--out")
     assert "# mine" in (out / "launch" / script).read_text()
     (out / "launch" / script).unlink()

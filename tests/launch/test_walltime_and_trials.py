@@ -54,7 +54,7 @@ def test_a_score_lies_between_the_runs(seconds):
 
 def test_a_line_for_scripts_and_a_summary(tmp_path):
     trials = [LaunchTrial(number, 7 + number, seconds, "success") for number, seconds in enumerate((61.5, 60.0, 90.0))]
-    assert trials[1].line("ssd-tiny") == "RESULT,ssd-tiny,1,8,60.000,success,unchecked"
+    assert trials[1].line("ssd-demo") == "RESULT,ssd-demo,1,8,60.000,success,unchecked"
     assert check_text(format_trials(trials), "3 of 3", "median 1 min 02 s", "slowest 1 min 02 s")
     failed = [*trials[:2], read_trial(2, 9, tmp_path)]
     assert failed[-1].line("x") == "RESULT,x,2,9,inf,no end,unchecked"

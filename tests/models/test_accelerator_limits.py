@@ -50,8 +50,8 @@ def tasks(tmp_path_factory) -> Iterator[list[Task]]:
         ssd = WORKLOADS["ssd"]
         small = {"global_batch": 2, "optim.lr": 0.01, "bn_span": 1}
         found = [
-            ssd.open(override(RECIPES["ssd-tiny"](), {**small, "input.size": 96}), manifest),
-            WORKLOADS["maskrcnn"].open(override(RECIPES["maskrcnn-tiny"](), {**small, "input.short": (64,)}), manifest),
+            ssd.open(override(RECIPES["ssd-demo"](), {**small, "input.size": 96}), manifest),
+            WORKLOADS["maskrcnn"].open(override(RECIPES["maskrcnn-demo"](), {**small, "input.short": (64,)}), manifest),
         ]
         assert [task.data.most_objects for task in found] == [3, 3]
         for task in found:
@@ -158,7 +158,7 @@ def test_a_cpu_s_estimate_and_its_cut_stay_as_they_were(task):
     assert max_images_per_forward(MemoryEstimate(0, 1, 0), System("cpu")) == 512
 
 
-@pytest.mark.parametrize("name", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny"])
+@pytest.mark.parametrize("name", ["classify-demo", "ssd-demo", "maskrcnn-demo"])
 def test_a_remembered_estimate_is_the_counted_one_and_is_of_that_network_alone(name, monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
     recipe, counted = RECIPES[name](), []
@@ -179,7 +179,7 @@ def test_a_remembered_estimate_is_the_counted_one_and_is_of_that_network_alone(n
 
 def test_a_network_of_ones_own_is_counted_each_time(monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
-    recipe = RECIPES["resnet50-tiny"]()
+    recipe = RECIPES["classify-demo"]()
 
     own = replace(recipe, task="./mine.py:WORKLOAD")
     found = [estimate_recipe_memory(WORKLOADS["classification"], own, System("cpu"), classes) for classes in (3, 9)]

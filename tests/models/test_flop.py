@@ -18,11 +18,11 @@ from paceline.models.registry import get_workload
 BATCH = 2
 
 
-@pytest.mark.parametrize("name", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", pytest.param("resnet50", marks=ONE_MORE)])
+@pytest.mark.parametrize("name", ["classify-demo", "ssd-demo", "maskrcnn-demo", pytest.param("resnet50", marks=ONE_MORE)])
 def test_the_count_is_torch_s_over_forward_and_backward(name):
     """On the CPU, where all of them have a backward; frozen layers, proposals without a gradient and all."""
     recipe = RECIPES[name]()
-    if name == "maskrcnn-tiny":
+    if name == "maskrcnn-demo":
         recipe = replace(recipe, model=replace(recipe.model, frozen="stem_and_first", norm="frozen"))
     workload = get_workload(recipe.task)
     model = workload.network.build(recipe, 3)
@@ -46,7 +46,7 @@ def test_a_resnet_50_is_what_is_published_of_it():
 
 
 def test_work_of_other_shapes_follows_from_two_counts():
-    recipe = RECIPES["maskrcnn-tiny"]()
+    recipe = RECIPES["maskrcnn-demo"]()
     workload = get_workload("maskrcnn")
     memory = estimate_recipe_memory(workload, recipe, System("cpu"), 8, (256, 384))
     for shape in ((256, 384), (384, 256), (128, 128), (192, 320)):

@@ -239,7 +239,7 @@ def test_a_set_without_a_single_mask_is_refused_with_every_way_out(tmp_path: Pat
     first, *ways = str(refusal.value).splitlines()
     assert check_text(first, "boxes", "masks") and "segmentation" in ways[-1]
     assert [" ".join(way.split("  ")[1].split()[:4]) for way in ways[:-1]] == [
-        f"paceline train {name} --data" for name in ("fasterrcnn-custom", "ssd-custom")
+        f"paceline train {name} --data" for name in ("fasterrcnn-finetune", "ssd-finetune")
     ]
 
 

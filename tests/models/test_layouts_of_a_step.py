@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from paceline.config.recipes.maskrcnn import tiny
+from paceline.config.recipes.maskrcnn import demo
 from paceline.models.ops.dispatch import static_shapes
 from paceline.models.ops.roi_align import prepare_feature_maps
 from paceline.models.registry import WORKLOADS
@@ -52,7 +52,7 @@ def is_map(tensor: Tensor) -> bool:
 
 
 def counted() -> Layouts:
-    recipe = tiny()
+    recipe = demo()
     model = replace(
         recipe.model, norm="frozen", fpn_norm="none", rpn=replace(recipe.model.rpn, pre_train=20, post_train=16),
         roi=replace(recipe.model.roi, samples=8),

@@ -60,7 +60,7 @@ class Split:
         return len(self.widths)
 
 
-@pytest.mark.parametrize("name", ["ssd-tiny", "maskrcnn-tiny"])
+@pytest.mark.parametrize("name", ["ssd-demo", "maskrcnn-demo"])
 def test_these_settings_are_checked_and_leave_everything_where_they_are_not_asked_for(name):
     recipe = RECIPES[name]()
     assert (recipe.input.least_area, recipe.input.least_box, recipe.input.most_objects) == (0, 0, 0)

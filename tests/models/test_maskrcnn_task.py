@@ -245,7 +245,7 @@ def test_a_cap_on_objects_leaves_the_largest_and_fewer_slots(drawn):
 
 
 def test_the_built_in_set_is_the_tiny_recipe_s_target_data():
-    recipe, images = RECIPES["maskrcnn-tiny"](), DEFAULTS["boxes"][:2]
+    recipe, images = RECIPES["maskrcnn-demo"](), DEFAULTS["boxes"][:2]
     assert DATA_IMAGES[recipe.target_data] == images and not recipe.input.drop_empty
     rendered = SimpleNamespace(root_path=Path("cache/shapes-boxes-v2-seed0-1-2-3px"))
     mine = SimpleNamespace(root_path=Path("photos/mine"))

@@ -39,7 +39,7 @@ def test_balanced_classes_are_drawn_equally_and_a_photo_drawn_again_is_cropped_a
             paint(tmp_path / "train" / label / f"{number}.jpg", size=(60, 50))
         paint(tmp_path / "val" / label / "0.jpg")
     recipe = override(
-        RECIPES["resnet50-tiny"](), {"sampler": "balanced", "global_batch": 15, "optim.lr": 0.1, "bn_span": 1}
+        RECIPES["classify-demo"](), {"sampler": "balanced", "global_batch": 15, "optim.lr": 0.1, "bn_span": 1}
     )
     task = _task(recipe, tmp_path)
     labels = task.data.train_index.labels
@@ -62,7 +62,7 @@ def test_balanced_classes_are_drawn_equally_and_a_photo_drawn_again_is_cropped_a
     assert Counter(labels[part.data.train_numbers[five_epochs]].tolist()) == {0: 10, 1: 10, 2: 10}
 
 
-@pytest.mark.parametrize("name", ["ssd-tiny", "maskrcnn-tiny"])
+@pytest.mark.parametrize("name", ["ssd-demo", "maskrcnn-demo"])
 def test_photos_with_objects_are_repeated_by_their_rarest_class(name, tmp_path):
     root = make_instances(tmp_path / "set", train=20, val=3)
     recipe = override(RECIPES[name](), {"sampler": "repeat", "repeat_threshold": 1.0})
@@ -75,7 +75,7 @@ def test_photos_with_objects_are_repeated_by_their_rarest_class(name, tmp_path):
     draws = np.concatenate([task.data.samples(step)[1] for step in range(steps)])
     epochs = len(draws) / 13
     np.testing.assert_allclose(np.bincount(draws, minlength=13) / epochs, factors * 13 / factors.sum(), atol=0.15)
-    if name == "maskrcnn-tiny":
+    if name == "maskrcnn-demo":
         plan = limit_steps(make_plan(recipe, System(), world=1, most=512, train_images=13, val_images=3), steps=40)
         taken = {task.data.shapes.of_step(step, task.data.train_numbers[task.data.samples(step)[1]]) for step in range(40)}
         assert set(task.data.shapes.of_run(plan)) == taken and task.data.shapes.largest_of_run(plan) in taken
@@ -92,17 +92,17 @@ def test_class_weights_follow_from_what_a_run_learns_and_reach_the_network(tmp_p
         for number in range(photos):
             paint(tmp_path / "photos" / "train" / label / f"{number}.jpg")
         paint(tmp_path / "photos" / "val" / label / "0.jpg")
-    recipe = override(RECIPES["resnet50-tiny"](), {"model.class_weights": "balanced"})
+    recipe = override(RECIPES["classify-demo"](), {"model.class_weights": "balanced"})
     task = _task(recipe, tmp_path / "photos")
     model: Any = task.build(torch.device("cpu"))
     torch.testing.assert_close(model.class_weights, torch.tensor([15 / 27, 15 / 6, 15 / 12]))
     assert not any("class_weights" in name for name in model.state_dict())
     assert task.facts["class_weights"] == "bee 2 -> 2.5, cat 4 -> 1.25, ant 9 -> 0.556"
     assert task.workload.network.build(recipe, 3).class_weights.tolist() == [1, 1, 1]  # as an evaluation builds it
-    plain = _task(RECIPES["resnet50-tiny"](), tmp_path / "photos")
+    plain = _task(RECIPES["classify-demo"](), tmp_path / "photos")
     built: Any = plain.build(torch.device("cpu"))
     assert built.class_weights is None and "class_weights" not in plain.facts
-    recipe = override(RECIPES["ssd-tiny"](), {"model.class_weights": "balanced"})
+    recipe = override(RECIPES["ssd-demo"](), {"model.class_weights": "balanced"})
     task = _task(recipe, make_instances(tmp_path / "set", train=20, val=3), limit_train=13)
     rows = np.concatenate([task.data.wanted_rows(int(number)) for number in task.data.train_numbers])
     counts = np.bincount(task.data.train.classes[rows], minlength=len(task.data.classes) + 1)[1:]
@@ -112,14 +112,14 @@ def test_class_weights_follow_from_what_a_run_learns_and_reach_the_network(tmp_p
 
 
 def test_what_no_sampler_does_is_refused(monkeypatch):
-    for name in ("ssd-tiny", "maskrcnn-tiny"):
+    for name in ("ssd-demo", "maskrcnn-demo"):
         recipe = replace(RECIPES[name](), sampler="balanced")
         with raises(RecipeError, "--sampler balanced", "several classes"):
             get_workload(recipe.task).network.check(recipe)
     with pytest.raises(RecipeError, match=r"^--repeat-threshold 0.01: counts with --sampler repeat alone"):
-        check_recipe(replace(RECIPES["resnet50-tiny"](), repeat_threshold=0.01))
+        check_recipe(replace(RECIPES["classify-demo"](), repeat_threshold=0.01))
     # A data module that makes its order without DataModule.sampled.
-    recipe = replace(RECIPES["resnet50-tiny"](), sampler="balanced")
+    recipe = replace(RECIPES["classify-demo"](), sampler="balanced")
     task = SimpleNamespace(data=SimpleNamespace(), facts={}, recipe=recipe)
     own = SimpleNamespace(open=lambda *_, **__: task, kind="class-folder")
     monkeypatch.setattr(open_data, "check_recipe", lambda _: own)

@@ -26,7 +26,7 @@ SIDES = st.tuples(st.integers(20, 120), st.integers(20, 120))
 
 
 def run_of(sizes, short, padding, batch, steps, order=None):
-    recipe = override(RECIPES["maskrcnn-tiny"](), {"global_batch": batch, "optim.lr": 0.01, "bn_span": 1})
+    recipe = override(RECIPES["maskrcnn-demo"](), {"global_batch": batch, "optim.lr": 0.01, "bn_span": 1})
     recipe = replace(recipe, input=InstanceInput(short=short, long=96, padding=padding))
     heights, widths = np.array(sizes).T
     # A photo that is not learned from stands before the others.
@@ -80,7 +80,7 @@ def test_a_ladder_of_one_has_one_shape():
 
 
 def test_made_up_batches_have_their_one_shape_listed():
-    task = make_synthetic_task(WORKLOADS["ssd"], RECIPES["ssd-tiny"](), limit_train=64)
+    task = make_synthetic_task(WORKLOADS["ssd"], RECIPES["ssd-demo"](), limit_train=64)
     plan = make_plan(task.recipe, System(), world=1, most=64, train_images=64, val_images=0)
     assert task.data.input_shapes(plan) == [task.data.shapes.of_sample(0).shape]
 

@@ -13,7 +13,7 @@ from paceline.data.shapes.render import DEFAULTS
 from paceline.models.datamodule import is_target_data
 
 
-@pytest.mark.parametrize(("name", "kind"), [("resnet50-tiny", "classes"), ("ssd-tiny", "boxes")])
+@pytest.mark.parametrize(("name", "kind"), [("classify-demo", "classes"), ("ssd-demo", "boxes")])
 def test_the_built_in_set_is_the_tiny_recipe_s_target_data(name, kind):
     recipe, images = RECIPES[name](), DEFAULTS[kind][:2]
     assert DATA_IMAGES[recipe.target_data] == images
@@ -25,4 +25,4 @@ def test_the_built_in_set_is_the_tiny_recipe_s_target_data(name, kind):
 
 
 def test_every_picture_of_the_built_in_boxes_is_trained_on_also_those_without_objects():
-    assert not RECIPES["ssd-tiny"]().input.drop_empty
+    assert not RECIPES["ssd-demo"]().input.drop_empty

@@ -24,7 +24,7 @@ from paceline.data.prepare.class_source import prepare_folder
 from paceline.models.batch_shapes import ResizedShape
 from paceline.models.registry import WORKLOADS
 
-NAMES = ("ssd-tiny", "maskrcnn-tiny")
+NAMES = ("ssd-demo", "maskrcnn-demo")
 
 
 def lossless(folder: Path, turn: bool) -> Path:
@@ -67,13 +67,13 @@ def test_samples_groups_and_truth_are_those_of_the_upright_set(sets, name):
             equal(turned.data.sample(epoch, number), upright.data.sample(epoch, number))
     equal(turned.evaluator.truth, upright.evaluator.truth)
     for number in range(upright.data.val_images):
-        side = (352, 352, 3) if name == "maskrcnn-tiny" else (192, 192, 3)
+        side = (352, 352, 3) if name == "maskrcnn-demo" else (192, 192, 3)
         pictures = [np.zeros(side, np.uint8) for _ in range(2)]
-        where = (256, (352, 352)) if name == "maskrcnn-tiny" else (192, (192, 192))
+        where = (256, (352, 352)) if name == "maskrcnn-demo" else (192, (192, 192))
         for task, out in zip((upright, turned), pictures):
             task.data.render(task.data.val_index, partial(task.data.draw_val, ResizedShape(*where)), 0, number, out)
         equal(*pictures)
-    if name == "maskrcnn-tiny":
+    if name == "maskrcnn-demo":
         equal(turned.data.shapes.groups, upright.data.shapes.groups)
         assert turned.facts["hash"] != upright.facts["hash"]
 
@@ -94,7 +94,7 @@ def test_class_folders_give_the_upright_sets_photos(tmp_path):
                 Image.effect_noise((70 + number, 50), 90).convert("RGB").save(path)
     upright = lossless(tmp_path / "upright", False)
     turned = lossless(shutil.copytree(upright, tmp_path / "turned"), True)
-    recipe = RECIPES["resnet50-tiny"]()
+    recipe = RECIPES["classify-demo"]()
     tasks = [WORKLOADS["classification"].open(recipe, prepare_folder(root)) for root in (upright, turned)]
     for number in range(8):
         equal(tasks[1].data.sample(0, number), tasks[0].data.sample(0, number))

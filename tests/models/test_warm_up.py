@@ -11,8 +11,8 @@ from instance_sets import make_instances
 from tiny_runs import make_photos
 
 from paceline.config.plan import BatchPlan, make_plan
-from paceline.config.recipes.resnet50 import tiny as resnet50_tiny
-from paceline.config.recipes.ssd import tiny as ssd_tiny
+from paceline.config.recipes.resnet50 import demo as classify_demo
+from paceline.config.recipes.ssd import demo as ssd_demo
 from paceline.config.system import System
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
@@ -25,13 +25,13 @@ ALONE = InputRank(0, 1, torch.device("cpu"), 1)
 
 def classification(folder: Path) -> Task:
     manifest = Manifest.load(prepare_if_needed(make_photos(folder / "photos")))
-    return WORKLOADS["classification"].open(replace(resnet50_tiny(), global_batch=8, bn_span=4), manifest)
+    return WORKLOADS["classification"].open(replace(classify_demo(), global_batch=8, bn_span=4), manifest)
 
 
 def detection(folder: Path) -> Task:
     root = make_instances(folder / "instances", train=8, val=2)
     return WORKLOADS["ssd"].open(
-        replace(ssd_tiny(), global_batch=8, bn_span=4), Manifest.load(prepare_if_needed(root, kind="boxes"))
+        replace(ssd_demo(), global_batch=8, bn_span=4), Manifest.load(prepare_if_needed(root, kind="boxes"))
     )
 
 

@@ -53,9 +53,9 @@ def batches(task: Any, processes: bool, monkeypatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("resnet50-tiny", {"mixup": 0.5, "augment": "trivial"}),
-        ("ssd-tiny", {"mosaic": 0.5}),
-        ("maskrcnn-tiny", {"copy_paste": 0.5}),
+        ("classify-demo", {"mixup": 0.5, "augment": "trivial"}),
+        ("ssd-demo", {"mosaic": 0.5}),
+        ("maskrcnn-demo", {"copy_paste": 0.5}),
     ],
 )
 def test_a_task_s_batches(name: str, changes: dict[str, Any], objects: Path, class_photos: Path, monkeypatch) -> None:
@@ -74,7 +74,7 @@ def test_a_task_s_batches(name: str, changes: dict[str, Any], objects: Path, cla
 def test_a_loader_of_few_images_renders_in_threads(class_photos: Path, monkeypatch) -> None:
     made: list[bool] = []
     monkeypatch.setattr(task_module, "Loader", lambda **options: made.append(options["processes"]))
-    recipe, system, few = (replace(RECIPES["resnet50-tiny"](), global_batch=2), System("cpu"), task_module.WORTH_PROCESSES)
+    recipe, system, few = (replace(RECIPES["classify-demo"](), global_batch=2), System("cpu"), task_module.WORTH_PROCESSES)
     with open_distributed(SINGLE, device=CPU) as world:
         task, place = open_task(recipe, RunOptions(data=str(class_photos)), world), InputRank(0, 1, CPU, 2)
     plan = make_plan(recipe, system, world=1, most=2, train_images=task.data.train_images, val_images=task.data.val_images)

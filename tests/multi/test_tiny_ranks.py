@@ -19,7 +19,7 @@ from paceline.data.shapes.render import render_shapes
 pytestmark = [pytest.mark.multi, pytest.mark.nightly("twenty steps of every tiny recipe on 1, 2 and 4 ranks")]
 
 STEPS, TOLERANCE = 20, 1e-9
-RECIPES = ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny")
+RECIPES = ("classify-demo", "ssd-demo", "maskrcnn-demo")
 FLAGS = (
     "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --log-every 1 "
     f"--steps {STEPS} --eval-every {STEPS} --limit-val 4"

@@ -42,9 +42,9 @@ FOLLOWS, FIRST_FIVE = (
 
 FEW = {"global_batch": IMAGES, "bn_span": IMAGES, "optim.lr": 0.001, "ema": 0.0}
 SMALL = {
-    "resnet50-tiny": {"model.depth": 10, "model.width": 8, "input.size": 32, **FEW},
-    "ssd-tiny": {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 64, **FEW},
-    "maskrcnn-tiny": {
+    "classify-demo": {"model.depth": 10, "model.width": 8, "input.size": 32, **FEW},
+    "ssd-demo": {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 64, **FEW},
+    "maskrcnn-demo": {
         "model.depth": 10, "model.width": 4, "model.channels": 8, "model.roi.channels": 16, "model.mask.convs": 1,
         "model.rpn.pre_train": 40, "model.rpn.post_train": 16, "model.rpn.sizes": (8.0, 12.0, 16.0, 24.0, 32.0),
         "model.roi.samples": 16, "input.short": (48,), "input.long": 64, **FEW,
@@ -119,7 +119,7 @@ def kept(state: State) -> list[Tensor]:
 
 
 # Mask R-CNN takes as long as the other two together.
-BY_NIGHT = "maskrcnn-tiny"
+BY_NIGHT = "maskrcnn-demo"
 PARAMS = [name if name != BY_NIGHT else pytest.param(name, marks=ONE_MORE) for name in SMALL]
 
 

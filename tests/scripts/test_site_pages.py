@@ -41,9 +41,11 @@ def test_a_recipes_page_has_what_it_sets_with_help_and_source():
         "--optim.lr": "the rate",
         "--optim.momentum": "no",
     }
-    page = PAGES.page_of_recipe("ssd-custom-cpu", helps, {"ssd-custom-cpu": "a file"})
+    page = PAGES.page_of_recipe("ssd-finetune-cpu", helps, {"ssd-finetune-cpu": "a file"})
     assert "| `--model.freeze` | `3` | stages |" in page and "| `--optim.lr` | `0.0005` | the rate |" in page
-    assert "--optim.momentum" not in page and "Source: a file." in page and RECIPES["ssd-custom-cpu"]().input.mosaic == 0.5
+    assert (
+        "--optim.momentum" not in page and "Source: a file." in page and RECIPES["ssd-finetune-cpu"]().input.mosaic == 0.5
+    )
 
 
 def test_the_page_of_python_has_what_the_package_offers():

@@ -18,7 +18,7 @@ GPU = device.ROOT / "scripts" / "gpu"
 # One of each kind; the others differ from these by a network. tests/gpu: test_gpu_tests.py. Not "decode": nvJPEG is a library of
 # NVIDIA's that finds no GPU here.
 SHORT = (
-    "ceilings", "against-cpu", "all-maskrcnn", "gate-resnet", "gate-maskrcnn", "throughput-ssd", "syncs", "resume", "target-ssd-tiny",
+    "ceilings", "against-cpu", "all-maskrcnn", "gate-resnet", "gate-maskrcnn", "throughput-ssd", "syncs", "resume", "target-ssd-demo",
     "oracle-maskrcnn", "conv-relu", "input", "convolutions", "profiles",
 )  # fmt: skip
 # Without values, these are really compiled, and Triton kernels are launched.

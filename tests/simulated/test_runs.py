@@ -48,7 +48,7 @@ def test_a_full_size_recipe_is_captured_and_replayed(on_device, tmp_path: Path, 
 
 
 @NIGHT
-@pytest.mark.parametrize("recipe", ["resnet50-tiny", "ssd-tiny", "maskrcnn-tiny"])
+@pytest.mark.parametrize("recipe", ["classify-demo", "ssd-demo", "maskrcnn-demo"])
 def test_a_run_that_is_replayed_stopped_and_resumed_has_the_bits_of_one_that_is_sent(
     on_device, tmp_path: Path, recipe: str
 ) -> None:
@@ -72,7 +72,7 @@ def test_a_run_that_is_replayed_stopped_and_resumed_has_the_bits_of_one_that_is_
 @NIGHT
 @pytest.mark.parametrize("failure", ["launch 1500", "copy 430"])
 def test_a_device_that_fails_ends_the_run_and_leaves_its_checkpoints(on_device, tmp_path: Path, failure: str) -> None:
-    words = ["-m", "paceline", "train", "resnet50-tiny", "--system", "gpu", "--out", str(tmp_path / "run"), *TINY]
+    words = ["-m", "paceline", "train", "classify-demo", "--system", "gpu", "--out", str(tmp_path / "run"), *TINY]
     words += ["--system.graph", "off"]  # each kernel is a launch
     done, _ = on_device(*words, SIMULATED_VALUES="1", SIMULATED_FAIL=failure)
     assert done.returncode == 3 and "CUDA error" in done.stdout + done.stderr
@@ -83,7 +83,7 @@ def test_a_device_that_fails_ends_the_run_and_leaves_its_checkpoints(on_device, 
 
 def trained(on_device: Run, out: Path, ranks: int, **settings: str) -> subprocess.CompletedProcess[str]:
     words = ["--bn-span", "16", "--global-batch", "16", "--system.precision", "fp32", "--out", str(out)]
-    own = ["-m", "paceline", "train", "resnet50-tiny", "--system", "gpu", *TINY, *words]
+    own = ["-m", "paceline", "train", "classify-demo", "--system", "gpu", *TINY, *words]
     started = device.torchrun(ranks, *own) if ranks > 1 else own
     return on_device(*started, SIMULATED_VALUES="1", SIMULATED_DEVICES=str(ranks), **settings)[0]
 
@@ -125,7 +125,7 @@ def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path
 @NIGHT
 def test_synthetic_batches_need_no_decoder_to_be_chosen(on_device, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = ["resnet50-tiny", "--system", "gpu", "--synthetic", "--steps", "1", "--eval-every", "100", "--out", str(run)]
+    words = ["classify-demo", "--system", "gpu", "--synthetic", "--steps", "1", "--eval-every", "100", "--out", str(run)]
     done, _ = on_device("-m", "paceline", "train", *words, "--input.decoder", "auto")
     assert done.returncode == 0, done.stdout + done.stderr
     facts = json.loads((run / "run.json").read_text())

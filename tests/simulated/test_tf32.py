@@ -40,7 +40,7 @@ STEPS = ("--synthetic", "--steps", "2", "--global-batch", "8", "--optim.lr", "0.
 @pytest.mark.nightly("runs on the simulated device")
 @pytest.mark.parametrize("precisions", ["tf32", "fp32,bf16,fp16"])
 def test_only_tf32_lets_cuda_round_float32(on_device: Run, tmp_path: Path, precisions: str) -> None:
-    words = ["train", "resnet50-tiny", "--system", "gpu", *STEPS]
+    words = ["train", "classify-demo", "--system", "gpu", *STEPS]
     done, _ = on_device("-c", PROGRAM, precisions, f"{tmp_path}/", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     for precision in precisions.split(","):
@@ -53,7 +53,7 @@ def test_only_tf32_lets_cuda_round_float32(on_device: Run, tmp_path: Path, preci
 @pytest.mark.nightly("three runs on the simulated device")
 def test_a_resumed_run_keeps_tf32_and_exact_rejects_it(on_device: Run, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "run"))
-    words = ["train", "resnet50-tiny", "--system", "gpu", *STEPS]
+    words = ["train", "classify-demo", "--system", "gpu", *STEPS]
     done, _ = on_device("-m", "paceline", *words, *out, "--system.precision", "tf32", "--steps", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     done, _ = on_device("-c", PROGRAM, "", str(tmp_path / "run"), *words)

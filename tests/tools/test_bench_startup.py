@@ -67,7 +67,7 @@ def test_each_command_is_timed_to_its_end_or_to_its_first_training_step(stand_in
     assert found["sleeps"]["times_import_torch"]["median"] > 1 and found["sleeps"]["beyond_import_torch"] > 0.2
     assert found["trains"]["imports"]["modules"] > 5
     assert 0 < found["sleeps"]["median_cpu_seconds"] < 0.3 and found[ALONE]["times_import_torch_cpu"]["median"] == 1
-    assert "ssd-tiny" in said[0] and "round 2 of 2 done" in said
+    assert "ssd-demo" in said[0] and "round 2 of 2 done" in said
 
 
 def test_a_command_that_ends_otherwise_is_named_with_what_it_said(stand_ins, tmp_path):

@@ -172,7 +172,7 @@ def test_nothing_known_is_no_walltime():
 def test_another_network_or_size_has_no_published_speed():
     for name in ("resnet50", "ssd", "maskrcnn"):
         assert published_speed(RECIPES[name](), "A100-SXM4-40GB") is not None
-    for name in ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny"):
+    for name in ("classify-demo", "ssd-demo", "maskrcnn-demo"):
         assert published_speed(RECIPES[name](), "A100-SXM4-40GB") is None
     smaller = override(RECIPES["resnet50"](), {"input.size": 160})
     assert published_speed(smaller, "H100-SXM5-80GB") is None

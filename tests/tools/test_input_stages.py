@@ -61,7 +61,7 @@ def test_utilisation_is_the_share_of_the_time_that_the_accelerator_computed(monk
 
 def test_the_command_measures_every_stage_of_a_recipe(class_photos, tmp_path, capsys):
     file = tmp_path / "found" / "stages.json"
-    words = ["bench", "input", "resnet50-tiny", "--data", class_photos, *NET, "--seconds", 0.02, "--json", file]
+    words = ["bench", "input", "classify-demo", "--data", class_photos, *NET, "--seconds", 0.02, "--json", file]
     said = command(capsys, *words, "--emulate", "h200:8", "--system.loader-threads", 2, "--system.cache", "10MiB")
     assert said.code == 0, said.err
     found = json.loads(file.read_text())
@@ -77,7 +77,7 @@ def test_the_command_measures_every_stage_of_a_recipe(class_photos, tmp_path, ca
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path, capsys):
-    words = ["bench", "input", "resnet50-tiny"]
+    words = ["bench", "input", "classify-demo"]
     refused(command(capsys, *words, "--emulate", "h300:8"), "--emulate 'h300:8'", "h200", "--emulate 2500")
     refused(command(capsys, *words, "--data", tmp_path / "nothing"), "folder")
     refused(command(capsys, *words, "--seconds", "0"), "--seconds 0")

@@ -28,7 +28,7 @@ def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, t
     photos = folder / "photos"
     photos.mkdir(parents=True)
     facts = {
-        **{"format": 1, "name": "resnet50-tiny", "world": 2, "command": "paceline train resnet50-tiny --out <run>"},
+        **{"format": 1, "name": "classify-demo", "world": 2, "command": "paceline train classify-demo --out <run>"},
         **{"recipe": {"task": "classification", "global_batch": 64, "optim": {"lr": 0.1}, "quality": {"targets": targets}}},
         **{"system": {"accelerator": "cpu"}, "plan": {"total_steps": 60}, "controls": {"data": "photos"}},
         **{

@@ -83,11 +83,11 @@ def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(phot
     said = train(capsys, photos, run, "--quiet", "--log-every", 1, "--sink", f"{file}:Fails", f"--sink={file}:Mine")
     assert said.code == 0 and said.out.count(f"--sink {file}:Fails: SystemExit: enough") == 1
     lines = [json.loads(line) for line in (run / "mine.txt").read_text().splitlines()]
-    assert [line for line in lines if isinstance(line, list)] == [["resnet50-tiny", None]] * 2
+    assert [line for line in lines if isinstance(line, list)] == [["classify-demo", None]] * 2
     assert lines[2:] == read_events(run / "events.jsonl")
     said = train(capsys, photos, run, "--quiet", "--no-tensorboard", "--sink", f"{file}:Mine", steps=3)
     lines = [json.loads(line) for line in (run / "mine.txt").read_text().splitlines()]
-    gone_on = lines.index(["resnet50-tiny", 2])
+    gone_on = lines.index(["classify-demo", 2])
     assert lines[gone_on + 1]["event"] == "resume" and lines[-1]["event"] == "end"
     written = json.loads((run / "run.json").read_text())["controls"]
     assert written["sink"] == [f"{file}:Mine"] and written["tensorboard"] is False

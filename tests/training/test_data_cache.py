@@ -38,7 +38,7 @@ def photos(tmp_path) -> Path:
 
 
 def opened(data: Path, world: DistContext, **limits: int):
-    return open_task(RECIPES["resnet50-tiny"](), RunOptions(data=str(data), **limits), world, SILENT)
+    return open_task(RECIPES["classify-demo"](), RunOptions(data=str(data), **limits), world, SILENT)
 
 
 def all_bytes(task) -> list[bytes]:
@@ -126,7 +126,7 @@ def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path
 
 
 def test_what_cannot_be_staged_is_refused_in_a_line(photos, tmp_path, capsys, monkeypatch):
-    said = command(capsys, "train", "resnet50-tiny", "--synthetic", "--stage", tmp_path / "disk")
+    said = command(capsys, "train", "classify-demo", "--synthetic", "--stage", tmp_path / "disk")
     refused(said, "--synthetic ... --stage")
     (tmp_path / "file").write_text("")
     refused(train(capsys, photos, tmp_path / "run", "--stage", tmp_path / "file"), "--stage", "written")

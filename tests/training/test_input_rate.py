@@ -102,7 +102,7 @@ def test_the_remedy_names_auto_only_where_it_helps():
 def test_a_run_keeps_what_auto_was_and_resumes_by_the_same_words(class_photos, tmp_path, capsys):
     run, words = (
         tmp_path / "run",
-        ["train", "resnet50-tiny", "--data", class_photos, *TINY, "--steps", 4, "--save-every", 2],
+        ["train", "classify-demo", "--data", class_photos, *TINY, "--steps", 4, "--save-every", 2],
     )
     words += ["--input.decoder", "auto"]
     assert command(capsys, *words, "--out", run).code == 0
@@ -117,7 +117,7 @@ def test_a_run_keeps_what_auto_was_and_resumes_by_the_same_words(class_photos, t
 
 @pytest.mark.usefixtures("no_report")
 def test_a_run_whose_number_of_workers_changes_in_the_middle_has_equal_weights(class_photos, tmp_path, capsys):
-    words = ["train", "resnet50-tiny", "--data", class_photos, *TINY, "--steps", 6, "--save-every", 2, "--keep", 9]
+    words = ["train", "classify-demo", "--data", class_photos, *TINY, "--steps", 6, "--save-every", 2, "--keep", 9]
     runs = {}
     for workers in (1, 2, 5, 16):
         runs[workers] = tmp_path / str(workers)

@@ -27,7 +27,7 @@ RUN = f"{SMALL} --global-batch 2 --bn-span 2 --optim.lr 1e-4 --system cpu --syst
 
 def settled(changes, weights, given=(), **more):
     heard = Recording()
-    recipe = resolve_pixel_stats(override(RECIPES["resnet50-custom-cpu"](), changes), weights, given, heard, **more)
+    recipe = resolve_pixel_stats(override(RECIPES["classify-finetune-cpu"](), changes), weights, given, heard, **more)
     return (recipe.input.mean, recipe.input.std), heard.lines
 
 
@@ -67,7 +67,7 @@ def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(tmp_path,
     data = make_photos(tmp_path / "data", train=2, val=1)
     torch.manual_seed(1)
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "net.safetensors")
-    words = ["train", "resnet50-custom-cpu", "--data", data, "--model.trunk", TRUNK, *RUN]
+    words = ["train", "classify-finetune-cpu", "--data", data, "--model.trunk", TRUNK, *RUN]
 
     def run(out, *more, words=words):
         said = command(capsys, *words, "--out", tmp_path / out, *more)
@@ -90,7 +90,7 @@ def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(tmp_path,
     assert not run("old", *fresh, "--steps", 2)[0]
     assert not run("next", "--steps", 1, "--weights", tmp_path / "old/checkpoints/last")[0]
     shown = command(
-        capsys, "show", "resnet50-custom-cpu", "--model.trunk", TRUNK, "--train-images", 900, "--val-images", 9, "--json"
+        capsys, "show", "classify-finetune-cpu", "--model.trunk", TRUNK, "--train-images", 900, "--val-images", 9, "--json"
     )
     assert json.loads(shown.out)["recipe"]["input"]["mean"] == [0.5] * 3
 
@@ -99,7 +99,7 @@ def test_without_timm_it_is_refused_from_the_command_alone(tmp_path, monkeypatch
     monkeypatch.setitem(sys.modules, "timm", None)
     data = make_photos(tmp_path / "data", train=1, val=1)
     for verb in (["train", "--weights", "file.pth"], ["show"], ["preview"]):
-        said = command(capsys, verb[0], "resnet50-custom-cpu", "--model.trunk", TRUNK, "--data", data, *verb[1:])
+        said = command(capsys, verb[0], "classify-finetune-cpu", "--model.trunk", TRUNK, "--data", data, *verb[1:])
         assert said.code == 2 and check_lines(
             said.err.splitlines(), (f"--model.trunk {TRUNK}", "timm", "pip install 'timm>=1.0.22'")
         ), said.err

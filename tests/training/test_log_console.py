@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 def story(console: Console) -> None:
-    console.line("resnet50-tiny: 7,329 steps")
+    console.line("classify-demo: 7,329 steps")
     console.train(50, **TRAIN)
     console.evaluation(7329, 1.0, {"box_ap": 0.0841, "mask_ap": 0.0713}, 41.2, best=True)
     console.note_checkpoint(7329, "step-007329")
@@ -32,7 +32,7 @@ def test_a_file_gets_one_plain_line_an_event():
     out = io.StringIO()
     story(Console(10_000, target="box AP 23.0", out=out))
     assert out.getvalue().splitlines() == [
-        "resnet50-tiny: 7,329 steps",
+        "classify-demo: 7,329 steps",
         "step 50/10,000  epoch 1.50  loss 1.2346  lr 0.12  1,234 images/s  data wait 1 %  ETA 3 min 20 s",
         "step 7,329  epoch 1.00  box AP 8.4  mask AP 7.1  (target box AP 23.0)  in 41 s  (best)",
         "step 7,329  saved step-007329",
@@ -57,7 +57,7 @@ def test_a_terminal_keeps_the_permanent_lines_and_redraws_one(monkeypatch, colum
     story(Console(10_000, target="", out=out))
     screen = screen_after(out.getvalue(), columns)
     assert [line for line in screen if line] == [
-        "resnet50-tiny: 7,329 steps",
+        "classify-demo: 7,329 steps",
         "step 7,329  epoch 1.00  box AP 8.4  mask AP 7.1  in 41 s  (best)",
         "step 7,329  saved step-007329",
     ]

@@ -59,7 +59,7 @@ def test_nothing_that_windows_lacks_is_imported_with_a_module():
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_training_goes_on_and_predicts_without_what_the_system_lacks(system, class_photos, tmp_path):
     run, answers = tmp_path / "run", tmp_path / "answers"
-    train = ["train", "resnet50-tiny", "--data", str(class_photos), "--out", str(run), *TINY, "--system", "cpu"]
+    train = ["train", "classify-demo", "--data", str(class_photos), "--out", str(run), *TINY, "--system", "cpu"]
     photo = str(next((class_photos / "val").rglob("*.jpg")))
     words = [
         [*train, "--steps", "2"],

@@ -54,7 +54,7 @@ def mine(monkeypatch, tmp_path, resnet_run) -> Path:
 def test_fine_tuning_and_detectors_of_full_size_name_weights_that_are_published_and_nothing_else_does():
     made = {name: make() for name, make in RECIPES.items()} | {name: row.make() for name, row in ROWS.items()}
     for name, recipe in made.items():
-        wants = "-custom" in name or (recipe.task != "classification" and not name.endswith("-tiny"))
+        wants = "-finetune" in name or (recipe.task != "classification" and not name.endswith("-demo"))
         assert (recipe.pretrained in PUBLISHED) if wants else not recipe.pretrained, name
 
 
@@ -63,7 +63,7 @@ def test_fine_tuning_and_detectors_of_full_size_name_weights_that_are_published_
     [
         ("train ssd --data nowhere --optim.lr 1e-3", "resnet34-mlperf"),
         pytest.param("train ssd-gaudi@", "ssd-resnet34-tensorflow", marks=ONE_MORE),
-        pytest.param("train maskrcnn-custom --data nowhere", "maskrcnn", marks=ONE_MORE),
+        pytest.param("train maskrcnn-finetune --data nowhere", "maskrcnn", marks=ONE_MORE),
         ("launch maskrcnn-gluoncv-192 --system p3dn --nodes 24 --through slurm --trials 2 --out five", "resnet50-v1b"),
         ("train ssd@reference-1x8-1024 --data nowhere", "resnet34-mlperf"),
     ],
@@ -89,19 +89,19 @@ def test_without_weights_it_is_refused_with_the_command_before_anything_is_opene
 def test_from_python_it_is_refused_with_the_call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError) as problem:
-        paceline.train("ssd-custom", data=str(tmp_path), out="run")
+        paceline.train("ssd-finetune", data=str(tmp_path), out="run")
     data = f'data="{tmp_path}"'
-    assert f'paceline.train("ssd-custom", {data}, weights="resnet34")' in str(problem.value)
+    assert f'paceline.train("ssd-finetune", {data}, weights="resnet34")' in str(problem.value)
     assert not Path("run").exists()
     with raises(paceline.PacelineError, "'pretrained'", "weights="):
-        paceline.train("ssd-custom", data=str(tmp_path), pretrained="resnet34")
+        paceline.train("ssd-finetune", data=str(tmp_path), pretrained="resnet34")
 
 
 def test_made_up_batches_named_weights_and_recipes_from_scratch_need_none():
     recipe = RECIPES["ssd"]()
     for controls in (RunOptions(synthetic=True), RunOptions(weights="none"), RunOptions(weights="a.pth")):
         check_initial_weights("ssd", recipe, controls)
-    check_initial_weights("ssd-tiny", RECIPES["ssd-tiny"](), RunOptions())
+    check_initial_weights("ssd-demo", RECIPES["ssd-demo"](), RunOptions())
     with pytest.raises(RecipeError):
         check_initial_weights("ssd", recipe, RunOptions(overfit_one_batch=True))
 
@@ -179,7 +179,7 @@ def test_pickled_weights_by_name_get_the_command_that_converts_them(tmp_path, mo
 
 
 def test_a_run_begun_before_its_recipe_named_weights_goes_on(resnet_run, tmp_path):
-    recipe = override(RECIPES["resnet50-tiny"](), TINY_CHANGES)
+    recipe = override(RECIPES["classify-demo"](), TINY_CHANGES)
     run = {"data": str(resnet_run.data), "out": str(tmp_path / "run"), "quiet": True}
     paceline.train(recipe, steps=1, **run)
     forge(tmp_path / "run", {"recipe.pretrained": None})  # as it was written then
@@ -197,6 +197,6 @@ def shown(name: str, batch_norms: int) -> str:
 def test_show_says_which_weights_and_speaks_of_batchnorm_where_there_is_one():
     text = shown("maskrcnn-gluoncv", 0)
     assert f"--weights resnet50-v1b ({PUBLISHED['resnet50-v1b'].about})" in text and "BatchNorm over" not in text
-    text = shown("maskrcnn-tiny", 1)
+    text = shown("maskrcnn-demo", 1)
     assert "weights" not in text and "BatchNorm over 8 images: " in text
     assert "BatchNorm over 1 image: " in shown("maskrcnn", 1)

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 
 RECORDED = Path(__file__).parents[1] / "recorded" / "runs.tar.xz"
 FLAGS = {
-    "resnet50-tiny": [*TINY, "--model.width", "4", "--system", "cpu", "--system.precision", "fp32"],
-    "ssd-tiny": SSD.split(),
-    "maskrcnn-tiny": [*MASKRCNN.split(), "--model.width", "4", "--model.channels", "8", "--model.roi.channels", "16"],
+    "classify-demo": [*TINY, "--model.width", "4", "--system", "cpu", "--system.precision", "fp32"],
+    "ssd-demo": SSD.split(),
+    "maskrcnn-demo": [*MASKRCNN.split(), "--model.width", "4", "--model.channels", "8", "--model.roi.channels", "16"],
 }
-METRICS = {"resnet50-tiny": "top1", "ssd-tiny": "AP", "maskrcnn-tiny": "mask AP"}
+METRICS = {"classify-demo": "top1", "ssd-demo": "AP", "maskrcnn-demo": "mask AP"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_an_index_matches_its_photos(recorded, recipe):
     assert manifest.content_hash == facts_of(recorded / recipe / "run")["data"]["hash"]
 
 
-@pytest.mark.parametrize("recipe", ["resnet50-tiny", pytest.param("ssd-tiny", marks=ONE_MORE), "maskrcnn-tiny"])
+@pytest.mark.parametrize("recipe", ["classify-demo", pytest.param("ssd-demo", marks=ONE_MORE), "maskrcnn-demo"])
 def test_a_killed_run_is_resumed_shown_and_evaluated(recorded, recipe, capsys, monkeypatch):
     without_report(monkeypatch)
     run, data = recorded / recipe / "run", recorded / recipe / "data"
@@ -59,7 +59,7 @@ def test_a_killed_run_is_resumed_shown_and_evaluated(recorded, recipe, capsys, m
     assert command(capsys, "report", run).code == 0
 
 
-@pytest.mark.parametrize(("recipe", "file"), [("resnet50-tiny", "answers.onnx"), ("ssd-tiny", "answers.safetensors")])
+@pytest.mark.parametrize(("recipe", "file"), [("classify-demo", "answers.onnx"), ("ssd-demo", "answers.safetensors")])
 def test_an_exported_file_predicts(recorded, recipe, file, capsys, tmp_path):
     folder = recorded / recipe
     photo = next(folder.glob("data/val*/**/*.jpg"))

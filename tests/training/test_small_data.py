@@ -23,13 +23,13 @@ def looked_at(name, photos, given=(), accelerator="cpu", **controls):
 @pytest.mark.parametrize(
     ("name", "photos", "accelerator", "reason", "command"),
     [
-        ("resnet50", 8, "cpu", "2,048 ... 8 training photos", "train resnet50-custom-cpu --data mine"),
-        ("resnet50", 8, "cuda", "2,048", "train resnet50-custom --data mine"),
-        ("resnet50", 3000, "cuda", "make 132 steps of 2,048 in all", "train resnet50-custom --data mine"),
-        ("ssd", 900, "cuda", "made for 117,266 photos, 130 times the 900", "train ssd-custom --data mine"),
-        ("maskrcnn-gluoncv", 500, "cpu", "made for 117,266 photos, 235 times", "train maskrcnn-custom-cpu --data mine"),
-        ("ssd-custom-cpu", 6, "cpu", "batch of 8 ... 6", "train ssd-custom-cpu --data mine --auto"),
-        ("resnet50-custom-cpu", 80, "cpu", "make 60 steps of 32 in all", "train resnet50-custom-cpu --data mine --auto"),
+        ("resnet50", 8, "cpu", "2,048 ... 8 training photos", "train classify-finetune-cpu --data mine"),
+        ("resnet50", 8, "cuda", "2,048", "train classify-finetune --data mine"),
+        ("resnet50", 3000, "cuda", "make 132 steps of 2,048 in all", "train classify-finetune --data mine"),
+        ("ssd", 900, "cuda", "made for 117,266 photos, 130 times the 900", "train ssd-finetune --data mine"),
+        ("maskrcnn-gluoncv", 500, "cpu", "made for 117,266 photos, 235 times", "train maskrcnn-finetune-cpu --data mine"),
+        ("ssd-finetune-cpu", 6, "cpu", "batch of 8 ... 6", "train ssd-finetune-cpu --data mine --auto"),
+        ("classify-finetune-cpu", 80, "cpu", "make 60 steps of 32 in all", "train classify-finetune-cpu --data mine --auto"),
     ],
 )  # fmt: skip
 def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, accelerator, reason, command):
@@ -47,8 +47,8 @@ def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, acc
         ("resnet50", 8, {"synthetic": True}),
         ("resnet50", 8, {"limit_train": 8}),
         ("resnet50", 1_281_167, {}),
-        ("ssd-tiny", 100, {}),
-        ("ssd-custom", 300, {}),
+        ("ssd-demo", 100, {}),
+        ("ssd-finetune", 300, {}),
     ],
 )
 def test_what_fits_and_what_is_set_by_hand_is_taken(name, photos, wish):
@@ -64,12 +64,12 @@ def test_a_recipe_of_ones_own_is_taken():
 @pytest.mark.parametrize(
     ("name", "photos", "given", "said"),
     [
-        ("ssd-custom-cpu", 120, (), "120 photos make 450 steps, and fewer than 1,500 are little: --auto"),
-        ("ssd-custom-cpu", 3000, (), "3,000 photos make 11,250 steps, and more than 4,000 are seldom needed: --auto"),
-        ("resnet50-custom", 900, (), "900 photos make 422 steps, with 30 evaluations between them: --auto"),
-        ("ssd-custom-cpu", 525, (), ""),
-        ("ssd-custom-cpu", 120, ("epochs",), ""),
-        ("ssd-tiny", 120, (), ""),
+        ("ssd-finetune-cpu", 120, (), "120 photos make 450 steps, and fewer than 1,500 are little: --auto"),
+        ("ssd-finetune-cpu", 3000, (), "3,000 photos make 11,250 steps, and more than 4,000 are seldom needed: --auto"),
+        ("classify-finetune", 900, (), "900 photos make 422 steps, with 30 evaluations between them: --auto"),
+        ("ssd-finetune-cpu", 525, (), ""),
+        ("ssd-finetune-cpu", 120, ("epochs",), ""),
+        ("ssd-demo", 120, (), ""),
     ],
 )
 def test_a_length_that_looks_wrong_is_said_with_the_flag_that_chooses(name, photos, given, said):
@@ -81,6 +81,6 @@ def test_a_length_that_looks_wrong_is_said_with_the_flag_that_chooses(name, phot
 
 @pytest.mark.parametrize("name", ["ssd", "resnet50-mlperf-3200", "ssd@reference-1x8-1024"])
 def test_auto_is_for_photos_of_one_s_own(name):
-    with raises(RecipeError, "data set", "-custom --data DIR --auto"):
+    with raises(RecipeError, "data set", "-finetune --data DIR --auto"):
         check_auto(name, repeats=False)
     check_auto("./mine.py:small", repeats=False)

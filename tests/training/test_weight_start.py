@@ -24,8 +24,8 @@ from paceline.training.request import Request
 from paceline.training.trainer import run_training
 
 FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1"
-SMALL = {"resnet50-tiny": " ".join(TINY), "ssd-tiny": SSD, "maskrcnn-tiny": MASKRCNN}
-RUNS = {"resnet50-tiny": "resnet_run", "ssd-tiny": "ssd_run", "maskrcnn-tiny": "maskrcnn_run"}
+SMALL = {"classify-demo": " ".join(TINY), "ssd-demo": SSD, "maskrcnn-demo": MASKRCNN}
+RUNS = {"classify-demo": "resnet_run", "ssd-demo": "ssd_run", "maskrcnn-demo": "maskrcnn_run"}
 
 
 @pytest.fixture(params=SMALL)

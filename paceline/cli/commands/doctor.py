@@ -79,7 +79,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     write_answer(summary, out=flags.out, printed=flags.json)
     if not flags.json:
         print_findings(findings)
-        print(format_problem_count(findings) or "ready: paceline train ssd-tiny")
+        print(format_problem_count(findings) or "ready: paceline train ssd-demo")
     return 2 if count_problems(findings) else 0
 
 

@@ -1,4 +1,4 @@
-"""`paceline list workloads|recipes|rows|systems|decoders [--json]`: the menus, in a line each; imports no torch."""
+"""`paceline list workloads|recipes|configs|systems|decoders [--json]`: the menus, in a line each; imports no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = """usage: paceline list KIND [--json]
 
   workloads   what can be trained, and what its data folder holds
   recipes     every recipe by its name for train, show and preview
-  rows        published configurations that are no recipes: show plans one on its machine, train takes it too
+  configs     published configurations that are not recipes: show plans one on its machine, train takes it too
   systems     every machine by its name for --system
   decoders    what --input.decoder may be, and which are installed
 
@@ -104,7 +104,7 @@ def _recipes() -> list[dict[str, Any]]:
     ]
 
 
-def _rows() -> list[dict[str, Any]]:
+def _configs() -> list[dict[str, Any]]:
     from paceline.config.recipes.published_rows import ROWS
 
     return [
@@ -166,7 +166,7 @@ def _first_line(make: Callable[[], Any]) -> str:
 MENUS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "workloads": _workloads,
     "recipes": _recipes,
-    "rows": _rows,
+    "configs": _configs,
     "systems": _systems,
     "decoders": _decoders,
 }

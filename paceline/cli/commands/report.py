@@ -33,7 +33,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     description = "Write a run's report.html again, or one page that compares several runs of one task."
     flags = parse(printer, arguments, ReportFlags(), "report", description)
     if not flags.runs:
-        raise PacelineError("name a run folder: paceline report runs/resnet50-tiny-001")
+        raise PacelineError("name a run folder: paceline report runs/classify-demo-001")
     if flags.workload and not is_in_file(flags.workload):
         raise PacelineError(f"--workload {flags.workload}: name the file and the workload in it: ./file.py:name")
     folder, *others = flags.runs

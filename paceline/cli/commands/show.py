@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, learning rate, evaluations) and an estimate of the
 memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes), a published row
-(paceline list rows), planned on the machine that it ran on, or ./file.py:function; RUN is a run's folder or run.json (./NAME where
+(paceline list configs), planned on the machine that it ran on, or ./file.py:function; RUN is a run's folder or run.json (./NAME where
 it is called like a recipe), or a file that `paceline export` wrote, whose card is shown too. Every flag of the recipe may follow, as
 for train: paceline show RECIPE --help lists them.
 --workload ./file.py:name names the file of a RUN whose workload is your own."""

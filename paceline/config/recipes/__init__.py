@@ -22,9 +22,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "resnet50-a100-3264": resnet50.a100_3264,
     "resnet50-a100-3264-8x8": resnet50.a100_3264_8x8,
     "resnet50-gaudi2-2048": resnet50.gaudi2_2048,
-    "resnet50-custom": resnet50.custom,
-    "resnet50-custom-cpu": resnet50.custom_cpu,
-    "resnet50-tiny": resnet50.tiny,
+    "classify-finetune": resnet50.finetune,
+    "classify-finetune-cpu": resnet50.finetune_cpu,
+    "classify-demo": resnet50.demo,
     "ssd": ssd.mlperf,
     "ssd-mlperf-448": ssd.mlperf_448,
     "ssd-mlperf-512": ssd.mlperf_512,
@@ -37,27 +37,27 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "ssd-gaudi": ssd.gaudi,
     "ssd-gaudi-1024": ssd.gaudi_1024,
     "ssd-gaudi-cosine": ssd.gaudi_cosine,
-    "ssd-custom": ssd.custom,
-    "ssd-custom-cpu": ssd.custom_cpu,
-    "ssd-tiny": ssd.tiny,
+    "ssd-finetune": ssd.finetune,
+    "ssd-finetune-cpu": ssd.finetune_cpu,
+    "ssd-demo": ssd.demo,
     "maskrcnn": maskrcnn.mlperf,
     "maskrcnn-nvidia-96": maskrcnn.nvidia_96,
     "maskrcnn-nvidia-256": maskrcnn.nvidia_256,
     "maskrcnn-nvidia-256-48nodes": maskrcnn.nvidia_256_48nodes,
     "maskrcnn-gluoncv": maskrcnn.gluoncv,
     "maskrcnn-gluoncv-192": maskrcnn.gluoncv_192,
-    "maskrcnn-custom": maskrcnn.custom,
-    "maskrcnn-custom-cpu": maskrcnn.custom_cpu,
-    "maskrcnn-tiny": maskrcnn.tiny,
+    "maskrcnn-finetune": maskrcnn.finetune,
+    "maskrcnn-finetune-cpu": maskrcnn.finetune_cpu,
+    "maskrcnn-demo": maskrcnn.demo,
     "fasterrcnn": maskrcnn.boxes,
-    "fasterrcnn-custom": maskrcnn.custom_boxes,
-    "fasterrcnn-custom-cpu": maskrcnn.custom_cpu_boxes,
+    "fasterrcnn-finetune": maskrcnn.finetune_boxes,
+    "fasterrcnn-finetune-cpu": maskrcnn.finetune_cpu_boxes,
 }
 # Ending of a name -> what such recipes are for; the menus are in this order.
 GROUPS = {
-    "-custom": "for data of your own",
-    "-custom-cpu": "for data of your own, on a CPU",
-    "-tiny": "small, from scratch",
+    "-finetune": "for data of your own",
+    "-finetune-cpu": "for data of your own, on a CPU",
+    "-demo": "small, from scratch",
     "": "as published, or for the whole of ImageNet or COCO",
 }
 
@@ -68,8 +68,17 @@ def group_recipes() -> dict[str, str]:
     return {name: GROUPS[of[name]] for name in sorted(RECIPES, key=lambda name: list(GROUPS).index(of[name]))}
 
 
+def find_finetune_recipe(name: str) -> str:
+    """The name of the recipe that fine-tunes a recipe's kind of network on your own images: resnet50-mlperf-3200 -> classify-finetune.
+
+    For a name that is not in the menu, the result is not in it either.
+    """
+    first = re.split("[-@]", name)[0]
+    return f"{'classify' if first == 'resnet50' else first}-finetune"
+
+
 def find_base(name: str, task: str) -> str:
-    """The recipe of the menu that another one is built on, by its name: ssd-custom-cpu on ssd-custom, ssd@dell-dgx1-1024 on ssd.
+    """The recipe of the menu that another one is built on, by its name: ssd-finetune-cpu on ssd-finetune, ssd@dell-dgx1-1024 on ssd.
 
     task   its workload, whose recipe is taken where no beginning of the name is a recipe's
     return "" where there is none

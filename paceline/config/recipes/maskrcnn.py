@@ -204,8 +204,8 @@ def gluoncv_192() -> MaskRCNNRecipe:
     return gluoncv(192, lr=0.16, warmup=1600, warmup_from=0.001, boundaries=(10, 14), per_gpu=1, at=())
 
 
-def custom() -> MaskRCNNRecipe:
-    """Your own objects with masks, from COCO or trunk weights: `paceline train maskrcnn-custom --data DIR --weights maskrcnn`.
+def finetune() -> MaskRCNNRecipe:
+    """Your own objects with masks, from COCO or trunk weights: `paceline train maskrcnn-finetune --data DIR --weights maskrcnn`.
 
     24 epochs of cosine with an average of the weights, under torchvision's rules; heads of other classes start anew.
     """
@@ -225,13 +225,13 @@ def custom() -> MaskRCNNRecipe:
     )
 
 
-def custom_cpu() -> MaskRCNNRecipe:
-    """The same on a CPU: a lighter trunk and the narrow pyramid and heads of `maskrcnn-tiny`.
+def finetune_cpu() -> MaskRCNNRecipe:
+    """The same on a CPU: a lighter trunk and the narrow pyramid and heads of `maskrcnn-demo`.
 
-    paceline train maskrcnn-custom-cpu --data DIR --weights resnet18
-    paceline train maskrcnn-custom-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+    paceline train maskrcnn-finetune-cpu --data DIR --weights resnet18
+    paceline train maskrcnn-finetune-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
     """
-    small, whole = tiny(), custom()
+    small, whole = demo(), finetune()
     return replace(
         whole,
         model=replace(small.model, depth=18, width=64, norm="frozen", freeze=3, roi=replace(small.model.roi, channels=256)),
@@ -245,15 +245,15 @@ def custom_cpu() -> MaskRCNNRecipe:
     )
 
 
-def tiny() -> MaskRCNNRecipe:
+def demo() -> MaskRCNNRecipe:
     """A small Mask R-CNN for a laptop's CPU, from scratch, through the very same code.
 
-        paceline train maskrcnn-tiny                   # the built-in shapes, to its target
-        paceline train maskrcnn-tiny --data DIR        # your masks, to the end
+        paceline train maskrcnn-demo                   # the built-in shapes, to its target
+        paceline train maskrcnn-demo --data DIR        # your masks, to the end
 
     Ten layers of the trunk, BatchNorm in trunk and pyramid and nothing frozen, because it starts from random weights. Anchors
     are positive from an IoU of 0.5 on, and half of the regions may be: with the published 0.7 and a quarter it learned half as
-    fast. Measured: results/maskrcnn-tiny.
+    fast. Measured: results/maskrcnn-demo.
     """
     return Recipe(
         task="maskrcnn",
@@ -300,20 +300,20 @@ def boxes() -> MaskRCNNRecipe:
     return replace(reference, model=replace(reference.model, masks=False), quality=Quality(targets=(("box_ap", 0.368),)))
 
 
-def custom_boxes() -> MaskRCNNRecipe:
-    """Your own boxes, from COCO or trunk weights: `paceline train fasterrcnn-custom --data DIR --weights fasterrcnn`.
+def finetune_boxes() -> MaskRCNNRecipe:
+    """Your own boxes, from COCO or trunk weights: `paceline train fasterrcnn-finetune --data DIR --weights fasterrcnn`.
 
-    `maskrcnn-custom` without its mask head.
+    `maskrcnn-finetune` without its mask head.
     """
-    whole = custom()
+    whole = finetune()
     return replace(whole, model=replace(whole.model, masks=False), pretrained="fasterrcnn")
 
 
-def custom_cpu_boxes() -> MaskRCNNRecipe:
-    """The same on a CPU: `paceline train fasterrcnn-custom-cpu --data DIR --weights resnet18`.
+def finetune_cpu_boxes() -> MaskRCNNRecipe:
+    """The same on a CPU: `paceline train fasterrcnn-finetune-cpu --data DIR --weights resnet18`.
 
-    `maskrcnn-custom-cpu` without its mask head, and with the box head and rate that results/tuning measured boxes with.
+    `maskrcnn-finetune-cpu` without its mask head, and with the box head and rate that results/tuning measured boxes with.
     """
-    small = custom_cpu()
-    model = replace(small.model, masks=False, roi=tiny().model.roi)
+    small = finetune_cpu()
+    model = replace(small.model, masks=False, roi=demo().model.roi)
     return replace(small, model=model, optim=replace(small.optim, head_rate=1.0))

@@ -2,7 +2,7 @@
 
     paceline train resnet50 --data /data/imagenet --out runs/rn50
     paceline train resnet50-mlperf-3200 --data /data/imagenet --system h100x8
-    paceline train resnet50-tiny                       # 2,000 rendered pictures, on a CPU, to its target
+    paceline train classify-demo                       # 2,000 rendered pictures, on a CPU, to its target
 
 Name: workload[-source[-global batch]]. No hours and no accuracy stand here that were not measured by this code: none of the
 ImageNet recipes has been run to its end by us yet. The published
@@ -147,8 +147,8 @@ def gaudi2_2048() -> ImageRecipe:
     )
 
 
-def custom() -> ImageRecipe:
-    """Your own classes, from somebody's weights: `paceline train resnet50-custom --data DIR --weights resnet50`.
+def finetune() -> ImageRecipe:
+    """Your own classes, from somebody's weights: `paceline train classify-finetune --data DIR --weights resnet50`.
 
     30 epochs of cosine with an average of the weights; of a set of a few hundred photos they are a few hundred steps. A linear layer
     for other classes starts anew. Ours; no set of photos has been trained with it yet (it wants an accelerator).
@@ -168,17 +168,17 @@ def custom() -> ImageRecipe:
     )
 
 
-def custom_cpu() -> ImageRecipe:
+def finetune_cpu() -> ImageRecipe:
     """The same on a CPU: ResNet-18 or a lighter trunk of timm's, 24 epochs.
 
-    paceline train resnet50-custom-cpu --data DIR --weights resnet18
-    paceline train resnet50-custom-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+    paceline train classify-finetune-cpu --data DIR --weights resnet18
+    paceline train classify-finetune-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
 
     The last layer begins fitted and BatchNorms keep their statistics: with those of a batch, a good trunk begins with a loss above
     chance on few photos, and what it forgets costs more than they can teach. AdamW, because SGD left the fit or hardly moved.
     Measured: results/tuning.
     """
-    whole = custom()
+    whole = finetune()
     return replace(
         whole,
         model=ResNetModel(depth=18, norm="frozen", first_head="fitted"),
@@ -192,14 +192,14 @@ def custom_cpu() -> ImageRecipe:
     )
 
 
-def tiny() -> ImageRecipe:
+def demo() -> ImageRecipe:
     """A small ResNet v1.5 for a laptop's CPU, through the very same code; made for some 2,000 pictures of 8 to 10 classes.
 
-        paceline train resnet50-tiny                                  # the built-in shapes, to its target
-        paceline train resnet50-tiny --data photos                    # your class folders, to the end
+        paceline train classify-demo                                  # the built-in shapes, to its target
+        paceline train classify-demo --data photos                    # your class folders, to the end
 
     Ten layers at 128 px, evaluated at 160 px (a multiple of the network's stride of 32; objects look larger in random
-    crops than in the whole picture, Touvron et al. 2019). Measured: results/resnet50-tiny.
+    crops than in the whole picture, Touvron et al. 2019). Measured: results/classify-demo.
     """
     return Recipe(
         task="classification",

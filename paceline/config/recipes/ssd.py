@@ -261,8 +261,8 @@ def tpu(
     )
 
 
-def custom() -> SSDRecipe:
-    """Your own objects, from SSD or trunk weights: `paceline train ssd-custom --data DIR --weights resnet34`.
+def finetune() -> SSDRecipe:
+    """Your own objects, from SSD or trunk weights: `paceline train ssd-finetune --data DIR --weights resnet34`.
 
     30 epochs of cosine with an average of the weights; heads of other classes start anew.
     """
@@ -282,17 +282,17 @@ def custom() -> SSDRecipe:
     )
 
 
-def custom_cpu() -> SSDRecipe:
-    """The same on a CPU: a lighter trunk, used whole below a pyramid, at 416 px; crops as in `ssd-tiny`.
+def finetune_cpu() -> SSDRecipe:
+    """The same on a CPU: a lighter trunk, used whole below a pyramid, at 416 px; crops as in `ssd-demo`.
 
     The trunk's first three stages, which cost most of the time and learn least, stay as they are.
 
-    paceline train ssd-custom-cpu --data DIR --weights resnet18
-    paceline train ssd-custom-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+    paceline train ssd-finetune-cpu --data DIR --weights resnet18
+    paceline train ssd-finetune-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
 
     Measured: results/tuning.
     """
-    small, whole = tiny(), custom()
+    small, whole = demo(), finetune()
     return replace(
         whole,
         model=replace(
@@ -315,15 +315,15 @@ def custom_cpu() -> SSDRecipe:
     )
 
 
-def tiny() -> SSDRecipe:
+def demo() -> SSDRecipe:
     """A small SSD for a laptop's CPU, from scratch, through the very same code.
 
-        paceline train ssd-tiny                        # the built-in shapes, to its target
-        paceline train ssd-tiny --data DIR             # your boxes, to the end
+        paceline train ssd-demo                        # the built-in shapes, to its target
+        paceline train ssd-demo --data DIR             # your boxes, to the end
 
     Ten layers of the trunk at 192 px; BatchNorm in the extra layers too, and default boxes positive from an IoU of 0.35 on:
     with 0.5 it learned half as fast. Crops keep at least 0.6 of each side, because pictures are few and objects small.
-    Measured: results/ssd-tiny.
+    Measured: results/ssd-demo.
     """
     return Recipe(
         task="ssd",

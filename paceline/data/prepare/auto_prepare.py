@@ -82,7 +82,7 @@ def prepare_if_needed(root: Path, *, kind: Kind = "class-folder", reporter: Repo
             if not boxes and (manifest.request or {}).get("images"):  # its root is only what lies above the named files
                 raise DataError(
                     f"{root}: prepared boxes, and class folders are wanted: train/CLASS/*.jpg. Train a detector on it:\n"
-                    f"  paceline train ssd-custom --data {shlex.quote(str(manifest.called))} --weights resnet34"
+                    f"  paceline train ssd-finetune --data {shlex.quote(str(manifest.called))} --weights resnet34"
                 )
             why = f"its manifest is one of {KINDS[manifest.kind]}, not of {KINDS[kind]}"
             source_root = source_root if boxes else manifest.root_path
@@ -134,7 +134,7 @@ def _annotated_photos(root: Path, source_root: Path, outdated: Manifest | None) 
             raise
         raise DataError(
             f"{root}: class folders without boxes, and this recipe learns boxes. Train a classifier on it:\n"
-            f"  paceline train resnet50-tiny --data {shlex.quote(str(root))}"
+            f"  paceline train classify-demo --data {shlex.quote(str(root))}"
         ) from None
     return source, cached_manifest_folder(source_root), source.command
 
@@ -148,7 +148,7 @@ def _class_photos(root: Path, source_root: Path, outdated: Manifest | None) -> t
             raise
         raise DataError(
             f"{root}: boxes are annotated here, and this recipe learns from class folders, train/CLASS/*.jpg. Train a detector "
-            f"on it:\n  paceline train ssd-custom --data {shlex.quote(str(root))} --weights resnet34"
+            f"on it:\n  paceline train ssd-finetune --data {shlex.quote(str(root))} --weights resnet34"
         ) from None
     path = choose_class_manifest_folder(source, cached_manifest_folder(source_root))
     official = len(set(official_wnids()) & set(source.listing.splits["train"].classes)) > 900

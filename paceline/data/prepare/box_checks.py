@@ -184,14 +184,16 @@ def notes_on_rotation(layout: Layout, splits: Rows, result: Inspection, reading:
     if not names:
         return []
     if reading == "apply":
-        what = "their annotations fit the photos as shown: train with --input.exif apply, as the custom and tiny recipes do"
+        what = (
+            "their annotations fit the photos as shown: train with --input.exif apply, as the finetune and demo recipes do"
+        )
     elif reading == "ignore":
         what = "their annotations fit the photos as stored: train with --input.exif ignore, as the published recipes do"
     else:
         why = "YOLO labels name no sizes" if layout == "yolo" else "the annotated sizes do not tell the two apart"
         what = (
             f"{why}, so look at them in check.html, which shows photos upright: where boxes lie right, train with "
-            "--input.exif apply (the custom and tiny recipes do), where not, with --input.exif ignore"
+            "--input.exif apply (the finetune and demo recipes do), where not, with --input.exif ignore"
         )
     carry = "photo carries" if len(names) == 1 else "photos carry"
     return [f"{len(names):,} {carry} an EXIF rotation ({join_names(names)}); {what}"]

@@ -143,7 +143,7 @@ class MaskRCNNReporting(Reporting):
 
 MASK_RCNN = WorkloadSpec(
     about="Mask R-CNN: objects by their boxes and masks",
-    start="maskrcnn-tiny",
+    start="maskrcnn-demo",
     layout=f"{SSD.layout}, with polygons or run lengths",
     kind="boxes",
     finds_objects=True,

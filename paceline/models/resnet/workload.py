@@ -83,7 +83,7 @@ def photo_data() -> type[DataModule]:
 
 RESNET = WorkloadSpec(
     about="ResNet: classes of photos",
-    start="resnet50-tiny",
+    start="classify-demo",
     layout="train/CLASS/*.jpg and val/CLASS/*.jpg",
     kind="class-folder",
     classes=1000,

@@ -103,7 +103,7 @@ def log_facts(run: RunSpec) -> dict[str, Any]:
 
 SSD = WorkloadSpec(
     about="SSD: objects by their boxes",
-    start="ssd-tiny",
+    start="ssd-demo",
     layout=(
         "annotations in COCO's, Pascal VOC's or YOLO's form beside its images (annotations/instances_train2017.json and "
         "train2017/, data.yaml, or Annotations/ and JPEGImages/)"

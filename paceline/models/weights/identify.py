@@ -42,18 +42,19 @@ MSRA_MEAN = {"input.mean": (0.481458, 0.454692, 0.403844)}
 PLAIN: tuple[Row, ...] = (
     ("resnet50", {}),
     ("ssd", {}),
-    ("maskrcnn-custom", TORCHVISION),
-    ("fasterrcnn-custom", TORCHVISION),
+    ("maskrcnn-finetune", TORCHVISION),
+    ("fasterrcnn-finetune", TORCHVISION),
     ("maskrcnn-gluoncv", {}),
 )
 SMALL: tuple[Row, ...] = tuple(
-    (name, {}) for name in ("resnet50-tiny", "ssd-tiny", "maskrcnn-tiny", "maskrcnn-custom-cpu", "fasterrcnn-custom-cpu")
+    (name, {})
+    for name in ("classify-demo", "ssd-demo", "maskrcnn-demo", "maskrcnn-finetune-cpu", "fasterrcnn-finetune-cpu")
 )
 # Recipes by form of the file; the first that takes it whole is used. A form without a row has PLAIN.
 ROWS: dict[str, tuple[Row, ...]] = {
     "reference": (("ssd", {}),),
     "maskrcnn-benchmark": (("maskrcnn", MSRA_MEAN),),
-    "detectron2": (("resnet50", {}), ("maskrcnn-custom", DETECTRON2), ("fasterrcnn-custom", DETECTRON2)),
+    "detectron2": (("resnet50", {}), ("maskrcnn-finetune", DETECTRON2), ("fasterrcnn-finetune", DETECTRON2)),
     "gluoncv": (("resnet50", {}), ("maskrcnn-gluoncv", {})),
     "mxnet": (("resnet50", {}), ("ssd-mlperf-1024", {})),
     "tensorflow": (("ssd-gaudi", {}),),

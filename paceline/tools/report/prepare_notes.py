@@ -64,9 +64,9 @@ def next_step(manifest: Manifest) -> str:
     if recipe := PUBLISHED.get(manifest.expect):
         return f"what would run:  {format_command('show', recipe, '--data', manifest.called)}"
     polygons, strings = (manifest.splits["train"].arrays.get(name, [0]) for name in ("polygon_points", "rle_counts"))
-    recipe = "resnet50-custom"
+    recipe = "classify-finetune"
     if manifest.kind == "boxes":
-        recipe = "maskrcnn-custom" if polygons[-1] or strings[-1] else "fasterrcnn-custom"
+        recipe = "maskrcnn-finetune" if polygons[-1] or strings[-1] else "fasterrcnn-finetune"
     chosen = format_command("show", f"{recipe}-cpu", "--data", manifest.called, "--auto")
     return f"what suits it on a CPU (on a GPU {recipe}):  {chosen}"
 
@@ -78,7 +78,7 @@ def _of_classes(manifest: Manifest) -> Iterator[str]:
     yield from _noted(manifest)
     if rotated := sum(split.rotated for split in manifest.splits.values()):
         carry = "photo carries" if rotated == 1 else "photos carry"
-        yield f"note: {rotated:,} {carry} an EXIF rotation: --input.exif apply trains on them upright, as resnet50-tiny does"
+        yield f"note: {rotated:,} {carry} an EXIF rotation: --input.exif apply trains on them upright, as classify-demo does"
     yield f"manifest: {manifest.folder / 'manifest.json'}"
 
 

@@ -42,7 +42,7 @@ def encoded(height: int, width: int) -> bytes:
 
 
 @pytest.mark.parametrize("padding", ["buckets", "multiple"])
-@pytest.mark.parametrize("name", ["maskrcnn-tiny", "maskrcnn-custom-cpu", "maskrcnn-gluoncv", "fasterrcnn"])
+@pytest.mark.parametrize("name", ["maskrcnn-demo", "maskrcnn-finetune-cpu", "maskrcnn-gluoncv", "fasterrcnn"])
 def test_the_program_pads_as_predict_does(name, padding, maskrcnn_run):
     recipe = RECIPES[name]()
     recipe = replace(recipe, input=replace(recipe.input, padding=padding))
@@ -86,7 +86,7 @@ class Anchored(nn.Module):
 
     def __init__(self, rounding: str) -> None:
         super().__init__()
-        model = RECIPES["maskrcnn-tiny"]().model
+        model = RECIPES["maskrcnn-demo"]().model
         self.settings = replace(model, rpn=replace(model.rpn, rounding=rounding))
         self._anchors = {}
 
@@ -153,7 +153,7 @@ def any_shape(recipe: Any, shapes: object) -> bytes:
 
 
 def test_a_file_of_any_shape_is_opened_and_gets_the_shape_of_its_list(tmp_path):
-    recipe = RECIPES["fasterrcnn-custom-cpu"]()
+    recipe = RECIPES["fasterrcnn-finetune-cpu"]()
     file = tmp_path / "any.onnx"
     file.write_bytes(any_shape(recipe, [[448, 608], [608, 448], [608, 608]]))
     opened = paceline.load(file)
@@ -166,6 +166,6 @@ def test_a_file_of_any_shape_is_opened_and_gets_the_shape_of_its_list(tmp_path):
 @pytest.mark.parametrize("shapes", [None, 7, [[448]], [[448, 608.0]], [[0, 608]], [[448, 10**6]], ["ab"]])
 def test_shapes_that_no_file_of_ours_has_are_refused(shapes, tmp_path):
     file = tmp_path / "any.onnx"
-    file.write_bytes(any_shape(RECIPES["fasterrcnn-custom-cpu"](), shapes))
+    file.write_bytes(any_shape(RECIPES["fasterrcnn-finetune-cpu"](), shapes))
     with pytest.raises(CheckpointError, match="graph"):
         paceline.load(file)

@@ -361,7 +361,7 @@ def constants(task: str, recipe: Any, shape: tuple[int, int]) -> ModelProto:
     return model
 
 
-@pytest.mark.parametrize("name", ["ssd-tiny", "maskrcnn-tiny"])
+@pytest.mark.parametrize("name", ["ssd-demo", "maskrcnn-demo"])
 def test_boxes_and_masks_come_back_in_the_photos_pixels(name, tmp_path):
     recipe = RECIPES[name]()
     own = WORKLOADS[recipe.task]

@@ -90,7 +90,7 @@ def test_its_card_says_what_it_is_and_names_no_place_of_the_run_s_machine(ssd_ru
     assert str(ssd_run.folder.parent) not in json.dumps(card) and run["host"]["cpu"] not in json.dumps(card)
     for verb in (["show"], ["weights", "check"]):
         said = command(capsys, *verb, file)
-        assert said.code == 0 and "ssd-tiny, step 6: 8 classes (circle, square" in said.out, said
+        assert said.code == 0 and "ssd-demo, step 6: 8 classes (circle, square" in said.out, said
         assert "box_ap 0" in said.out and f"id {run['sha256']}" in said.out
     assert "4 images" in command(capsys, "show", file).out
     refused(command(capsys, "show", tmp_path / "none.safetensors"), "none.safetensors")
@@ -132,7 +132,7 @@ def test_old_checkpoints_whose_files_have_no_card_still_open(resnet_run, tmp_pat
 
 def test_another_recipe_reads_its_tensors_as_anybodys(resnet_run, tmp_path, capsys):
     file, photo = exported(capsys, resnet_run.folder, tmp_path / "cats.safetensors"), photos_of(resnet_run.data)[0]
-    recipe = f"resnet50-tiny {' '.join(map(str, TINY[:4]))} --input.eval-size 64"
+    recipe = f"classify-demo {' '.join(map(str, TINY[:4]))} --input.eval-size 64"
     said = command(capsys, "predict", file, photo, "--recipe", recipe, "--out", tmp_path / "out", "--no-pictures")
     assert said.code == 0 and check_line(said.out, f"cats.safetensors: {recipe}", "3 classes", "ant, bee, cat"), said
 
@@ -191,7 +191,7 @@ def test_a_file_of_ours_is_replaced_also_by_itself(resnet_run, tmp_path, capsys)
 def test_synthetic_batches_taught_nothing_also_outside_of_their_run(class_photos, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("paceline.api.report_run", lambda *_: None)
     run = tmp_path / "run"
-    assert command(capsys, "train", "resnet50-tiny", "--synthetic", *TINY, "--steps", 1, "--out", run).code == 0
+    assert command(capsys, "train", "classify-demo", "--synthetic", *TINY, "--steps", 1, "--out", run).code == 0
     file = shutil.copy(run / "checkpoints" / "last" / "model.safetensors", tmp_path / "mine.safetensors")
-    for words in (["predict", file, class_photos], ["train", "resnet50-tiny", *TINY, "--weights", file]):
+    for words in (["predict", file, class_photos], ["train", "classify-demo", *TINY, "--weights", file]):
         refused(command(capsys, *words), "synthetic")

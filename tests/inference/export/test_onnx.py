@@ -248,7 +248,7 @@ def test_a_detector_answers_as_its_run_does(workload, suffix, input, request, tm
 def test_a_network_without_masks_and_one_in_half_precision(tmp_path, tmp_path_factory, capsys):
     run, out = tmp_path / "run", tmp_path / "objects.onnx"
     data = drawn_instances(tmp_path_factory)
-    words = ["train", "maskrcnn-tiny", "--data", data, "--out", run, "--model.no-masks", *MASKRCNN.split(), "--steps", 2]
+    words = ["train", "maskrcnn-demo", "--data", data, "--out", run, "--model.no-masks", *MASKRCNN.split(), "--steps", 2]
     assert command(capsys, *words).code in (0, 1)
     said = export(capsys, run, out, "--score-above", 0.01)
     assert said.code == 0 and "0 without" in said.out and "mask" not in said.out.replace(str(tmp_path), ""), said

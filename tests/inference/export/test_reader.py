@@ -46,8 +46,8 @@ def encoded(picture: Image.Image, kind: str, **options) -> bytes:
 
 # The rules of all recipes, and those that recipes can be given.
 RULES = {
-    "resnet50": {}, "resnet50-tiny": {"exif": "apply"}, "ssd": {}, "ssd-gaudi": {"exif": "apply"}, "ssd-tiny": {"decoder": "pillow"},
-    "ssd-custom": {"resize": "bilinear"}, "maskrcnn-tiny": {}, "maskrcnn-custom": {"short": (128,), "long": 224},
+    "resnet50": {}, "classify-demo": {"exif": "apply"}, "ssd": {}, "ssd-gaudi": {"exif": "apply"}, "ssd-demo": {"decoder": "pillow"},
+    "ssd-finetune": {"resize": "bilinear"}, "maskrcnn-demo": {}, "maskrcnn-finetune": {"short": (128,), "long": 224},
     "maskrcnn-gluoncv": {"short": (128,), "long": 224},
 }  # fmt: skip
 
@@ -72,7 +72,7 @@ def test_every_pixel_is_that_of_an_evaluation(name):
 
 
 def test_a_portrait_is_made_smaller_for_the_input_of_landscapes():
-    recipe = RECIPES["maskrcnn-tiny"]()
+    recipe = RECIPES["maskrcnn-demo"]()
     data = encoded(Image.new("RGB", (300, 600), (9, 99, 199)), "PNG")
     facts = {"task": "maskrcnn", "height": 256, "width": 352, "input": asdict(recipe.input)}
     pixels, size, photo = to_input(data, facts)

@@ -118,7 +118,7 @@ def test_a_damaged_file_is_refused_by_every_verb(case, file, ssd_run, tmp_path, 
         ["eval", file, "--data", ssd_run.data],
         ["weights", "check", file],
         ["export", file, "--out", tmp_path / "b.safetensors"],
-        ["train", "ssd-tiny", "--weights", file, "--data", ssd_run.data, "--out", tmp_path / "run"],
+        ["train", "ssd-demo", "--weights", file, "--data", ssd_run.data, "--out", tmp_path / "run"],
     ):
         refused(command(capsys, *words), "w.safetensors", wanted)
     assert [path.name for path in tmp_path.iterdir()] == [file.name]

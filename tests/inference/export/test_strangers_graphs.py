@@ -56,7 +56,7 @@ def test_a_card_is_read_in_bounds(case, tmp_path):
 
 def without_inputs(file: Path, outputs: list[Any]) -> None:
     """An ONNX file with a card, whose graph takes nothing and gives zeros."""
-    recipe = RECIPES["resnet50-tiny"]()
+    recipe = RECIPES["classify-demo"]()
     height, width = WORKLOADS["classification"].network.eval_shape(recipe, 1, 1)
     zeros = numpy_helper.from_array(np.zeros((1, 2), np.float32))
     nodes = [helper.make_node("Constant", [], [one.name], value=zeros) for one in outputs]
@@ -76,7 +76,7 @@ def test_a_graph_that_takes_nothing_is_refused(tmp_path):
 
 
 def test_a_pt2_that_gives_classes_where_boxes_are_named_is_refused(tmp_path):
-    recipe = RECIPES["ssd-tiny"]()
+    recipe = RECIPES["ssd-demo"]()
     height, width = WORKLOADS["ssd"].network.eval_shape(recipe, 1, 1)
 
     class Classes(torch.nn.Module):

@@ -34,7 +34,7 @@ SCORES = "roi_heads.box_predictor.cls_score.weight"
 SECOND = "rpn.head.conv.1.0.weight"
 WITHOUT_MASKS = (
     "torchvision's fasterrcnn_resnet50_fpn, boxes without masks: trunk, pyramid, proposals and box head fit Mask R-CNN for training, "
-    "and its mask head and class rows start anew; whole it is fasterrcnn-custom"
+    "and its mask head and class rows start anew; whole it is fasterrcnn-finetune"
 )
 TRUNK = "the trunk alone fits: `paceline weights convert FILE --to timm` writes it"
 
