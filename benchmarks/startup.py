@@ -97,13 +97,13 @@ def _commands(workload: str, folder: Path) -> list[Command]:
     train = ("-m", "paceline", "train", recipe, "--data", str(data))
     whole = (*train, "--out", str(run), "--steps", "1")
     _timed(Command(recipe, whole))
-    show = Command(f"show {recipe}", ("-m", "paceline", "show", recipe))
+    show = Command(f"plan {recipe}", ("-m", "paceline", "plan", recipe))
     _timed(show)  # the memory of a network is counted once on a machine, and remembered
     photo = next(path for path in sorted(data.rglob("*.jpg")))
     return [
         Command(f"refusal of {recipe}", whole, code=2),
         show,
-        replace(show, name=f"show {recipe}, first time", cache=folder / "cache"),
+        replace(show, name=f"plan {recipe}, first time", cache=folder / "cache"),
         Command(
             f"predict with {recipe}",
             ("-m", "paceline", "predict", str(run), str(photo), "--out", str(answers), "--checkpoint", "last"),

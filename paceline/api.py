@@ -55,7 +55,7 @@ def train(
               Recipe
     data      the data set: class folders, COCO, Pascal VOC or YOLO; "" is the recipe's built-in pictures
     out       the run's folder; one with an unfinished run resumes it; "" makes runs/NAME-001, -002, ...
-    system    where it runs: auto, cpu, gpu, ... (`paceline show RECIPE` tells)
+    system    where it runs: auto, cpu, gpu, ... (`paceline plan RECIPE` tells)
     changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}; and "mlperf.submitter"
 
     Keywords of the run (paceline.config.run.RunOptions says what each means):

@@ -1,4 +1,4 @@
-"""What `paceline pack` writes, read by the tools whose formats it is.
+"""What `paceline data pack` writes, read by the tools whose formats it is.
 
     python scripts/check_pack.py DATA... --mxnet PYTHON --webdataset PYTHON --tensorflow PYTHON [--out LOG]
 

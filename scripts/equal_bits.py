@@ -41,7 +41,7 @@ BASE = "15da943f0295e38c1fd53635b8e2b164e51faa16"
 # Names in the base -> names in this tree. A name is replaced as a whole word, also inside a dotted name: "trunk" -> "backbone"
 # renames "trunk.stem.weight". A flag may have its value: "--system.layout nhwc" -> "--system.channels-last on".
 NAMES: dict[str, dict[str, str]] = {
-    "recipe": {},
+    "recipe": {"resnet50-tiny": "classify-demo", "ssd-tiny": "ssd-demo", "maskrcnn-tiny": "maskrcnn-demo"},
     "flag": {},  # commands too
     "file": {},  # of a run, of `predict`, and of the images
     "event": {},  # kinds of events and their keys, and the keys of JSON files

@@ -14,7 +14,7 @@ from lines import Line
 from originals import SYSTEMS
 from unseen import UNSEEN
 
-from paceline.cli.commands.from_original import translation_record
+from paceline.cli.commands.translate import translation_record
 
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "results" / "from" / "README.md"

@@ -1,7 +1,7 @@
 """Markdown of the site's pages beside those of docs: a verb's from its --help, a recipe's from its fields, Python's from docstrings.
 
 They are written as the site is built and not committed: they follow from the code, and whoever has that has `paceline VERB --help` and
-`paceline show RECIPE`, which say the same. By hand: `PYTHONPATH=. python scripts/site_pages.py FOLDER`.
+`paceline plan RECIPE`, which say the same. By hand: `PYTHONPATH=. python scripts/site_pages.py FOLDER`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def page_of_recipe(name: str, helps: dict[str, str], menu: dict[str, str]) -> st
     lines = [f"# {name}", "", "\n\n".join(blocks), ""]
     if source := menu.get(name):
         lines += [f"Source: {source}. [How it is held to it](../../docs/recipes-published.md).", ""]
-    lines += ["```", f"paceline show {name}", f"paceline train {name} --data DIR --out runs/mine", "```", ""]
+    lines += ["```", f"paceline plan {name}", f"paceline train {name} --data DIR --out runs/mine", "```", ""]
     lines += [
         f"What it sets; all flags: [{recipe.task}](flags-{recipe.task}.md).",
         "",
@@ -232,8 +232,8 @@ def arguments_of(arguments: ast.arguments) -> Iterator[str]:
 
 def pages(root: Path) -> Iterator[tuple[str, str]]:
     """(name, text) of each page. Raises SystemExit where no help can be had: each page would be empty."""
-    if not help_of("show"):
-        raise SystemExit("paceline show --help ends without a text: install the checkout beside Sphinx, for its packages")
+    if not help_of("plan"):
+        raise SystemExit("paceline plan --help ends without a text: install the checkout beside Sphinx, for its packages")
     rows = re.findall(r"^\| `([\w-]+)` \| (.*?) \|", (root / "docs" / "recipes-published.md").read_text(), flags=re.M)
     helps: dict[str, dict[str, str]] = {}
     for task, whole in WHOLE.items():

@@ -63,7 +63,7 @@ ln -sfn "$data/val2017" test/test2017
 cp "$data/annotations/instances_val2017.json" test/annotations/instances_test2017.json
 
 echo; echo "== show, preview"
-[ -n "${SHORT:-}" ] || ends 0 paceline show "$recipe" --data prepared "${flags[@]}"
+[ -n "${SHORT:-}" ] || ends 0 paceline plan "$recipe" --data prepared "${flags[@]}"
 ends 0 paceline preview "$recipe" --data prepared --out preview.png --images 8 "${flags[@]}"
 
 echo; echo "== train, interrupted by Ctrl-C, killed, gone on with, and given more"
@@ -94,7 +94,7 @@ echo; echo "== report, list, runs"
 ends 0 paceline report run
 [ -n "${SHORT:-}" ] || ends 0 paceline list recipes | head -5
 ends 0 paceline runs .
-[ -n "${SHORT:-}" ] || ends 0 paceline weights check run/checkpoints/best
+[ -n "${SHORT:-}" ] || ends 0 paceline weights inspect run/checkpoints/best
 [ -n "${SHORT:-}" ] || ends 0 paceline weights convert run/checkpoints/best --to ours --out ours.safetensors
 
 echo; echo "== Python"

@@ -28,7 +28,7 @@ def test_the_container_of_the_page_trains_as_the_folder_does(class_photos, tmp_p
     losses = []
     for data, more in ((class_photos, []), ("packed", ["--system.fetch-threads", 2])):
         out = tmp_path / f"run-{len(losses)}"
-        said = command(capsys, "train", "./zipped.py:tiny", "--data", data, "--out", out, *flags, *more)
+        said = command(capsys, "train", "./zipped.py:demo", "--data", data, "--out", out, *flags, *more)
         assert said.code == 0, said
         events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
         losses.append([event["loss"] for event in events if event["event"] == "train"])

@@ -48,11 +48,11 @@ GLOSSARY = {
         template threads topology version workers world
     """,
     "programs and their text": """
-        advice api app arguments array atomic bench calls card check checks cli common completion console dir
-        dispatch drawing dummy event events export external file foreign formatting from hashing help identify ids
-        input journal keys layout line live main messages migrate names open original outputs part parts paths
-        predict prediction predictor printing read rendering reporter rows safe saved self show stdout text tools
-        translate user utils write writer
+        advice api app container performance arguments array atomic bench calls card check checks cli common completion console dir
+        dispatch drawing dummy event events export external file foreign formatting hashing help identify ids input
+        journal keys layout line live main messages migrate names open outputs part parts paths predict prediction
+        predictor printing read rendering reporter rows safe saved self stdout text tools translate user utils write
+        writer
     """,
 }
 

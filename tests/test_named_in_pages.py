@@ -181,7 +181,7 @@ def test_another_flag_recipe_or_file_would_be_noticed():
     assert wrong_flags("--samplr balanced", {"--sampler"}) == ["--samplr"]
     assert wrong_flags("--model and --requeue", {"--model.depth"}) == []
     assert wrong_flags("paceline train ssd --requeue", {"--sampler"}) == ["--requeue"]
-    assert RECIPE.fullmatch("ssd-costum") and OURS.fullmatch("scripts/no_such.py")
+    assert RECIPE.fullmatch("ssd-fientune") and OURS.fullmatch("scripts/no_such.py")
 
 
 def test_flags_of_other_programs_are_ours_as_a_refusal_says():

@@ -78,7 +78,7 @@ def test_train_takes_a_recipe_object_and_its_run_can_be_repeated_and_evaluated(p
 
 def test_train_names_what_it_does_not_know(photos, tmp_path):
     for words, wanted in (
-        ({"recipe": "resnet50-tinny"}, "classify-demo"),
+        ({"recipe": "classify-dmeo"}, "classify-demo"),
         ({"recipe": "classify-demo", "system": "gpus"}, "gpu"),
         ({"recipe": "classify-demo", "data": str(tmp_path / "none")}, "no such folder"),
     ):

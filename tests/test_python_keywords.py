@@ -224,5 +224,5 @@ def test_what_other_tools_call_a_keyword_is_answered_with_ours(keyword, ours):
 
 
 def test_a_recipe_written_as_python_names_are_is_answered_with_its_name():
-    with raises(PacelineError, "'ssd_tiny'", "ssd-demo"):
-        paceline.train("ssd_tiny")
+    with raises(PacelineError, "'ssd_demo'", "ssd-demo"):
+        paceline.train("ssd_demo")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from messages import check_text
 
+from paceline.cli.commands.plan import PlanFlags
 from paceline.cli.commands.preview import PreviewFlags
-from paceline.cli.commands.show import ShowFlags
 from paceline.cli.flags import parse_run_args
 from paceline.cli.main import VERBS, format_overview
 from paceline.config.recipes import RECIPES
@@ -21,7 +21,7 @@ from paceline.distributed.device.systems import choose_system
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```\w*\n(.*?)^```", README, flags=re.M | re.S)
-RECIPE_VERBS = {"train": RunOptions(), "show": ShowFlags(), "preview": PreviewFlags()}
+RECIPE_VERBS = {"train": RunOptions(), "plan": PlanFlags(), "preview": PreviewFlags()}
 
 
 def paceline_commands() -> list[str]:
@@ -163,7 +163,7 @@ def test_what_takes_an_exported_file_is_named() -> None:
     assert not [page.name for page in pages if re.search(wrong, page.read_text())]
     for name in ("tutorial-classes", "tutorial-boxes", "tutorial-masks", "day-to-day"):
         text = " ".join((ROOT / "docs" / f"{name}.md").read_text().split())
-        assert "`predict`, `eval`, `serve`, `show`, `export`, `weights check` and `train --weights` accept" in text
+        assert "`predict`, `eval`, `serve`, `plan`, `export`, `weights inspect` and `train --weights` accept" in text
 
 
 def test_one_command_takes_a_file_for_json_and_its_page_says_that_the_others_do_not() -> None:

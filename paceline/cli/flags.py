@@ -270,7 +270,7 @@ def _check_names(words: Sequence[str], known: Sequence[str], prog: str) -> None:
         if not flag.startswith("--") or flag in known or flag in ALWAYS:
             continue
         bare = {name.removeprefix("--"): name for name in known}
-        if flag in _flags_of(RunOptions()) and prog.split(maxsplit=1)[0] in ("show", "preview"):
+        if flag in _flags_of(RunOptions()) and prog.split(maxsplit=1)[0] in ("plan", "preview"):
             raise PacelineError(
                 f"there is no flag {flag} here: it is one of `paceline train`, and no part of the recipe. All of them: "
                 f"paceline {prog} --help-all"

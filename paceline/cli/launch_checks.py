@@ -33,7 +33,7 @@ class PlannedJob:
 
 
 def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool = False) -> PlannedJob:
-    """The nodes' system, and the Plan of the whole job. What was published on so many nodes is said, as `show` says it.
+    """The nodes' system, and the Plan of the whole job. What was published on so many nodes is said, as `plan` says it.
 
     repeats  a run.json is launched again: its recipe may be another by now than the published one of its name
 

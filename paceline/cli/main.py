@@ -31,24 +31,23 @@ VERBS = {
     "predict": "find classes, boxes or masks in photos with a trained run: pictures and JSON",
     "export": "write a trained model as one file: paceline export RUN --out cats.safetensors",
     "serve": "a page and a JSON API that answer for photos: paceline serve RUN",
-    "show": "print recipe, system, plan and memory estimate; needs no accelerator",
+    "plan": "print recipe, system, plan and memory estimate; needs no accelerator",
     "preview": "draw a mosaic of augmented training images",
     "download": "bring COCO 2017, Pascal VOC or ImageNet: checked, unpacked, prepared",
     "prepare": "verify a data set and write its manifest and index",
-    "from": "our command for one of the four systems' own: paceline from 'ssd.py -e 64 -b 128'",
-    "data": "what a data set holds, and what is wrong in it: paceline data info|lint DIR",
-    "pack": "write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller",
-    "list": "workloads, recipes, systems or decoders, in a line each",
+    "translate": "our command for one of the four systems' own: paceline translate 'ssd.py -e 64 -b 128'",
+    "data": "what a data set holds, what is wrong in it, and few large files of it: paceline data info|lint|pack DIR",
+    "list": "tasks, recipes, systems or decoders, in a line each",
     "runs": "the runs in a folder: recipe, status, step, best result, time",
     "compare": "what differs between runs, what came of it, and whether it is more than chance",
     "bench": "measure against a peer in the same run: paceline bench input",
     "report": "write a run's report.html again",
     "mlperf": "MLPerf's own checkers on a run's log, and a table of anybody's logs: paceline mlperf check RUN",
-    "weights": "bring, check and convert weights: paceline weights get resnet50",
-    "image": "build the container image of this checkout, or open a shell in it: paceline image build|shell",
+    "weights": "bring, check and convert weights: paceline weights download resnet50",
+    "container": "build the container image of this checkout, or open a shell in it: paceline container build|shell",
     "completion": "what completes these words in bash, zsh and fish: paceline completion bash",
     "doctor": "say what this machine has and what is missing",
-    "qualify": "measure whether this machine is as fast as it should be, and why it is not",
+    "check-performance": "measure whether this machine is as fast as it should be, and why it is not",
 }
 
 # These write files, so they go on when nobody reads what they print. The others only print.
@@ -61,21 +60,21 @@ WORKERS = (
     "preview",
     "download",
     "prepare",
-    "pack",
+    "data pack",
     "report",
     "weights",
-    "image",
-    "qualify",
+    "container",
+    "check-performance",
 )
 
-# Verb of other tools -> our command.
+# Command of other tools -> ours, which is carried out.
+SYNONYMS = {"val": "eval", "validate": "eval", "test": "eval", "infer": "predict", "detect": "predict"}
+# Command of other tools -> the line that does it here.
 ELSEWHERE = {
     "convert": "paceline weights convert FILE --to ours|reference|... --out FILE",
-    "test": "paceline eval RUN",
-    "val": "paceline eval RUN",
-    "validate": "paceline eval RUN",
-    "infer": "paceline predict RUN PHOTOS",
-    "detect": "paceline predict RUN PHOTOS",
+    "analyze": "paceline mlperf analyze LOGS",
+    "benchmark": "paceline bench step RECIPE",
+    "pack": "paceline data pack DIR --to webdataset --out DIR",
     "resume": "paceline train RUN/run.json --out RUN",
     "track": "paceline predict RUN PHOTOS, photo by photo: objects are not followed from one to the next",
 }
@@ -89,9 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     set_library_variables()
     guard_exit()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    words[:1] = [SYNONYMS.get(word, word) for word in words[:1]]
     with keep_output_open() as output:
-        if not words or words[0] not in WORKERS:
-            output.quiet_pipe = True  # `paceline show ... | head` is no accident
+        if not {" ".join(words[:1]), " ".join(words[:2])}.intersection(WORKERS):
+            output.quiet_pipe = True  # `paceline plan ... | head` is no accident
             output.goes_on = "what this command prints is lost"
         printer = Printer()
         code = _outcome(words, printer)
@@ -166,12 +166,12 @@ def find_command(name: str) -> ModuleType:
         near = difflib.get_close_matches(name, VERBS, n=1)
         hint = f"Did you mean `paceline {near[0]}`?" if near else "Run `paceline --help` for the list."
         raise PacelineError(f"there is no verb {name!r}. {hint}")
-    return importlib.import_module(f"paceline.cli.commands.{'from_original' if name == 'from' else name}")
+    return importlib.import_module(f"paceline.cli.commands.{name.replace('-', '_')}")
 
 
 def format_overview() -> str:
     """The text of `paceline --help`."""
-    rows = "\n".join(f"  {name:<10} {about}" for name, about in VERBS.items())
+    rows = "\n".join(f"  {name:<17} {about}" for name, about in VERBS.items())
     return (
         "usage: paceline VERB ...\n\nTrains ResNet-50, SSD-ResNet34 and Mask R-CNN on CPUs and GPUs.\n"
         "No recipe has been trained to its target on a GPU yet.\n\n"

@@ -168,7 +168,7 @@ def read_card(path: Path) -> dict[str, Any]:
                 "Others' files are for their own programs."
             )
         raise CheckpointError(
-            f"{path}: weights that do not say which network they are for, or damaged. `weights check` says what it is."
+            f"{path}: weights that do not say which network they are for, or damaged. `weights inspect` says what it is."
         )
     return card
 

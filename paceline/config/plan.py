@@ -276,7 +276,7 @@ def make_plan(
 
     most        images that one forward may hold: --system.images-per-forward, or from the memory estimate
     eval_ranks  ranks beside these that only evaluate
-    Raises RecipeError for anything that cannot be carried out exactly: so `show` and `launch` refuse it too.
+    Raises RecipeError for anything that cannot be carried out exactly: so `plan` and `launch` refuse it too.
     """
     check_recipe(recipe)
     check_system(system)

@@ -44,7 +44,7 @@ ScheduleKind = Literal["cosine", "poly2", "steps", "constant"]
 EpochSteps = Literal["exact", "up", "down"]
 Sampler = Literal["shuffle", "balanced", "repeat"]
 
-# Training and validation images of the data sets that recipes are written for; `show` plans with them when no --data is given.
+# Training and validation images of the data sets that recipes are written for; `plan` plans with them when no --data is given.
 # ImageNet-1k (ILSVRC 2012) counts as in MLPerf's rules; the rendered sets as in data/shapes/render.py.
 DATA_IMAGES = {
     "imagenet": (1_281_167, 50_000),
@@ -167,7 +167,7 @@ class Recipe(Generic[ModelT, InputT]):
     power of the run's steps), the decay of step t = 0, 1, ... is min(ema, (1 + t) / (10 + t)) instead of ema, and the run says so.
     """
 
-    task: Annotated[str, Help("the workload: paceline list workloads, or one of your own: ./file.py:name")]
+    task: Annotated[str, Help("the workload: paceline list tasks, or one of your own: ./file.py:name")]
     model: Annotated[ModelT, Help("the network and its loss; a typed dataclass of the task")]
     input: Annotated[InputT, Help("how images become network input; a typed dataclass of the task")]
     target_data: Annotated[str, Help("data set of the target; with another one the run trains to its end")] = "imagenet"

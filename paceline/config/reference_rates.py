@@ -1,7 +1,7 @@
 """What training should reach: published rates of accelerators, and rates that were recorded here on CPUs.
 
 published_rates.json: others' measurements, a row each; of an accelerator's rows in a workload the first is its usual one.
-cpu_rates.json: ours, of `paceline qualify` (results/qualify), with what the same cores did in three small tests.
+cpu_rates.json: ours, of `paceline check-performance` (results/qualify), with what the same cores did in three small tests.
 RATES: ours, of training steps on a GPU, by form; which of the forms ends a run first. Each row names the page of results/ that has it.
 """
 
@@ -75,12 +75,12 @@ def find_recorded_rate(cpu: str) -> RecordedCpuRate:
 class StepRate:
     """Images per second of one form of a training step, on one NVIDIA H200 in bf16, with the batch on the device."""
 
-    task: str
-    compile: str
-    graph: str
-    kernels: str
-    rate: float
-    measured: str = "results/gpu"
+    task: str  # the recipe's
+    compile: str  # on or off, as of System
+    graph: str  # on or off
+    kernels: str  # torch or triton
+    rate: float  # images per second
+    measured: str = "results/gpu"  # the page that has it
 
 
 RATES = (

@@ -54,7 +54,7 @@ class LaunchConfig:
     through: Annotated[ThroughWhom, Help("who gives the nodes: this machine, a list of hosts, Slurm")] = "local"
     start: Annotated[StartedBy, Help("who starts the ranks; auto: srun in Slurm, else torchrun")] = "auto"
     container: Annotated[Inside, Help("what the ranks run inside")] = "none"
-    image: Annotated[str, Help("container's name or file; empty: as `image build` names it")] = ""
+    image: Annotated[str, Help("container's name or file; empty: as `container build` names it")] = ""
     mount: Annotated[tuple[str, ...], Help("more folders in the container: HOST or HOST:INSIDE, :rw to write")] = ()
     hostfile: Annotated[str, Help("hosts for --through hostfile, one a line: ADDRESS slots=N")] = ""
     walltime: Annotated[str, Help("longest time of the job, e.g. 90m or 2h; auto: as predicted, with a margin")] = ""

@@ -364,8 +364,8 @@ def join_detection_masks(shares: Sequence[CocoShard], numbers: np.ndarray) -> tu
 
 
 def _rows_in_order(shares: Sequence[CocoShard], numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """-> of all shares' detections, end to end, the place of their image in `numbers`, and their order by it. "
-    "Raises as `join_detections`."""
+    """-> of all shares' detections, end to end, the place of their image in `numbers`, and their order by it.
+    Raises as `join_detections`."""
     numbers = np.asarray(numbers, np.int64)
     check_every_image_once(_joined([share.scored for share in shares], np.zeros(0, np.int64)), numbers)
     for rank, share in enumerate(shares):

@@ -51,7 +51,7 @@ class InputRate:
     @staticmethod
     def remedy(recipe: Recipe) -> str:
         """What helps where cores are short."""
-        smaller = "More cores help, or smaller photos: paceline pack DIR --to recordio --short 352 --out SMALLER"
+        smaller = "More cores help, or smaller photos: paceline data pack DIR --to recordio --short 352 --out SMALLER"
         return f"--input.decoder auto lets it decode. {smaller}" if _fits_a_device(recipe) else smaller
 
 

@@ -1,4 +1,4 @@
-"""The plan of a run in rows, as `paceline show` and `paceline train` print it before its first step."""
+"""The plan of a run in rows, as `paceline plan` and `paceline train` print it before its first step."""
 
 from __future__ import annotations
 

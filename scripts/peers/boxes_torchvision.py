@@ -1,4 +1,4 @@
-"""torchvision's detectors from the EfficientNet-Lite0 trunk for a given CPU time: the peers of the custom recipes on a CPU.
+"""torchvision's detectors from the EfficientNet-Lite0 trunk for a given CPU time: the peers of the finetune recipes on a CPU.
 
     OMP_NUM_THREADS=1 PYTHONPATH=. python scripts/peers/boxes_torchvision.py --data DIR --weights FILE.pth --cpu-seconds 360 --seed 1 \
         [--net ssd|faster|mask]

@@ -166,7 +166,7 @@ PREPARING = {
         (("data/formats/class_folders.py", "_split_command", "prepare_command"),), _unsplit, 2, (0,)
     ),
     "class folders that are ready": Situation(
-        (("tools/report/prepare_notes.py", "next_step", "show"),), _after(_photos, *NEW), 0, (0,)
+        (("tools/report/prepare_notes.py", "next_step", "plan"),), _after(_photos, *NEW), 0, (0,)
     ),
     "a photo that cannot be read": Situation(
         (("data/prepare/class_source.py", "of", "prepare_command"),), _unreadable, 2, (0,)
@@ -188,7 +188,7 @@ PREPARING = {
     ),
     "a set to pack that has changed": Situation(
         (("data/prepare/auto_prepare.py", "prepare_source", "repeat_command"),),
-        _after(_changed, "pack", "my photos", "--to", "webdataset", "--out", "packed"),
+        _after(_changed, "data", "pack", "my photos", "--to", "webdataset", "--out", "packed"),
         2,
         (0,),
     ),

@@ -26,7 +26,7 @@ def test_prepare_and_pack_give_what_data_takes_its_classes_and_counts(class_phot
         assert split["per_class"] == {
             label: sum(path.parent.name == label for path in photos[name]) for label in found["classes"]
         }
-    packed = answer(capsys, "pack", tmp_path / "set", "--to", "webdataset", "--out", tmp_path / "packed")
+    packed = answer(capsys, "data", "pack", tmp_path / "set", "--to", "webdataset", "--out", tmp_path / "packed")
     assert (packed["classes"], packed["data"]) == (found["classes"], str(tmp_path / "packed"))
 
 
@@ -35,7 +35,7 @@ def test_what_is_written_has_its_file(resnet_run, ssd_run, tmp_path, capsys):
     made = answer(capsys, "export", resnet_run.folder, "--out", out)
     assert (made["file"], made["to"], made["bytes"]) == (str(out), "paceline", out.stat().st_size)
     assert made["checkpoint"] == f"step-{made['step']:06}"
-    checked = answer(capsys, "weights", "check", out)
+    checked = answer(capsys, "weights", "inspect", out)
     assert (checked["finite"], checked["tensors"] > 10, bool(checked["fits"])) == (True, True, True)
     assert checked["classes"] == json.loads((resnet_run.folder / "run.json").read_text())["classes"]
     turned = answer(capsys, "weights", "convert", out, "--to", "ours", "--out", tmp_path / "two.pth")

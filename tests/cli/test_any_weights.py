@@ -217,7 +217,7 @@ def test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_writte
     make(tmp_path / "w.pth")
     said = command(capsys, "predict", tmp_path / "w.pth", photo, "--out", tmp_path / "out")
     refused(said, f"{tmp_path / 'w.pth'}: ", BAD[make], lines=1)
-    if printed := re.search(r"What it is:  paceline (weights check .*)", said.err):
+    if printed := re.search(r"What it is:  paceline (weights inspect .*)", said.err):
         assert f"{'fits' if make is trunk else 'not'}  " in command(capsys, *shlex.split(printed[1])).out
     assert not (tmp_path / "out").exists()
 

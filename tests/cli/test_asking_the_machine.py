@@ -7,7 +7,7 @@ from messages import raises
 from tiny_runs import command, refused
 
 from paceline._utils.errors import RecipeError
-from paceline.cli.commands.show import ShowFlags
+from paceline.cli.commands.plan import PlanFlags
 from paceline.cli.flags import parse_run_args
 from paceline.config.system import System
 from paceline.distributed.device import systems
@@ -26,7 +26,7 @@ def asked(monkeypatch) -> list[str]:
 
 
 def parsed(*words: str):
-    return parse_run_args(["ssd-demo", *words], ShowFlags(), verb="show")
+    return parse_run_args(["ssd-demo", *words], PlanFlags(), verb="plan")
 
 
 @pytest.mark.parametrize("name", DETECTED)

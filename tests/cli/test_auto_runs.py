@@ -55,12 +55,12 @@ def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, 
 
 
 def test_show_plans_so_and_prints_the_command(ssd_run, capsys):
-    said = command(capsys, "show", "ssd-demo", "--data", ssd_run.data, "--auto")
+    said = command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, "--auto")
     assert said.code == 0, said.err
     (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
     flags = line.partition(":  ")[2].split()
     assert flags[:3] == ["paceline", "train", "ssd-demo"] and "--auto" not in flags and "--global-batch" in flags
-    refused(command(capsys, "show", "ssd-demo", "--auto"), "--auto ... data set")
-    refused(command(capsys, "show", ssd_run.folder, "--auto"), "--auto chooses")
+    refused(command(capsys, "plan", "ssd-demo", "--auto"), "--auto ... data set")
+    refused(command(capsys, "plan", ssd_run.folder, "--auto"), "--auto chooses")
     refused(command(capsys, "train", "ssd-demo", "--synthetic", "--auto"), "--auto")
-    refused(command(capsys, "show", "ssd", "--data", ssd_run.data, "--auto"), "data set")
+    refused(command(capsys, "plan", "ssd", "--data", ssd_run.data, "--auto"), "data set")

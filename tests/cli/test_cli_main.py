@@ -176,9 +176,9 @@ def test_a_message_comes_from_one_rank_of_a_node_only(capsys, monkeypatch):
     [
         (["trian"], "paceline train"),
         (["evaluate"], "paceline eval"),
-        (["train", "resnet50-tinny"], "classify-demo"),
+        (["train", "classify-dmeo"], "classify-demo"),
         (["train", "resnet50-mlperf-3020"], "resnet50-mlperf-3200"),
-        (["show", "resnet-50"], "resnet50"),
+        (["plan", "resnet-50"], "resnet50"),
         (["train", "classify-demo", "--system", "h100x9"], "h100x8"),
         (["train", "classify-demo", "--system=cpuu"], "cpu"),
         (["train", "classify-demo", "--optim.lrr", "1"], "--optim.lr"),
@@ -223,7 +223,7 @@ def test_one_wrong_letter_in_any_flag_is_noticed_and_the_right_one_named(capsys,
 def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(capsys):
     cases = {"--seed": "abc", "--optim.kind": "adam", "--input.area": "0.5", "--json": "maybe", "stray": "word"}
     for flag, value in cases.items():
-        said = command(capsys, "show", "classify-demo", "--system", "h100x8", flag, value)
+        said = command(capsys, "plan", "classify-demo", "--system", "h100x8", flag, value)
         assert said.code == 2 and "Traceback" not in said.err
         named = "maybe" if flag == "--json" else flag.removeprefix("--").split(".")[-1]
         assert named in said.err, said.err
@@ -313,14 +313,14 @@ def test_a_file_of_ones_own_that_does_not_hold_is_named(own_file, capsys, name, 
     ],
 )
 def test_show_prints_the_published_numbers(capsys, words, wanted):
-    said = command(capsys, "show", *words)
+    said = command(capsys, "plan", *words)
     assert said.code == 0 and said.err == ""
     for text in wanted:
         assert text in said.out, (text, said.out)
 
 
 def test_show_json_is_one_object_with_recipe_system_plan_and_memory(capsys):
-    said = command(capsys, "show", "resnet50-mlperf-3200", "--system", "h100x8", "--json")
+    said = command(capsys, "plan", "resnet50-mlperf-3200", "--system", "h100x8", "--json")
     facts = json.loads(said.out)
     assert facts["plan"]["steps_per_epoch"] == 401 and facts["plan"]["total_steps"] == 14_837
     assert facts["recipe"]["optim"]["lr"] == 11.0 and facts["system"]["per_node"] == 8
@@ -332,39 +332,39 @@ def test_show_of_a_run_plans_with_the_runs_own_recipe_data_and_ranks(photos, tmp
     without_report(monkeypatch)
     assert train(capsys, photos, tmp_path / "run").code == 0
     for named in (tmp_path / "run", tmp_path / "run" / "run.json"):
-        said = command(capsys, "show", named)
+        said = command(capsys, "plan", named)
         assert "batch      8 images   " in said.out and "18 training images" in said.out and "9 images" in said.out, (
             said.out
         )
-    plan = json.loads(command(capsys, "show", tmp_path / "run", "--json").out)["plan"]
+    plan = json.loads(command(capsys, "plan", tmp_path / "run", "--json").out)["plan"]
     saved = json.loads((tmp_path / "run" / "run.json").read_text())["plan"]
     assert {**plan, "stop_after": 0, "eval_steps": 0} == {**saved, "stop_after": 0, "eval_steps": 0}
 
 
 def test_show_refuses_what_no_machine_can_do(capsys):
-    refused(command(capsys, "show", "classify-demo", "--nodes", 0), "--nodes")
-    refused(command(capsys, "show", "resnet50", "--world", 3), "2048 ... 3 ranks")
-    refused(command(capsys, "show", "resnet50", "--target-data", "mine"), "--train-images")
+    refused(command(capsys, "plan", "classify-demo", "--nodes", 0), "--nodes")
+    refused(command(capsys, "plan", "resnet50", "--world", 3), "2048 ... 3 ranks")
+    refused(command(capsys, "plan", "resnet50", "--target-data", "mine"), "--train-images")
 
 
 # Recipes are not changed behind anybody's back ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["train", "show"])
+@pytest.mark.parametrize("verb", ["train", "plan"])
 def test_a_changed_batch_without_its_learning_rate_is_refused_with_both_ways_out(capsys, tmp_path, verb):
     out = ["--out", tmp_path / "run", "--data", tmp_path / "none"] if verb == "train" else []
     said = command(capsys, verb, "resnet50", "--global-batch", 1024, *out)
     refused(said, "from 2048 to 1024", "--optim.lr 1.024", "--optim.lr 2.048")
     assert not (tmp_path / "run").exists()
-    assert command(capsys, "show", "resnet50", "--global-batch", 1024, "--optim.lr", "1").code == 0
+    assert command(capsys, "plan", "resnet50", "--global-batch", 1024, "--optim.lr", "1").code == 0
 
 
 @pytest.mark.parametrize(("flag", "value", "other"), [("--epochs", 2, "images_seen"), ("--images-seen", 640, "epochs")])
 def test_one_length_replaces_the_other(capsys, flag, value, other):
     name = "classify-demo" if flag == "--epochs" else "resnet50"
-    facts = json.loads(command(capsys, "show", name, flag, value, "--json").out)
+    facts = json.loads(command(capsys, "plan", name, flag, value, "--json").out)
     assert facts["recipe"][other] == 0 and facts["recipe"][flag[2:].replace("-", "_")] == value
-    refused(command(capsys, "show", name, "--epochs", 1, "--images-seen", 5), "length")
+    refused(command(capsys, "plan", name, "--epochs", 1, "--images-seen", 5), "length")
 
 
 def test_a_run_json_repeats_the_run_exactly(photos, tmp_path, capsys, monkeypatch):

@@ -35,7 +35,7 @@ def offered():
 def test_bash_offers_verbs_kinds_recipes_flags_and_values(offered):
     assert offered("paceline", "") == list(VERBS) and offered("paceline", "pre") == ["predict", "preview", "prepare"]
     assert set(RECIPES) == set(offered("paceline", "train", ""))
-    assert offered("paceline", "mlperf", "a") == ["analyse"] and offered("paceline", "weights", "c") == ["check", "convert"]
+    assert offered("paceline", "mlperf", "a") == ["analyze"] and offered("paceline", "weights", "c") == ["convert"]
     assert offered("paceline", "train", "ssd", "--optim.l") == [
         "--optim.lr",
         "--optim.lars-eta",
@@ -46,7 +46,7 @@ def test_bash_offers_verbs_kinds_recipes_flags_and_values(offered):
     assert "--no-tensorboard" in offered("paceline", "train", "ssd-demo", "--no-") or "--no-pictures" in offered(
         "paceline", "predict", "RUN", "--no-"
     )
-    assert offered("paceline", "show", "ssd", "--system", "dgx-h") == ["dgx-h100"]
+    assert offered("paceline", "plan", "ssd", "--system", "dgx-h") == ["dgx-h100"]
     assert "resnet50-v1" in offered("paceline", "train", "ssd", "--weights", "resnet5")
 
 

@@ -48,19 +48,19 @@ def test_a_documented_command_gets_past_its_parser(command, tmp_path, monkeypatc
         "RUN_A/run.json",
         "RUN/run.json",
         "RECIPE",
-        "show cats.safetensors",
-        "show shapes.safetensors",
-        "show RUN_A",
-        "show RUN",
+        "plan cats.safetensors",
+        "plan shapes.safetensors",
+        "plan RUN_A",
+        "plan RUN",
     ):
         # show reads a file before it parses what follows
-        command = command.replace(word, f"{'show ' if ' ' in word else ''}classify-demo")
+        command = command.replace(word, f"{'plan ' if ' ' in word else ''}classify-demo")
     parse(command, monkeypatch)
 
 
 def test_the_readme_shows_the_verbs_that_people_need():
     said = {command.split()[0] for command in documented()}
-    assert said >= {"train", "predict", "eval", "prepare", "show"}
+    assert said >= {"train", "predict", "eval", "prepare", "plan"}
 
 
 @pytest.mark.parametrize("name", ["longer", "resnet18"])
@@ -76,7 +76,7 @@ def test_the_recipes_of_the_recipe_page_train(name, class_photos, tmp_path, monk
     assert facts["recipe"]["optim"]["weight_decay"] == (1e-4 if name == "longer" else 5e-5)
 
 
-@pytest.mark.parametrize("command", ["eval RUN --checkpont best", "train resnet50-tinny", "prepare folder --dat X"])
+@pytest.mark.parametrize("command", ["eval RUN --checkpont best", "train classify-dmeo", "prepare folder --dat X"])
 def test_a_mistyped_command_would_be_noticed(command, monkeypatch):
     from paceline._utils.errors import PacelineError
 

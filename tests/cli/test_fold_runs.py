@@ -43,7 +43,7 @@ def test_folds_are_scored_once_each_whatever_the_seed_and_named_everywhere(first
     assert facts["data"]["fold"] == {"number": 1, "of": 3, "seed": 0, "group": "", "data": facts["data"]["fold"]["data"]}
     predictions = json.loads(next((first / "predictions").glob("step-000004.json")).read_text())
     assert predictions["fold"] == facts["data"]["fold"]
-    assert "fold 1 of 3" in command(capsys, "show", f"{first}/run.json").out
+    assert "fold 1 of 3" in command(capsys, "plan", f"{first}/run.json").out
     page = write_report(first).read_text()
     assert page.count("fold 1 of 3") >= 2 and check_line(page, "fold 1 of 3", "step 4")
 
@@ -91,9 +91,9 @@ def test_what_cannot_be_is_refused(class_photos, tmp_path, capsys, flags, wanted
 
 def test_show_plans_a_fold_and_a_detector_trains_on_one(ssd_run, tmp_path, capsys):
     words = ("--data", ssd_run.data, "--folds", 2, "--fold", 2)
-    said = command(capsys, "show", "ssd-demo", *words)
+    said = command(capsys, "plan", "ssd-demo", *words)
     assert said.code == 0 and "fold 2 of 2" in said.out and "6 training images" in said.out, said
-    refused(command(capsys, "show", "ssd-demo", "--folds", 2, "--fold", 1), "--data DIR")
+    refused(command(capsys, "plan", "ssd-demo", "--folds", 2, "--fold", 1), "--data DIR")
     for fold in (1, 2):
         run = tmp_path / f"run{fold}"
         more = ("--folds", 2, "--fold", fold, "--steps", 1)

@@ -62,8 +62,8 @@ def forgeries(file: Path) -> list[dict[str, object]]:
 def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys, number):
     forge(run, forgeries(evil)[number])
     commands = [
-        ["eval", run], ["show", run], ["show", run / "run.json"], ["report", run], ["preview", run, "--out", tmp_path / "a.png"],
-        ["predict", run, photos / "val" / "ant", "--out", tmp_path / "found"], ["weights", "check", run / "checkpoints" / "last"],
+        ["eval", run], ["plan", run], ["plan", run / "run.json"], ["report", run], ["preview", run, "--out", tmp_path / "a.png"],
+        ["predict", run, photos / "val" / "ant", "--out", tmp_path / "found"], ["weights", "inspect", run / "checkpoints" / "last"],
         ["train", run / "run.json", "--out", tmp_path / "again"],
         ["train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2],
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys,
 def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_path, capsys):
     forge(run, {"recipe.task": f"{evil}:workload", "name": f"{evil}:recipe"})
     more = {
-        "eval": [], "show": [], "train": ["--out", tmp_path / "again"],
+        "eval": [], "plan": [], "train": ["--out", tmp_path / "again"],
         "predict": [photos / "val" / "ant", "--out", tmp_path / "found", "--checkpoint", "last"],
     }  # fmt: skip
     for verb, rest in more.items():
@@ -166,7 +166,7 @@ def test_an_absurd_value_in_a_run_is_refused_by_its_name(run, photos, tmp_path, 
     refused(command(capsys, "eval", run), "" if last == "width" else last.replace("_", "-") if name in FLAGS else last)
     if not name.startswith(("plan", "controls")):
         refused(command(capsys, "predict", run, photos / "val" / "ant", "--out", tmp_path / "found"))
-    assert "Traceback" not in command(capsys, "show", run).err
+    assert "Traceback" not in command(capsys, "plan", run).err
     assert "Traceback" not in command(capsys, "report", run).err
     assert "Traceback" not in command(capsys, "train", run / "run.json", "--out", tmp_path / "a", "--steps", 1).err
 
@@ -208,7 +208,7 @@ def test_what_is_no_text_file_in_a_run_gets_one_sentence(run, photos, capsys):
     refused(command(capsys, *words), "STOP", "folder")
     (run / "STOP").rmdir()
     (run / "run.json").write_text("[" * 100_000)
-    for refusal in (words, ["eval", run], ["report", run], ["show", run]):
+    for refusal in (words, ["eval", run], ["report", run], ["plan", run]):
         refused(command(capsys, *refusal), "run.json", "nested")
     (run / "run.json").write_bytes(saved)
     (run / "events.jsonl").unlink()

@@ -39,7 +39,7 @@ def test_the_halves_part_the_evaluated_images_and_are_named_everywhere(class_pho
     assert said.code == 0 and "half test: " in said.out, said
     facts = json.loads((run / "run.json").read_text())
     assert facts["data"]["half"] == "test" and facts["plan"]["train_images"] == 18
-    assert "half test" in command(capsys, "show", f"{run}/run.json").out
+    assert "half test" in command(capsys, "plan", f"{run}/run.json").out
     page = write_report(run).read_text()
     assert page.count("half test") >= 2 and check_line(page, "half test", "step 1")
     found, hits = {}, []

@@ -17,7 +17,7 @@ from paceline.config.system import System
 from paceline.models.weights.download import PUBLISHED
 from paceline.training.logging.live_line import LiveLine, RunStatus
 
-KINDS = {"prepare": "coco", "pack": "", "download": "", "list": "recipes", "weights": "get", "mlperf": "check", "image": "build",
+KINDS = {"prepare": "coco", "download": "", "list": "recipes", "weights": "download", "mlperf": "check", "container": "build",
          "bench": "input", "data": "info"}  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def test_the_help_of_every_verb_fits_a_screen(capsys, monkeypatch, verb):
     for words in [
         [],
         [KINDS[verb]] if KINDS.get(verb) else [],
-        ["ssd-demo"] if verb in ("train", "show", "preview", "launch") else [],
+        ["ssd-demo"] if verb in ("train", "plan", "preview", "launch") else [],
     ]:
         said = command(capsys, verb, *words, "--help")
         lines = said.out.splitlines()
@@ -66,7 +66,7 @@ def test_the_longest_flag_is_apart_from_its_text(capsys, monkeypatch, width):
 
 def test_every_verb_has_json_and_quiet(capsys):
     for verb in sorted(VERBS.keys() - {"completion"}):
-        kind = KINDS.get(verb, "ssd-demo" if verb in ("train", "show", "preview", "launch") else "")
+        kind = KINDS.get(verb, "ssd-demo" if verb in ("train", "plan", "preview", "launch") else "")
         text = command(capsys, verb, *([kind] if kind else []), "--help-all").out
         assert "\n  --json " in text and "\n  --quiet " in text, verb
 
@@ -74,16 +74,16 @@ def test_every_verb_has_json_and_quiet(capsys):
 def test_where_json_is_no_flag_of_the_verb_what_it_says_is_one_object_and_quiet_leaves_messages_out(
     capsys, ssd_run, tmp_path, class_photos
 ):
-    said = command(capsys, "weights", "get", "--json")
+    said = command(capsys, "weights", "download", "--json")
     facts = json.loads(said.out)
     assert (facts["verb"], facts["exit_code"], len(facts["said"])) == ("weights", 0, len(PUBLISHED))
     assert said.err.splitlines() == facts["said"]
     said = command(capsys, "report", tmp_path, "--json")
     assert json.loads(said.out) == {"verb": "report", "exit_code": 2, "said": []} and said.err.startswith("paceline: ")
-    assert command(capsys, "weights", "get").out.splitlines() == facts["said"]  # the next command is asked for nothing
-    words = ["show", "ssd-demo", "--data", class_photos.parent / "none"]
+    assert command(capsys, "weights", "download").out.splitlines() == facts["said"]  # the next command is asked for nothing
+    words = ["plan", "ssd-demo", "--data", class_photos.parent / "none"]
     refused(command(capsys, *words, "--quiet"), "folder")
-    words = ["show", "ssd-demo", "--data", ssd_run.data, "--auto"]
+    words = ["plan", "ssd-demo", "--data", ssd_run.data, "--auto"]
     assert "train so:" in command(capsys, *words).out and "auto:" not in command(capsys, *words, "--quiet").out
 
 

@@ -48,7 +48,7 @@ for name, words in light.items():
     forked(words, f"{folder}/{name}.json")
 import torch
 # The first time counts the memory of each network, which is remembered; those of the runs are known from the runs.
-for name, words in [*((name, words) for name, words in heavy.items() if words[0] == "show"), *heavy.items()]:
+for name, words in [*((name, words) for name, words in heavy.items() if words[0] == "plan"), *heavy.items()]:
     forked(words, f"{folder}/{name}.json")
 """
 STDLIB = {*sys.stdlib_module_names, "__main__", "__mp_main__"}
@@ -73,7 +73,7 @@ TASKS = {"classify-demo": "resnet", "ssd-demo": "ssd", "maskrcnn-demo": "maskrcn
 RECIPES = ["classify-demo", pytest.param("ssd-demo", marks=ONE_MORE), "maskrcnn-demo"]
 # COCO's scores and run lengths, and the reader of YOLO's data.yaml, which looks at each data set with boxes.
 OF_WORKLOAD: dict[tuple[str, str], set[str]] = {
-    (verb, recipe): set() for verb in ("show", "predict", "train") for recipe in TASKS
+    (verb, recipe): set() for verb in ("plan", "predict", "train") for recipe in TASKS
 }
 OF_WORKLOAD["predict", "maskrcnn-demo"] = {"hotcoco"}
 OF_WORKLOAD["train", "ssd-demo"] = OF_WORKLOAD["train", "maskrcnn-demo"] = {"hotcoco", "yaml"}
@@ -98,7 +98,7 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run, nightly) -> di
         "unknown verb": ["trian"],
         "no recipe": ["train"],
         "help of a recipe": ["train", "resnet50", "--help"],
-        "unknown recipe": ["train", "resnet50-tinny"],
+        "unknown recipe": ["train", "classify-dmeo"],
         "unknown flag": ["train", "ssd-demo", "--lr", "1"],
         "batch without lr": ["train", "maskrcnn-demo", "--global-batch", "3"],
         "missing data": ["train", "ssd-demo", "--data", str(folder / "none")],
@@ -126,7 +126,7 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run, nightly) -> di
     heavy = {}
     for recipe, (run, flags) in runs.items():
         photo = next(path for path in sorted(run.data.rglob("*.*g")) if path.suffix in (".jpg", ".png"))
-        heavy[f"show {recipe}"] = ["show", recipe]
+        heavy[f"plan {recipe}"] = ["plan", recipe]
         heavy[f"predict {recipe}"] = ["predict", str(run.folder), str(photo), "--out", str(folder / f"{recipe}-answers")]
         heavy[f"train {recipe}"] = ["train", recipe, "--data", str(run.data), "--out", str(folder / recipe), *flags,
                                     "--steps", "3", "--log-every", "1"]  # fmt: skip
@@ -160,15 +160,15 @@ def test_what_needs_only_a_recipe_or_a_run_json_imports_the_flag_parser_at_most(
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("verb", ["show", "predict", "train"])
+@pytest.mark.parametrize("verb", ["plan", "predict", "train"])
 def test_no_command_imports_what_its_workload_does_not_use(imported, verb, recipe):
     code, modules = imported[f"{verb} {recipe}"]
     assert code == 0
-    assert libraries(modules) <= {"show": SHOW, "predict": PREDICT, "train": TRAIN}[verb] | OF_WORKLOAD[verb, recipe]
+    assert libraries(modules) <= {"plan": SHOW, "predict": PREDICT, "train": TRAIN}[verb] | OF_WORKLOAD[verb, recipe]
     assert not [module for module in modules if module.startswith(NEVER)]
 
 
-@pytest.mark.parametrize("verb", ["show", "train"])
+@pytest.mark.parametrize("verb", ["plan", "train"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_no_workload_imports_another(imported, verb, recipe):
     tasks = set(re.findall(r"paceline\.models\.(\w+)\.task\b", " ".join(imported[f"{verb} {recipe}"][1])))

@@ -98,7 +98,7 @@ def test_predictions_of_photos_of_other_sizes_are_a_result_file_of_pycocotools(t
     ],
 )
 def test_show_prints_the_published_plan_and_its_memory(capsys, words, wanted):
-    said = command(capsys, "show", *words)
+    said = command(capsys, "plan", *words)
     assert said.code == 0, said
     for text in wanted:
         assert text in said.out, said.out

@@ -30,7 +30,7 @@ from paceline.training.logging.event_logger import EventLogger
 
 @pytest.mark.parametrize(
     ("kind", "names"),
-    [("workloads", WORKLOADS), ("recipes", RECIPES), ("rows", ROWS), ("systems", SYSTEMS), ("decoders", DECODERS)],
+    [("tasks", WORKLOADS), ("recipes", RECIPES), ("configs", ROWS), ("systems", SYSTEMS), ("decoders", DECODERS)],
 )
 def test_list_names_every_entry_of_a_menu_in_a_line_and_in_json(capsys, kind, names):
     lines = command(capsys, "list", kind).out.splitlines()
@@ -45,11 +45,11 @@ def test_the_list_of_recipes_begins_with_what_own_data_need(capsys):
     heads = [line for line in command(capsys, "list", "recipes").out.splitlines() if not line.startswith("  ")]
     assert [head for head in heads if head] == [f"{group}:" for group in GROUPS.values()]
     names = [row["name"] for row in json.loads(command(capsys, "list", "recipes", "--json").out)]
-    assert names[:2] == ["classify-finetune", "ssd-finetune"] and [name for name in names if "-tiny" in name] == names[8:11]
+    assert names[:2] == ["classify-finetune", "ssd-finetune"] and [name for name in names if "-demo" in name] == names[8:11]
 
 
-def test_list_of_workloads_names_their_recipes_and_a_small_one_to_begin_with(capsys):
-    rows = json.loads(command(capsys, "list", "workloads", "--json").out)
+def test_list_of_tasks_names_their_recipes_and_a_small_one_to_begin_with(capsys):
+    rows = json.loads(command(capsys, "list", "tasks", "--json").out)
     assert [name for row in rows for name in row["recipes"]] == list(RECIPES)
     assert "maskrcnn-demo" in rows[2]["about"] and rows[1]["headline"] == "box_ap"
 
@@ -63,7 +63,7 @@ def test_list_of_decoders_knows_each_one_and_says_how_to_install_what_is_missing
 
 
 def test_list_refuses_what_it_does_not_have(capsys):
-    refused(command(capsys, "list", "models"), "workloads, recipes, rows, systems, decoders")
+    refused(command(capsys, "list", "models"), "tasks, recipes, configs, systems, decoders")
     assert command(capsys, "list").code == 2 and command(capsys, "list", "--help").code == 0
 
 
@@ -166,7 +166,7 @@ def test_runs_says_where_there_are_none(capsys, tmp_path, monkeypatch):
 # Help -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("verb", "flag"), [("show", "--train-images"), ("preview", "--columns")])
+@pytest.mark.parametrize(("verb", "flag"), [("plan", "--train-images"), ("preview", "--columns")])
 def test_help_of_a_verb_that_wants_a_recipe_needs_none(capsys, verb, flag):
     for word in ("--help", "-h"):
         said = command(capsys, verb, word)
@@ -250,31 +250,31 @@ def test_a_python_file_without_a_function_is_told_its_functions_and_is_not_run(t
     refused(said, "function", "./my.py:mine or ./my.py:other")
     assert "needs" not in said.err and "_hidden" not in said.err and not Path("ran").exists()
     Path("empty.py").write_text("x = 1\n")
-    refused(command(capsys, "show", "empty.py"), "empty.py:function")
-    refused(command(capsys, "show", "./none.py"), "./none.py")
+    refused(command(capsys, "plan", "empty.py"), "empty.py:function")
+    refused(command(capsys, "plan", "./none.py"), "./none.py")
     refused(command(capsys, "train", "./missing"), "./missing", "./file.py:function")
     refused(command(capsys, "train", "ssd-demo", "--system", "./my.py"), "./my.py:mine")
 
 
 def test_a_recipes_name_is_the_recipe_though_a_folder_is_called_so(capsys, tmp_path, monkeypatch, ssd_run):
     monkeypatch.chdir(tmp_path)
-    usual = command(capsys, "show", "ssd-demo").out
+    usual = command(capsys, "plan", "ssd-demo").out
     shutil.copytree(ssd_run.folder, "ssd-demo", symlinks=True)
-    assert command(capsys, "show", "ssd-demo").out == usual
-    assert command(capsys, "show", "./ssd-demo", "--json").code == 0
+    assert command(capsys, "plan", "ssd-demo").out == usual
+    assert command(capsys, "plan", "./ssd-demo", "--json").code == 0
     refused(command(capsys, "train", "ssd-demo", "--data", "none"), "--data none")
     refused(command(capsys, "train", "./ssd-demo"), "a folder", "./ssd-demo/run.json")
 
 
 def test_a_run_that_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for verb in ("show", "train", "preview"):
+    for verb in ("plan", "train", "preview"):
         refused(command(capsys, verb, "runs/none"), "runs/none", "./file.py:function")
 
 
 @pytest.mark.parametrize("flag", ["--steps", "--fit-schedule", "--time-budget"])
 def test_a_flag_of_train_alone_is_named_as_one_and_no_other_is_suggested_for_it(capsys, flag):
-    for verb in ("show", "preview"):
+    for verb in ("plan", "preview"):
         said = command(capsys, verb, "ssd-demo", flag, "5")
         refused(said, f"no flag {flag} here", "`paceline train`")
         assert "Did you mean" not in said.err
@@ -283,7 +283,7 @@ def test_a_flag_of_train_alone_is_named_as_one_and_no_other_is_suggested_for_it(
 # Data that are not there ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verb", ["train", "show", "preview"])
+@pytest.mark.parametrize("verb", ["train", "plan", "preview"])
 @pytest.mark.parametrize(
     ("recipe", "layout"), [("classify-demo", "train/CLASS/"), ("ssd-demo", "data.yaml"), ("maskrcnn-demo", "polygons")]
 )
@@ -297,7 +297,7 @@ def test_a_missing_data_folder_is_answered_with_the_workloads_layout(capsys, tmp
 
 
 def test_show_tells_ranks_that_train_from_those_that_only_evaluate(capsys):
-    words = ("show", "maskrcnn-nvidia-256-48nodes", "--system", "h100x8", "--nodes", "48", "--eval-ranks")
+    words = ("plan", "maskrcnn-nvidia-256-48nodes", "--system", "h100x8", "--nodes", "48", "--eval-ranks")
     said = command(capsys, *words, "128")
     assert said.code == 0 and check_text(" ".join(said.out.split()), "256 ranks", "48 nodes", "128")
     refused(command(capsys, *words, "100"), "284 ranks", "Of 384 ranks 284 train")
@@ -314,7 +314,7 @@ def described(said: Said) -> dict:
 
 def test_show_with_data_plans_what_the_run_does(capsys, ssd_run):
     run = json.loads((ssd_run.folder / "run.json").read_text())
-    found = described(command(capsys, "show", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--json"))
+    found = described(command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--json"))
     assert found["memory"] == run["memory_estimate"]
     assert found["plan"] == {
         **run["plan"],
@@ -323,7 +323,7 @@ def test_show_with_data_plans_what_the_run_does(capsys, ssd_run):
     }
     assert found["plan"]["train_images"] == run["plan"]["train_images"]
     assert found["recipe"]["quality"]["targets"] == []  # set for other data
-    usual = described(command(capsys, "show", "ssd-demo", *SSD.split(), "--json"))
+    usual = described(command(capsys, "plan", "ssd-demo", *SSD.split(), "--json"))
     assert usual["plan"]["train_images"] == 1_600 and usual["recipe"]["quality"]["targets"]
 
 
@@ -331,32 +331,31 @@ def test_show_of_a_run_on_other_data_counts_those_data_within_the_runs_own_limit
     run = shutil.copytree(ssd_run.folder, tmp_path / "run", symlinks=True)
     counts = {"plan.train_images": 2, "plan.val_images": 1}  # of the data that the run had
     forge(run, {**counts, "controls.limit_train": 0, "controls.limit_val": 0})
-    whole = described(command(capsys, "show", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--json"))["plan"]
-    found = described(command(capsys, "show", run, "--data", ssd_run.data, "--json"))["plan"]
+    whole = described(command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--json"))["plan"]
+    found = described(command(capsys, "plan", run, "--data", ssd_run.data, "--json"))["plan"]
     assert (found["train_images"], found["val_images"]) == (whole["train_images"], whole["val_images"]) != (2, 1)
-    assert described(command(capsys, "show", run, "--json"))["plan"]["train_images"] == 2
+    assert described(command(capsys, "plan", run, "--json"))["plan"]["train_images"] == 2
     forge(run, {"controls.limit_train": 3})
-    assert described(command(capsys, "show", run, "--data", ssd_run.data, "--json"))["plan"]["train_images"] == 3
+    assert described(command(capsys, "plan", run, "--data", ssd_run.data, "--json"))["plan"]["train_images"] == 3
 
 
 def test_show_of_a_run_counts_the_classes_of_the_run(capsys, ssd_run, tmp_path):
     run = shutil.copytree(ssd_run.folder, tmp_path / "run", symlinks=True)
-    parameters = described(command(capsys, "show", run, "--json"))["memory"]["parameters"]
+    parameters = described(command(capsys, "plan", run, "--json"))["memory"]["parameters"]
     assert parameters == json.loads((run / "run.json").read_text())["memory_estimate"]["parameters"]
     forge(run, {"classes": [str(number) for number in range(40)], "data.category_ids": list(range(40))})
-    assert described(command(capsys, "show", run, "--json"))["memory"]["parameters"] > parameters
+    assert described(command(capsys, "plan", run, "--json"))["memory"]["parameters"] > parameters
 
 
 def test_show_with_data_takes_as_many_images_as_asked(capsys, ssd_run):
-    words = ["show", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--train-images", 5, "--val-images", 2, "--json"]
+    words = ["plan", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--train-images", 5, "--val-images", 2, "--json"]
     plan = described(command(capsys, *words))["plan"]
     assert (plan["train_images"], plan["val_images"]) == (5, 2)
 
 
 @pytest.mark.parametrize(
     ("word", "ours"),
-    [("test", "eval"), ("infer", "predict"), ("detect", "predict"), ("resume", "train RUN/run.json --out RUN"),
-     ("track", "predict")],
+    [("resume", "train RUN/run.json --out RUN"), ("track", "predict"), ("benchmark", "bench"), ("pack", "data pack")],
 )  # fmt: skip
 def test_a_verb_of_other_tools_is_answered_with_ours(word, ours, capsys):
     said = command(capsys, word)

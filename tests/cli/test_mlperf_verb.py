@@ -94,7 +94,7 @@ def published(folder: Path) -> Path:
 
 
 def facts_of(capsys, *words) -> dict:
-    said = command(capsys, "mlperf", "analyse", *words, "--json")
+    said = command(capsys, "mlperf", "analyze", *words, "--json")
     assert said.code == 0, said
     return json.loads(said.out)
 
@@ -196,15 +196,15 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
         (strange, "is no :::MLLOG line: the log was cut there, or damaged. Name another one."),
         (tmp_path / "empty.txt", "empty"),
         (tmp_path / "words.txt", "no line with :::MLLOG", "no MLPerf log"),
-        (gluon, "log of GluonCV, which `paceline mlperf analyse` reads"),
+        (gluon, "log of GluonCV, which `paceline mlperf analyze` reads"),
         (tmp_path / "missing.txt", "cannot be read as a log"),
         (tmp_path / "folder", "no mllog.txt here"),
     ):
         refused(command(capsys, "mlperf", "check", file), str(file), *wanted)
-    for kind in ("check", "analyse"):
+    for kind in ("check", "analyze"):
         refused(command(capsys, "mlperf", kind), f"paceline mlperf {kind} RUN|FILE")
-    refused(command(capsys, "mlperf", "judge"), "Known: check, analyse")
-    refused(command(capsys, "mlperf", "analyse", tmp_path / "words.txt"), "log")
+    refused(command(capsys, "mlperf", "judge"), "Known: check, analyze")
+    refused(command(capsys, "mlperf", "analyze", tmp_path / "words.txt"), "log")
     if importlib.util.find_spec("mlperf_logging") is not None:
         refused(command(capsys, "mlperf", "check", other), "bert", "--ruleset")
         refused(command(capsys, "mlperf", "check", log, other), "several benchmarks")
@@ -213,7 +213,7 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
     refused(command(capsys, "mlperf", "check", log), "pip install 'mlperf-logging>=4.1'")
 
 
-def test_analyse_knows_the_answers_of_our_own_logs(capsys, tmp_path):
+def test_analyze_knows_the_answers_of_our_own_logs(capsys, tmp_path):
     """1,000 images in the median epoch of 10 s, 8 devices; 20 + 3 x 10 s of training and 2 x 2 s of evaluation."""
     for number, epoch in enumerate((10.0, 10.0, 10.0, 16.0)):
         resnet_log(
@@ -231,11 +231,11 @@ def test_analyse_knows_the_answers_of_our_own_logs(capsys, tmp_path):
     (mean,) = facts["summaries"]
     # Without the fastest, and the slowest, which the one below its target counts as: (54 + 72) / 2.
     assert mean["minutes"] == pytest.approx((54 + 72) / 2 / 60) and check_text(mean["status"], "3 of 4")
-    table = command(capsys, "mlperf", "analyse", tmp_path).out
+    table = command(capsys, "mlperf", "analyze", tmp_path).out
     assert "0.90" in table and "12" in table.splitlines()[1] and "trial-0/mllog.txt" in table
     head, first = table.splitlines()[:2]
     assert first[head.index("quality") :] == "accuracy 0.7600" and first[head.index("system") - 2 - 1] == "1"
-    rows = list(csv.DictReader(io.StringIO(command(capsys, "mlperf", "analyse", tmp_path, "--csv").out)))
+    rows = list(csv.DictReader(io.StringIO(command(capsys, "mlperf", "analyze", tmp_path, "--csv").out)))
     assert float(rows[0]["images_per_second"]) == pytest.approx(100) and float(rows[0]["accuracy"]) == 0.76
 
 
@@ -248,7 +248,7 @@ def test_a_platforms_name_is_no_number_of_accelerators(capsys, tmp_path, acceler
     assert row["images_per_second"] == pytest.approx(100) and row["images_per_second_per_accelerator"] == each
 
 
-def test_analyse_reads_a_published_log_and_the_description_of_its_system(capsys, tmp_path):
+def test_analyze_reads_a_published_log_and_the_description_of_its_system(capsys, tmp_path):
     log = published(tmp_path / "Somebody" / "results" / "rack" / "maskrcnn")
     (row,) = facts_of(capsys, log)["runs"]
     assert (row["system"], row["accelerators"], row["status"], row["epochs"]) == ("Somebody rack", 4, "success", 3)
@@ -273,7 +273,7 @@ def test_check_shows_no_system_description_where_none_is_named(capsys):
     assert "empty: none" in text and "default: .)" not in text, said
 
 
-def test_analyse_counts_blocks_where_a_log_has_no_epochs(capsys, tmp_path):
+def test_analyze_counts_blocks_where_a_log_has_no_epochs(capsys, tmp_path):
     lines = [mllog(key="submission_benchmark", value="resnet"), mllog(key="train_samples", value=1000)]
     lines += [mllog(key="run_start", time_ms=0)]
     for first, count, start, stop in ((1, 3, 0, 90), (4, 4, 100, 180), (8, 4, 190, 270)):
@@ -352,7 +352,7 @@ KNOWN = {
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_analyse_knows_the_answers_of_other_programs_logs(capsys, tmp_path, name):
+def test_analyze_knows_the_answers_of_other_programs_logs(capsys, tmp_path, name):
     text, wanted = KNOWN[name]
     (tmp_path / "train.log").write_text(text)
     (row,) = facts_of(capsys, tmp_path / "train.log")["runs"]
@@ -430,11 +430,11 @@ def test_numbers_that_are_none_are_left_empty(capsys, tmp_path, name):
     def refuse(constant: str) -> float:
         raise AssertionError(f"{constant} is no JSON")
 
-    said = command(capsys, "mlperf", "analyse", tmp_path / "train.log", "--json")
+    said = command(capsys, "mlperf", "analyze", tmp_path / "train.log", "--json")
     (row,) = json.loads(said.out, parse_constant=refuse)["runs"]
     assert said.code == 0 and [row[key] for key in empty] == [None] * len(empty), row
     assert {key: row[key] for key in wanted} == wanted
-    assert command(capsys, "mlperf", "analyse", tmp_path / "train.log").code == 0
+    assert command(capsys, "mlperf", "analyze", tmp_path / "train.log").code == 0
 
 
 @pytest.mark.parametrize("time", [str(ENDLESS), DIGITS, "NaN", "1e999"], ids=["endless", "digits", "nan", "inf"])
@@ -444,7 +444,7 @@ def test_a_time_that_is_none_is_named_by_its_line(capsys, tmp_path, time):
     lines[3] = lines[3].replace('"time_ms": 1700000000000', f'"time_ms": {time}')
     bad.write_text("".join(lines))
     refused(command(capsys, "mlperf", "check", bad), f"{bad}: line 4 is no :::MLLOG line")
-    said = command(capsys, "mlperf", "analyse", bad, good)
+    said = command(capsys, "mlperf", "analyze", bad, good)
     assert said.code == 2 and "somebody" in said.out and f"left out: {bad}: line 4" in said.err, said
 
 
@@ -460,7 +460,7 @@ def test_a_system_description_with_absurd_numbers_leaves_the_log_to_be_asked(cap
 def test_a_log_that_cannot_be_read_leaves_the_others_in_the_table(capsys, tmp_path):
     good, bad = resnet_log(tmp_path / "good.txt"), tmp_path / "bad.txt"
     bad.write_text("nothing\n")
-    said = command(capsys, "mlperf", "analyse", good, bad)
+    said = command(capsys, "mlperf", "analyze", good, bad)
     assert said.code == 2 and "somebody" in said.out and f"left out: {bad}" in said.err, said
 
 
@@ -477,13 +477,13 @@ def test_the_rate_of_a_run_cut_short_or_resumed_later_is_that_of_the_steps_it_to
     late = re.sub(r'(?<="time_ms": )\d+', lambda ms: str(int(ms[0]) + 9 * 3_600_000), text)
     at = text.index("\n", text.index('"block_start"')) + 1
     log.write_text(text[:at] + late[at:])
-    table = json.loads(command(capsys, "mlperf", "analyse", run, "--json").out)
+    table = json.loads(command(capsys, "mlperf", "analyze", run, "--json").out)
     assert table["runs"][0]["images_per_second"] == pytest.approx(rates[1])
     # The log alone: two steps of 8 images, not the two epochs that were planned.
     (tmp_path / "alone").mkdir()
     alone = tmp_path / "alone" / "mllog.txt"
     alone.write_text(text)
-    row = json.loads(command(capsys, "mlperf", "analyse", alone, "--json").out)["runs"][0]
+    row = json.loads(command(capsys, "mlperf", "analyze", alone, "--json").out)["runs"][0]
     lines = [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines()]
     times = {line["key"]: line["time_ms"] for line in reversed(lines)}
     assert row["images_per_second"] == pytest.approx(16_000 / (times["eval_start"] - times["block_start"]))

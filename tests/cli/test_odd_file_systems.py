@@ -79,7 +79,7 @@ def test_without_locks_a_run_is_trained_with_a_warning(number, class_photos, tmp
     assert said.code == 0 and "no locks" in said.out + said.err, said
     assert train(capsys, class_photos, tmp_path / "run", steps=2).code == 0
     packed = tmp_path / "packed"
-    said = command(capsys, "pack", class_photos, "--to", "webdataset", "--out", packed)
+    said = command(capsys, "data", "pack", class_photos, "--to", "webdataset", "--out", packed)
     assert said.code == 0 and any(packed.rglob("*.tar")), said
 
 

@@ -35,7 +35,7 @@ def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_
     assert "top1" in command(capsys, "eval", run, *named).out
     said = command(capsys, "predict", run, class_photos / "val" / "ant", "--out", tmp_path / "found", *named)
     assert said.code == 0 and "images/s" in said.out
-    assert re.search(r"\bwidth +16\b.*\bdepth +2\b", command(capsys, "show", run, *named, "--all").out)
+    assert re.search(r"\bwidth +16\b.*\bdepth +2\b", command(capsys, "plan", run, *named, "--all").out)
     preview = ["preview", f"{page}:recipe", "--out", tmp_path / "a.png", "--data", class_photos]
     assert command(capsys, *preview).code == 0
     refused(command(capsys, *train[:4], *SMALL, "--model.depth", 2, "--input.mixup", 0.2, "--out", tmp_path / "b"), "mix")
@@ -63,10 +63,10 @@ def _report(capsys, run: Path, *named: str) -> str:
 
 
 def test_a_workload_without_a_recipe_takes_a_recipe_s_defaults(page, class_photos, capsys):
-    said = command(capsys, "show", f"{page}:MINE", "--data", class_photos, *SMALL, "--epochs", 3, "--all")
+    said = command(capsys, "plan", f"{page}:MINE", "--data", class_photos, *SMALL, "--epochs", 3, "--all")
     assert said.code == 0 and re.search(r"\bwidth +16\b", said.out) and "3 epochs" in said.out
-    refused(command(capsys, "show", f"{page}:MINE", "--data", class_photos, *SMALL), "--epochs")
-    refused(command(capsys, "show", f"{page}:MyModel", "--data", class_photos), "returned MyModel, not a Recipe")
+    refused(command(capsys, "plan", f"{page}:MINE", "--data", class_photos, *SMALL), "--epochs")
+    refused(command(capsys, "plan", f"{page}:MyModel", "--data", class_photos), "returned MyModel, not a Recipe")
 
 
 OWN_KIND = '''
@@ -154,15 +154,15 @@ def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, cap
     other.write_text(page.read_text().replace("    depth: ", "    height: Literal[7] = 7\n    depth: "))
     late = "from __future__ import annotations\nfrom typing import Literal\nfrom dataclasses import"
     other.write_text(other.read_text().replace("from dataclasses import", late, 1))
-    said = command(capsys, "show", f"{other}:recipe", "--data", class_photos, *SMALL, "--all")
+    said = command(capsys, "plan", f"{other}:recipe", "--data", class_photos, *SMALL, "--all")
     assert said.code == 0 and re.search(r"\bheight +7\b", said.out)
-    assert "height" not in command(capsys, "show", f"{page}:recipe", "--data", class_photos, *SMALL, "--all").out
-    said = command(capsys, "show", f"{other}:recipe", "--data", class_photos, *SMALL, "--model.height", 8)
+    assert "height" not in command(capsys, "plan", f"{page}:recipe", "--data", class_photos, *SMALL, "--all").out
+    said = command(capsys, "plan", f"{other}:recipe", "--data", class_photos, *SMALL, "--model.height", 8)
     assert said.code == 2  # its type hints are looked up in its own module
-    said = command(capsys, "show", f"{page}:recipe", "--data", class_photos, *SMALL, "--task", f"{other}:MINE")
+    said = command(capsys, "plan", f"{page}:recipe", "--data", class_photos, *SMALL, "--task", f"{other}:MINE")
     refused(said, "MyModel")
 
 
 def test_a_recipe_of_another_workload_is_refused_before_anything_is_opened(capsys):
-    for verb in ("train", "show", "preview"):
+    for verb in ("train", "plan", "preview"):
         refused(command(capsys, verb, "ssd-demo", "--task", "classification"), "ResNetModel", "a SSDModel")

@@ -178,7 +178,7 @@ for load in (lambda: load_weights(ResNet(50, 3, width=4), file), lambda: load_sa
     except paceline.PacelineError as refusal:
         print(refusal, file=sys.stderr)
 assert {READER!r} not in sys.modules
-assert main(["weights", "check", file]) in (0, 1)
+assert main(["weights", "inspect", file]) in (0, 1)
 assert {READER!r} in sys.modules
 """
     said = subprocess.run(
@@ -194,7 +194,7 @@ def test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_trai
     folder = tmp_path / "my weights"
     folder.mkdir()
     file = msra(folder)
-    checked = command(capsys, "weights", "check", file).out.partition("next      paceline ")[2].splitlines()[0]
+    checked = command(capsys, "weights", "inspect", file).out.partition("next      paceline ")[2].splitlines()[0]
     refused_in = command(capsys, "train", "classify-demo", "--data", photos, *TINY, "--weights", file).err
     for printed in (checked, refused_in.partition("that it writes:  paceline ")[2].splitlines()[0]):
         file.with_suffix(".safetensors").unlink(missing_ok=True)
@@ -204,7 +204,7 @@ def test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_trai
 
 def test_get_says_that_a_pickle_is_converted_before_it_is_trained_from(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(download, "fetch", lambda *_, **__: None)
-    said = command(capsys, "weights", "get", "resnet50-msra", "--out", tmp_path).out
+    said = command(capsys, "weights", "download", "resnet50-msra", "--out", tmp_path).out
     file = tmp_path / "R-50.pkl"
     assert f"then:  {' '.join(map(str, ['paceline', *safetensors_of(file)]))}\n" in said
     assert f"--weights {file.with_suffix('.safetensors')}\n" in said and f"--weights {file}" not in said

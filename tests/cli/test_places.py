@@ -32,7 +32,7 @@ def here(photos, monkeypatch) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ["pack", "set"], ["prepare", "folder", "set"], ["prepare", "tar", "photos.tar"], ["prepare", "coco", "set"],
+        ["data", "pack", "set"], ["prepare", "folder", "set"], ["prepare", "tar", "photos.tar"], ["prepare", "coco", "set"],
         ["prepare", "imagenet", "set"],
         ["prepare", "imagenet", "--train-tar", "photos.tar", "--val-tar", "val.tar", "--devkit", "val.tar"],
     ],
@@ -45,7 +45,8 @@ def test_what_is_written_in_place_takes_no_address(here, words, out, capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [["pack", "set"], ["prepare", "folder", "set"], ["prepare", "tar", "photos.tar"], ["prepare", "voc", "set"]]
+    "words",
+    [["data", "pack", "set"], ["prepare", "folder", "set"], ["prepare", "tar", "photos.tar"], ["prepare", "voc", "set"]],
 )
 def test_a_number_of_threads_below_0_is_refused(here, words, capsys):
     said = command(capsys, *words, "--out", "o", "--workers", -1)
@@ -63,7 +64,7 @@ def test_a_number_of_threads_below_0_is_refused(here, words, capsys):
     ids=["file", "address", "folder of a bucket"],
 )
 def test_a_container_where_a_data_set_belongs_is_answered_with_its_command(here, place, command_line, capsys):
-    for words in (["train", "classify-demo", "--data", place, "--out", "run"], ["pack", place, "--out", "o"]):
+    for words in (["train", "classify-demo", "--data", place, "--out", "run"], ["data", "pack", place, "--out", "o"]):
         said = command(capsys, *words)
         refused(said, f"{place}: ", f"paceline {command_line}", lines=1)
     assert not (here / "run").exists() and not (here / "o").exists()
@@ -92,7 +93,7 @@ def test_bare_paths_are_the_training_files(here, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "words", [["check", "."], ["convert", ".", "--to", "ours", "--out", "a.safetensors"]], ids=" ".join
+    "words", [["inspect", "."], ["convert", ".", "--to", "ours", "--out", "a.safetensors"]], ids=" ".join
 )
 def test_the_folder_one_stands_in_is_a_weight_file_like_others(tmp_path, words, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -72,14 +72,14 @@ def edited(here: Path, data: Path) -> list[object]:
 SITUATIONS = {
     **PREPARING,
     "a speed that is not known": Situation(
-        (("tools/estimate/summary.py", "unknown_rows", "train"), ("tools/estimate/summary.py", "unknown_rows", "show")),
-        lambda here, data: ["show", recipe_file(here, data), "--system", "cpu"],
+        (("tools/estimate/summary.py", "unknown_rows", "train"), ("tools/estimate/summary.py", "unknown_rows", "plan")),
+        lambda here, data: ["plan", recipe_file(here, data), "--system", "cpu"],
         0,
         (0, 0),
     ),
     "a speed that is not known, of a run on data": Situation(
         (),
-        lambda here, data: ["show", "a run/run.json", "--system", "gaudi8", "--system.chip", "none", "--world", "1"],
+        lambda here, data: ["plan", "a run/run.json", "--system", "gaudi8", "--system.chip", "none", "--world", "1"],
         0,
         (0, 0),
     ),
@@ -122,7 +122,7 @@ ELSEWHERE = {
         ("cli/commands/download.py", "_training", "train"),
     ),
     ("cli/test_pickled_weights.py", "test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_training"): (
-        ("cli/commands/weights.py", "run_check", "conversion_command"),
+        ("cli/commands/weights.py", "run_inspect", "conversion_command"),
         ("models/weights/formats/detect.py", "detect_format", "conversion_command"),
         ("models/weights/formats/detect.py", "conversion_command", "weights"),
     ),
@@ -162,14 +162,14 @@ ELSEWHERE = {
         ("data/formats/layouts.py", "read_source", "prepare"),
     ),
 }
-MENUS = ("workloads", "recipes", "rows", "systems", "decoders")
+MENUS = ("tasks", "recipes", "configs", "systems", "decoders")
 REASONS = {
     ("models/object_task.py", "_limits", "repeat_command"): "prepares annotations that were corrected first",
     (
-        "cli/commands/from_original.py",
+        "cli/commands/translate.py",
         "run",
-        "from",
-    ): "an example of what to quote; tests/cli/test_from.py types such lines",
+        "translate",
+    ): "an example of what to quote; tests/cli/test_translate.py types such lines",
     ("cli/commands/download.py", "_by_account", "prepare"): "wants ImageNet's archives, whole",
     ("data/formats/published_sets.py", "check_flat_val", "prepare"): "wants ImageNet's development kit",
     ("data/formats/published_sets.py", "_check_class_names", "prepare"): "names a verb, in a sentence",
@@ -178,7 +178,7 @@ REASONS = {
     ("cli/main.py", "format_overview", "train"): "README's first command",
     ("cli/help.py", "print_help", "{}"): "the usage of a verb; tests/cli/test_help.py asks each for it",
     ("cli/help.py", "_screen", "{}"): "--help of a verb; tests/cli/test_help.py asks each for it",
-    ("cli/commands/image.py", "_build", "image"): "wants a container engine",
+    ("cli/commands/container.py", "_build", "container"): "wants a container engine",
     ("cli/commands/report.py", "run", "report"): "an example of a folder's name",
     (
         "training/run_arguments.py",
@@ -187,14 +187,14 @@ REASONS = {
     ): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("tools/compare/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("models/weights/identify.py", "recipe_of_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",
-    ("cli/commands/weights.py", "_get", "weights"): "wants published weights",
-    ("cli/commands/weights.py", "_get", "conversion_command"): "wants published weights",
-    ("cli/commands/weights.py", "run_check", "weights"): "a form: timm/NAME is to be filled in",
+    ("cli/commands/weights.py", "_download", "weights"): "wants published weights",
+    ("cli/commands/weights.py", "_download", "conversion_command"): "wants published weights",
+    ("cli/commands/weights.py", "run_inspect", "weights"): "a form: timm/NAME is to be filled in",
     ("models/weights/identify.py", "_refusal", "train"): "a form: timm/NAME is to be filled in",
     ("launch/doctor/local_checks.py", "read_host", "doctor"): "its output goes into a variable of the host",
     ("training/logging/console.py", "_advise", "bench"): "a kind of measurement, in a sentence",
     ("tools/qualify/judgment.py", "judge_ranks", "doctor"): "who found it, before a colon",
-    ("tools/qualify/judgment.py", "_input", "pack"): "names a verb, in a sentence",
+    ("tools/qualify/judgment.py", "_input", "data"): "names a verb, in a sentence",
     ("tools/qualify/judgment.py", "_input", "bench"): "a kind of measurement, in a sentence",
     ("tools/mlperf/logs.py", "mllog_lines", "mlperf"): "names a verb, in a sentence",
     ("models/weights/formats/detect.py", "_torch", "weights"): "names a verb, in a sentence",
@@ -203,7 +203,8 @@ REASONS = {
         "check_image_count",
         "train",
     ): "wants pretrained weights; tests/training/test_small_data.py holds it",
-    ("cli/commands/show.py", "_opened", "train"): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
+    ("cli/commands/plan.py", "_opened", "train"): "as it was typed; tests/cli/test_auto_runs.py types what train prints so",
+    ("data/storage/staged_copy.py", "_require_room", "data"): "names a command, in a sentence",
     ("training/data_cache.py", "open_staged_copy", "data"): "tests/data/test_staged_copy.py damages such a copy",
 }
 
@@ -315,7 +316,7 @@ def helps(capsys: pytest.CaptureFixture[str], verb: str, kind: str) -> str:
     """The help of a verb, of its kind where the next word is one, or of every kind where that is left open."""
     if verb == "prepare" and not kind.isalpha():
         kinds: tuple[tuple[str, ...], ...] = (("folder",), ("coco",), ("zip",))
-    elif verb in ("train", "eval", "show"):
+    elif verb in ("train", "eval", "plan"):
         kinds = (("classify-demo",), ())
     else:
         kinds = ((kind,),) if kind.isalpha() and kind.islower() else ((),)

@@ -331,7 +331,7 @@ def test_preview_and_report_name_what_they_cannot_do(finished, photos, tmp_path,
     refused(command(capsys, *words, "--columns", 0), "--columns")
     refused(command(capsys, "report"), "run folder")
     refused(command(capsys, "report", tmp_path), "no run.json")
-    refused(command(capsys, "show", finished, "--world", 3), "3 ranks")
+    refused(command(capsys, "plan", finished, "--world", 3), "3 ranks")
 
 
 def test_doctor_is_content_here_and_names_a_cache_that_cannot_be_written(tmp_path, capsys, monkeypatch):

@@ -11,7 +11,7 @@ from run_files import facts_of
 from tiny_runs import TINY_CHANGES, command, refused
 
 import paceline
-from paceline.cli.commands.show import machine_flags, with_machine_flags
+from paceline.cli.commands.plan import machine_flags, with_machine_flags
 from paceline.config.recipes import RECIPES
 from paceline.config.recipes.published_rows import LIKE, ROWS
 from paceline.distributed.device.systems import SYSTEMS
@@ -27,11 +27,11 @@ def test_names_are_workload_submitter_machine_batch_and_no_recipe_s():
 
 
 def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
-    shown = json.loads(command(capsys, "show", "ssd@nvidia-128xdgx-a100-3072", "--json").out)
+    shown = json.loads(command(capsys, "plan", "ssd@nvidia-128xdgx-a100-3072", "--json").out)
     plan, system = shown["plan"], shown["system"]
     assert (plan["world"], plan["nodes"], plan["images_per_forward"], plan["bn_join"]) == (1024, 128, 3, 8)
     assert (system["chip"], system["precision"], system["loss_scale"]) == ("A100-SXM4-80GB", "fp16", 128.0)
-    text = command(capsys, "show", "resnet50@krai-2xa5000-408").out
+    text = command(capsys, "plan", "resnet50@krai-2xa5000-408").out
     assert "v3.0 Krai 7920T_2xA5000_mxnet22.04, on 2 x RTX-A5000" in text and "2 ranks on 1 node" in text
     assert "published row" not in text  # of another chip
     words, _ = with_machine_flags(["maskrcnn@xfusion-8xl40-88"])
@@ -42,7 +42,7 @@ def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
 
 def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
     name = "resnet50@dell-4xh100-3264"
-    text = command(capsys, "show", name, "--system", "h100x8").out
+    text = command(capsys, "plan", name, "--system", "h100x8").out
     assert "8 ranks on 1 node" in text and check_text(text, "408 images", "1 forward")
     assert text.startswith(f"{name}: ") and check_text(text.splitlines()[0], "--system", "4 x H100-SXM5-80GB", "not")
     for words in (["--system", "cpu"], ["--system=cpu", "--nodes", "2"]):
@@ -73,17 +73,17 @@ def test_another_flag_of_the_machine_changes_that_alone(words, gone):
 
 
 def test_a_row_on_more_nodes_stays_on_its_accelerators(capsys):
-    text = command(capsys, "show", "resnet50@dell-4xh100-3264", "--nodes", "2").out
+    text = command(capsys, "plan", "resnet50@dell-4xh100-3264", "--nodes", "2").out
     assert "v3.0 Dell XE8640x4H100-SXM-80GB, on 4 x H100-SXM5-80GB" in text and "your --nodes:" in text
     assert "8 ranks on 2 nodes" in text and "408 images" in text and "H100-SXM5-80GB x 4" in text
 
 
 def test_a_row_that_cannot_be_planned_on_its_machine_says_why(capsys):
-    refused(command(capsys, "show", "ssd@google-tpu-v4-1024"), "published on 8 x TPU", "TPU")
-    assert "8 ranks on 1 node" in command(capsys, "show", "ssd@google-tpu-v4-1024", "--system", "h100x8").out
+    refused(command(capsys, "plan", "ssd@google-tpu-v4-1024"), "published on 8 x TPU", "TPU")
+    assert "8 ranks on 1 node" in command(capsys, "plan", "ssd@google-tpu-v4-1024", "--system", "h100x8").out
 
 
-@pytest.mark.parametrize("verb", ["show", "train", "preview"])
+@pytest.mark.parametrize("verb", ["plan", "train", "preview"])
 def test_an_unknown_row_names_its_neighbours(capsys, verb):
     refused(command(capsys, verb, "resnet50@dell-4xh100-326"), "no row", "resnet50@dell-4xh100-3264", "list configs")
     refused(command(capsys, verb, "x@y"), "'x@y' ... `paceline list configs`")

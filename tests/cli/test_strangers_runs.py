@@ -25,15 +25,15 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 
 # What is read of a run's folder, and a verb that reads it; {run} and {photo} are filled in.
 READERS = [
-    ("run.json", "show {run}"),
+    ("run.json", "plan {run}"),
     ("run.json", "eval {run}"),
     ("run.json", "predict {run} {photo}"),
     ("run.json", "train {run}/run.json --out {run}"),
     ("events.jsonl", "report {run}"),
     ("checkpoints/last/index.json", "eval {run}"),
     ("checkpoints/last/state.json", "predict {run} {photo}"),
-    ("checkpoints/last/model.safetensors", "weights check {run}/checkpoints/last/model.safetensors"),
-    ("mllog.txt", "mlperf analyse {run}/mllog.txt"),
+    ("checkpoints/last/model.safetensors", "weights inspect {run}/checkpoints/last/model.safetensors"),
+    ("mllog.txt", "mlperf analyze {run}/mllog.txt"),
 ]
 
 
@@ -208,8 +208,8 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
 # Files that are opened in these rooms by another way than _utils/safe_read.py, and why that is right.
 ROOMS = ("tools/report", "tools/mlperf", "training", "inference", "config/run.py", "cli/commands")
 OWN_WAYS = {
-    "cli/commands/from_original.py": 1,  # a script that the command line names
-    "cli/commands/image.py": 1,  # the checkout's own
+    "cli/commands/translate.py": 1,  # a script that the command line names
+    "cli/commands/container.py": 1,  # the checkout's own
     "training/checkpoint/write.py": 1,  # written just now, and read back
     "training/checkpoint/layout.py": 1,  # a probe, made exclusively
     "training/logging/stdout_guard.py": 4,  # the null device, and streams

@@ -105,13 +105,14 @@ def test_every_flag_that_a_message_of_training_names_exists():
     }  # torchrun's, mpirun's and srun's; of programs asked
     known |= {"--train", "--val"}  # of `paceline prepare`, which data in containers need first
     known |= {"--trust"}  # of `paceline predict`, `eval` and `serve`
-    known |= {"--to", "--short"}  # of `paceline pack`
+    known |= {"--to", "--short"}  # of `paceline data pack`
     known |= {
         "--recipe",
         "--checkpoint",
         "--nodes",
+        "--world",
         "--rate",
-    }  # of `paceline predict` and `eval`, which find a network; of `show` and `launch`
+    }  # of `paceline predict` and `eval`, which find a network; of `plan` and `launch`
     for name in RECIPES:
         recipe: Recipe = RECIPES[name]()
         known |= {*flags._flags_of(recipe), *flags._flags_of(System(), "system."), *flags._flags_of(RunOptions())}

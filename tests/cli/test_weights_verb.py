@@ -139,7 +139,7 @@ def test_class_names_stay_with_our_own_files(ours, tmp_path, capsys):
     with safe_open(out, "pt") as file:
         assert json.loads(file.metadata()["paceline"])["classes"] == ["person", "traffic light", "dog"]
     capsys.readouterr()
-    assert weights_verb("check", out) == 1  # no recipe of the full size has this small network
+    assert weights_verb("inspect", out) == 1  # no recipe of the full size has this small network
     assert "classes   3: person, traffic light, dog" in capsys.readouterr().out
 
 
@@ -194,10 +194,10 @@ def test_the_former_verb_names_the_new_one(capsys):
     assert "paceline weights convert" in capsys.readouterr().err
 
 
-def test_check_tells_what_a_file_is_and_what_it_fits(tmp_path, capsys):
+def test_inspect_tells_what_a_file_is_and_what_it_fits(tmp_path, capsys):
     model = resnet(50, 1000, stride_in="1x1")
     file = saved(model, tmp_path / "resnet50-00000000.safetensors")
-    assert weights_verb("check", file, "--recipe", "resnet50") == 0
+    assert weights_verb("inspect", file, "--recipe", "resnet50") == 0
     said = capsys.readouterr().out
     rows = {line[:8].strip(): line[10:] for line in said.splitlines()}
     numbers = sum(tensor.numel() for tensor in model.state_dict().values())
@@ -207,55 +207,55 @@ def test_check_tells_what_a_file_is_and_what_it_fits(tmp_path, capsys):
     assert rows["fits"].startswith("resnet50 --model.width 4") and "320 tensors used" in rows["fits"]
 
 
-def test_check_says_row_by_row_what_is_missing_and_what_is_unknown(tmp_path, capsys):
+def test_inspect_says_row_by_row_what_is_missing_and_what_is_unknown(tmp_path, capsys):
     state = {name: tensor.contiguous() for name, tensor in resnet(18, 5).state_dict().items()}
     state["layer9.weight"] = state.pop("bn1.weight")
     save_file(state, tmp_path / "w.safetensors")
-    assert weights_verb("check", tmp_path / "w.safetensors", "--recipe", "resnet50") == 1
+    assert weights_verb("inspect", tmp_path / "w.safetensors", "--recipe", "resnet50") == 1
     said = capsys.readouterr().out
     check_line(said, "1 missing", "bn1.weight", "1 unknown", "layer9.weight")
     good = saved(resnet(18, 5), tmp_path / "g.safetensors")
-    assert weights_verb("check", good, "--recipe", "ssd", "--rows") == 0
+    assert weights_verb("inspect", good, "--recipe", "ssd", "--rows") == 0
     said = capsys.readouterr().out
     check_line(said, "44", "extras.0.reduce.weight, extras.0.reduce.bias")
 
 
-def test_check_takes_the_flags_of_the_recipe_that_it_names(tmp_path, capsys):
+def test_inspect_takes_the_flags_of_the_recipe_that_it_names(tmp_path, capsys):
     file = saved(resnet(18, 5), tmp_path / "w.safetensors")
-    assert weights_verb("check", file, "--recipe", "resnet50", "--model.depth", 18, "--model.width", 4, "--rows") == 0
+    assert weights_verb("inspect", file, "--recipe", "resnet50", "--model.depth", 18, "--model.width", 4, "--rows") == 0
     assert "fits      resnet50 --model.depth 18 --model.width 4: " in capsys.readouterr().out
-    assert weights_verb("check", "--recipe=resnet50", "--model.width", 8, file) == 1
+    assert weights_verb("inspect", "--recipe=resnet50", "--model.width", 8, file) == 1
     assert "not       resnet50 --model.width 8" in capsys.readouterr().out
-    assert weights_verb("check", file, "--recipe", "resnet50", "--model.witdh", 4) == 2
+    assert weights_verb("inspect", file, "--recipe", "resnet50", "--model.witdh", 4) == 2
     assert "--model.width" in capsys.readouterr().err
-    assert weights_verb("check", "--recipe", "resnet50") == 2
+    assert weights_verb("inspect", "--recipe", "resnet50") == 2
     assert "weight file" in capsys.readouterr().err
 
 
-def test_check_says_where_names_are_timms(tmp_path, capsys):
+def test_inspect_says_where_names_are_timms(tmp_path, capsys):
     save_file(
         {"stem.0.weight": torch.ones(4, 3, 4, 4), "stages.0.blocks.0.gamma": torch.ones(4)}, tmp_path / "w.safetensors"
     )
-    assert weights_verb("check", tmp_path / "w.safetensors") == 1
+    assert weights_verb("inspect", tmp_path / "w.safetensors") == 1
     assert "--recipe resnet50 --model.trunk timm/NAME" in capsys.readouterr().out
 
 
-def test_check_fails_where_numbers_are_not_finite(tmp_path, capsys):
+def test_inspect_fails_where_numbers_are_not_finite(tmp_path, capsys):
     model = resnet(18, 5)
     with torch.no_grad():
         model.fc.weight[0, 0] = torch.inf
-    assert weights_verb("check", saved(model, tmp_path / "w.safetensors")) == 1
+    assert weights_verb("inspect", saved(model, tmp_path / "w.safetensors")) == 1
     assert "finite    no: fc.weight" in capsys.readouterr().out
     assert weights_verb("convert", tmp_path / "w.safetensors", "--to", "ours", "--out", tmp_path / "x.safetensors") == 0
     check_line(capsys.readouterr().out, "fc.weight", "finite")
 
 
-def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
+def test_download_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
     asked = []
     monkeypatch.setattr(download, "fetch", lambda *asking, **_: asked.append(asking))
-    assert weights_verb("get") == 0
+    assert weights_verb("download") == 0
     assert "resnet34-mlperf" in capsys.readouterr().out
-    assert weights_verb("get", "resnet50", "--out", tmp_path / "kept") == 0
+    assert weights_verb("download", "resnet50", "--out", tmp_path / "kept") == 0
     urls, path, expected = asked.pop()
     assert urls == ["https://download.pytorch.org/models/resnet50-11ad3fa6.pth"]
     assert path == tmp_path / "kept" / "resnet50-11ad3fa6.pth" and expected.sha256_prefix == "11ad3fa6"
@@ -266,18 +266,18 @@ def test_get_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
         (str(tmp_path / "other.pth"), str(tmp_path / "other.pth")),
         (str(tmp_path), f"{tmp_path}/resnet50-11ad3fa6.pth"),
     ):
-        assert weights_verb("get", "resnet50", "--out", tmp_path / "kept", "--from", source) == 0
+        assert weights_verb("download", "resnet50", "--out", tmp_path / "kept", "--from", source) == 0
         assert asked.pop()[0] == [place]
-    assert weights_verb("get", "resnet3") == 2
+    assert weights_verb("download", "resnet3") == 2
     check_text(capsys.readouterr().err, "resnet34")
-    assert weights_verb("get", "xyz") == 2
+    assert weights_verb("download", "xyz") == 2
     assert "Known: resnet18," in capsys.readouterr().err
 
 
-def test_get_says_how_far_it_is(tmp_path, monkeypatch, capsys):
+def test_download_says_how_far_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(printing, "LINE_EVERY", -1.0)
     monkeypatch.setattr(download, "fetch", lambda urls, path, *_, reporter: reporter.progress(path.name, 2**20, 2**21))
-    assert weights_verb("get", "resnet50", "--out", tmp_path) == 0
+    assert weights_verb("download", "resnet50", "--out", tmp_path) == 0
     assert "resnet50-11ad3fa6.pth: 1.0 MiB of 2.0 MiB" in capsys.readouterr().out
 
 
@@ -300,7 +300,7 @@ def test_a_converted_file_is_for_whom_new_files_are(ours, tmp_path):
 def test_several_tensorflow_checkpoints_in_a_folder_are_named(tmp_path, capsys):
     for name in ("a", "b"):
         tf_checkpoint(tmp_path / name, {"v": np.ones(1, "f4")})
-    assert weights_verb("check", tmp_path) == 2
+    assert weights_verb("inspect", tmp_path) == 2
     check_text(capsys.readouterr().err, "2 TensorFlow", "a.index, b.index")
 
 
@@ -308,6 +308,6 @@ def test_several_tensorflow_checkpoints_in_a_folder_are_named(tmp_path, capsys):
 def test_a_torchscript_program_is_refused_in_one_line_without_the_librarys_warning(tmp_path, capfd):
     torch.jit.script(torch.nn.Linear(2, 2)).save(tmp_path / "s.pth")
     capfd.readouterr()
-    assert weights_verb("check", tmp_path / "s.pth") == 2
+    assert weights_verb("inspect", tmp_path / "s.pth") == 2
     said = capfd.readouterr().err
     assert "a TorchScript program" in said and said.count("\n") == 1

@@ -68,8 +68,8 @@ def test_a_value_outside_the_bounds_of_its_annotation_is_refused_in_one_line(cha
 
 def test_help_and_the_refusal_have_the_bounds_of_one_line(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
-    assert main(["show", "classify-demo", "--help-all"]) == 0
+    assert main(["plan", "classify-demo", "--help-all"]) == 0
     text = capsys.readouterr().out
     assert "gradient's average; in [0, 1) (default:" in text
-    assert main(["show", "classify-demo", "--optim.momentum", "1"]) == 2
+    assert main(["plan", "classify-demo", "--optim.momentum", "1"]) == 2
     check_text(capsys.readouterr().err, "--optim.momentum 1", "[0, 1)")

@@ -368,7 +368,7 @@ def test_a_recipe_named_by_hand_is_allowed_where_it_can_be_cut_and_the_published
 
 
 def test_show_refuses_a_number_of_nodes_with_its_two_neighbours_in_one_line(capsys):
-    refused(command(capsys, "show", "ssd-mlperf-1024", "--system", "c4140", "--nodes", "3"), "2 nodes (", "4 nodes (")
+    refused(command(capsys, "plan", "ssd-mlperf-1024", "--system", "c4140", "--nodes", "3"), "2 nodes (", "4 nodes (")
 
 
 def test_what_of_a_system_is_as_published_is_said_and_what_was_changed_is_not():
@@ -383,14 +383,14 @@ def test_what_of_a_system_is_as_published_is_said_and_what_was_changed_is_not():
 
 @pytest.mark.nightly("six whole commands")
 def test_show_plans_a_published_pairing_as_published_unless_it_is_changed_by_hand(capsys):
-    said = command(capsys, "show", "resnet50-mlperf-3200", "--system", "dgx-h100", "--nodes", "2")
+    said = command(capsys, "plan", "resnet50-mlperf-3200", "--system", "dgx-h100", "--nodes", "2")
     assert said.code == 0 and check_text(said.out, "nearest", "dgx-h100") and "torch 2" not in said.out
-    said = command(capsys, "show", "ssd-mlperf-512", "--system", "c4140")
+    said = command(capsys, "plan", "ssd-mlperf-512", "--system", "c4140")
     text = " ".join(said.out.split())
     check_text(text, "128, fp16, loss scale 128, binding off", "1 node")
     assert "50 epochs in 43.87 min on 1 node, 570 images/s an accelerator" in text
     assert text.count("torch 2.9.1 (containers/constraints-v100.txt): ") == 1
-    own = command(capsys, "show", "ssd-mlperf-512", "--system", "c4140", "--system.images-per-forward", "64").out
+    own = command(capsys, "plan", "ssd-mlperf-512", "--system", "c4140", "--system.images-per-forward", "64").out
     own = " ".join(own.split())
     assert check_text(own, "64 images", "2 forwards") and "up to" not in own
 

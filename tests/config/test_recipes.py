@@ -250,17 +250,17 @@ def test_help_shows_each_fields_own_text_and_no_neighbours(name, monkeypatch):
         "prepare folder",
         "prepare shapes",
         "preview",
-        "show",
+        "plan",
         "runs",
         "list recipes",
         "bench startup",
         "bench comm",
-        "qualify",
+        "check-performance",
     ],
 )
 def test_the_other_verbs_answer_help_with_a_text_for_every_flag(verb, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    recipe = ["classify-demo"] if verb in ("preview", "show") else []
+    recipe = ["classify-demo"] if verb in ("preview", "plan") else []
     assert main([*verb.split(), *recipe, "--help-all"]) == 0
     for flag, text in help_by_flag(capsys.readouterr().out).items():
         if flag != "--help":

@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 def prepared(capsys, out: Path, *words: str) -> Manifest:
     said = command(capsys, "prepare", *words, "--out", out)
     assert said.code == 0, said.err
-    assert said.out.splitlines()[-1].endswith(f"-custom-cpu --data {out} --auto")
+    assert said.out.splitlines()[-1].endswith(f"-finetune-cpu --data {out} --auto")
     return Manifest.load(out)
 
 

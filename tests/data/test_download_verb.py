@@ -69,7 +69,7 @@ def test_one_command_ends_in_a_folder_to_train_on(coco: Site, tmp_path: Path, ca
     assert main(shlex.split(prepared)) == 0
     words = shlex.split(text.rpartition("paceline train ")[2].partition(" --weights")[0])
     few = ["--global-batch", "2", "--bn-span", "2", "--optim.lr", "1e-3", "--epochs", "30"]
-    assert main(["show", *words, *few]) == 0
+    assert main(["plan", *words, *few]) == 0
     assert Manifest.load(folder).expect == "coco2017" and not archives_in(folder)
     assert prepare_if_needed(folder, kind="boxes", reporter=Lines(pytest.fail), small=0) == folder
     assert not [path for path in folder.iterdir() if path.name.startswith(".") or ".part" in path.name]

@@ -65,7 +65,7 @@ def test_a_set_of_named_files_is_called_by_its_own_folder(named: Path, capsys: p
     assert main(["train", "maskrcnn-demo", "--data", "mine", "--out", "runs/masks"]) == 2
     command = capsys.readouterr().err.splitlines()[1].partition("  ")[2]
     assert command == f"paceline train fasterrcnn-finetune --data {named / 'mine'} --weights fasterrcnn"
-    assert main(["show", *shlex.split(command)[2:5], *FEW]) == 0
+    assert main(["plan", *shlex.split(command)[2:5], *FEW]) == 0
 
 
 def test_a_pack_may_lie_beside_the_files_of_a_set_and_not_among_its_photos(
@@ -73,9 +73,9 @@ def test_a_pack_may_lie_beside_the_files_of_a_set_and_not_among_its_photos(
 ) -> None:
     assert main([*PREPARE, "--val-fraction", "0.2", "--out", "mine"]) == 0
     for inside in ("mine", "photos/packed"):
-        assert main(["pack", "mine", "--to", "webdataset", "--out", inside]) == 2
+        assert main(["data", "pack", "mine", "--to", "webdataset", "--out", inside]) == 2
         check_text(capsys.readouterr().err, "--out", "data set")
-    assert main(["pack", "mine", "--to", "webdataset", "--out", "packed"]) == 0, capsys.readouterr().err
+    assert main(["data", "pack", "mine", "--to", "webdataset", "--out", "packed"]) == 0, capsys.readouterr().err
 
 
 def test_a_classifier_on_it_gets_the_command_of_a_detector(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_a_classifier_on_it_gets_the_command_of_a_detector(named: Path, capsys: 
     assert main(["train", "classify-demo", "--data", "mine", "--out", "run"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("paceline: mine: ") and check_text(said, "boxes", "class folders")
-    assert main(["show", *shlex.split(said.splitlines()[1])[2:5], *FEW]) == 0
+    assert main(["plan", *shlex.split(said.splitlines()[1])[2:5], *FEW]) == 0
 
 
 def test_data_of_the_other_kind_get_the_command_that_trains_on_them(
@@ -102,7 +102,7 @@ def test_data_of_the_other_kind_get_the_command_that_trains_on_them(
         assert main(["train", recipe, "--data", str(data), "--out", "run"]) == 2
         command = capsys.readouterr().err.splitlines()[1]
         assert command.split()[:3] == ["paceline", "train", other]
-        assert main(["show", *shlex.split(command)[2:5], *FEW]) == 0
+        assert main(["plan", *shlex.split(command)[2:5], *FEW]) == 0
         capsys.readouterr()
 
 

@@ -187,14 +187,14 @@ def test_quality_alone_writes_every_photo_anew_at_its_size(source, tmp_path):
     ids=["form", "quality", "negative", "short", "order", "both", "shards", "size"],
 )
 def test_flags_that_cannot_be_are_refused_in_a_line(flags, reason, source, tmp_path, capsys):
-    assert main(["pack", str(source.folder), "--out", str(tmp_path / "out"), *flags]) == 2
+    assert main(["data", "pack", str(source.folder), "--out", str(tmp_path / "out"), *flags]) == 2
     said = capsys.readouterr().err
     assert check_text(said, reason) and said.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
 def test_the_command_packs_what_it_is_given_and_says_so(source, tmp_path, capsys):
-    assert main(["pack", str(source.folder), "--to", "recordio", "--out", str(tmp_path / "out")]) == 0
+    assert main(["data", "pack", str(source.folder), "--to", "recordio", "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert "train: 10 photos" in said and f"--data {tmp_path / 'out'}" in said
     assert main(["data", "info", str(tmp_path / "out"), "--json"]) == 0
@@ -203,7 +203,7 @@ def test_the_command_packs_what_it_is_given_and_says_so(source, tmp_path, capsys
     theirs = json.loads(capsys.readouterr().out)
     for split in ("train", "val"):
         assert mine["splits"][split]["labels_sha256"] == theirs["splits"][split]["labels_sha256"]
-    assert main(["pack", str(tmp_path / "nowhere"), "--out", str(tmp_path / "b")]) == 2
+    assert main(["data", "pack", str(tmp_path / "nowhere"), "--out", str(tmp_path / "b")]) == 2
     assert main(["pack"]) == 2
 
 
@@ -212,7 +212,7 @@ def test_class_folders_that_nobody_prepared_are_prepared_first(tmp_path, monkeyp
     for split in ("train", "val"):
         for label in "ab":
             photo(tmp_path / "set" / split / label / "1.jpg", seed=ord(label))
-    assert main(["pack", str(tmp_path / "set"), "--out", str(tmp_path / "out")]) == 0
+    assert main(["data", "pack", str(tmp_path / "set"), "--out", str(tmp_path / "out")]) == 0
     assert "verifying its 4 images once" in capsys.readouterr().out
     assert sorted(entry.name for entry in (tmp_path / "set").iterdir()) == ["train", "val"]
 

@@ -82,7 +82,7 @@ def test_postscript_in_a_set_that_says_it_is_verified_starts_no_program(tmp_path
         train,
         [*train, "--input.decoder", "pillow"],
         ["preview", "classify-demo", "--data", data, "--out", tmp_path / "preview.png"],
-        ["pack", data, "--out", tmp_path / "packed", "--short", 16],
+        ["data", "pack", data, "--out", tmp_path / "packed", "--short", 16],
     ):
         said = command(capsys, *words)
         assert said.code == 2 and str(liar) in said.err, words

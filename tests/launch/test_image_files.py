@@ -1,4 +1,4 @@
-"""The container files themselves: Dockerfile, Apptainer definition, tag, constraints; and the commands of `paceline image`."""
+"""The container files themselves: Dockerfile, Apptainer definition, tag, constraints; and the commands of `paceline container`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from messages import raises
 
 import paceline
 from paceline._utils.errors import PacelineError
-from paceline.cli.commands.image import run
+from paceline.cli.commands.container import run
 from paceline.cli.printing import Printer
 from paceline.launch.containers import image_build as image_module
 from paceline.launch.containers.image_build import (

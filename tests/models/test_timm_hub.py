@@ -60,7 +60,7 @@ import contextlib, io, json, sys
 from paceline.cli.main import main
 for words in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        code = main(["weights", "get", *words])
+        code = main(["weights", "download", *words])
     print(json.dumps([code, out.getvalue(), err.getvalue()]))
 """
 

@@ -73,7 +73,7 @@ def test_a_usual_run_needs_nothing(tmp_path):
 
 
 def test_a_file_right_below_the_root_is_no_runs(capsys):
-    assert main(["weights", "check", "/no-such-weights.safetensors"]) == 2
+    assert main(["weights", "inspect", "/no-such-weights.safetensors"]) == 2
     check_text(capsys.readouterr().err, "weight file")
 
 

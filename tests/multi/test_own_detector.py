@@ -44,7 +44,7 @@ def test_every_verb_knows_it_where_its_file_is_named(trainer, photos, tmp_path):
     run = train(trainer, photos, trainer.folder / "centres-verbs", "--steps 2", ranks=1)
     found = tmp_path / "found"
     commands = {
-        "eval": ["eval", run, "--json"], "show": ["show", run], "report": ["report", run],
+        "eval": ["eval", run, "--json"], "plan": ["plan", run], "report": ["report", run],
         "predict": ["predict", run, photos / "val2017", "--out", found],
         "train": ["train", run / "run.json", "--out", tmp_path / "again"],
     }  # fmt: skip

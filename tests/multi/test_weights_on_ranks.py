@@ -56,4 +56,4 @@ def test_one_rank_brings_what_all_begin_from_and_where_nobody_can_all_are_refuse
     kept.unlink()
     ended = ours.run(ours.train(tmp_path / "third", "--weights shared"), ranks=2)
     assert ended[0].code == 2 and all(rank.code for rank in ended), said(ended)
-    assert "paceline weights get shared --from FILE_OR_DIR" in ended[0].text and not (tmp_path / "third").exists()
+    assert "paceline weights download shared --from FILE_OR_DIR" in ended[0].text and not (tmp_path / "third").exists()

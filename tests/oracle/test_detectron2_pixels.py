@@ -69,7 +69,7 @@ def test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_
 ):
     source = tmp_path / "my model.pth"
     torch.save({"model": file(statistics=True, **marks)}, source)
-    for words in (["check", source], ["convert", source, "--to", "ours", "--out", tmp_path / "o.safetensors"]):
+    for words in (["inspect", source], ["convert", source, "--to", "ours", "--out", tmp_path / "o.safetensors"]):
         refusal = command(capsys, "weights", *words)
         refused(refusal, "RGB or BGR", "--colours rgb", "--colours bgr")
     pixels = 255 * torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(1)) - MEAN.view(3, 1, 1)

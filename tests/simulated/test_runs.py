@@ -113,7 +113,17 @@ def test_too_little_memory_cuts_the_batch_and_not_the_result(on_device, tmp_path
 @NIGHT
 def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path: Path) -> None:
     """Its name is an H200's, so published rows are found; what it computes is nothing, so no verdict means anything."""
-    words = ["qualify", "--system", "gpu", "--minutes", "0.02", "--folder", str(tmp_path), "--out", str(tmp_path / "out")]
+    words = [
+        "check-performance",
+        "--system",
+        "gpu",
+        "--minutes",
+        "0.02",
+        "--folder",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     done, counted = on_device("-m", "paceline", *words)
     assert done.returncode in (0, 1) and counted["broken rules"] == [], done.stdout + done.stderr
     found = json.loads((tmp_path / "out" / "qualify.json").read_text())

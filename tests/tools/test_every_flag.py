@@ -1,4 +1,4 @@
-"""`paceline from` accounts for every flag that a program knows, in every mode: each has a row that names it, and the row is true."""
+"""`paceline translate` accounts for every flag that a program knows, in every mode: each has a row that names it and is true."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def check_command(found: Translation) -> None:
 
 def printed(capsys, line: str) -> str:
     check_command(translate(line))
-    assert front_door.main(["from", line]) == 0
+    assert front_door.main(["translate", line]) == 0
     text = capsys.readouterr().out
-    assert front_door.main(["from", line, "--json"]) == 0
+    assert front_door.main(["translate", line, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     for row in (*shown["carries"], *shown["dead"]):
         assert row["theirs"] in " ".join(text.split()), row

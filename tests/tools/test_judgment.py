@@ -8,7 +8,7 @@ import pytest
 from messages import check_line, check_text
 from tiny_runs import command, refused
 
-from paceline.cli.commands.qualify import QualifyFlags, _finish, format_report
+from paceline.cli.commands.check_performance import QualifyFlags, _finish, format_report
 from paceline.config.reference_rates import RECORDED
 from paceline.tools.qualify.judgment import SLOW, UNJUDGED, cpu_cost_ratio, expected_scales, find_slowest, judge_ranks
 
@@ -241,11 +241,11 @@ def test_json_page_and_exit_code(tmp_path, capsys):
 )
 def test_what_cannot_be_measured_is_refused(capsys, tmp_path, monkeypatch, words, named):
     monkeypatch.chdir(tmp_path)
-    refused(command(capsys, "qualify", *words), named)
+    refused(command(capsys, "check-performance", *words), named)
     assert not (tmp_path / "runs").exists()
 
 
 def test_files_of_the_users_stay(capsys, tmp_path):
     (tmp_path / "qualify.html").write_text("mine")
-    refused(command(capsys, "qualify", "--out", tmp_path), "qualify.html")
-    refused(command(capsys, "qualify", "--out", tmp_path / "qualify.html"), "a file")
+    refused(command(capsys, "check-performance", "--out", tmp_path), "qualify.html")
+    refused(command(capsys, "check-performance", "--out", tmp_path / "qualify.html"), "a file")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from by_night import ONE_MORE
 
-from paceline.cli.commands.from_original import translation_record
+from paceline.cli.commands.translate import translation_record
 from paceline.tools.migrate import ORIGINALS, PAGES
 from paceline.tools.migrate.table import FlagTranslation
 

@@ -4,7 +4,7 @@ import pytest
 from messages import check_text
 
 from paceline._utils.errors import PacelineError
-from paceline.cli.commands.from_original import translation_record
+from paceline.cli.commands.translate import translation_record
 
 RESNET, MASK = "python train_imagenet.py --use-dali", "python train_mask_rcnn.py --use-fpn"
 

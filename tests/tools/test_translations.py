@@ -1,4 +1,4 @@
-"""`paceline from` on every line of the originals that is known and on twenty that are not: both sides' numbers by an oracle.
+"""`paceline translate` on every line of the originals that is known and on twenty that are not: both sides' numbers by an oracle.
 
 What the original does is computed by `originals` from values typed beside each line; what ours does by parsing and planning
 our command. Where the two differ, the translation says so.
@@ -17,8 +17,8 @@ from lines import Line
 from originals import SYSTEMS
 from unseen import UNSEEN
 
-from paceline.cli.commands.from_original import translation_record
 from paceline.cli.commands.launch import LaunchFlags
+from paceline.cli.commands.translate import translation_record
 from paceline.cli.flags import parse_run_args
 from paceline.config.plan import lr_at, make_plan
 from paceline.config.recipe import DATA_IMAGES

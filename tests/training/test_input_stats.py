@@ -90,7 +90,7 @@ def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(tmp_path,
     assert not run("old", *fresh, "--steps", 2)[0]
     assert not run("next", "--steps", 1, "--weights", tmp_path / "old/checkpoints/last")[0]
     shown = command(
-        capsys, "show", "classify-finetune-cpu", "--model.trunk", TRUNK, "--train-images", 900, "--val-images", 9, "--json"
+        capsys, "plan", "classify-finetune-cpu", "--model.trunk", TRUNK, "--train-images", 900, "--val-images", 9, "--json"
     )
     assert json.loads(shown.out)["recipe"]["input"]["mean"] == [0.5] * 3
 
@@ -98,7 +98,7 @@ def test_run_json_has_them_so_resume_repeat_and_the_next_run_are_exact(tmp_path,
 def test_without_timm_it_is_refused_from_the_command_alone(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "timm", None)
     data = make_photos(tmp_path / "data", train=1, val=1)
-    for verb in (["train", "--weights", "file.pth"], ["show"], ["preview"]):
+    for verb in (["train", "--weights", "file.pth"], ["plan"], ["preview"]):
         said = command(capsys, verb[0], "classify-finetune-cpu", "--model.trunk", TRUNK, "--data", data, *verb[1:])
         assert said.code == 2 and check_lines(
             said.err.splitlines(), (f"--model.trunk {TRUNK}", "timm", "pip install 'timm>=1.0.22'")

@@ -31,7 +31,7 @@ class NoControls:
     ],
 )
 def test_it_is_the_parsers(words: str) -> None:
-    parsed = parse_run_args(shlex.split(words), NoControls(), verb="weights check FILE --recipe")
+    parsed = parse_run_args(shlex.split(words), NoControls(), verb="weights inspect FILE --recipe")
     recipes, given = parse_named_recipe(words)
     assert recipes == {words: parsed.recipe}
     assert given == {name.replace("no_", "") for name in parsed.given}

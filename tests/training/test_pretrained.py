@@ -118,7 +118,7 @@ def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do
     # A run that goes on has its own weights.
     said = command(capsys, *words, "--steps", 2)
     assert said.code == 0 and "random values" not in said.out + said.err
-    assert "weights    none: random values" in command(capsys, "show", tmp_path / "run").out  # as it began
+    assert "weights    none: random values" in command(capsys, "plan", tmp_path / "run").out  # as it began
 
 
 def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tmp_path, capsys):
@@ -134,7 +134,9 @@ def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tm
     refused(train(capsys, data, tmp_path / "again", "--weights", "mine"), str(kept), "SHA-256", "Move it away")
     kept.unlink()
     said = train(capsys, data, tmp_path / "again", "--weights", "mine")
-    refused(said, f"file://{mine}", f"paceline weights get mine --from FILE_OR_DIR --out {kept.parent}", "--weights FILE")
+    refused(
+        said, f"file://{mine}", f"paceline weights download mine --from FILE_OR_DIR --out {kept.parent}", "--weights FILE"
+    )
     assert not (tmp_path / "again").exists()
 
 
@@ -187,7 +189,7 @@ def test_a_run_begun_before_its_recipe_named_weights_goes_on(resnet_run, tmp_pat
 
 
 def shown(name: str, batch_norms: int) -> str:
-    """What `show` says of a recipe with so many BatchNorms, without the estimate."""
+    """What `plan` says of a recipe with so many BatchNorms, without the estimate."""
     recipe = RECIPES[name]()
     plan = make_plan(recipe, System(), world=1, most=512, train_images=1000, val_images=10)
     memory = MemoryEstimate(0, 1, 0, batch_norms=batch_norms)

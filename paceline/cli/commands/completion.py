@@ -22,7 +22,7 @@ USAGE = """usage: paceline completion SHELL
 
 What it knows is this version's: write a file again after an update. `eval` does it at each start of a shell, in about a second."""
 # Verbs whose first word is a recipe; the flags are those of all workloads.
-OF_RECIPE = ("train", "launch", "show", "preview")
+OF_RECIPE = ("train", "launch", "plan", "preview")
 EACH_WORKLOAD = ("classify-demo", "ssd-demo", "maskrcnn-demo")
 BASH = """_paceline() {{
   local cur=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} words=

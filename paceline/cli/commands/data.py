@@ -1,5 +1,5 @@
 """`paceline data info DIR`: what a prepared data set holds, split by split; `lint`: what in it would spoil a result (exit code 1);
-`clear`: removes the copies of --stage. No torch.
+`pack`: few large files of it (data_pack.py); `clear`: removes the copies of --stage. No torch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from paceline._utils.hashing import sha256
 from paceline._utils.reporter import SILENT, Reporter
 from paceline._utils.safe_read import read_entry
 from paceline._utils.text import escape_line, format_count, join_names
+from paceline.cli.commands.data_pack import run as run_pack
 from paceline.cli.flags import parse, run_kind
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
 USAGE = """usage: paceline data info DIR [--json]
        paceline data clear DIR
        paceline data lint DIR [--runs RUN ...] [--page FILE] [--json]
+       paceline data pack DIR --to FORMAT --out DIR
 
   info DIR    of each split of a prepared data set: records, classes, bytes, how its records lie, labels_sha256
   lint DIR    look for what spoils a result: copies across splits, labels that contradict each other or a run, odd boxes
+  pack DIR    write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller
   clear DIR   remove the copies that `paceline train --stage DIR` made there, and nothing else"""
 
 TILES, SIDE = 24, 300  # pictures of a finding on the page, pixels of their longer side
@@ -73,8 +76,10 @@ class DataLintFlags:
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
-    """Carry out one of the three."""
-    return run_kind(printer, arguments, USAGE, "data", {"info": run_info, "lint": run_lint, "clear": run_clear})
+    """Carry out one of the four."""
+    return run_kind(
+        printer, arguments, USAGE, "data", {"info": run_info, "lint": run_lint, "pack": run_pack, "clear": run_clear}
+    )
 
 
 def run_info(printer: Printer, arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""`paceline list workloads|recipes|configs|systems|decoders [--json]`: the menus, in a line each; imports no torch."""
+"""`paceline list tasks|recipes|configs|systems|decoders [--json]`: the menus, in a line each; imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paceline.config.constraints import Help
 
 KINDS = """usage: paceline list KIND [--json]
 
-  workloads   what can be trained, and what its data folder holds
+  tasks       what can be trained, and what its data folder holds
   recipes     every recipe by its name for train, show and preview
   configs     published configurations that are not recipes: show plans one on its machine, train takes it too
   systems     every machine by its name for --system
@@ -68,7 +68,7 @@ def _print_menu(printer: Printer, arguments: Sequence[str], kind: str) -> int:
     return 0
 
 
-def _workloads() -> list[dict[str, Any]]:
+def _tasks() -> list[dict[str, Any]]:
     from paceline.config.recipes import RECIPES
     from paceline.models.registry import WORKLOADS
 
@@ -164,7 +164,7 @@ def _first_line(make: Callable[[], Any]) -> str:
 
 
 MENUS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "workloads": _workloads,
+    "tasks": _tasks,
     "recipes": _recipes,
     "configs": _configs,
     "systems": _systems,

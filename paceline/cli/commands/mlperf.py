@@ -1,4 +1,4 @@
-"""`paceline mlperf check RUN|FILE...` and `paceline mlperf analyse FILES`."""
+"""`paceline mlperf check RUN|FILE...` and `paceline mlperf analyze FILES`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paceline.tools.mlperf.logs import LogSummary, find_logs, get_benchmark, get
 KINDS = """usage: paceline mlperf KIND ...
 
   check RUN|FILE ...     MLPerf's own checkers on logs, their verdict unedited; exit code 0 passed, 1 failed, 2 nothing to judge
-  analyse RUN|FILE ...   one table of logs, ours and others': time to train, epochs, images a second, evaluations, quality
+  analyze RUN|FILE ...   one table of logs, ours and others': time to train, epochs, images a second, evaluations, quality
 
 Each answers --help. docs/mlperf.md says what a log holds and how to make one that passes."""
 
@@ -46,7 +46,7 @@ class MLPerfCheckFlags:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Carry out one of them."""
-    return run_kind(printer, arguments, KINDS, "mlperf", {"check": _check, "analyse": run_analyze})
+    return run_kind(printer, arguments, KINDS, "mlperf", {"check": _check, "analyze": run_analyze})
 
 
 def _check(printer: Printer, arguments: Sequence[str]) -> int:
@@ -122,14 +122,14 @@ class MLPerfAnalyzeFlags:
 
 def run_analyze(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the table; logs that cannot be read are named after it."""
-    flags = parse(printer, arguments, MLPerfAnalyzeFlags(), "mlperf analyse", ABOUT)
+    flags = parse(printer, arguments, MLPerfAnalyzeFlags(), "mlperf analyze", ABOUT)
     if flags.json and flags.csv:
         raise PacelineError("--json and --csv: name one of them.")
     if flags.accelerators < 0:
         raise PacelineError(f"--accelerators {flags.accelerators}: must be 0 (as the log says) or more.")
     rows: list[LogSummary] = []
     problems: list[str] = []
-    for file in find_logs(flags.logs, "analyse"):
+    for file in find_logs(flags.logs, "analyze"):
         try:
             rows.append(analyze_log(file, flags.accelerators))
         except PacelineError as problem:

@@ -1,4 +1,4 @@
-"""`paceline weights get NAME | check FILE | convert FILE --to FORM --out FILE`: weights of others, and ours for others."""
+"""`paceline weights download NAME | inspect FILE | convert FILE --to FORM --out FILE`: weights of others, and ours for others."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 KINDS = """usage: paceline weights KIND ...
 
-  get NAME       bring published weights, checked against the checksum in their name; without a name: which there are
-  check FILE     what a file of weights is, whether it is whole, and which of our networks it fits, row by row
+  download NAME  download published weights, checked against the checksum in their name; without a name: which there are
+  inspect FILE   what a file of weights is, whether it is whole, and which of our networks it fits, row by row
   convert FILE   --to FORM --out FILE: into another form; without --to: which there are
 
 Each answers --help. Training takes any of these files but pickled arrays, which convert reads, as it is, and brings published
@@ -40,7 +40,7 @@ weights itself: paceline train RECIPE --weights FILE_OR_NAME."""
 
 
 @dataclass(frozen=True)
-class WeightsGetFlags:
+class WeightsDownloadFlags:
     """What to bring."""
 
     name: Annotated[str, tyro.conf.Positional, Help("which weights; empty: list them")] = ""
@@ -50,11 +50,13 @@ class WeightsGetFlags:
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Carry out one of them."""
-    return run_kind(printer, arguments, KINDS, "weights", {"get": _get, "check": run_check, "convert": run_convert})
+    return run_kind(
+        printer, arguments, KINDS, "weights", {"download": _download, "inspect": run_inspect, "convert": run_convert}
+    )
 
 
-def _get(printer: Printer, arguments: Sequence[str]) -> int:
-    flags = parse(printer, arguments, WeightsGetFlags(), "weights get", "Bring published weights.")
+def _download(printer: Printer, arguments: Sequence[str]) -> int:
+    flags = parse(printer, arguments, WeightsDownloadFlags(), "weights download", "Bring published weights.")
     from paceline.models.weights.download import PUBLISHED, fetch_pretrained
 
     if not flags.name:
@@ -65,20 +67,20 @@ def _get(printer: Printer, arguments: Sequence[str]) -> int:
     hub = flags.name.startswith("timm/")
     if not hub and flags.name not in PUBLISHED:
         hint = suggest_name(flags.name, PUBLISHED) or f"Known: {', '.join(PUBLISHED)}, timm/NAME."
-        raise PacelineError(f"weights get {flags.name!r}: no such weights. {hint}")
+        raise PacelineError(f"weights download {flags.name!r}: no such weights. {hint}")
     if hub and flags.from_:
         raise PacelineError("--from: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
     with printer.live_progress() as reporter:
         kept = fetch_pretrained(flags.name, flags.out, reporter, source=flags.from_)
     printer.facts = {"file": kept}
     if hub:
-        printer.say(f"next:  {format_command('weights', 'check', kept)}")
+        printer.say(f"next:  {format_command('weights', 'inspect', kept)}")
         return 0
     published = PUBLISHED[flags.name]
     for file in published.files:
         known = file.sha256_prefix or file.md5 or file.sha1
         printer.say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")
-    printer.say(f"next:  {format_command('weights', 'check', kept)}")
+    printer.say(f"next:  {format_command('weights', 'inspect', kept)}")
     if kept.suffix == ".pkl":
         from paceline.models.weights.formats.detect import conversion_command
 
@@ -190,7 +192,7 @@ def _names(location: str, file: WeightFile) -> tuple[str, ...]:
     return names
 
 
-# `paceline weights check FILE`: what a file of weights is, whether it is whole, and which of our networks it fits.
+# `paceline weights inspect FILE`: what a file of weights is, whether it is whole, and which of our networks it fits.
 
 # Recipes that stand for the networks there are; GluonCV's Mask R-CNN has one layer more, Habana's SSD pads in another way.
 NETWORKS = ("resnet50", "ssd", "maskrcnn", "fasterrcnn", "maskrcnn-gluoncv")
@@ -199,7 +201,7 @@ LEFT_OUT = 3
 
 
 @dataclass(frozen=True)
-class WeightsCheckFlags:
+class WeightsInspectFlags:
     """What to look at."""
 
     file: Annotated[str, tyro.conf.Positional, Help("weight file, or a checkpoint's folder")] = ""
@@ -207,11 +209,11 @@ class WeightsCheckFlags:
     rows: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
 
 
-def run_check(printer: Printer, arguments: Sequence[str]) -> int:
+def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what is found. Exit code 1 where its numbers are not finite, or no network of ours takes it."""
     flags, args = _flags(printer, arguments)
     if not flags.file:
-        raise PacelineError("name a weight file: paceline weights check FILE")
+        raise PacelineError("name a weight file: paceline weights inspect FILE")
     from paceline.models.weights.formats.detect import PICKLED, conversion_command
     from paceline.models.weights.identify import SMALL, detect_timm_name, find_matching_recipes
     from paceline.models.weights.weight_file import find_non_finite, open_weights
@@ -274,7 +276,7 @@ def run_check(printer: Printer, arguments: Sequence[str]) -> int:
             for line in rest:
                 _row(printer, "", line)
     if not taken and (backbone := detect_timm_name(file)):
-        again = format_command("weights", "check", path, "--recipe", "resnet50", "--model.trunk", backbone)
+        again = format_command("weights", "inspect", path, "--recipe", "resnet50", "--model.trunk", backbone)
         _row(printer, "next", f"its names are as timm's:  {again}")
     if file.kind == PICKLED:
         _row(printer, "next", conversion_command(path))
@@ -288,20 +290,20 @@ class _RecipeFlags:
     rows: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
 
 
-def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[WeightsCheckFlags, ParsedArgs | None]:
+def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[WeightsInspectFlags, ParsedArgs | None]:
     """-> this verb's own flags, and the recipe as its flags change it where one is named."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--recipe=") else [word])]
     if "--recipe" not in words[:-1] or set(HELP) & set(words):
-        prog, about = "weights check", "What a file of weights is, and what it fits."
-        return parse(printer, arguments, WeightsCheckFlags(), prog, about), None
+        prog, about = "weights inspect", "What a file of weights is, and what it fits."
+        return parse(printer, arguments, WeightsInspectFlags(), prog, about), None
     at = words.index("--recipe")
     name = words[at + 1]
     del words[at : at + 2]
     # The file is the first word, or the last one behind the flags.
     file = words.pop(0 if words[0][:1] != "-" else -1) if words and not all(word[:1] == "-" for word in words) else ""
-    args = parse_run_args([name, *words], _RecipeFlags(), verb="weights check FILE --recipe", printer=printer)
+    args = parse_run_args([name, *words], _RecipeFlags(), verb="weights inspect FILE --recipe", printer=printer)
     called = " ".join([name, *(word for word in words if word != "--rows")])
-    return WeightsCheckFlags(file, called, args.controls.rows), args
+    return WeightsInspectFlags(file, called, args.controls.rows), args
 
 
 def _of_its_run(printer: Printer, path: Path) -> dict[str, Recipe]:

@@ -53,6 +53,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "fasterrcnn-finetune": maskrcnn.finetune_boxes,
     "fasterrcnn-finetune-cpu": maskrcnn.finetune_cpu_boxes,
 }
+# First part of the names of our own recipes -> the recipe of their network, where the two differ.
+NETWORKS = {"classify": "resnet50"}
 # Ending of a name -> what such recipes are for; the menus are in this order.
 GROUPS = {
     "-finetune": "for data of your own",
@@ -74,7 +76,7 @@ def find_finetune_recipe(name: str) -> str:
     For a name that is not in the menu, the result is not in it either.
     """
     first = re.split("[-@]", name)[0]
-    return f"{'classify' if first == 'resnet50' else first}-finetune"
+    return f"{next((own for own, network in NETWORKS.items() if network == first), first)}-finetune"
 
 
 def find_base(name: str, task: str) -> str:
@@ -85,4 +87,4 @@ def find_base(name: str, task: str) -> str:
     """
     parts = re.split("[-@]", name)
     before = [name[: len("-".join(parts[:count]))] for count in range(len(parts) - 1, 0, -1)]
-    return next((one for one in (*before, task) if one in RECIPES and one != name), "")
+    return next((one for one in (*before, NETWORKS.get(parts[0], task)) if one in RECIPES and one != name), "")

@@ -134,7 +134,7 @@ def nvidia(
 
 
 def nvidia_96() -> MaskRCNNRecipe:
-    """8 x 12 (one DGX H100). Published: 14 epochs, 19.18 min. `paceline show maskrcnn-nvidia-96 --system h100x8`"""
+    """8 x 12 (one DGX H100). Published: 14 epochs, 19.18 min. `paceline plan maskrcnn-nvidia-96 --system h100x8`"""
     return nvidia(96, lr=0.12, warmup=625, ramp=1.92e-4, decays=(12_000, 16_000), per_gpu=12, candidates=12_000)
 
 

@@ -1,6 +1,6 @@
 """Published configurations that are no recipes of the menu: a few numbers for a family's constructor, and the machine they ran on.
 
-`paceline list configs` prints them; `paceline show NAME` plans one on its machine, `paceline train NAME` trains it on this one.
+`paceline list configs` prints them; `paceline plan NAME` plans one on its machine, `paceline train NAME` trains it on this one.
 Sources of rows.json:
 - ResNet-50 (MLPerf v2.0, v3.0, v4.0; all NVIDIA's MXNet code): as logged by the first run of each result (lars_opt_*,
   model_bn_span, global_batch_size, the first evaluation); of v2.0 and v4.0 from the configuration files. Of submissions with the same

@@ -19,7 +19,7 @@ SSDRecipe = Recipe[SSDModel, BoxInput]
 
 TARGET = (("box_ap", 0.23),)
 TRAIN_IMAGES = 117_266  # of COCO 2017 with at least one box
-# What they start from, by the names of `paceline weights get`: torchvision's of 2017, and TensorFlow's for Habana's network.
+# What they start from, by the names of `paceline weights download`: torchvision's of 2017, and TensorFlow's for Habana's network.
 BACKBONE, GAUDI_BACKBONE = "resnet34-mlperf", "ssd-resnet34-tensorflow"
 
 # Base learning rate of MLPerf's SSD rule, for 32 images; a submission's lr is an integer multiple of it.
@@ -158,7 +158,7 @@ def nvidia_pytorch(global_batch: int, *, lr: float, warmup: int, decay: float, b
 
 
 def mlperf_448() -> SSDRecipe:
-    """8 x 56 (config DGX1_01x08x56): lr 0.04. `paceline show ssd-mlperf-448 --system v100x8`"""
+    """8 x 56 (config DGX1_01x08x56): lr 0.04. `paceline plan ssd-mlperf-448 --system v100x8`"""
     return mxnet(448, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_span=56)
 
 
@@ -173,7 +173,7 @@ def mlperf_896() -> SSDRecipe:
 
 
 def mlperf_912() -> SSDRecipe:
-    """8 x 114 (config DGXA100_1x8x114): lr 0.09. `paceline show ssd-mlperf-912 --system a100x8`"""
+    """8 x 114 (config DGXA100_1x8x114): lr 0.09. `paceline plan ssd-mlperf-912 --system a100x8`"""
     return mxnet(912, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_span=114)
 
 

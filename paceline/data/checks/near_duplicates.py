@@ -78,8 +78,8 @@ def _seen_in(splits: Mapping[str, Index], location: tuple[str, int]) -> tuple[np
 
 
 def _seen(data: bytes) -> tuple[np.ndarray, str] | None:
-    """-> (SIDE, SIDE) float32 of mean 0 and norm 1, zeros for one gray, and `describe_decoder_difference`; None "
-    "where it cannot be decoded."""
+    """-> (SIDE, SIDE) float32 of mean 0 and norm 1, zeros for one gray, and `describe_decoder_difference`; None
+    where it cannot be decoded."""
     try:
         photo, apart = open_rgb(data, "apply", least=(2 * SIDE, 2 * SIDE)), describe_decoder_difference(data)
     except Exception:  # Pillow's format plugins raise many types on damaged bytes; the caller names the photo

@@ -199,7 +199,7 @@ def _segmentations(photo: ImageBoxes, name: str) -> list[Any]:
 def sample_annotations(
     source: Path, names: Sequence[bytes], labels: Sequence[dict[str, Any]]
 ) -> tuple[Annotations, list[str]]:
-    """Objects in the JSON fields of WebDataset's samples, as `paceline pack` writes them.
+    """Objects in the JSON fields of WebDataset's samples, as `paceline data pack` writes them.
 
     A sample's JSON has "annotations", each with category_id (and its name as "category"), bbox and what else COCO's have; and, where
     known, image_id, height and width. Photos that lack an id are numbered from 1.

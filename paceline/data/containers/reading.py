@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from typing import BinaryIO, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from paceline._utils.errors import DataError
 from paceline._utils.text import escape_line
+
+if TYPE_CHECKING:  # numpy is for annotations: a refusal from the command line must not wait for it
+    import numpy as np
 
 # Nothing larger than this in a container is read into memory: no photo is.
 MAX_BYTES = 1 << 30

@@ -91,8 +91,8 @@ class GpuDecoder:
         return self._decode([simplejpeg.encode_jpeg(np.full((16, 16, 3), 128, np.uint8))]) != [None]
 
     def __call__(self, data: Sequence[bytes], draws: Sequence[SampleSpec], shape: tuple[int, int]) -> Tensor:
-        """-> (n, 3, H, W) uint8 in channels_last memory, on the device; see RenderBatch. Raises DataError as "
-        "`decode_and_transform` does."""
+        """-> (n, 3, H, W) uint8 in channels_last memory, on the device; see RenderBatch. Raises DataError as
+        `decode_and_transform` does."""
         images = torch.empty((len(draws), *shape, 3), dtype=torch.uint8, device=self._device)
         here = [at for at, draw in enumerate(draws) if _is_for_a_device(draw) and data[at][-2:] == END_OF_IMAGE]
         rest = sorted(set(range(len(draws))) - set(here))

@@ -299,8 +299,8 @@ def create_memory_file(size: int) -> tuple[int, str]:
 
 
 def open_memory_file(process: int, file: int, name: str) -> int:
-    """The file that another process of this user made as `create_memory_file` does. Raises OSError where it cannot "
-    "be had, or is another."""
+    """The file that another process of this user made as `create_memory_file` does. Raises OSError where it cannot
+    be had, or is another."""
     path = f"/proc/{process}/fd/{file}"
     if not os.readlink(path).startswith(f"/memfd:{name} "):
         raise FileNotFoundError(f"{path} is another file")

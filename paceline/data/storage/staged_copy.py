@@ -241,7 +241,7 @@ class StagedCopy:
         if disk.f_files and len(missing) > disk.f_favail:
             raise PacelineError(
                 f"--stage: {self.folder.parent} has room for {disk.f_favail:,} more files (inodes), and {len(missing):,} are "
-                "still to be copied there. Name another folder, or pack the data into large files first: paceline pack"
+                "still to be copied there. Name another folder, or pack the data into large files first: paceline data pack"
             )
 
     def _drop_parts(self, *, keep: set[str]) -> None:

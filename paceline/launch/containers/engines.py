@@ -32,7 +32,7 @@ from paceline.launch.job import NODE_VARIABLES, Container, LaunchFile, LaunchJob
 PYTHON: Words = ("python3",)
 # Runs inside, as `sh -c GUARD IMAGE COMMAND...`: an image without paceline ends in one line and with the run's exit code.
 GUARD = f"""python3 -c "import paceline" 2>/dev/null && exec "$@"
-echo "paceline: the image $0 has no paceline in it. Build one: paceline image build; or name another with --image." >&2
+echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --image." >&2
 [ -z "${{{EXIT_CODE_FILE}:-}}" ] || echo 2 >"${EXIT_CODE_FILE}"
 exit 2"""
 

@@ -88,7 +88,7 @@ def require_checkout() -> Path:
     root = find_checkout()
     if root is None:
         raise PacelineError(
-            "image build makes an image of a checkout, and this paceline was installed without one: clone the repository and "
+            "container build makes an image of a checkout, and this paceline was installed without one: clone the repository and "
             "run it there, or install the clone in an image of your own."
         )
     return root

@@ -210,7 +210,7 @@ def _network() -> Iterator[Compared]:
 def _host() -> list[MachineFact]:
     """Inside a container whose host's facts are known: what differs here.
 
-    They come in the variable PACELINE_HOST, which `paceline launch` and `paceline image shell` set; by hand:
+    They come in the variable PACELINE_HOST, which `paceline launch` and `paceline container shell` set; by hand:
         PACELINE_HOST=$(paceline doctor --facts) docker run --env PACELINE_HOST ...
     """
     text = os.environ.get(VARIABLE)

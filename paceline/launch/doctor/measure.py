@@ -183,8 +183,8 @@ def _take(connection: socket.socket, count: int) -> bytes:
 
 
 def measure_round_trips(address: str, port: int, token: str) -> list[tuple[float, float, float]]:
-    """Connect, and ask for the time TRIPS times: as `estimate_clock_offset` takes them. Raises OSError where nobody "
-    "of ours answers."""
+    """Connect, and ask for the time TRIPS times: as `estimate_clock_offset` takes them. Raises OSError where nobody
+    of ours answers."""
     with _connected(address, port, token) as connection:
         results = []
         for _ in range(TRIPS):

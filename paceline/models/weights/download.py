@@ -96,7 +96,7 @@ def download_to_cache(name: str, reporter: Reporter) -> Path:
     except DataError as error:
         if name.startswith(HUB):
             raise
-        by_hand = format_command("weights", "get", name, "--from", "FILE_OR_DIR", "--out", str(weights_cache_folder()))
+        by_hand = format_command("weights", "download", name, "--from", "FILE_OR_DIR", "--out", str(weights_cache_folder()))
         reason = " ".join(str(error).split()).removesuffix("; --from names another place.")
         raise DataError(
             f"--weights {name}: {reason.rstrip('.')}. From a copy of it:  {by_hand}  or name the file:  --weights FILE"

@@ -218,7 +218,7 @@ def _has(recipe: Recipe, dotted: str) -> bool:
 
 def _refusal(file: WeightFile, results: list[RecipeMatch], requested: Mapping[str, Recipe]) -> str:
     """Why no network can predict with the file, and what to do."""
-    look = format_command("weights", "check", file.path)
+    look = format_command("weights", "inspect", file.path)
     near = min((fit for fit in results if fit.report is not None), key=lambda fit: len(fit.lacking), default=None)
     if requested and near is None:
         return f"--recipe {results[0].called} does not take it ({results[0].why.rstrip('.')}). What it is:  {look}"

@@ -135,12 +135,12 @@ def give_advice(report: Report) -> str:
         return f"this machine is busy with other work, or reads wait: measure again, or try --system.loader-threads {2 * cores}"
     most = max(costs, key=lambda name: costs[name])
     if most == "decode":
-        more = "more cores, or smaller photos (paceline pack DIR --to recordio --short 352 --out SMALLER)"
+        more = "more cores, or smaller photos (paceline data pack DIR --to recordio --short 352 --out SMALLER)"
         if report["decoder"] == "simplejpeg":
             more = f"--input.decoder nvimgcodec decodes only what a crop needs ({install_command('fast')}); else {more}"
         return f"decoding is the limit ({costs['decode'] / sum(costs.values()):.0%} of the work): {more}"
     if most == "augment":
-        return "resizing and colours are the limit: more cores, or weaker augmentation (--input.* flags: paceline show)"
+        return "resizing and colours are the limit: more cores, or weaker augmentation (--input.* flags: paceline plan)"
     if most == "read":
         return "copying photos out of the page cache is the limit: more cores, or smaller photos"
     return f"{STAGES[most]} is the limit, which no flag changes: more cores"

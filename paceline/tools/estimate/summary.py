@@ -1,4 +1,4 @@
-"""The estimate of time that `show` and `launch` add to a plan: source of the computing speed, lines, JSON."""
+"""The estimate of time that `plan` and `launch` add to a plan: source of the computing speed, lines, JSON."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def unknown_rows(recipe: str | Path, precision: Precision) -> list[Row]:
             ],
         ),
         f"{'':11}{format_command('train', recipe, '--synthetic', *without, '--steps', 100, '--out', 'probe')}",
-        f"{'':11}{format_command('show', 'probe')}",
+        f"{'':11}{format_command('plan', 'probe')}",
     ]
 
 
@@ -165,7 +165,7 @@ def estimate_rows(
     speed: RankSpeed | None,
     gbit: float,
 ) -> tuple[list[Row], dict[str, Any] | None]:
-    """-> the rows of `show`, and the same as JSON (none and None where nothing is known)."""
+    """-> the rows of `plan`, and the same as JSON (none and None where nothing is known)."""
     if speed is None:
         return [], None
     told = estimate(plan, system, speed, parameters=parameters, system_name=system_name, link_gbit=gbit)

@@ -1,4 +1,4 @@
-"""The four systems whose command lines `paceline from` translates, and the pages of docs/migration that are written from their tables.
+"""The four systems whose command lines `paceline translate` translates, and the pages of docs/migration that are written from their tables.
 
 What belongs here: facts about the originals (flags, variables, configuration files, defaults, formulas) and the way from them to ours.
 What does not: running anything, looking at the machine, torch.

@@ -119,7 +119,7 @@ def _sourced(name: str, read: Reader, original: ReferenceSystem) -> str | None:
     if text is None and PurePosixPath(name).name.startswith("config"):
         if (unset := UNSET.search(name)) and unset[1] != "BASH_SOURCE" and f"${{{unset[1]}}}" in name:
             raise FlagError(f"source {name}: {unset[1]} is set nowhere here. Put {unset[1]}=NAME before the command.", FAR)
-        raise FlagError(f"source {name}: {_unknown_config(name)} Pass the file: paceline from FILE.", FAR)
+        raise FlagError(f"source {name}: {_unknown_config(name)} Pass the file: paceline translate FILE.", FAR)
     return text
 
 

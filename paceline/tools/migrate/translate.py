@@ -30,7 +30,7 @@ Met = tuple[FlagTranslation, str, Any]  # what a table has of a flag or variable
 
 @dataclass(frozen=True)
 class Translation:
-    """What `paceline from` prints, but for our facts."""
+    """What `paceline translate` prints, but for our facts."""
 
     command: str  # ours, as it is pasted
     words: tuple[str, ...]  # of it, from the verb on

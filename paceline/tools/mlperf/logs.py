@@ -90,7 +90,7 @@ def mllog_lines(path: Path, text: str) -> list[MLLogLine]:
         lines.append(result)
     if not lines:
         name = identify_log(text)
-        whose = f"it looks like a log of {name}, which `paceline mlperf analyse` reads" if name else "it is no MLPerf log"
+        whose = f"it looks like a log of {name}, which `paceline mlperf analyze` reads" if name else "it is no MLPerf log"
         raise DataError(f"{path}: no line with {TOKEN.strip()}: {whose}.")
     return lines
 
@@ -321,7 +321,7 @@ def _mxnet(text: str) -> dict[str, Any]:
     }
 
 
-# What `paceline mlperf analyse` reads and `check` cannot: how each is told, and its reader.
+# What `paceline mlperf analyze` reads and `check` cannot: how each is told, and its reader.
 FOREIGN: dict[str, tuple[re.Pattern[str], Callable[[str], dict[str, Any]]]] = {
     "GluonCV": (re.compile(r"\[Epoch \d+\]\[Batch \d+\], Speed: "), _gluoncv),
     "Habana's TensorFlow SSD": (re.compile(r"Epoch \d+ finished\. Duration: "), _habana),

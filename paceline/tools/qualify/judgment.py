@@ -1,4 +1,4 @@
-"""Whether a machine is as fast as it should be, by what `paceline qualify` measured, and what to look at where it is not. Pure.
+"""Judge by what `paceline check-performance` measured whether a machine is as fast as it should be, and name what to look at. Pure.
 
 An accelerator is judged by what was published for it (config/reference_rates.py). A CPU is judged by the CPU-seconds that an image
 took on another, made to fit by the tests: so many times as fast as its cores do a test, so many times faster are steps (matrix
@@ -253,7 +253,7 @@ def _input(ranks: Sequence[Facts], rows: Sequence[QualifyCheck], *, crowded: boo
     if disk is not None and disk.verdict == SLOW:
         yield (
             f"the disk brings {disk.measured:,.0f} photos/s where {disk.expected:,.0f} could be decoded: --stage LOCAL-DISK, "
-            "--system.cache 40GiB, --system.fetch-threads 8 for a store that answers late, paceline pack for fewer, larger reads"
+            "--system.cache 40GiB, --system.fetch-threads 8 for a store that answers late, paceline data pack for fewer, larger reads"
         )
     for task, name in NAMES.items():
         step, fed, fast = (by_name[TITLES[f"{task}/{part}"]].measured for part in ("step", "photos", "input"))

@@ -1,4 +1,4 @@
-"""`paceline qualify`, one rank's part: what this rank's device and cores reach in the work of training, all ranks at the same time.
+"""One rank's part of `paceline check-performance`: what its device and cores reach in the work of training, all ranks at once.
 
 Three small tests say what a core or a device is (`TESTS`; a CPU's per CPU-second, so that they are the same beside a busy
 neighbor), then every part of training is timed in rounds: each workload's step on a made-up batch, its photos to batches, its step

@@ -62,12 +62,12 @@ def next_step(manifest: Manifest) -> str:
     if "train" not in manifest.splits:
         return f"to score on it:  {format_command('eval', 'RUN', '--data', manifest.called)}"
     if recipe := PUBLISHED.get(manifest.expect):
-        return f"what would run:  {format_command('show', recipe, '--data', manifest.called)}"
+        return f"what would run:  {format_command('plan', recipe, '--data', manifest.called)}"
     polygons, strings = (manifest.splits["train"].arrays.get(name, [0]) for name in ("polygon_points", "rle_counts"))
     recipe = "classify-finetune"
     if manifest.kind == "boxes":
         recipe = "maskrcnn-finetune" if polygons[-1] or strings[-1] else "fasterrcnn-finetune"
-    chosen = format_command("show", f"{recipe}-cpu", "--data", manifest.called, "--auto")
+    chosen = format_command("plan", f"{recipe}-cpu", "--data", manifest.called, "--auto")
     return f"what suits it on a CPU (on a GPU {recipe}):  {chosen}"
 
 

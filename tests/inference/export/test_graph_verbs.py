@@ -146,7 +146,7 @@ def test_eval_scores_the_file_and_shows_the_runs_own_numbers(resnet_run, run, gr
     refused(command(capsys, "eval", graph, *consent(graph)), "--data DIR")
     refused(command(capsys, "eval", graph, *asked, "--iou", 0.4, *consent(graph)), "--iou 0.4", "inside")
     refused(command(capsys, "export", graph, "--out", "again.onnx"), graph.name, "`predict`, `eval` and `serve`")
-    refused(command(capsys, "show", graph), graph.name, "`predict`, `eval` and `serve`")
+    refused(command(capsys, "plan", graph), graph.name, "`predict`, `eval` and `serve`")
 
 
 def test_serve_answers_with_it(resnet_run, graph):

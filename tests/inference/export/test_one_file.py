@@ -88,13 +88,13 @@ def test_its_card_says_what_it_is_and_names_no_place_of_the_run_s_machine(ssd_ru
     assert card["data"] == {name: run["data"][name] for name in ("hash", "category_ids")}
     assert card["run"]["id"] == run["sha256"] and card["step"] == 6 and card["metrics"].keys() >= {"box_ap", "box_ar1"}
     assert str(ssd_run.folder.parent) not in json.dumps(card) and run["host"]["cpu"] not in json.dumps(card)
-    for verb in (["show"], ["weights", "check"]):
+    for verb in (["plan"], ["weights", "inspect"]):
         said = command(capsys, *verb, file)
         assert said.code == 0 and "ssd-demo, step 6: 8 classes (circle, square" in said.out, said
         assert "box_ap 0" in said.out and f"id {run['sha256']}" in said.out
-    assert "4 images" in command(capsys, "show", file).out
-    refused(command(capsys, "show", tmp_path / "none.safetensors"), "none.safetensors")
-    assert json.loads(command(capsys, "show", file, "--json").out)["card"]["of data"] == run["data"]["hash"]
+    assert "4 images" in command(capsys, "plan", file).out
+    refused(command(capsys, "plan", tmp_path / "none.safetensors"), "none.safetensors")
+    assert json.loads(command(capsys, "plan", file, "--json").out)["card"]["of data"] == run["data"]["hash"]
 
 
 def test_training_from_it_keeps_the_rows_of_classes_that_both_have(resnet_run, tmp_path, capsys, monkeypatch):
@@ -145,7 +145,7 @@ def test_anybodys_weights_become_one_file_too(tmp_path, class_photos, capsys):
     with pytest.warns(UserWarning, match="depth 18"):
         there = records(tmp_path / "w.pth", photos)
     assert records(file, photos) == there
-    assert "4 classes (class 1, class 2" in command(capsys, "show", file).out
+    assert "4 classes (class 1, class 2" in command(capsys, "plan", file).out
 
 
 @pytest.mark.parametrize(

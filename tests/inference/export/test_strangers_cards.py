@@ -116,7 +116,7 @@ def test_a_damaged_file_is_refused_by_every_verb(case, file, ssd_run, tmp_path, 
     for words in (
         ["predict", file, ssd_run.data, "--out", tmp_path / "out"],
         ["eval", file, "--data", ssd_run.data],
-        ["weights", "check", file],
+        ["weights", "inspect", file],
         ["export", file, "--out", tmp_path / "b.safetensors"],
         ["train", "ssd-demo", "--weights", file, "--data", ssd_run.data, "--out", tmp_path / "run"],
     ):
@@ -128,9 +128,9 @@ def test_a_workload_of_its_own_is_named_and_not_run(file, ssd_run, tmp_path, cap
     monkeypatch.chdir(tmp_path)
     Path("evil.py").write_text("open('PWNED', 'w')\n")
     with_facts(file, {"recipe.task": "./evil.py:EVIL"})
-    for verb in (["predict", file, ssd_run.data], ["eval", file, "--data", ssd_run.data], ["show", file]):
+    for verb in (["predict", file, ssd_run.data], ["eval", file, "--data", ssd_run.data], ["plan", file]):
         refused(command(capsys, *verb), "unasked", "--workload ./evil.py:EVIL")
-    command(capsys, "weights", "check", file)
+    command(capsys, "weights", "inspect", file)
     assert not Path("PWNED").exists()
 
 

@@ -1,4 +1,4 @@
-"""`paceline from`: an original's command line, script or configuration in; our command, tables and numbers out."""
+"""`paceline translate`: an original's command line, script or configuration in; our command, tables and numbers out."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 from messages import check_text
 
 from paceline.cli import main as front_door
-from paceline.cli.commands.from_original import translation_record
+from paceline.cli.commands.translate import translation_record
 
 C4140 = "SYSTEM=C4140 sbatch -N 1 -n 4 run.slurm"
 
 
 def refused(capsys, *words: str) -> str:
-    assert front_door.main(["from", *words]) == 2
+    assert front_door.main(["translate", *words]) == 2
     shown = capsys.readouterr()
     assert shown.out == "" and shown.err.count("\n") == 1, shown
     return shown.err
@@ -25,7 +25,7 @@ def command(text: str) -> str:
 
 
 def test_our_command_comes_first_then_what_carries_over_is_dead_differs_and_both_numbers(capsys):
-    assert front_door.main(["from", C4140]) == 0
+    assert front_door.main(["translate", C4140]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith(
         "paceline launch ssd-mlperf-512 --system c4140 --through slurm --start mpirun --container apptainer "
@@ -42,7 +42,7 @@ def test_our_command_comes_first_then_what_carries_over_is_dead_differs_and_both
 
 
 def test_json_has_the_same_in_parts(capsys):
-    assert front_door.main(["from", "python ssd.py -b 128 -e 64", "--json"]) == 0
+    assert front_door.main(["translate", "python ssd.py -b 128 -e 64", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found) == ["command", "system_of", "carries", "dead", "differs", "facts"]
     assert found["system_of"] == "gaudi-ssd"
@@ -72,9 +72,11 @@ def test_numbers_that_make_no_training_are_refused(capsys):
 
 
 def test_a_command_that_is_not_in_quotes_is_told_how(capsys):
-    assert "in quotes:  paceline from 'ssd_main.py --batch-size 3'" in refused(capsys, "ssd_main.py", "--batch-size", "3")
+    assert "in quotes:  paceline translate 'ssd_main.py --batch-size 3'" in refused(
+        capsys, "ssd_main.py", "--batch-size", "3"
+    )
     assert "in quotes" in refused(capsys, "--json")
-    assert front_door.main(["from", "--system-of", "mxnet-ssd", "--json", "ssd_main.py --batch-size 8"]) == 0
+    assert front_door.main(["translate", "--system-of", "mxnet-ssd", "--json", "ssd_main.py --batch-size 8"]) == 0
 
 
 def test_a_line_longer_than_a_file_name_may_be_is_read():
@@ -181,7 +183,7 @@ def test_a_containers_folders_are_those_outside():
 def test_work_beside_training_has_its_verb():
     assert command("python ssd.py --mode eval --model_dir /tmp/x") == "paceline eval /tmp/x --checkpoint all"
     assert command("python ssd.py --inference my.jpg") == "paceline predict RUN my.jpg"
-    assert command("bash scripts/get_resnet34_backbone.sh") == "paceline weights get resnet34-mlperf"
+    assert command("bash scripts/get_resnet34_backbone.sh") == "paceline weights download resnet34-mlperf"
 
 
 def test_what_is_dead_says_why():

@@ -1,4 +1,4 @@
-"""`paceline from 'ORIGINAL COMMAND' [--system-of NAME] [--json]`: our command for one of the four systems' own."""
+"""`paceline translate 'ORIGINAL COMMAND' [--system-of NAME] [--json]`: our command for one of the four systems' own."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ABOUT = """Our command for an original's: a command line in one quoted argument 
 with it), a script, or a configuration file. It is read, never run. The first line printed is ours; then what carries over, what is
 dead and why, what differs (with its row of docs/deviations.md), and what both compute: batch, steps, rates. docs/migration.md has all
 flags."""
-VERB = "from 'ORIGINAL COMMAND'"
+VERB = "translate 'ORIGINAL COMMAND'"
 WIDTH = 80
 MAX_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class FromFlags:
+class TranslateFlags:
     """How to read and print."""
 
     system_of: Annotated[str, Help("origin: mxnet-ssd, mxnet-resnet, gaudi-ssd or gluoncv-maskrcnn")] = ""
@@ -42,7 +42,7 @@ class FromFlags:
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Translate, and return 0."""
     if not arguments or arguments[0] in HELP:
-        explain(VERB, ABOUT, FromFlags(), arguments)
+        explain(VERB, ABOUT, TranslateFlags(), arguments)
     texts = [
         index
         for index, word in enumerate(arguments)
@@ -53,9 +53,9 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     if len(texts) != 1 or any(word.partition("=")[0] not in own for word in words if word[:2] == "--"):
         text = shlex.join(word for word in arguments if word not in own)
         raise PacelineError(
-            f"it takes one original command, in quotes:  paceline from {shlex.quote(text or 'ORIGINAL COMMAND')}"
+            f"it takes one original command, in quotes:  paceline translate {shlex.quote(text or 'ORIGINAL COMMAND')}"
         )
-    flags = parse(printer, words, FromFlags(), VERB, ABOUT)
+    flags = parse(printer, words, TranslateFlags(), VERB, ABOUT)
     result = translation_record(arguments[texts[0]], flags.system_of)
     if flags.json:
         print(json.dumps(result, indent=1))

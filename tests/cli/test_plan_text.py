@@ -1,4 +1,4 @@
-"""`show` for people: what comes first, units, lines that fit a terminal, what differs; and --weights, seen as training sees them."""
+"""`plan` for people: what comes first, units, lines that fit a terminal, what differs; and --weights, seen as training sees them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADS = ["recipe", "batch", "length", "rate", "size", "target", "plan", "system"
 @pytest.mark.parametrize("more", [(), ("--all",), ("--diff", "resnet50")], ids=str)
 def test_every_line_fits_and_nothing_is_written_as_python_writes_it(capsys, monkeypatch, width, more):
     monkeypatch.setenv("COLUMNS", str(width))
-    said = command(capsys, "show", "ssd-demo", *more)
+    said = command(capsys, "plan", "ssd-demo", *more)
     assert said.code == 0, said
     for line in said.out.splitlines():
         assert len(line) <= width or " paceline " in line, line  # a command is pasted
@@ -36,7 +36,7 @@ def test_every_line_fits_and_nothing_is_written_as_python_writes_it(capsys, monk
 
 def test_what_is_wanted_first_comes_first_and_the_rest_only_differs(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    text = command(capsys, "show", "ssd-demo", "--optim.lr", "0.003").out
+    text = command(capsys, "plan", "ssd-demo", "--optim.lr", "0.003").out
     heads = [line.split()[0] for line in text.partition("\n\n")[0].splitlines() if line[0] != " "]
     assert heads == [*HEADS, "estimate"]
     assert "40,000 images" in text and "192 x 192 px" in text and text.count("\n") <= 24
@@ -47,6 +47,7 @@ def test_what_is_wanted_first_comes_first_and_the_rest_only_differs(capsys, monk
 def test_a_recipe_s_base_follows_from_its_name_and_every_value_that_it_has_otherwise_is_marked():
     known = {
         "ssd-finetune-cpu": "ssd-finetune",
+        "classify-demo": "resnet50",
         "resnet50-mlperf-3200-4x8": "resnet50-mlperf-3200",
         "fasterrcnn": "maskrcnn",
     }
@@ -82,25 +83,25 @@ def test_items_are_broken_where_they_alone_are_too_long():
 
 
 def test_a_run_and_a_recipe_are_compared_in_words_and_in_json(capsys, ssd_run):
-    said = command(capsys, "show", ssd_run.folder, "--diff", "ssd-demo")
+    said = command(capsys, "plan", ssd_run.folder, "--diff", "ssd-demo")
     assert said.code == 0 and re.search(r"model +width +4 +32\n", said.out), said.out
-    facts = json.loads(command(capsys, "show", "ssd-demo", "--diff", ssd_run.folder, "--json").out)
+    facts = json.loads(command(capsys, "plan", "ssd-demo", "--diff", ssd_run.folder, "--json").out)
     assert facts["differences"]["model.width"] == [32, 4] and facts["recipes"] == ["ssd-demo", str(ssd_run.folder)]
-    check_text(command(capsys, "show", "ssd", "--diff", "ssd").out, "ssd", "same values")
-    refused(command(capsys, "show", "ssd", "--diff", "sdd"), "'sdd'")
+    check_text(command(capsys, "plan", "ssd", "--diff", "ssd").out, "ssd", "same values")
+    refused(command(capsys, "plan", "ssd", "--diff", "sdd"), "'sdd'")
 
 
 def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.api.report_run", lambda *_: None)
     own, other = ssd_run.folder / "checkpoints" / "best", resnet_run.folder / "checkpoints" / "best"
     words = ["ssd-demo", "--data", ssd_run.data, *SSD.split()]
-    said = command(capsys, "show", *words, "--weights", own)
+    said = command(capsys, "plan", *words, "--weights", own)
     assert said.code == 0 and "tensors used" in said.out and f"weights    {own}"[:60] in said.out, said
     for weights in (tmp_path / "none.pth", other):
-        shown = command(capsys, "show", *words, "--weights", weights)
+        shown = command(capsys, "plan", *words, "--weights", weights)
         trained = command(capsys, "train", *words, "--weights", weights, "--steps", "1", "--out", tmp_path / "run")
         assert shown.code == trained.code == 2 and shown.err == trained.err, (shown.err, trained.err)
-    said = command(capsys, "show", "ssd-demo", "--data", ssd_run.data, "--auto", "--weights", "none")
+    said = command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, "--auto", "--weights", "none")
     (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
     assert shlex.split(line)[-2:] != ["--weights", "none"] and "--weights none" in line and "--auto" not in line
 
@@ -113,10 +114,10 @@ def test_weights_of_another_trunk_are_named_by_show_and_by_train(capsys, class_p
         assert pretrained_for(override(made, {"model.trunk": trunk})) == wanted
     assert pretrained_for(override(RECIPES["classify-finetune"](), {"model.depth": 200})) == "FILE"
     words = ["classify-finetune", "--model.depth", "34"]
-    text = " ".join(command(capsys, "show", *words, *FEW).out.split())
+    text = " ".join(command(capsys, "plan", *words, *FEW).out.split())
     assert f"train wants --weights resnet34 ({PUBLISHED['resnet34'].about}); resnet50" in text
     refused(command(capsys, "train", *words, "--data", class_photos), "--weights resnet34 ")
-    text = command(capsys, "show", *words, *FEW, "--weights", "resnet34").out
+    text = command(capsys, "plan", *words, *FEW, "--weights", "resnet34").out
     assert check_line(text, "--weights resnet34", "cache") and "weights    resnet34: torchvision" in text
-    shown = command(capsys, "show", "classify-demo", *TINY).out
+    shown = command(capsys, "plan", "classify-demo", *TINY).out
     assert "weights" not in shown

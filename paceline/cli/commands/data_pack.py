@@ -1,4 +1,4 @@
-"""`paceline pack DIR --to webdataset|recordio|tfrecord --out DIR [--short N --quality Q]`: a data set into few large files."""
+"""`paceline data pack DIR --to webdataset|recordio|tfrecord --out DIR [--short N --quality Q]`: a data set into few large files."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ class PackFlags:
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Pack and prepare a data set, and print its splits and notes."""
     about = "Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord."
-    flags = parse(printer, arguments, PackFlags(), "pack", about)
+    flags = parse(printer, arguments, PackFlags(), "data pack", about)
     out = out_folder(flags.out)
     if not flags.folder or out is None:
-        raise PacelineError("name a data set and a folder: paceline pack DIR --to webdataset|recordio|tfrecord --out DIR")
+        raise PacelineError(
+            "name a data set and a folder: paceline data pack DIR --to webdataset|recordio|tfrecord --out DIR"
+        )
     if flags.order not in ("kept", "shuffled"):
         raise PacelineError(f"--order {flags.order}: kept or shuffled.")
     from paceline.data.pack.pack import pack

@@ -1,4 +1,4 @@
-"""Nodes and ranks as `show` is told them: on the command line, by a run, or by what was published."""
+"""Nodes and ranks as `plan` is told them: on the command line, by a run, or by what was published."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tiny_runs import command, refused
 
 from paceline.cli.commands.launch import LaunchFlags
-from paceline.cli.commands.show import ShowFlags
+from paceline.cli.commands.plan import PlanFlags
 from paceline.cli.flags import parse_run_args
 from paceline.config.recipes import RECIPES
 from paceline.config.run import RunOptions
@@ -18,7 +18,7 @@ from paceline.distributed.device.systems import SYSTEMS
 
 
 def plan_of(capsys, *words) -> dict:
-    said = command(capsys, "show", *words, "--json")
+    said = command(capsys, "plan", *words, "--json")
     assert said.code == 0, said.err
     return json.loads(said.out)["plan"]
 
@@ -44,7 +44,7 @@ def test_ranks_of_a_run_are_on_the_nodes_that_they_were_on(capsys, tmp_path, ssd
 def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
     words = ("--nodes", "2", "--world", "3")
     for what in (ssd_run.folder, "ssd-demo"):
-        said = command(capsys, "show", what, "--system", "cpu", *words)
+        said = command(capsys, "plan", what, "--system", "cpu", *words)
         refused(said, "--nodes 2 ... --world 3")
 
 
@@ -55,7 +55,7 @@ def variables_of(words: str, controls) -> dict[str, str]:
 def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
     machine = parse_env(SYSTEMS["p3dn"]())
     given = "--system.env NCCL_NSOCKS_PERTHREAD=4 NCCL_DEBUG=WARN"
-    pairs = variables_of(f"maskrcnn-gluoncv-192 --system p3dn --nodes 24 {given}", ShowFlags())
+    pairs = variables_of(f"maskrcnn-gluoncv-192 --system p3dn --nodes 24 {given}", PlanFlags())
     assert pairs == machine | {"NCCL_NSOCKS_PERTHREAD": "4", "NCCL_DEBUG": "WARN"}
     assert len(pairs) == len(machine) + 1
 
@@ -63,11 +63,11 @@ def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
 @pytest.mark.parametrize(
     ("nodes", "controls", "published"),
     [
-        ("--nodes 448", ShowFlags(), True),
-        ("--world 3584", ShowFlags(), True),
+        ("--nodes 448", PlanFlags(), True),
+        ("--world 3584", PlanFlags(), True),
         ("--nodes 448", LaunchFlags(), True),
         ("--nodes 224", LaunchFlags(), False),
-        ("", ShowFlags(), False),
+        ("", PlanFlags(), False),
         ("", RunOptions(), False),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_run_that_is_launched_again_gets_them_too_and_keeps_its_own():
 
 
 def test_a_name_given_twice_by_hand_is_still_refused(capsys):
-    said = command(capsys, "show", "ssd-demo", "--system", "cpu", "--system.env", "A_B=1", "A_B=2")
+    said = command(capsys, "plan", "ssd-demo", "--system", "cpu", "--system.env", "A_B=1", "A_B=2")
     refused(said, "--system.env A_B: named twice")
 
 
@@ -98,12 +98,12 @@ def test_show_and_launch_say_the_same_of_nodes_that_were_not_published(capsys, t
     monkeypatch.setenv("PATH", str(tmp_path))
     words = ("resnet50-mlperf-3200", "--system", "dgx-h100", "--nodes", "2")
     note = "--nodes 2: resnet50-mlperf-3200 is the nearest of those published on dgx-h100\n"
-    assert command(capsys, "show", *words).out.startswith(note)
+    assert command(capsys, "plan", *words).out.startswith(note)
     job = ("--through", "slurm", "--dry-run", "--out", tmp_path / "run")
     assert note in command(capsys, "launch", *words, *job).out
     assert note not in command(capsys, "launch", *words, *job, "--global-batch", "1600", "--optim.lr", "5").out
 
 
 def test_ranks_that_only_evaluated_are_named_where_they_were_left_out(capsys):
-    words = ("show", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48")
+    words = ("plan", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48")
     refused(command(capsys, *words), "128 ... 384 ranks", "--eval-ranks 128")

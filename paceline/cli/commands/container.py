@@ -1,4 +1,4 @@
-"""`paceline image build | shell`: the container image of this checkout, and a shell or a command inside it."""
+"""`paceline container build | shell`: the container image of this checkout, and a shell or a command inside it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from paceline.config.constraints import Help
 from paceline.distributed.device.systems import choose_system
 from paceline.launch.job import Words
 
-KINDS = """usage: paceline image KIND ...
+KINDS = """usage: paceline container KIND ...
 
   build [-- WORDS FOR THE ENGINE]   the image of this checkout, called as containers/TAG says
-  shell [-- COMMAND]                a shell inside it, or a command: paceline image shell -- paceline doctor
+  shell [-- COMMAND]                a shell inside it, or a command: paceline container shell -- paceline doctor
 
 Each answers --help. To bring it to other machines:  docker push NAME:TAG . docs/images.md explains every flag inside."""
 
@@ -33,7 +33,7 @@ Runner = Literal["auto", "docker", "podman", "apptainer"]
 
 
 @dataclass(frozen=True)
-class ImageBuildFlags:
+class ContainerBuildFlags:
     """What to build, and with what."""
 
     engine: Annotated[Builder, Help("builder: docker, podman, buildah or apptainer; auto: the first found")] = "auto"
@@ -45,7 +45,7 @@ class ImageBuildFlags:
 
 
 @dataclass(frozen=True)
-class ImageShellFlags:
+class ContainerShellFlags:
     """Where the shell runs, and what it sees."""
 
     engine: Annotated[Runner, Help("what runs it: docker, podman or apptainer; auto: the first one found")] = "auto"
@@ -74,7 +74,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def _build(printer: Printer, arguments: Sequence[str], extra: Words) -> int:
     """`extra`: the words behind `--`, for the engine as they are."""
-    flags = parse(printer, arguments, ImageBuildFlags(), "image build", "Build the image of this checkout.")
+    flags = parse(printer, arguments, ContainerBuildFlags(), "container build", "Build the image of this checkout.")
     from paceline.distributed.device.provenance import get_git_commit
     from paceline.launch.containers.image_build import (
         ENGINES,
@@ -96,7 +96,7 @@ def _build(printer: Printer, arguments: Sequence[str], extra: Words) -> int:
     (root / "build").mkdir(exist_ok=True)
     code = _carry_out(command, root)
     if code == 0:
-        printer.say(f"built {name}. A look inside:  paceline image shell -- paceline doctor")
+        printer.say(f"built {name}. A look inside:  paceline container shell -- paceline doctor")
     return code
 
 
@@ -130,7 +130,7 @@ def _constraints(printer: Printer, system_name: str, torch: str) -> str:
 
 def _shell(printer: Printer, arguments: Sequence[str], command: Words) -> int:
     """`command`: the words behind `--`, or a shell."""
-    flags = parse(printer, arguments, ImageShellFlags(), "image shell", "A shell inside the image, or a command.")
+    flags = parse(printer, arguments, ContainerShellFlags(), "container shell", "A shell inside the image, or a command.")
     from paceline._utils.cache import cache_folder
     from paceline.launch.config import apply_container
     from paceline.launch.containers.engines import apptainer_files, check_docker, docker_files

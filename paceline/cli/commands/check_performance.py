@@ -1,4 +1,4 @@
-"""`paceline qualify`: is this machine as fast as it should be? With several devices and nodes, all at the same time."""
+"""`paceline check-performance`: is this machine as fast as it should be? With several devices and nodes, all at the same time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
     Raises PacelineError where there would be nothing to measure.
     """
-    flags = parse(printer, arguments, QualifyFlags(), "qualify", ABOUT)
+    flags = parse(printer, arguments, QualifyFlags(), "check-performance", ABOUT)
     if not 0 < flags.minutes <= MAX_MINUTES:
         raise PacelineError(f"--minutes {flags.minutes:g}: must be above 0, and {MAX_MINUTES:g} at most.")
     if flags.out and not flags.facts:
@@ -76,10 +76,10 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             return _finish(flags, _measured(printer, flags, system, SINGLE, folder))
         flags = replace(flags, ranks=ranks)
     quiet = ("--quiet",) if printer.quiet else ()
-    words = ("qualify", "--facts", "--minutes", f"{flags.minutes:g}", "--folder", str(folder), *quiet)
+    words = ("check-performance", "--facts", "--minutes", f"{flags.minutes:g}", "--folder", str(folder), *quiet)
     silent = flags.json or printer.quiet  # stdout is for the answer alone
     same = {"system_name": flags.system, "ranks": flags.ranks, "json": silent, "writes": (str(folder),)}
-    code, text = launch_for_answer("qualify", words, flags, **same)
+    code, text = launch_for_answer("check-performance", words, flags, **same)
     return _finish(flags, json.loads(text)) if text and not code else code
 
 

@@ -1,4 +1,4 @@
-"""`paceline show RECIPE|RUN [--data DIR] [--system NAME] [--world N]`: recipe, system, plan, memory; needs no accelerator."""
+"""`paceline plan RECIPE|RUN [--data DIR] [--system NAME] [--world N]`: recipe, system, plan, memory; needs no accelerator."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ ABOUT = """Print what `train` would do: recipe, system, plan (steps, batches, le
 memory. Needs no accelerator: --system names the machine to plan for. RECIPE is a name (paceline list recipes), a published row
 (paceline list configs), planned on the machine that it ran on, or ./file.py:function; RUN is a run's folder or run.json (./NAME where
 it is called like a recipe), or a file that `paceline export` wrote, whose card is shown too. Every flag of the recipe may follow, as
-for train: paceline show RECIPE --help lists them.
+for train: paceline plan RECIPE --help lists them.
 --workload ./file.py:name names the file of a RUN whose workload is your own."""
 
 
 @dataclass(frozen=True)
-class ShowFlags:
-    """What `show` plans for."""
+class PlanFlags:
+    """What `plan` plans for."""
 
     data: Annotated[str, Help("data set to plan for; empty: the recipe's own, or the run's")] = ""
     nodes: Annotated[int, Help("machines that take part")] = 1
@@ -94,7 +94,7 @@ class ShowArgs:
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print what would run, and return 0."""
     if arguments and arguments[0] in HELP:
-        explain("show RECIPE|RUN", ABOUT, ShowFlags(), arguments)
+        explain("plan RECIPE|RUN", ABOUT, PlanFlags(), arguments)
     shown = _read(printer, arguments)
     args, flags = shown.asked, shown.asked.controls
     if flags.diff:
@@ -147,13 +147,13 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def _read(printer: Printer, arguments: Sequence[str]) -> ShowArgs:
     """The command line, and the run.json that it names. Raises PacelineError as `parse_run_args` and `saved_request`."""
-    base, defaults, controls, path, facts = None, ShowFlags(), RunOptions(), Path(), RunRecord()
+    base, defaults, controls, path, facts = None, PlanFlags(), RunOptions(), Path(), RunRecord()
     if arguments and _is_run(arguments[0]):
         path = Path(arguments[0])
-        base, controls, facts, arguments = saved_request(path, arguments[1:], "show")
+        base, controls, facts, arguments = saved_request(path, arguments[1:], "plan")
         defaults = _of_run(facts, controls)
     words, about_row = with_machine_flags(arguments)
-    args = parse_run_args(words, defaults, verb="show", base=base, printer=printer)
+    args = parse_run_args(words, defaults, verb="plan", base=base, printer=printer)
     flags = args.controls
     if base is not None and flags.data:
         # Their images, within the run's limits, as `train RUN/run.json --data DIR` takes them.
@@ -215,7 +215,7 @@ def _print_difference(printer: Printer, shown: ShowArgs) -> int:
     """The values in which the recipe differs from that of --diff, which is a recipe or a run."""
     name, one, flags = shown.asked.name, shown.asked.recipe, shown.asked.controls
     if _is_run(flags.diff):
-        (other_name, other, _, _), *_ = saved_request(Path(flags.diff), (), "show")
+        (other_name, other, _, _), *_ = saved_request(Path(flags.diff), (), "plan")
     else:
         other_name, other = flags.diff, choose_recipe(flags.diff)
     heads = [str(shown.run) if shown.repeats else name, flags.diff if _is_run(flags.diff) else other_name]
@@ -244,12 +244,12 @@ def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
     return ["", f"differs from {other_name} (--all prints every value)", *format_recipe_table(results, heads, text_width())]
 
 
-def _of_run(facts: RunRecord, controls: RunOptions) -> ShowFlags:
+def _of_run(facts: RunRecord, controls: RunOptions) -> PlanFlags:
     """The ranks and images of a run; a file that was never trained here has none."""
     if not facts.plan:
-        return ShowFlags()
+        return PlanFlags()
     evaluating = read_saved_count(facts, "eval_ranks") if facts.plan.get("eval_ranks") else 0
-    return ShowFlags(
+    return PlanFlags(
         world=facts.world + evaluating,
         eval_ranks=evaluating,
         train_images=read_saved_count(facts, "train_images"),
@@ -275,7 +275,7 @@ def _time(run: Path) -> list[Row]:
     return [(head, [f"{name} {took}: {shares}"]) for head, (name, (took, shares)) in zip(("time", ""), went.items())]
 
 
-def _with_fold(controls: RunOptions, flags: ShowFlags, explicit: Collection[str]) -> RunOptions:
+def _with_fold(controls: RunOptions, flags: PlanFlags, explicit: Collection[str]) -> RunOptions:
     """The controls of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
     named = {name: getattr(flags, name) for name in ("folds", "fold") if name in explicit}
     if flags.auto and not flags.data:
@@ -315,7 +315,7 @@ def _opened(shown: ShowArgs, own: RunOptions, reporter: Reporter) -> tuple[Any, 
         task = reopen_task(task, result.recipe, controls)
         first = flags.weights or pretrained_for(args.recipe)
         weights = ("--weights", first) if first else ()
-        typed = format_command("train", *remove_flags(shown.words, flags, ShowFlags, ()), "--data", flags.data, *weights)
+        typed = format_command("train", *remove_flags(shown.words, flags, PlanFlags, ()), "--data", flags.data, *weights)
         to_train = command_without(typed, result.facts)
     return task, resolve_targets(task.recipe, controls, args.given, task, reporter, repeats=shown.repeats), to_train
 

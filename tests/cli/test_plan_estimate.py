@@ -1,4 +1,4 @@
-"""`show` says what a plan will take: from what was published, what a run measured, or what it is told."""
+"""`plan` says what a plan will take: from what was published, what a run measured, or what it is told."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def told(
     changes: dict[str, Any] | None = None,
     **of_system,
 ) -> tuple[str, Any]:
-    """What `show NAME --system SYSTEM --nodes N` adds: its lines, and its JSON. Counting the network would take longer."""
+    """What `plan NAME --system SYSTEM --nodes N` adds: its lines, and its JSON. Counting the network would take longer."""
     recipe, system = RECIPES[name](), system_for(name, system_name, SYSTEMS[system_name]())
     recipe, system = replace(recipe, **(changes or {})), replace(system, **of_system)
     train, val = DATA_IMAGES[recipe.target_data]
@@ -146,17 +146,17 @@ def test_where_nothing_is_known_it_says_how_to_know():
     assert told("ssd-mlperf-1024", "mi300x8") == ("", None)
     text = "\n".join(format_definitions(unknown_rows("ssd-mlperf-1024", "bf16"), 400))
     assert "estimate   none" in text and "--rate IMG/S" in text
-    assert f"paceline train ssd-mlperf-1024 --synthetic --steps 100 --out probe\n{'':11}paceline show probe" in text
+    assert f"paceline train ssd-mlperf-1024 --synthetic --steps 100 --out probe\n{'':11}paceline plan probe" in text
 
 
 def test_a_run_is_estimated_from_what_it_measured(capsys, ssd_run):
-    found = json.loads(command(capsys, "show", ssd_run.folder, "--json").out)
+    found = json.loads(command(capsys, "plan", ssd_run.folder, "--json").out)
     events = [json.loads(line) for line in (ssd_run.folder / "events.jsonl").read_text().splitlines()]
     rates = [event["images_per_second"] for event in events if event["event"] == "train"]
     assert found["estimate"]["images_per_second"] == pytest.approx(statistics.median(rates[1:] or rates))
     assert "run's own" in found["estimate"]["basis"]
     # Another machine is not what it measured.
-    elsewhere = json.loads(command(capsys, "show", ssd_run.folder, "--system", "p3dn", "--json").out)
+    elsewhere = json.loads(command(capsys, "plan", ssd_run.folder, "--system", "p3dn", "--json").out)
     assert elsewhere["estimate"] is None
 
 
@@ -177,7 +177,7 @@ def test_a_probe_on_made_up_batches_says_so_and_its_first_interval_does_not_coun
 @pytest.mark.nightly("full-sized recipes")
 def test_show_adds_the_lines_and_the_json(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
-    words = ("show", EIGHT_NODES[0], "--system", EIGHT_NODES[1], "--nodes", EIGHT_NODES[2])
+    words = ("plan", EIGHT_NODES[0], "--system", EIGHT_NODES[1], "--nodes", EIGHT_NODES[2])
     said = command(capsys, *words)
     assert said.code == 0 and told(*EIGHT_NODES)[0] in said.out
     facts = json.loads(command(capsys, *words, "--json").out)["estimate"]
@@ -186,5 +186,5 @@ def test_show_adds_the_lines_and_the_json(capsys, monkeypatch):
 
 @pytest.mark.parametrize("words", [("--rate", "-1"), ("--rate", "inf"), ("--link-gbit", "nan"), ("--rate", "1e-300")])
 def test_a_speed_that_cannot_be_is_refused_in_a_line(capsys, words):
-    said = command(capsys, "show", "ssd-demo", *words)
+    said = command(capsys, "plan", "ssd-demo", *words)
     assert said.code == 2 and said.err.count("\n") == 1 and words[0] in said.err
