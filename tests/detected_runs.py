@@ -98,7 +98,7 @@ def make_run(
     (data / "val").mkdir(parents=True)
     recipe = {"task": task, "global_batch": 8, "quality": {"targets": list(targets.items())}}
     parts = {"system": {"accelerator": "cpu"}, "plan": {"total_steps": 60}, "controls": {}, "data": {"root": str(data)}}
-    (run / "run.json").write_text(json.dumps({"format": 1, "name": f"{task}-tiny", "world": 1, "recipe": recipe, **parts}))
+    (run / "run.json").write_text(json.dumps({"format": 1, "name": f"{task}-demo", "world": 1, "recipe": recipe, **parts}))
     log = EventLog(run / "events.jsonl")
     for step in (20, 40, 60):
         when = {"step": step, "epoch": step / 20, "seconds": float(step)}

@@ -15,7 +15,7 @@ COMMAND = re.compile(r"paceline (?:train|launch) ([\w@.-]+)([^`\n]*)")
 
 def detects(name: str) -> bool:
     made = RECIPES[name]() if name in RECIPES else ROWS[name].make() if name in ROWS else None
-    return made is not None and made.task != "classification" and not name.endswith("-tiny")
+    return made is not None and made.task != "classification" and not name.endswith("-demo")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

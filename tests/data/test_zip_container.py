@@ -63,7 +63,7 @@ def pack(prepared: Manifest, folder: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_zip_gives_the_batches_of_the_folder_and_names_what_is_broken(name, tmp_path, monkeypatch):
     monkeypatch.setitem(RECORDS, "zip", ZipRecords)
-    photos, kind = (make_photos, "class-folder") if "resnet" in name else (make_instances, "boxes")
+    photos, kind = (make_photos, "class-folder") if "classify" in name else (make_instances, "boxes")
     folder, zipped = (prepare_if_needed(photos(tmp_path / "set", train=12, val=6), kind=kind), tmp_path / "zipped")
     pack(Manifest.load(folder), zipped)
     assert prepare_if_needed(zipped, kind=kind) == zipped

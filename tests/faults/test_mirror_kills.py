@@ -102,6 +102,6 @@ def test_a_store_that_is_killed_stops_no_training_and_its_end_says_so(tmp_path, 
             time.sleep(0.002)
     said = process.communicate(timeout=300)[0]
     end = read_events(tmp_path / "run/events.jsonl")[-1]
-    assert process.returncode == 0 and end["event"] == "end" and end["step"] == 120, said
-    assert check_text(end["mirror"]["missing"], "step-000120", "(connection refused"), end
-    assert check_line(said, "training") and "not there: step-000120" in said, said
+    assert process.returncode == 0 and end["event"] == "end" and end["step"] == 240, said
+    assert check_text(end["mirror"]["missing"], "step-000240", "(connection refused"), end
+    assert check_line(said, "training") and "not there: step-000240" in said, said

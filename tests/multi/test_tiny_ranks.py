@@ -45,7 +45,7 @@ def trained(trainer: Trainer, photos: Path, recipe: str, ranks: int, more: str =
     """A training on so many ranks; -> its folder."""
     run = trainer.folder / f"{recipe}-{ranks}{more.replace(' ', '')}"
     if not run.exists():
-        data = photos / ("classes" if recipe.startswith("resnet") else "boxes")
+        data = photos / ("classes" if recipe.startswith("classify") else "boxes")
         words = ["train", recipe, "--data", str(data), "--out", str(run), *f"{FLAGS} {more}".split()]
         trainer.ended_well(words, ranks=ranks, deadline=900)
     return run
