@@ -69,7 +69,7 @@ def plain_step(
 def as_graph(step: Step, device: torch.device) -> Step:
     """A whole step as one CUDA graph, replayed on the same inputs; its learning rate is a constant of the graph.
 
-    Ours is replayed by the package itself: `--system.graph`, paceline/training/cuda_graphs.py.
+    Ours is replayed by the package itself: `--system.cuda-graph`, paceline/training/cuda_graphs.py.
     """
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))

@@ -1,8 +1,8 @@
-"""`paceline bench input --data DIR --latency MS`: photos from a store that answers late, with and without fetch threads.
+"""`paceline bench input --data DIR --latency-ms MS`: photos from a store that answers late, with and without fetch threads.
 
 Every read of a photo sleeps that long first, as an object store or a loaded network mount does; decoding and all else is
 as in tools/bench/input.py. "no latency" is the same loader on the files themselves, what fetch threads can bring back at most; "all
-kept" is what `--system.cache` brings once it holds all photos.
+kept" is what `--system.ram-cache` brings once it holds all photos.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LateRecords(RecordReader):
 
 
 def _kept(late: RecordReader) -> RecordReader:
-    """As --system.cache has them from the second epoch on, where the room holds all of them."""
+    """As --system.ram-cache has them from the second epoch on, where the room holds all of them."""
     room = int(late.places.lengths.sum())
     kept = CachedRecords(late, SharedMemoryCache(-1, len(late), room), 0)
     with ThreadPoolExecutor(max(FETCH_THREADS)) as pool:
@@ -73,7 +73,7 @@ def run_fetch_bench(data: Path, *, milliseconds: float, seconds: float, size: in
     report = {
         "photos": len(records),
         "latency_ms": milliseconds,
-        "loader_threads": cores,
+        "num_workers": cores,
         **found,
         "times_without_fetch_threads": {name: ratio_interval(wall[name], wall["late, 0 fetch threads"]) for name in wall},
         "machine": machine_facts(torch.device("cpu")),

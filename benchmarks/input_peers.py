@@ -1,4 +1,4 @@
-"""`paceline bench input --peers all --data DIR`: the same JPEG bytes through other libraries' input and ours, interleaved.
+"""`paceline bench input --baselines all --data DIR`: the same JPEG bytes through other libraries' input and ours, interleaved.
 
 Every contender is a process of its own (peers/), because no environment holds all these libraries. All are started first; then they
 take turns, round after round, each taking batches for a few seconds while the others wait, so a machine that slows down slows
@@ -131,7 +131,8 @@ def run_peers_bench(
         for number, (name, (python, program, options)) in enumerate(menu.items()):
             if not python.exists():
                 absent.setdefault(
-                    name, f"not installed: paceline bench input --install-peers --peers {name} --peers-in {environments}"
+                    name,
+                    f"not installed: paceline bench input --install-baselines --baselines {name} --baselines-dir {environments}",
                 )
                 continue
             process = Process(name, python, program, {**task, "options": options}, folder / str(number))

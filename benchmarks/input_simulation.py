@@ -79,7 +79,7 @@ def _loader(batch: int, workers: int, render: Callable[..., Any], label: Callabl
     """Of RECORDS records that are one photo; render stands in for the decoder, label gives (epoch, index) one."""
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [batch_indices(RECORDS, stream_positions(step=step, global_batch=batch), seed=0)]
+        return [batch_indices(RECORDS, stream_positions(step=step, global_batch_size=batch), seed=0)]
 
     return Loader(
         records=OnePhoto(), draw=partial(_draw, label), render=render, schedule=schedule, threads=workers, device=torch.device("cpu"),
@@ -206,7 +206,7 @@ def boundary(*, workers: int = 2, step_seconds: float = STEP_SECONDS, steps: int
     last = RECORDS // SHARE  # the step that the epoch ends in
     waits: dict[int, float] = {}
 
-    around = {"first_step": max(0, last - steps), "last_step": last + steps, "prefetch": System().prefetch}
+    around = {"first_step": max(0, last - steps), "last_step": last + steps, "prefetch": System().prefetch_steps}
     with _loader(SHARE, workers, _nothing, _zero, **around) as loader:
         before = 0.0
         for step, _ in loader:
@@ -214,7 +214,7 @@ def boundary(*, workers: int = 2, step_seconds: float = STEP_SECONDS, steps: int
             time.sleep(step_seconds)
     first = min(waits)
     # The loader is ahead by its ring; the very first steps wait for the first permutation.
-    near = {step for step in waits if last - 1 <= step <= last + 2 * System().prefetch}
+    near = {step for step in waits if last - 1 <= step <= last + 2 * System().prefetch_steps}
     found = {
         "share": SHARE,
         "step_seconds": step_seconds,

@@ -141,7 +141,7 @@ def crop(size: int) -> list[Any]:
 
 def photos_of(contest: InputBenchmark, decode: str) -> tuple[Any, int, Any]:
     """Photos alone."""
-    return Photos(contest.paths, crop(contest.settings.size), decode), BATCH, None
+    return Photos(contest.paths, crop(contest.settings.image_size), decode), BATCH, None
 
 
 def boxes_of(contest: InputBenchmark, decode: str) -> tuple[Any, int, Any]:
@@ -149,11 +149,11 @@ def boxes_of(contest: InputBenchmark, decode: str) -> tuple[Any, int, Any]:
     from torchvision.transforms import v2
 
     settings: BoxInput = contest.settings
-    (narrow, wide), (small, large) = settings.crop_aspect, settings.crop_side
+    (narrow, wide), (small, large) = settings.crop_ratio, settings.crop_scale
     steps = [
-        v2.RandomIoUCrop(small, large, narrow, wide, trials=settings.crop_attempts),
-        v2.RandomHorizontalFlip(settings.flip),
-        v2.Resize((settings.size, settings.size), antialias=True),
+        v2.RandomIoUCrop(small, large, narrow, wide, trials=settings.crop_trials),
+        v2.RandomHorizontalFlip(settings.hflip),
+        v2.Resize((settings.image_size, settings.image_size), antialias=True),
         v2.ColorJitter(settings.brightness, settings.contrast, settings.saturation, settings.hue),
         v2.SanitizeBoundingBoxes(),
     ]
@@ -166,8 +166,8 @@ def masks_of(contest: InputBenchmark, decode: str) -> tuple[Any, int, Any]:
 
     settings: InstanceInput = contest.settings
     steps: list[Any] = [
-        v2.RandomShortestSize([settings.short[0]], settings.long, antialias=True),
-        v2.RandomHorizontalFlip(settings.flip),
+        v2.RandomShortestSize([settings.min_size[0]], settings.max_size, antialias=True),
+        v2.RandomHorizontalFlip(settings.hflip),
     ]
     transform = v2.Compose(steps + [v2.PILToTensor()] * (decode == "pil"))
     return coco_detection(contest, transform, decode), 8, _listed

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.config.maskrcnn import MaskRCNNModel
+from paceline.config.maskrcnn import MaskRCNNModel, MaskRCNNParity
 from paceline.models.maskrcnn.proposals import detect_regions, make_proposals
 from paceline.models.ops.anchors import make_pyramid_anchors
 from paceline.models.ops.boxes import BoxCoder
@@ -46,7 +45,7 @@ def operations(bench: MaskRCNNBench, device: torch.device) -> Iterator[Operation
 def matching(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torch.device) -> Iterator[Operation]:
     """Objects to anchors."""
     matcher = importlib.import_module("torchvision.models.detection._utils").Matcher(
-        settings.rpn.positive_iou, settings.rpn.negative_iou, allow_low_quality_matches=True
+        settings.rpn.fg_iou, settings.rpn.bg_iou, allow_low_quality_matches=True
     )
     box_iou = importlib.import_module("torchvision.ops").box_iou
     anchors = torch.cat(_anchors(settings, scene, device))
@@ -54,8 +53,8 @@ def matching(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: tor
 
     def ours() -> tuple[Tensor, Tensor]:
         return match_anchors(
-            boxes, labels, anchors, positive_iou=settings.rpn.positive_iou, negative_iou=settings.rpn.negative_iou,
-            best_anchor="positive", eligible=None,
+            boxes, labels, anchors, fg_iou=settings.rpn.fg_iou, bg_iou=settings.rpn.bg_iou,
+            allow_low_quality_matches=True, eligible=None,
         )  # fmt: skip
 
     def apart(mine: tuple[Tensor, Tensor], theirs: Tensor) -> float:
@@ -76,18 +75,17 @@ def making_proposals(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, dev
     deltas = [0.3 * torch.randn(1, len(part), 4, generator=draw).to(device) for part in anchors]
     sizes = scene.batch.sizes[:1]
     theirs = importlib.import_module("torchvision.models.detection.rpn").RegionProposalNetwork(
-        None, None, rules.positive_iou, rules.negative_iou, rules.samples, rules.positive_share,
-        {"training": rules.pre_train, "testing": rules.pre_test}, {"training": rules.post_train, "testing": rules.post_test},
-        rules.iou,
+        None, None, rules.fg_iou, rules.bg_iou, rules.samples_per_image, rules.positive_fraction,
+        {"training": rules.pre_nms_topk_train, "testing": rules.pre_nms_topk_test},
+            {"training": rules.post_nms_topk_train, "testing": rules.post_nms_topk_test},
+        rules.nms_iou,
     )  # fmt: skip
     every, counts = torch.cat(anchors), [len(part) for part in anchors]
     flat_logits, flat_deltas = torch.cat(logits, 1).view(-1, 1), torch.cat(deltas, 1).view(-1, 4)
     photo = [tuple(sizes[0].tolist())]
 
     def ours() -> Tensor:
-        found, valid, _ = make_proposals(
-            logits, deltas, anchors, sizes, replace(rules, nms_over="level", post_of="image"), training=True
-        )
+        found, valid, _ = make_proposals(logits, deltas, anchors, sizes, rules, MaskRCNNParity(), training=True)
         return found[valid] if device.type == "cpu" else found[0]
 
     def torchvision() -> Tensor:
@@ -103,12 +101,15 @@ def making_proposals(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, dev
 def pooling(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torch.device) -> Iterator[Operation]:
     """Regions from the pyramid, forward and backward, in both memory layouts."""
     pooler_of = importlib.import_module("torchvision.ops").MultiScaleRoIAlign
-    roi, channels = settings.roi, settings.channels
+    roi, channels = settings.roi, settings.fpn_channels
     size = (int(scene.batch.sizes[0, 0]), int(scene.batch.sizes[0, 1]))
     draw = torch.Generator().manual_seed(0)
     grids = [(size[0] // stride, size[1] // stride) for stride in STRIDES[:4]]
     values = [torch.randn(1, channels, *grid, generator=draw).to(device) for grid in grids]
-    for count, side in ((roi.samples, roi.side), (int(roi.samples * roi.positive_share), settings.mask.side)):
+    for count, side in (
+        (roi.samples_per_image, roi.pool_size),
+        (int(roi.samples_per_image * roi.positive_fraction), settings.mask.pool_size),
+    ):
         boxes = scene.proposals[0, :count]
         image = torch.zeros(len(boxes), dtype=torch.int64, device=device)
         weights = torch.randn(len(boxes), channels, side, side, generator=draw).to(device)
@@ -135,28 +136,23 @@ def pooling(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torc
 def finding(settings: MaskRCNNModel, scene: MaskRCNNInputs, classes: int, device: torch.device) -> Iterator[Operation]:
     """From the box head's outputs to detections."""
     roi, rules = settings.roi, settings.detect
-    regions = scene.proposals[:1, : settings.rpn.post_test]
+    regions = scene.proposals[:1, : settings.rpn.post_nms_topk_test]
     count, sizes = regions.shape[1], scene.batch.sizes[:1]
     draw = torch.Generator().manual_seed(0)
     logits = 2 * torch.randn(count, classes + 1, generator=draw).to(device)
     deltas = 0.3 * torch.randn(count, 4 * (classes + 1), generator=draw).to(device)
     module = importlib.import_module("torchvision.models.detection.roi_heads")
     theirs = module.RoIHeads(
-        None, None, None, roi.iou, roi.iou, roi.samples, roi.positive_share, roi.weights, rules.score_above, rules.iou,
-        rules.keep,
+        None, None, None, roi.fg_iou, roi.fg_iou, roi.samples_per_image, roi.positive_fraction, roi.box_reg_weights,
+            rules.score_threshold, rules.nms_iou,
+        rules.max_detections,
     )  # fmt: skip
     there = torch.ones(1, count, dtype=torch.bool, device=device)
     photo = [tuple(sizes[0].tolist())]
 
     def ours() -> Tensor:
         boxes, scores, labels, _ = detect_regions(
-            logits[None],
-            deltas[None],
-            regions,
-            there,
-            sizes,
-            BoxCoder(roi.weights, roi.limit),
-            replace(rules, clip="before"),
+            logits[None], deltas[None], regions, there, sizes, BoxCoder(roi.box_reg_weights, roi.max_log_scale), rules
         )
         return torch.cat((boxes[0], scores[0, :, None], labels[0, :, None].float()), dim=1)
 
@@ -179,8 +175,12 @@ def targets(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torc
     project = importlib.import_module("torchvision.models.detection.roi_heads").project_masks_on_boxes
     overlap = importlib.import_module("torchvision.ops").box_iou(scene.proposals[0], scene.boxes[0])
     best, slots = overlap.max(dim=1)
-    rows = (best >= settings.roi.iou).nonzero().squeeze(1)[: int(settings.roi.samples * settings.roi.positive_share)]
-    boxes, slots, side = scene.proposals[0, rows], slots[rows], 2 * settings.mask.side
+    rows = (
+        (best >= settings.roi.fg_iou)
+        .nonzero()
+        .squeeze(1)[: int(settings.roi.samples_per_image * settings.roi.positive_fraction)]
+    )
+    boxes, slots, side = scene.proposals[0, rows], slots[rows], 2 * settings.mask.pool_size
     canvases, frames, bitmaps = scene.batch.canvases[0], scene.batch.frames[0], scene.bitmaps[0]
     exact = (frames[slots, 2:] == 1).all(dim=1)
 
@@ -200,7 +200,7 @@ def pasting(settings: MaskRCNNModel, scene: MaskRCNNInputs, _: int, device: torc
     boxes = scene.proposals[0, :MASKS]
     draw = torch.Generator().manual_seed(0)
     coarse = torch.randn(len(boxes), 1, 7, 7, generator=draw)
-    masks = torch.nn.functional.interpolate(coarse, size=2 * settings.mask.side, mode="bilinear").sigmoid().to(device)
+    masks = torch.nn.functional.interpolate(coarse, size=2 * settings.mask.pool_size, mode="bilinear").sigmoid().to(device)
 
     def apart(mine: Any, other: list[bytes]) -> float:
         return sum(bytes(ours) != theirs for ours, theirs in zip(mine, other)) / max(1, len(other))
@@ -223,7 +223,9 @@ def _anchors(settings: MaskRCNNModel, scene: MaskRCNNInputs, device: torch.devic
     height, width = (int(length) for length in scene.batch.sizes[0])
     grids = [(-(-height // stride), -(-width // stride)) for stride in STRIDES]
     rpn = settings.rpn
-    made = make_pyramid_anchors(grids, height, width, sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding)
+    made = make_pyramid_anchors(
+        grids, height, width, sizes=rpn.anchor_sizes, ratios=rpn.aspect_ratios, rounding=settings.parity.anchor_rounding
+    )
     return [part.to(device) for part in made]
 
 

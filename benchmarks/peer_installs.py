@@ -1,4 +1,4 @@
-"""Which other libraries `bench input --peers` can measure, and their installation: on request, each in an environment of its own.
+"""Which other libraries `bench input --baselines` can measure, and their installation: on request, each in an environment of its own.
 
 They cannot share one: MXNet wants a numpy from before 1.24, FFCV is compiled against the machine's OpenCV and libturbojpeg.
 """
@@ -53,13 +53,13 @@ NEEDS_PYTHON = {"mxnet": (3, 11)}  # the newest that it runs on
 
 
 def named_peers(words: Sequence[str]) -> list[str]:
-    """The peers that --peers means: "all", or some of them. Raises PacelineError for others."""
+    """The peers that --baselines means: "all", or some of them. Raises PacelineError for others."""
     names = [name for word in words for name in word.split(",") if name]
     if names == ["all"]:
         return list(PEERS)
     for name in names:
         if name not in PEERS:
-            raise PacelineError(f"--peers {name}: there is no such peer. Known: all, {', '.join(PEERS)}.")
+            raise PacelineError(f"--baselines {name}: there is no such peer. Known: all, {', '.join(PEERS)}.")
     return list(dict.fromkeys(names))
 
 

@@ -46,7 +46,7 @@ def count_shapes(
         "images": task.data.train_images,
         "objects": int(task.data.wanted.sum()),
         "batch": batch,
-        "images_per_forward": each,
+        "micro_batch_size": each,
         "epochs": epochs,
         **of_forwards(task, settings, each),
         "mask_slots": {str(count): empty_mask_slots(task.recipe, task.data.classes, count) for count in positives},
@@ -55,7 +55,7 @@ def count_shapes(
 
 def of_forwards(task: Any, settings: InstanceInput, each: int) -> dict[str, Any]:
     """Shapes, padding and object slots of a run's forwards."""
-    system = System("cpu", images_per_forward=each)
+    system = System("cpu", micro_batch_size=each)
     plan = make_plan(
         task.recipe, system, world=1, most=each, train_images=task.data.train_images, val_images=task.data.val_images
     )
@@ -71,14 +71,14 @@ def of_forwards(task: Any, settings: InstanceInput, each: int) -> dict[str, Any]
             shapes[shape] += 1
             chosen = part[1]
             stored = task.data.train.heights[chosen], task.data.train.widths[chosen]
-            sizes = resized_sizes(*stored, settings.short[0], settings.long, settings.sides)
+            sizes = resized_sizes(*stored, settings.min_size[0], settings.max_size, settings.parity.side_rounding)
             pixels += len(chosen) * math.prod(shape)
             used += int(sizes.prod(axis=1).sum())
             counts = usable[starts[chosen + 1]] - usable[starts[chosen]]
             slots += len(chosen) * count_slots(int(counts.max()))
             objects += int(counts.sum())
     return {
-        "buckets": [list(shape) for shape in make_buckets(settings.short[0], settings.long, settings.multiple)],
+        "buckets": [list(shape) for shape in make_buckets(settings.min_size[0], settings.max_size, settings.size_divisor)],
         "shapes": {f"{height}x{width}": count for (height, width), count in shapes.most_common()},
         "distinct_shapes": len(shapes),
         "padding": 1 - used / pixels,
@@ -89,10 +89,10 @@ def of_forwards(task: Any, settings: InstanceInput, each: int) -> dict[str, Any]
 def empty_mask_slots(recipe: InstanceRecipe, classes: Any, positives: int) -> dict[str, float]:
     """Of an image with so many positive regions: what share of the mask head's slots is empty, and what that costs."""
     roi, mask = recipe.model.roi, recipe.model.mask
-    slots = int(roi.samples * roi.positive_share)
+    slots = int(roi.samples_per_image * roi.positive_fraction)
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         network = MaskRCNN(recipe.model, len(classes))
-        pooled = torch.empty(1, recipe.model.channels, mask.side, mask.side)
+        pooled = torch.empty(1, recipe.model.fpn_channels, mask.pool_size, mask.pool_size)
         network.roi_heads.masks(pooled, torch.zeros(1, dtype=torch.int64))
     empty = max(0, slots - positives)
     return {

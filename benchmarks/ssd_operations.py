@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.ssd_plain import SHIFT, reference_detections, reference_loss, reference_matching, torchvision_parts
 from paceline.config.ssd import SSDModel
 from paceline.models.ops.boxes import SSD_CODER, to_cxcywh, to_ltrb
-from paceline.models.ops.matching import Positive, match
+from paceline.models.ops.matching import MatchRule, match
 from paceline.models.ssd.loss import normalize_per_image, ssd_loss
 from paceline.models.ssd.postprocess import postprocess_ssd
 from paceline.tools.bench.harness import OURS, Operation
@@ -100,7 +100,7 @@ def contenders_of(scene: SSDInputs, guess: Guesses) -> dict[str, dict[str, Calla
     for name, (places, scores) in {"detections": guess.trained, "detections of noise": guess.noise}.items():
         first = [part.transpose(1, 2).contiguous() for part in (places, scores)]
         found[name] = {
-            OURS: lambda places=places, scores=scores: postprocess_ssd(scores, places, anchors, replace(knobs, clip=False), knobs.iou),
+            OURS: lambda places=places, scores=scores: postprocess_ssd(scores, places, anchors, knobs, knobs.nms_iou),
             "reference": lambda first=first: reference_detections(first[0], first[1], anchors, knobs),
         }  # fmt: skip
         if theirs:
@@ -111,13 +111,18 @@ def contenders_of(scene: SSDInputs, guess: Guesses) -> dict[str, dict[str, Calla
     return found
 
 
-def loss_of(logits: Tensor, deltas: Tensor, scene: SSDInputs, *, positive: Positive = "above") -> Tensor:
-    """Our loss: mean over images, or with positive at_least as torchvision sums it up."""
+def loss_of(logits: Tensor, deltas: Tensor, scene: SSDInputs, *, match_rule: MatchRule = "gt") -> Tensor:
+    """Our loss: mean over images, or with match_rule ge as torchvision sums it up."""
     batch = scene.batch
     losses = ssd_loss(
-        logits, deltas, batch.boxes, batch.labels, scene.anchors, replace(RULES, positive=positive, box_order="cell")
+        logits,
+        deltas,
+        batch.boxes,
+        batch.labels,
+        scene.anchors,
+        replace(RULES, match_rule=match_rule, parity=replace(RULES.parity, box_order="cell")),
     )
-    if positive == "at_least":
+    if match_rule == "ge":
         return (losses.classification + losses.localisation).sum() / losses.positives.sum().clamp(min=1)
     classification, localisation = normalize_per_image(losses)
     return (classification + localisation).mean()
@@ -134,7 +139,7 @@ def difference(operation: str, peer: str, scene: SSDInputs, guess: Guesses, mine
     if operation == "loss":
         if peer == "torchvision":
             deltas, logits = (part.clone().requires_grad_() for part in guess.noise)
-            loss = loss_of(logits, deltas, scene, positive="at_least")
+            loss = loss_of(logits, deltas, scene, match_rule="ge")
             mine = (loss.detach(), *torch.autograd.grad(loss, (deltas, logits)))
         other = [part.transpose(1, 2) if peer == "reference" and part.dim() == 3 else part for part in theirs]
         return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-12)) for a, b in zip(mine, other))
@@ -146,8 +151,8 @@ def difference(operation: str, peer: str, scene: SSDInputs, guess: Guesses, mine
 
 def _matched_otherwise(peer: str, theirs: Any, scene: SSDInputs) -> float:
     batch = scene.batch
-    rule: Positive = "at_least" if peer == "torchvision" else "above"
-    slots, positives = match(batch.boxes, batch.labels, to_ltrb(scene.anchors), iou=RULES.match_iou, positive=rule)
+    rule: MatchRule = "ge" if peer == "torchvision" else "gt"
+    slots, positives = match(batch.boxes, batch.labels, to_ltrb(scene.anchors), iou=RULES.match_iou, match_rule=rule)
     if peer == "torchvision":
         other = torch.stack(theirs)
         return float((torch.where(positives, slots, -1) != other).float().mean())

@@ -96,22 +96,22 @@ def _suppressed(boxes: Tensor, scores: Tensor, knobs: DetectionFilter) -> Tensor
     """Class by class, box by box. boxes (A, 4) ltrb, scores (A, C)."""
     found = [boxes.new_zeros(0, 6)]
     for number, score in enumerate(scores.unbind(dim=1)):
-        above = score > knobs.score_above
+        above = score > knobs.score_threshold
         if number == 0 or not above.any():
             continue
         candidates, score = boxes[above], score[above]
-        order = score.sort().indices[-knobs.candidates :]
+        order = score.sort().indices[-knobs.topk_candidates :]
         kept = []
         while len(order):
             best = int(order[-1])
             kept.append(best)
             overlap = iou_of_pairs(candidates[order], candidates[best : best + 1]).squeeze(1)
             overlap[-1] = 1.0  # itself, also where it has no area
-            order = order[overlap < knobs.iou]
+            order = order[overlap < knobs.nms_iou]
         rows = candidates[kept]
         found.append(torch.cat((rows, score[kept, None], torch.full_like(rows[:, :1], number)), dim=1))
     every = torch.cat(found)
-    return every[every[:, 4].argsort(descending=True)[: knobs.keep]]
+    return every[every[:, 4].argsort(descending=True)[: knobs.max_detections]]
 
 
 class PlainSSD(nn.Module):
@@ -172,10 +172,10 @@ def torchvision_parts(anchors: Tensor, knobs: DetectionFilter, threshold: float)
     settings = SimpleNamespace(
         box_coder=parts.BoxCoder(weights=(10.0, 10.0, 5.0, 5.0)),
         neg_to_pos_ratio=float(NEGATIVES),
-        score_thresh=knobs.score_above,
-        nms_thresh=knobs.iou,
-        detections_per_img=knobs.keep,
-        topk_candidates=knobs.candidates,
+        score_thresh=knobs.score_threshold,
+        nms_thresh=knobs.nms_iou,
+        detections_per_img=knobs.max_detections,
+        topk_candidates=knobs.topk_candidates,
     )
 
     def matching(objects: Objects) -> list[Tensor]:

@@ -95,7 +95,7 @@ def _commands(workload: str, folder: Path) -> list[Command]:
     if not data.exists():
         render_shapes(kind, data, train=TRAIN, val=VAL, side=SIDE, processes=1)
     train = ("-m", "paceline", "train", recipe, "--data", str(data))
-    whole = (*train, "--out", str(run), "--steps", "1")
+    whole = (*train, "--output-dir", str(run), "--max-steps", "1")
     _timed(Command(recipe, whole))
     show = Command(f"plan {recipe}", ("-m", "paceline", "plan", recipe))
     _timed(show)  # the memory of a network is counted once on a machine, and remembered
@@ -106,9 +106,13 @@ def _commands(workload: str, folder: Path) -> list[Command]:
         replace(show, name=f"plan {recipe}, first time", cache=folder / "cache"),
         Command(
             f"predict with {recipe}",
-            ("-m", "paceline", "predict", str(run), str(photo), "--out", str(answers), "--checkpoint", "last"),
+            ("-m", "paceline", "predict", str(run), str(photo), "--output-dir", str(answers), "--checkpoint", "last"),
         ),
-        Command(f"first step of {recipe}", (*train, "--out", str(fresh), "--log-every", "1", "--steps", "50"), run=fresh),
+        Command(
+            f"first step of {recipe}",
+            (*train, "--output-dir", str(fresh), "--log-every", "1", "--max-steps", "50"),
+            run=fresh,
+        ),
     ]
 
 

@@ -1,44 +1,73 @@
-"""Train ResNet-50, SSD-ResNet34 and Mask R-CNN on CPUs and GPUs.
+"""Train image classifiers, object detectors, and instance-segmentation models.
+
+Importing this package has no side effects and does not import torch. ``train`` and ``load`` import it when they are called.
+
+Example::
 
     import paceline
-    trained = paceline.train("classify-demo", data="photos", out="runs/first")
-    paceline.load("runs/first").predict("cat.jpg").draw().show()
 
-train          train a recipe; returns a TrainResult: how the run ended
-load           open a finished (or unfinished) run for prediction; returns a Predictor
-PacelineError  what both raise for anything that a user can fix: its text says what is wrong and what to do. Its subclasses DataError
-               and RecipeError are for your own readers and networks
+    result = paceline.train("classify-demo", data="photos", output_dir="runs/first")
+    predictor = paceline.load(result.run_dir)
+    predictor.predict("cat.jpg").draw().show()
 
-Importing has no side effects and does not import torch; the functions do when called.
+Functions:
+    train: Train a recipe and return a `TrainResult`. Its keyword arguments are listed in `TrainOptions`.
+    load: Open a run, a file of weights, or an exported graph, and return a `Predictor`.
+
+Results of a `Predictor`:
+    ClassificationResult: the best classes of an image.
+    DetectionResult: the objects of an image: boxes, class indices, names, scores, and masks.
+    FailedImage: an image that could not be read.
+
+Input of a `Predictor`:
+    Video: the frames of a video file or a camera, each one a `Frame`.
+
+Errors:
+    PacelineError: base class of all errors that you can fix. The message states the problem and the fix.
+    RecipeError, DataError, CheckpointError: its subclasses.
+
+Messages of ``load`` go to ``logging.getLogger("paceline")``.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from paceline._utils.version import __version__
 
 if TYPE_CHECKING:
-    from paceline._utils.errors import DataError, PacelineError, RecipeError
-    from paceline.api import train
+    from paceline._utils.errors import CheckpointError, DataError, PacelineError, RecipeError
+    from paceline.api import TrainOptions, train
     from paceline.inference import load
+    from paceline.inference.image_paths import FailedImage
+    from paceline.inference.predictor import Predictor
+    from paceline.inference.results import ClassificationResult, DetectionResult, PredictionResult
+    from paceline.inference.video import Frame, Video
+    from paceline.training.eval_history import TrainResult
 
-__all__ = ["DataError", "RecipeError", "PacelineError", "__version__", "load", "train"]
+__all__ = [
+    "CheckpointError", "ClassificationResult", "DataError", "DetectionResult", "FailedImage", "Frame", "PacelineError",
+    "PredictionResult", "Predictor", "RecipeError", "TrainOptions", "TrainResult", "Video", "__version__", "load", "train",
+]  # fmt: skip
+
+# Module -> its public names. A module is imported when one of its names is used: most of them import torch or numpy.
+_MODULES = {
+    "_utils.errors": ("CheckpointError", "DataError", "PacelineError", "RecipeError"),
+    "api": ("TrainOptions", "train"),
+    "inference": ("load",),
+    "inference.image_paths": ("FailedImage",),
+    "inference.predictor": ("Predictor",),
+    "inference.results": ("ClassificationResult", "DetectionResult", "PredictionResult"),
+    "inference.video": ("Frame", "Video"),
+    "training.eval_history": ("TrainResult",),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "train":
-        from paceline.api import train
-
-        return train
-    if name == "load":
-        from paceline.inference import load
-
-        return load
-    if name in ("DataError", "RecipeError", "PacelineError"):
-        from paceline._utils import errors
-
-        return getattr(errors, name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"paceline.{module}"), name)
     raise AttributeError(f"module 'paceline' has no attribute {name!r}")
 
 

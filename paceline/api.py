@@ -1,4 +1,4 @@
-"""Training as a call: `paceline.train`, and `train_request`, which it shares with the command line."""
+"""Training from Python: `paceline.train`, and `train_request`, which the command line calls too."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import difflib
 import numbers
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from paceline._utils.commands import format_command
 from paceline._utils.errors import PacelineError
@@ -18,7 +18,7 @@ from paceline.cli.printing import format_prepared
 from paceline.config.constraints import convert_checked, get_hints
 from paceline.config.foreign_flags import find_equivalent
 from paceline.config.mlperf import Submission
-from paceline.config.recipe import NO_FLAG, Recipe, override
+from paceline.config.recipe import NO_FLAG, EpochRounding, Evaluation, Optim, Recipe, Sampler, Schedule, Targets, override
 from paceline.config.run import RunOptions, RunSpec, from_json
 from paceline.distributed.comm.launcher import read_launch
 from paceline.distributed.device.systems import choose_system
@@ -31,55 +31,124 @@ from paceline.training.request import Request, validate
 from paceline.training.run_arguments import choose_recipe
 from paceline.training.trainer import run_training
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class TrainOptions(TypedDict, total=False):
+    """Keyword arguments of `paceline.train`, besides its named parameters.
+
+    The first group are settings of the run: the flags of ``paceline train``, which ``paceline train --help`` describes. The
+    second group are the top-level fields of the recipe, which ``paceline train RECIPE --help-all`` describes.
+    """
+
+    # Settings of the run
+    copy_data_to: str | Path
+    weights: str | Path
+    max_steps: int
+    max_train_images: int
+    max_val_images: int
+    val_subset: Literal["", "tune", "test"]
+    lint: bool
+    num_folds: int
+    fold: int
+    fold_seed: int
+    group_by: str
+    max_time: str
+    auto_config: bool
+    rescale_schedule: bool
+    patience: int
+    log_every: int
+    save_every: int
+    eval_every: int
+    dedicated_eval_ranks: int
+    keep_checkpoints: int
+    sync_to: str
+    keep_checkpoint_every: int
+    overfit_one_batch: bool
+    synthetic: bool
+    deterministic: bool
+    profile: str
+    quiet: bool
+    json: bool
+    logger: str | Sequence[str]
+    tensorboard: bool
+    mlperf: Submission | Mapping[str, Any]
+    # Fields of the recipe
+    model: Any
+    input: Any
+    target_data: str
+    global_batch_size: int
+    epochs: float
+    max_images: int
+    epoch_rounding: EpochRounding
+    bn_batch_size: int
+    optim: Optim
+    schedule: Schedule
+    eval: Evaluation
+    target: Targets
+    ema_decay: float
+    sampler: Sampler
+    repeat_threshold: float
+    seed: int
+
 
 def train(
     recipe: str | Recipe,
     *,
     data: str | Path = "",
-    out: str | Path = "",
+    output_dir: str | Path = "",
     system: str = "auto",
-    changes: Mapping[str, Any] | None = None,
-    **keywords: Any,
+    overrides: Mapping[str, Any] | None = None,
+    **options: Unpack[TrainOptions],
 ) -> TrainResult:
-    """Train a recipe to its quality target, or as long as is asked; -> how the run ended.
+    """Train a recipe to its target or its end, and return a summary of the run.
 
-        trained = paceline.train("classify-demo", data="photos", out="runs/first", steps=500)
-        trained = paceline.train("ssd-finetune", data="coco", weights="resnet34", global_batch=16, changes={"optim.lr": 0.005})
-        trained.status, trained.best, trained.run        # "success", {"box_ap": 0.41, ...}, "/home/me/runs/first"
-        paceline.load(trained.run).predict("cat.jpg")
+    The command ``paceline train`` does the same: the run prints its progress, and writes checkpoints and a report. If `output_dir` is
+    the folder of an interrupted run, the run is resumed. If it is the folder of a finished run, a larger `max_steps` continues it.
 
-    `paceline train` does the same: the run prints its progress, writes a checkpoint an epoch and a report. Called again with the
-    same `out` it resumes an interrupted run, and continues a finished one where it is given more steps.
+    Example::
 
-    recipe    a name from `paceline train --help`, e.g. "classify-demo", "ssd-finetune", "maskrcnn-demo"; "./file.py:function"; or a
-              Recipe
-    data      the data set: class folders, COCO, Pascal VOC or YOLO; "" is the recipe's built-in pictures
-    out       the run's folder; one with an unfinished run resumes it; "" makes runs/NAME-001, -002, ...
-    system    where it runs: auto, cpu, gpu, ... (`paceline plan RECIPE` tells)
-    changes   fields of the recipe by their dotted names: {"optim.lr": 0.1, "model.depth": 18}; and "mlperf.submitter"
+        result = paceline.train("classify-demo", data="photos", output_dir="runs/first", max_steps=500)
+        print(result.status, result.best_metrics)  # for example: stopped_early {'top1': 0.81, 'top5': 1.0}
+        predictor = paceline.load(result.run_dir)
 
-    Keywords of the run (paceline.config.run.RunOptions says what each means):
-        weights steps time_budget fit_schedule auto patience limit_train limit_val val_half lint folds fold fold_seed fold_group
-        log_every save_every eval_every eval_ranks keep keep_every mirror overfit_one_batch synthetic stage exact profile quiet
-        json sink tensorboard mlperf
-        sink is a list of names: ["wandb", "./file.py:name"].
-        mlperf is a dict of paceline.config.mlperf.Submission's fields: {"submitter": "Us", "cache_cleared": True}.
-    Keywords of the recipe, each a field of it (paceline.config.recipe.Recipe):
-        global_batch epochs images_seen bn_span ema seed sampler repeat_threshold epoch_steps target_data, and whole parts:
-        model input optim schedule quality.
-        A changed global_batch needs its learning rate named again, changes={"optim.lr": ...}: none is scaled.
+        # Fine-tune with another batch size. The learning rate is not scaled, so name it again.
+        paceline.train("ssd-finetune", data="coco", weights="resnet34", global_batch_size=16, overrides={"optim.lr": 0.005})
 
-    return    a TrainResult: status, "success" where the target or the end was reached, reason in words, step, best value of each
-              metric, and run, the folder that paceline.load opens
-    Raises PacelineError, with one of its kinds, for anything that a user can mend: an unknown name, a value that cannot be, data
-    that cannot be used, a folder that is finished or in use. paceline.PacelineError is their common class.
+    Args:
+        recipe (str or Recipe): name of a recipe, such as ``"classify-demo"`` (``paceline list recipes`` prints all), a
+            function in a file, ``"./file.py:function"``, or a `Recipe`.
+        data (str or Path): dataset: class folders, COCO, Pascal VOC, or YOLO. Default: the built-in images of the recipe.
+        output_dir (str or Path): run folder. Default: a new folder, runs/NAME-001, -002, and so on.
+        system (str): hardware to train on, such as ``"cpu"`` or ``"gpu"``. Default: ``"auto"``
+        overrides (Mapping[str, Any], optional): fields of the recipe by their dotted names:
+            ``{"optim.lr": 0.1, "model.depth": 18}``. Names that begin with ``mlperf.`` set fields of `mlperf`.
+        **options: settings of the run and top-level fields of the recipe. `TrainOptions` has their types.
+
+            Settings of the run: weights, max_steps, max_time, rescale_schedule, auto_config, patience, max_train_images,
+            max_val_images, val_subset, lint, num_folds, fold, fold_seed, group_by, log_every, save_every, eval_every,
+            dedicated_eval_ranks, keep_checkpoints, keep_checkpoint_every, sync_to, overfit_one_batch,
+            synthetic, copy_data_to, deterministic, profile, quiet, json, logger, tensorboard, mlperf.
+            `logger` is a list of names: ``["wandb", "./file.py:name"]``. `mlperf` is a dict:
+            ``{"submitter": "Us", "cache_cleared": True}``.
+
+            Fields of the recipe: global_batch_size, epochs, max_images, bn_batch_size, ema_decay, seed, sampler, repeat_threshold,
+            epoch_rounding, target_data, and whole groups of fields: model, input, optim, schedule, eval; and target.
+
+    Returns:
+        TrainResult: status, reason, number of steps, best metrics, and run folder.
+
+    Raises:
+        PacelineError: for everything that you can fix: an unknown name, an invalid value, a dataset that cannot be used, or a
+            run folder that is finished or in use. `RecipeError`, `DataError`, and `CheckpointError` are its subclasses.
     """
     from paceline.config.published import system_for
 
     if not isinstance(recipe, str | Recipe):
-        raise PacelineError(f"paceline.train({recipe!r:.60}): the first argument is a recipe's name, or a Recipe.")
+        raise PacelineError(f"paceline.train({recipe!r:.60}): expected the name of a recipe, or a Recipe.")
     chosen = choose_recipe(recipe) if isinstance(recipe, str) else recipe
-    controls, changed = split_keywords(chosen, {"data": data, "out": out, **keywords}, changes or {})
+    controls, changed = split_keywords(chosen, {"data": data, "output_dir": output_dir, **options}, overrides or {})
     request = Request(
         name=recipe if isinstance(recipe, str) else "custom",
         recipe=override(chosen, changed),
@@ -93,7 +162,7 @@ def train(
 
 
 def train_request(request: Request, console: Console | None = None) -> TrainResult:
-    """Train what `validate` has passed on this rank, and write the report of the run.
+    """Train a request that `validate` accepted on this rank, and write the report of the run.
 
     console   closed here; None: a new one, by the request's controls
     """
@@ -109,11 +178,11 @@ def report_run(ending: TrainResult, run: RunSpec, workload: WorkloadSpec, consol
     """Write RUN/report.html, and print what comes next; where a report fails, a warning is printed, and the ending stays the same."""
     from paceline.tools.report.run_report import write_report
 
-    folder = Path(ending.run)
+    folder = Path(ending.run_dir)
     try:
         console.warning(f"report: {write_report(folder, workload)}")
     except (PacelineError, OSError) as error:
-        again = f"paceline report {shlex.quote(ending.run)}"
+        again = f"paceline report {shlex.quote(ending.run_dir)}"
         console.warning(f"no report ({' '.join(str(error).split())}) The run is whole; once that is mended:  {again}")
     if ending.status != "interrupted" and not run.controls.synthetic and (folder / CHECKPOINTS / LAST).exists():
         console.line(f"next:   {format_command('predict', folder, 'PHOTOS')}")
@@ -131,42 +200,42 @@ def write_missing_report(folder: Path) -> str:
         return f"\nIts report is missing and cannot be written: {error}"
 
 
-# Keywords of the Python call: run controls and fields of a recipe, checked as flags are.
+# Keyword arguments of `train`: options of the run and fields of a recipe, checked as flags are.
 
-# Keywords of the call itself.
-OWN = ("data", "out", "system", "changes")
+# Its named parameters.
+OWN = ("data", "output_dir", "system", "overrides")
 
 
 def split_keywords(
-    recipe: Recipe, keywords: Mapping[str, Any], changes: Mapping[str, Any]
+    recipe: Recipe, keywords: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> tuple[RunOptions, dict[str, Any]]:
-    """What the call's keywords ask of the run, and every change of the recipe: dotted names, as `override` takes them.
+    """Split keyword arguments into options of the run and fields of the recipe, which have dotted names as in `override`.
 
-    changes  dotted names that were given as such
-    Raises PacelineError for a keyword that is neither, naming its nearest neighbors, and for a value of another type.
+    overrides  fields of the recipe that were given by their dotted names
+    Raises PacelineError for an unknown keyword, naming similar ones, and for a value of another type.
     """
-    if not isinstance(changes, Mapping) or not all(isinstance(name, str) for name in changes):
-        raise PacelineError('changes is a dict of dotted names, as changes={"optim.lr": 0.01}.')
+    if not isinstance(overrides, Mapping) or not all(isinstance(name, str) for name in overrides):
+        raise PacelineError('overrides: must be a dict with dotted names as keys: overrides={"optim.lr": 0.01}.')
     hints = get_hints(RunOptions)
     of_recipe = {entry.name for entry in fields(recipe)} - {NO_FLAG}
     controls: dict[str, Any] = {}
-    of_mlperf = {name.partition(".")[2]: value for name, value in changes.items() if name.startswith("mlperf.")}
+    of_mlperf = {name.partition(".")[2]: value for name, value in overrides.items() if name.startswith("mlperf.")}
     if of_mlperf and "mlperf" in keywords:
-        raise PacelineError("mlperf is given as a keyword and in changes: give it once.")
+        raise PacelineError("mlperf: it is a keyword argument and in overrides. Remove one of them.")
     if of_mlperf:
         keywords = {**keywords, "mlperf": of_mlperf}
-    changed = {name: _plain(value) for name, value in changes.items() if not name.startswith("mlperf.")}
+    changed = {name: _plain(value) for name, value in overrides.items() if not name.startswith("mlperf.")}
     for name, value in keywords.items():
         if name == "mlperf":
             controls[name] = _submission(value)
-        elif name == "sink" and isinstance(value, str):
+        elif name == "logger" and isinstance(value, str):
             controls[name] = (value,)
         elif name in hints:
             controls[name] = convert_checked(hints[name], _plain(value), name)
         elif name not in of_recipe:
-            raise PacelineError(f"there is no keyword {name!r}.{_nearest(name, recipe)}")
-        elif name in changes:
-            raise PacelineError(f"{name} is given as a keyword and in changes: give it once.")
+            raise PacelineError(f"unknown keyword argument {name!r}.{_nearest(name, recipe)}")
+        elif name in overrides:
+            raise PacelineError(f"{name}: it is a keyword argument and in overrides. Remove one of them.")
         else:
             changed[name] = _plain(value)
     return RunOptions(**controls), changed
@@ -202,6 +271,6 @@ def _nearest(name: str, recipe: Recipe) -> str:
     near = [flag.removeprefix("--").replace("-", "_") for flag in same]
     near = near or [dotted for dotted, last in below.items() if last == name]
     near = near or difflib.get_close_matches(name, [*whole, *below], n=2, cutoff=0.5)
-    ways = [f'changes={{"{one}": ...}}' if "." in one else f"{one}=..." for one in near[:3]]
+    ways = [f'overrides={{"{one}": ...}}' if "." in one else f"{one}=..." for one in near[:3]]
     hint = f" Did you mean {' or '.join(ways)}?" if ways else ""
-    return f"{hint} Keywords: {', '.join(dict.fromkeys(whole))}; fields below these, as optim.lr, go into changes."
+    return f"{hint} Keywords: {', '.join(dict.fromkeys(whole))}; pass nested fields, such as optim.lr, in overrides."

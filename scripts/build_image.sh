@@ -79,5 +79,5 @@ containers+=("$inside")
 run id
 run paceline doctor
 run /opt/paceline/bin/python -c 'import torch; print(torch.__version__, torch._C._cuda_getArchFlags())'
-run paceline train ssd-demo --steps 20 --system cpu --out /results/first
+run paceline train ssd-demo --max-steps 20 --system cpu --output-dir /results/first
 run sh -c 'du -sh /opt/paceline /usr 2>/dev/null; ls /results/first'

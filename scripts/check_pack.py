@@ -45,7 +45,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 def check(manifest: Manifest, request: PackRequest, python: str, folder: Path) -> str:
     """Pack, let the tool read, compare; -> what was the same. Raises AssertionError with what was not."""
     pack(manifest, request, folder)
-    script, suffix = TOOLS[request.to]
+    script, suffix = TOOLS[request.format]
     command = [python, Path(__file__).parent / "packs" / script, *sorted(folder.glob(f"*{suffix}"))]
     run = subprocess.run(command, check=False, capture_output=True, text=True)
     assert run.returncode == 0, f"{script} ended with {run.returncode}: {run.stderr.strip()[-1500:]}"
@@ -59,12 +59,12 @@ def check(manifest: Manifest, request: PackRequest, python: str, folder: Path) -
         for place, (key, label, digest, size) in enumerate(rows):
             row = int(source.order[place])
             data = source.index.read(row)
-            data = encode(data, request.short, request.jpeg_quality).data if source.anew[row] else data
+            data = encode(data, request.resize_shorter_side, request.encode_quality).data if source.anew[row] else data
             where = f"{split} {place} ({key})"
             assert hashlib.sha256(data).hexdigest() == digest, f"{where}: other bytes"
             objects += same_label(source, place, key, label, size, where)
             photos, total = photos + 1, total + len(data)
-        if request.to == "recordio":
+        if request.format == "recordio":
             same_by_iterator(source, [one for found in files for one in found["iterator"]], split)
     what = f", {objects:,} objects" if objects else ""
     return f"{said['version']}: {photos:,} photos, {total:,} bytes{what} in {len(said['files'])} files"

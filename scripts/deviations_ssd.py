@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 
 from paceline.config.recipes.ssd import SSDRecipe, gaudi, mlperf, mlperf_1024
-from paceline.config.ssd import BoxInput, DetectionFilter, grid_sizes
+from paceline.config.ssd import BoxInput, DetectionFilter, SSDParity, grid_sizes
 from paceline.data.batch import detection_batch
 from paceline.data.index.manifest import Manifest
 from paceline.data.loader.sample_rng import SampleRng
@@ -84,7 +84,7 @@ def ties(task: Task, photos: int) -> dict[str, dict[str, float]]:
         "ssd-mlperf-*": WORKLOADS["ssd"].network.build(mlperf_1024(), 1),
     }
     detectors["ssd-gaudi"] = WORKLOADS["ssd"].network.build(gaudi(), 1)
-    plain = replace(mlperf(), model=replace(mlperf().model, box_order="cell"))
+    plain = replace(mlperf(), model=replace(mlperf().model, parity=SSDParity(box_order="cell")))
     detectors["the first by cell, as before"] = WORKLOADS["ssd"].network.build(plain, 1)
     samples, moved, positives = 0, Counter(), Counter()
     for number in range(photos):
@@ -127,7 +127,7 @@ def pixels(task: Task, photos: int) -> dict[str, float]:
         for recipe, names in ((mlperf_1024(), ("matrix", "dali")), (gaudi(), ("hsv", "tensorflow"))):
             pictures = []
             for name in names:
-                settings = replace(recipe.input, jitter=name, resize="bilinear-antialias")
+                settings = replace(recipe.input, color_jitter=name, resize="bilinear-antialias")
                 data, draw = drawn(task, number, 0, settings)
                 out = np.zeros((300, 300, 3), np.uint8)
                 decode_and_transform(data, draw, out)
@@ -179,7 +179,7 @@ def half_precision(seeds: int) -> dict[str, float]:
         random = torch.Generator().manual_seed(seed)
         logits = 2.2 * torch.randn(1, 8732, 81, generator=random)
         deltas = 0.5 * torch.randn(1, 8732, 4, generator=random)
-        rules = DetectionFilter(score_above=0.0, candidates=200, keep=200, candidates_of="image")
+        rules = DetectionFilter(score_threshold=0.0, topk_candidates=200, max_detections=200, topk_per="image")
         full = postprocess_ssd(logits, deltas, anchors, rules, 0.5)[0]
         probs = logits.half().softmax(2)[0, :, 1:].float()
         half = detections_cpu(probs, deltas[0].half().float(), anchors.half().float(), rules, 0.5)

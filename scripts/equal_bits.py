@@ -42,8 +42,49 @@ BASE = "15da943f0295e38c1fd53635b8e2b164e51faa16"
 # renames "trunk.stem.weight". A flag may have its value: "--system.layout nhwc" -> "--system.channels-last on".
 NAMES: dict[str, dict[str, str]] = {
     "recipe": {"resnet50-tiny": "classify-demo", "ssd-tiny": "ssd-demo", "maskrcnn-tiny": "maskrcnn-demo"},
-    "flag": {},  # commands too
-    "file": {},  # of a run, of `predict`, and of the images
+    # Commands too.
+    "flag": {
+        "--bn-span": "--bn-batch-size",
+        "--global-batch": "--global-batch-size",
+        "--keep": "--keep-checkpoints",
+        "--no-pictures": "--no-save-images",
+        "--out eval.json": "--output eval.json",
+        "--out predicted": "--output-dir predicted",
+        "--out run": "--output-dir run",
+        "--score-above": "--score-threshold",
+        "--steps": "--max-steps",
+        "--input.augment rand": "--input.auto-augment randaugment",
+        "--input.copy-paste": "--input.copy-paste-prob",
+        "--input.crop": "--input.min-crop-scale",
+        "--input.cutmix": "--input.cutmix-alpha",
+        "--input.erase": "--input.random-erase",
+        "--input.eval-resize": "--input.eval-resize-size",
+        "--input.eval-size": "--input.eval-crop-size",
+        "--input.long": "--input.max-size",
+        "--input.mixup": "--input.mixup-alpha",
+        "--input.mosaic": "--input.mosaic-prob",
+        "--input.short": "--input.min-size",
+        "--input.size": "--input.image-size",
+        "--input.zoom-out": "--input.zoom-out-max",
+        "--model.detect.keep": "--model.detect.max-detections",
+        "--model.detect.score-above": "--model.detect.score-threshold",
+        "--model.extras": "--model.extra-channels",
+        "--model.loss-group": "--model.loss-normalizer-images",
+        "--model.loss-over": "--model.loss-normalizer",
+        "--model.pyramid": "--model.fpn-channels",
+        "--model.roi.channels": "--model.roi.fc-channels",
+        "--model.rpn.post-test": "--model.rpn.post-nms-topk-test",
+        "--model.rpn.post-train": "--model.rpn.post-nms-topk-train",
+        "--model.rpn.pre-test": "--model.rpn.pre-nms-topk-test",
+        "--model.rpn.pre-train": "--model.rpn.pre-nms-topk-train",
+        "--model.rpn.sizes": "--model.rpn.anchor-sizes",
+        "--quality.targets": "--target",
+        "--system.check-photos": "--system.verify-checksums",
+        "--system.graph": "--system.cuda-graph",
+        "--system.images-per-forward": "--system.micro-batch-size",
+        "--system.loader-threads": "--system.num-workers",
+    },
+    "file": {"optimiser.safetensors": "optimizer.safetensors"},  # of a run, of `predict`, and of the images
     "event": {},  # kinds of events and their keys, and the keys of JSON files
     "parameter": {},  # tensors of checkpoints and batches
     # Modules and identifiers in scripts/equal_bits_input.py.
@@ -58,6 +99,7 @@ NAMES: dict[str, dict[str, str]] = {
         "open_world": "open_distributed",
         "parse_recipe": "parse_run_args",
         "shorten": "limit_steps",
+        "images_per_forward": "micro_batch_size",
     },
 }
 STEPS, BATCHES = 6, 20
@@ -82,9 +124,9 @@ def translate(text: str, names: Mapping[str, str]) -> str:
 
 @cache
 def _definitions(root: Path) -> set[str]:
-    """The lines of a tree's package that begin a class or a function."""
+    """The lines of a tree's package that begin a class, a function, or a field with a help text."""
     lines = (line for file in (root / "paceline").rglob("*.py") for line in file.read_text().splitlines())
-    return {line for line in lines if line.startswith(("class ", "def "))}
+    return {line for line in lines if line.startswith(("class ", "def ")) or ": Annotated[" in line}
 
 
 @dataclass(frozen=True)
@@ -161,7 +203,8 @@ class Tree:
                 step, _, rest = self.new("parameter", name).partition(" ")
                 found[int(step), rest] = tensor
         if ranks:
-            steps = f"--out run --steps {STEPS} --eval-every {STEPS // 2} --save-every 1 --keep {STEPS} --log-every 1"
+            steps = f"--output-dir run --max-steps {STEPS} --eval-every {STEPS // 2} --save-every 1 --log-every 1"
+            steps += f" --keep-checkpoints {STEPS}"
             more = shlex.split(self.own("flag", f"{steps} --no-tensorboard"))
             self.run("-m", "paceline", self.own("flag", "train"), recipe, *flags, *more, ranks=ranks, accept=(0, 1))
             found |= self._events(run / self.own("file", "events.jsonl"))
@@ -197,10 +240,11 @@ class Tree:
     def _predictions(self, case: Case) -> Outcome:
         found: Outcome = {}
         photos = next(folder.name for folder in sorted((self.place / case.kind).glob("val*")) if folder.is_dir())
+        predicting = "--output-dir predicted --no-save-images --score-threshold 0"
         commands = {
-            "eval": (f"--data {case.kind} --out eval.json", "eval.json"),
-            "predict": (f"{case.kind}/{photos} --out predicted --no-pictures --score-above 0", "predicted/predictions.json"),
-        }  # fmt: skip
+            "eval": (f"--data {case.kind} --output eval.json", "eval.json"),
+            "predict": (f"{case.kind}/{photos} {predicting}", "predicted/predictions.json"),
+        }
         for verb, (flags, file) in commands.items():
             self.run("-m", "paceline", *shlex.split(self.own("flag", f"{verb} run {flags}")))
             text = (self.place / self.own("file", file)).read_text().replace(f"{self.place}/", "")

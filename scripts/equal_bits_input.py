@@ -31,7 +31,7 @@ def save_batches(file: str, steps: int, words: list[str]) -> None:
         task: Any = open_task(recipe, asked.controls, world)
         data = getattr(task, "data", task)  # the base's task loads its data itself
         images = {"train_images": data.train_images, "val_images": data.val_images}
-        plan = limit_steps(make_plan(recipe, system, world=1, most=system.images_per_forward, **images), steps=steps)
+        plan = limit_steps(make_plan(recipe, system, world=1, most=system.micro_batch_size, **images), steps=steps)
         with data.train_loader(plan, system, InputRank(0, 1, world.device, 2)) as loader:
             for step, batches in loader:
                 for number, batch in enumerate(batches):

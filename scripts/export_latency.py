@@ -68,7 +68,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
     trained: Any = paceline.load(asked.run).trained
-    graph = Graph(trained, ExportFlags(size=asked.size, batch=asked.batch, compare=0))
+    graph = Graph(trained, ExportFlags(image_size=asked.size, batch_size=asked.batch, verify_images=0))
     shape = graph.shape or trained.workload.network.largest(trained.recipe)
     photo = np.random.default_rng(0).integers(0, 255, (asked.batch, *shape, 3), dtype=np.uint8)
     arguments = [photo, np.array([shape] * asked.batch)][: len(graph.example())]

@@ -68,7 +68,7 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     if not out.exists():
         torch.save(drawn([read(file) for file in files[:2]]).state_dict(), work / "maskrcnn.pth")
-        made = ["--out", str(out), "--size", asked.size, "--compare", "0"]
+        made = ["--output", str(out), "--image-size", asked.size, "--verify-images", "0"]
         assert paceline(["export", str(work / "maskrcnn.pth"), *made]) == 0
     model = torchvision.models.detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None).eval()
     model.load_state_dict(torch.load(work / "maskrcnn.pth"))

@@ -60,9 +60,9 @@ def observed(command: str, inside: Path, work: Path) -> dict[str, Any]:
     words = shlex.split(command.replace("$IN", str(inside)).replace("$OUT", str(out)))
     if words[0] == "trainset":
         kind, recipe, *rest = words[1:]
-        code, said = run(["prepare", kind, *rest, "--out", str(out)])
+        code, said = run(["prepare", kind, *rest, "--output-dir", str(out)])
         if code == 0:
-            code, more = run(["train", recipe, "--data", str(out), "--steps", "2", "--out", str(work / "run")])
+            code, more = run(["train", recipe, "--data", str(out), "--max-steps", "2", "--output-dir", str(work / "run")])
             said += more
     else:
         code, said = run(words)

@@ -33,11 +33,11 @@ def main() -> int:
     """Returns the exit code of the measurement."""
     photos, work, out = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     work.mkdir(parents=True, exist_ok=True)
-    peers = ["--peers", "all", "--peers-in", str(work / "peers")]
-    paceline("bench", "input", *peers, "--install-peers")
+    peers = ["--baselines", "all", "--baselines-dir", str(work / "peers")]
+    paceline("bench", "input", *peers, "--install-baselines")
     files = copied(photos, work / "photos")
     data = [str(work / "photos")] + [str(folder) for folder in (in_tar(files, work), in_recordio(files, work)) if folder]
-    return paceline("bench", "input", *peers, "--data", *data, "--out", out, *sys.argv[4:])
+    return paceline("bench", "input", *peers, "--data", *data, "--output", out, *sys.argv[4:])
 
 
 def copied(photos: Path, folder: Path) -> list[Path]:
@@ -78,7 +78,7 @@ def in_recordio(files: list[Path], work: Path) -> Path | None:
 
 def prepare(kind: str, file: Path, folder: Path) -> Path:
     """The container's manifest; the photos of no class in particular are all of them trained on, and two validate."""
-    if paceline("prepare", kind, "--train", str(file), "--val", str(file), "--out", str(folder)):
+    if paceline("prepare", kind, "--train", str(file), "--val", str(file), "--output-dir", str(folder)):
         raise SystemExit(f"{file}: was not prepared")
     return folder
 

@@ -73,14 +73,14 @@ def linted(data: Path, answers: Path) -> dict[str, list[str]]:
     """A finding's key -> its texts."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
-        paceline(["data", "lint", str(data), "--runs", str(answers), "--json"])
+        paceline(["data", "lint", str(data), "--predictions", str(answers), "--json"])
     return {one["key"]: one["found"] for one in json.loads(text.getvalue())["findings"]}
 
 
 def scored(run: str, data: Path, out: Path) -> Path:
     """The run's answers on the validation photos of `data`."""
     with contextlib.redirect_stdout(io.StringIO()):
-        assert paceline(["eval", run, "--data", str(data), "--out", str(out), "--no-intervals"]) == 0
+        assert paceline(["eval", run, "--data", str(data), "--output", str(out), "--no-confidence-intervals"]) == 0
     return out
 
 

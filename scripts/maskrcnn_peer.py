@@ -46,7 +46,7 @@ from torchvision.transforms import v2
 from paceline.config.recipes.maskrcnn import demo
 
 RECIPE = demo()
-SHORT, LONG, BATCH = RECIPE.input.short[0], RECIPE.input.long, RECIPE.global_batch
+SHORT, LONG, BATCH = RECIPE.input.min_size[0], RECIPE.input.max_size, RECIPE.global_batch_size
 MIN_LEFT, MIN_SIDE = 0.25, 1.0  # a cropped box stays with this share of its area and sides of so many pixels
 
 
@@ -84,7 +84,7 @@ def load(coco: COCO, folder: Path, number: int, label_of: dict[int, int]) -> Pho
 def sample(photo: Photo, random: np.random.Generator, colours: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
     """A random crop of a photo, resized into (H, W), perhaps mirrored: float32 in 0..1, and torchvision's target."""
     h, w = photo.pixels.shape[1:]
-    rows, columns = (max(1, round(side * random.uniform(RECIPE.input.crop, 1))) for side in (h, w))
+    rows, columns = (max(1, round(side * random.uniform(RECIPE.input.min_crop_scale, 1))) for side in (h, w))
     top, left = random.integers(0, h - rows + 1), random.integers(0, w - columns + 1)
     scale = min(photo.shape[0] / rows, photo.shape[1] / columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
@@ -97,7 +97,7 @@ def sample(photo: Photo, random: np.random.Generator, colours: nn.Module) -> tup
     bits = np.unpackbits(photo.masks[stays.numpy()], axis=1, count=h * w).reshape(-1, h, w)[part]
     masks = functional.interpolate(torch.from_numpy(bits)[:, None], (height, width), mode="nearest-exact")[:, 0]
     boxes = boxes[stays]
-    if random.random() < RECIPE.input.flip:
+    if random.random() < RECIPE.input.hflip:
         image, masks = image.flip(-1), masks.flip(-1)
         boxes[:, [0, 2]] = width - boxes[:, [2, 0]]
     return image, {"boxes": boxes, "labels": photo.labels[stays], "masks": masks}
@@ -120,23 +120,25 @@ def build(classes: int, width: int) -> MaskRCNN:
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     levels = {f"layer{k + 1}": str(k) for k in range(4)}
-    rpn, roi, channels = RECIPE.model.rpn, RECIPE.model.roi, RECIPE.model.channels
+    rpn, roi, channels = RECIPE.model.rpn, RECIPE.model.roi, RECIPE.model.fpn_channels
     return MaskRCNN(
         BackboneWithFPN(trunk, levels, [width << k for k in range(4)], channels, norm_layer=nn.BatchNorm2d),
         min_size=SHORT,
         max_size=LONG,
-        rpn_anchor_generator=AnchorGenerator(tuple((size,) for size in rpn.sizes), (rpn.ratios,) * len(rpn.sizes)),
-        rpn_fg_iou_thresh=rpn.positive_iou,
-        rpn_batch_size_per_image=rpn.samples,
-        rpn_pre_nms_top_n_train=rpn.pre_train,
-        rpn_pre_nms_top_n_test=rpn.pre_test,
-        rpn_post_nms_top_n_train=rpn.post_train,
-        rpn_post_nms_top_n_test=rpn.post_test,
-        box_head=TwoMLPHead(channels * 7 * 7, roi.channels),
-        box_predictor=FastRCNNPredictor(roi.channels, classes),
-        box_batch_size_per_image=roi.samples,
-        box_positive_fraction=roi.positive_share,
-        mask_head=MaskRCNNHeads(channels, (channels,) * RECIPE.model.mask.convs, 1),
+        rpn_anchor_generator=AnchorGenerator(
+            tuple((size,) for size in rpn.anchor_sizes), (rpn.aspect_ratios,) * len(rpn.anchor_sizes)
+        ),
+        rpn_fg_iou_thresh=rpn.fg_iou,
+        rpn_batch_size_per_image=rpn.samples_per_image,
+        rpn_pre_nms_top_n_train=rpn.pre_nms_topk_train,
+        rpn_pre_nms_top_n_test=rpn.pre_nms_topk_test,
+        rpn_post_nms_top_n_train=rpn.post_nms_topk_train,
+        rpn_post_nms_top_n_test=rpn.post_nms_topk_test,
+        box_head=TwoMLPHead(channels * 7 * 7, roi.fc_channels),
+        box_predictor=FastRCNNPredictor(roi.fc_channels, classes),
+        box_batch_size_per_image=roi.samples_per_image,
+        box_positive_fraction=roi.positive_fraction,
+        mask_head=MaskRCNNHeads(channels, (channels,) * RECIPE.model.mask.num_convs, 1),
         mask_predictor=MaskRCNNPredictor(channels, channels, classes),
         _skip_resize=True,  # in training: samples have their size
     )
@@ -156,7 +158,7 @@ def train(model: MaskRCNN, photos: list[Photo], given: argparse.Namespace) -> tu
     flat = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": [p for p in model.parameters() if p.ndim > 1]}, {"params": flat, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=RECIPE.optim.lr, weight_decay=RECIPE.optim.weight_decay, fused=True)
-    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(RECIPE.ema), use_buffers=True)
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(RECIPE.ema_decay), use_buffers=True)
     model.train()
     start = told = time.perf_counter()
     images, before, total, steps = 0, 0, 0.0, 0

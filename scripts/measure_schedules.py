@@ -112,7 +112,7 @@ def planned(name: str, world: int) -> tuple[Recipe, BatchPlan]:
     """A recipe and its plan on its own data."""
     recipe = RECIPES[name]()
     train, val = DATA_IMAGES[recipe.target_data]
-    images = recipe.global_batch // world
+    images = recipe.global_batch_size // world
     return recipe, make_plan(recipe, System(), world=world, most=images, train_images=train, val_images=val)
 
 
@@ -120,7 +120,7 @@ def compare(name: str, world: int, what: str, law: Law) -> tuple[float, float, i
     """-> ours / theirs of the rates summed over a run; largest difference as a share of the peak; the steps that differ by more than
     1e-9 of it."""
     recipe, plan = planned(name, world)
-    rate = recipe.optim.bias_lr if what == "biases" else 1.0
+    rate = recipe.optim.bias_lr_factor if what == "biases" else 1.0
     ours = [rate * lr_at(recipe, plan, step) for step in range(plan.total_steps)]
     theirs = [law(step) for step in range(plan.total_steps)]
     apart = [abs(a - b) / (rate * recipe.optim.lr) for a, b in zip(ours, theirs, strict=True)]

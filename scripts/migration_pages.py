@@ -21,7 +21,7 @@ def markdown(page: MigrationPage) -> str:
 
 
 def runs_of(page: MigrationPage) -> Iterator[tuple[str, str]]:
-    """The originals' command lines whose cells are translations, each with its --system-of."""
+    """The originals' command lines whose cells are translations, each with its --source-system."""
     for section in page.sections:
         yield from ((row.run, row.of) for row in section.rows if isinstance(row, CommandPair) and row.run)
 

@@ -19,7 +19,7 @@ from paceline.cli.commands.translate import translation_record
 ROOT = Path(__file__).parents[1]
 PLACE = ROOT / "results" / "from" / "README.md"
 FACTS = (
-    "global_batch",
+    "global_batch_size",
     "steps_per_epoch",
     "steps",
     "lr",

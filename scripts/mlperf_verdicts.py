@@ -25,16 +25,21 @@ from paceline.tools.mlperf.compliance import ComplianceResult, check_compliance
 from paceline.training.logging.events import read_events
 
 ROOT = Path(__file__).resolve().parents[1]
-CPU = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --quiet --limit-val 16"
+CPU = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.num-workers 1 --quiet --max-val-images 16"
 # A published closed recipe each, made small; what the rules look at stays: optimizer, schedule, tensors, targets out of reach.
 RUNS = {
-    "classification": "resnet50-mlperf-3200 --data DATA --model.depth 10 --model.width 8 --input.size 32 --input.eval-size 32 "
-    "--input.eval-resize 36 --global-batch 16 --bn-span 8 --optim.lr 0.1 --epochs 7 --limit-train 128 --quality.targets top1 1.5",
-    "ssd": "ssd-mlperf-1024 --model.width 4 --model.extras 8 --global-batch 8 --bn-span 8 --limit-train 48 --optim.lr 0.01 "
-    "--epochs 4 --schedule.warmup 5 --quality.at 2 4 --quality.targets box_ap 1.5",
-    "maskrcnn": "maskrcnn-nvidia-96 --model.width 8 --model.channels 16 --model.roi.channels 32 --model.detect.keep 20 "
-    "--input.short 64 --input.long 96 --model.rpn.sizes 12 24 36 48 64 --model.loss-group 4 --global-batch 8 --optim.lr 0.002 "
-    "--images-seen 0 --epochs 3 --limit-train 64 --schedule.warmup 5 --quality.targets mask_ap 1.5",
+    "classification": "resnet50-mlperf-3200 --data DATA --model.depth 10 --model.width 8 --input.image-size 32 "
+    "--input.eval-crop-size 32 "
+    "--input.eval-resize-size 36 --global-batch-size 16 --bn-batch-size 8 --optim.lr 0.1 --epochs 7 --max-train-images 128 "
+    "--target top1=1.5",
+    "ssd": "ssd-mlperf-1024 --model.width 4 --model.extra-channels 8 --global-batch-size 8 --bn-batch-size 8 "
+    "--max-train-images 48 --optim.lr 0.01 "
+    "--epochs 4 --schedule.warmup 5 --eval.at 2 4 --target box_ap=1.5",
+    "maskrcnn": "maskrcnn-nvidia-96 --model.width 8 --model.fpn-channels 16 --model.roi.fc-channels 32 "
+    "--model.detect.max-detections 20 "
+    "--input.min-size 64 --input.max-size 96 --model.rpn.anchor-sizes 12 24 36 48 64 --model.loss-normalizer-images 4 "
+    "--global-batch-size 8 --optim.lr 0.002 "
+    "--max-images 0 --epochs 3 --max-train-images 64 --schedule.warmup 5 --target mask_ap=1.5",
 }
 # What a run of a few tiny steps cannot have -> what an objection to it says.
 LACKING = {"eval_accuracy": "the quality target of ImageNet or COCO"}
@@ -88,7 +93,7 @@ def runs_of(task: str, ranks: int, base: Path) -> list[tuple[str, Path]]:
     if not is_over(stopped):
         train(stopped, words, ranks, codes=(1,))
     if not is_over(cut):
-        train(cut, [*words, "--steps", "3"], ranks, codes=(0,))
+        train(cut, [*words, "--max-steps", "3"], ranks, codes=(0,))
     return list(zip(KINDS, (ended, stopped, kept, cut), strict=True))
 
 

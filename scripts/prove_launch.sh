@@ -10,14 +10,14 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1" && cd "$1" || exit 2
 python=${PYTHON:-python}
 export PYTHONPATH=$here OMP_NUM_THREADS=1 PACELINE_CACHE=$PWD/cache
-training=(ssd-demo --system cpu --system.precision fp32 --limit-train 64 --limit-val 16 --log-every 5)
-short=(--steps 40 --save-every 10 --eval-every 20)
+training=(ssd-demo --system cpu --system.precision fp32 --max-train-images 64 --max-val-images 16 --log-every 5)
+short=(--max-steps 40 --save-every 10 --eval-every 20)
 failures=0
 
 launch() {  # run, words...
     local run=$1
     shift
-    "$python" -m paceline launch "${training[@]}" --out "$PWD/$run" "$@" >"$run.log" 2>&1 &
+    "$python" -m paceline launch "${training[@]}" --output-dir "$PWD/$run" "$@" >"$run.log" 2>&1 &
     launched=$!  # the launch itself, not a shell around it: a signal shall reach it
 }
 claim() {  # what, was it so
@@ -36,10 +36,10 @@ until_there() { for _ in $(seq 3000); do [ -e "$1" ] && return 0; sleep 0.1; don
 "$here/scripts/slurm_nodes.sh" start "$PWD/slurm" 2 >/dev/null || exit 1
 trap '"$here/scripts/slurm_nodes.sh" stop "$PWD/slurm"' EXIT
 export SLURM_CONF=$PWD/slurm/slurm.conf
-slurm=(--through slurm --nodes 2)
+slurm=(--scheduler slurm --nodes 2)
 
 for start in srun mpirun torchrun; do
-    launch "$start" "${slurm[@]}" --start $start "${short[@]}"
+    launch "$start" "${slurm[@]}" --launcher $start "${short[@]}"
     wait $launched
     claim "through Slurm on 2 nodes, $start: trains to the end, exit code 0" $?
 done
@@ -47,7 +47,7 @@ same srun mpirun && same srun torchrun
 claim "the three end with the same weights, byte for byte" $?
 
 for start in srun mpirun; do
-    launch "requeued-$start" "${slurm[@]}" --start $start "${short[@]}"
+    launch "requeued-$start" "${slurm[@]}" --launcher $start "${short[@]}"
     until_there "requeued-$start/checkpoints/step-000010"
     scontrol requeue "$(cat "requeued-$start/launch/job-number")"
     wait $launched
@@ -56,7 +56,7 @@ for start in srun mpirun; do
     claim "$start, requeued: it was resumed, and its weights are those of the undisturbed run, byte for byte" $?
 done
 
-long=(--steps 100000 --save-every 100000 --eval-every 100000 --walltime 2m --slurm.lead 20)
+long=(--max-steps 100000 --save-every 100000 --eval-every 100000 --walltime 2m --slurm.grace-seconds 20)
 launch walltime "${slurm[@]}" "${long[@]}" --slurm.no-requeue
 wait $launched
 code=$?
@@ -74,7 +74,7 @@ claim "the next job went on from there, was queued again by itself, and Ctrl-C e
 
 for ranks in 2 4; do
     for start in torchrun mpirun; do
-        launch "$start-$ranks" --start $start --system.per-node $ranks "${short[@]}"
+        launch "$start-$ranks" --launcher $start --system.ranks-per-node $ranks "${short[@]}"
         wait $launched
         claim "here, $start, $ranks ranks: trains to the end, exit code 0" $?
     done

@@ -14,8 +14,8 @@ dir=$(cd "$2" && pwd)
 hosts=$root/scripts/two_hosts.sh
 export PYTHONPATH=$root OMP_NUM_THREADS=1 PACELINE_CACHE=${PACELINE_CACHE:-$dir/cache}
 cd "$root"
-flags=(--system cpu --system.intra-op-threads 1 --steps 40 --save-every 10 --log-every 5 --limit-val 8 --eval-every 200)
-flags+=(--through hostfile --hostfile "$dir/hostfile" --nodes 2)
+flags=(--system cpu --system.intra-op-threads 1 --max-steps 40 --save-every 10 --log-every 5 --max-val-images 8 --eval-every 200)
+flags+=(--scheduler hostfile --hostfile "$dir/hostfile" --nodes 2)
 bad=0
 
 say() { printf '\n== %s\n' "$*"; }
@@ -28,7 +28,7 @@ told() { grep -E "failed|ending|broke off|asked|saved|stopped early|paceline: |n
 launch_to() {  # step, run, flags...
     local step=$1 run=$2
     shift 2
-    launch --out "$run" "$@" >"$run.txt" 2>&1 &
+    launch --output-dir "$run" "$@" >"$run.txt" 2>&1 &
     launched=$!
     while kill -0 "$launched" 2>/dev/null; do
         grep -q "\"step\": $step," "$run/events.jsonl" 2>/dev/null && return 0
@@ -66,18 +66,18 @@ mpirun --version | head -n 1
 ssh -V 2>&1
 
 say "torchrun on both hosts, to the end"
-code=0; launch --out "$dir/whole" --start torchrun >"$dir/whole.txt" 2>&1 || code=$?
+code=0; launch --output-dir "$dir/whole" --launcher torchrun >"$dir/whole.txt" 2>&1 || code=$?
 whole=$(weights "$dir/whole")
 echo "exit code $code, weights $whole"; told "$dir/whole.txt" 2; quiet 10
 [ "$code" = 0 ] || fail "exit code"
 
 say "mpirun on both hosts, to the end"
-code=0; launch --out "$dir/mpi" --start mpirun >"$dir/mpi.txt" 2>&1 || code=$?
+code=0; launch --output-dir "$dir/mpi" --launcher mpirun >"$dir/mpi.txt" 2>&1 || code=$?
 echo "exit code $code"; told "$dir/mpi.txt" 2; compare "$dir/mpi"; quiet 10
 
 for start in torchrun mpirun; do
     say "$start: node2's cable is pulled after step 15"
-    launch_to 15 "$dir/cut-$start" --start "$start"
+    launch_to 15 "$dir/cut-$start" --launcher "$start"
     "$hosts" cut "$dir" node2
     began=$(date +%s); code=0; wait "$launched" || code=$?
     echo "exit code $code, $(($(date +%s) - began)) s after the cut; node1 said:"; told "$dir/cut-$start.txt"
@@ -85,21 +85,21 @@ for start in torchrun mpirun; do
     quiet 60
     "$hosts" join "$dir" node2
     say "$start: the cable is back, the same command again"
-    code=0; launch --out "$dir/cut-$start" --start "$start" >"$dir/back-$start.txt" 2>&1 || code=$?
+    code=0; launch --output-dir "$dir/cut-$start" --launcher "$start" >"$dir/back-$start.txt" 2>&1 || code=$?
     echo "exit code $code"; grep -i "resum\|goes on\|going on" "$dir/back-$start.txt" | head -n 2 || true; compare "$dir/cut-$start"
 
     say "$start: Ctrl-C after step 15, and the same command again"
-    launch_to 15 "$dir/stop-$start" --start "$start"
+    launch_to 15 "$dir/stop-$start" --launcher "$start"
     "$hosts" on "$dir" node1 pkill -INT -f -- "-m paceline launch .*stop-$start"
     code=0; wait "$launched" || code=$?
     echo "exit code $code"; told "$dir/stop-$start.txt" 3; quiet 20
     [ "$code" = 75 ] || fail "exit code"
-    code=0; launch --out "$dir/stop-$start" --start "$start" >"$dir/on-$start.txt" 2>&1 || code=$?
+    code=0; launch --output-dir "$dir/stop-$start" --launcher "$start" >"$dir/on-$start.txt" 2>&1 || code=$?
     echo "exit code $code"; compare "$dir/stop-$start"
 done
 
 say "an interface that no host has"
-code=0; launch --out "$dir/eth9" --system.interface eth9 >"$dir/eth9.txt" 2>&1 || code=$?
+code=0; launch --output-dir "$dir/eth9" --system.interface eth9 >"$dir/eth9.txt" 2>&1 || code=$?
 echo "exit code $code"; tail -n 2 "$dir/eth9.txt"
 say "an interface that both have and that leads nowhere"
 for number in 1 2; do
@@ -109,11 +109,11 @@ for number in 1 2; do
     "$hosts" on "$dir" node$number ip link set nowhere1 up
 done
 began=$(date +%s); code=0
-launch --out "$dir/nowhere" --system.interface nowhere0 --system.env GLOO_SOCKET_IFNAME=nowhere0 >"$dir/nowhere.txt" 2>&1 || code=$?
+launch --output-dir "$dir/nowhere" --system.interface nowhere0 --system.env GLOO_SOCKET_IFNAME=nowhere0 >"$dir/nowhere.txt" 2>&1 || code=$?
 echo "exit code $code after $(($(date +%s) - began)) s"; told "$dir/nowhere.txt" 4; quiet 30
 
 say "hosts that cannot be reached"
 printf 'node3\n10.77.0.9\n' >"$dir/hostfile"
-code=0; launch --out "$dir/absent" >"$dir/absent.txt" 2>&1 || code=$?
+code=0; launch --output-dir "$dir/absent" >"$dir/absent.txt" 2>&1 || code=$?
 echo "exit code $code"; tail -n 2 "$dir/absent.txt"
 exit $bad

@@ -31,15 +31,15 @@ COPIES = {
 TRAIN = [
     "train",
     "classify-demo",
-    "--steps",
+    "--max-steps",
     "2",
-    "--limit-train",
+    "--max-train-images",
     "64",
-    "--limit-val",
+    "--max-val-images",
     "64",
     "--system",
     "cpu",
-    "--out",
+    "--output-dir",
     "run",
 ]
 # Prints where the package lies, and its version as its metadata and as it says itself.

@@ -1,7 +1,7 @@
 """What one training step of a recipe asks of a GPU, counted on a CUDA device that computes nothing (docs/simulated.md).
 
     python scripts/simulated.py resnet50 256 --graph --operations
-    python scripts/simulated.py ssd 4 --ranks 8 --bn-span 32             # joined BatchNorm, collectives of each rank
+    python scripts/simulated.py ssd 4 --ranks 8 --bn-batch-size 32             # joined BatchNorm, collectives of each rank
     SIMULATED_COPIES=late python scripts/simulated.py maskrcnn 2
 
 Kernels by name, waits with the lines that led to them, copies, memory by torch's own allocator beside the estimate, graphs and

@@ -33,18 +33,23 @@ GROUP, ENTRY = re.compile(r"([a-z][\w.-]*):"), re.compile(r"  (?:--\w|[A-Z]{2})"
 PUBLIC = (
     ("paceline", "api.py", "train"),
     ("paceline", "inference/__init__.py", "load"),
+    ("paceline", "api.py", "TrainOptions"),
+    ("paceline", "training/eval_history.py", "TrainResult"),
+    ("paceline", "inference/predictor.py", "Predictor"),
+    ("paceline", "inference/results.py", "PredictionResult"),
+    ("paceline", "inference/results.py", "ClassificationResult"),
+    ("paceline", "inference/results.py", "DetectionResult"),
+    ("paceline", "inference/image_paths.py", "FailedImage"),
+    ("paceline", "inference/video.py", "Video"),
+    ("paceline", "inference/video.py", "Frame"),
     ("paceline", "_utils/errors.py", "PacelineError"),
     ("paceline", "_utils/errors.py", "DataError"),
     ("paceline", "_utils/errors.py", "RecipeError"),
-    ("paceline.inference", "inference/predictor.py", "Predictor"),
-    ("paceline.inference", "inference/results.py", "ClassificationResult"),
-    ("paceline.inference", "inference/results.py", "DetectionResult"),
-    ("paceline.inference", "inference/image_paths.py", "FailedImage"),
-    ("paceline.inference", "inference/video.py", "Video"),
+    ("paceline", "_utils/errors.py", "CheckpointError"),
     ("paceline.config.recipe", "config/recipe.py", "Recipe"),
     ("paceline.config.recipe", "config/recipe.py", "Optim"),
     ("paceline.config.recipe", "config/recipe.py", "Schedule"),
-    ("paceline.config.recipe", "config/recipe.py", "Quality"),
+    ("paceline.config.recipe", "config/recipe.py", "Evaluation"),
     ("paceline.config.system", "config/system.py", "System"),
     ("paceline.models.workload", "models/workload.py", "WorkloadSpec"),
     ("paceline.models.workload", "models/workload.py", "NetworkFactory"),
@@ -156,7 +161,7 @@ def page_of_recipe(name: str, helps: dict[str, str], menu: dict[str, str]) -> st
     lines = [f"# {name}", "", "\n\n".join(blocks), ""]
     if source := menu.get(name):
         lines += [f"Source: {source}. [How it is held to it](../../docs/recipes-published.md).", ""]
-    lines += ["```", f"paceline plan {name}", f"paceline train {name} --data DIR --out runs/mine", "```", ""]
+    lines += ["```", f"paceline plan {name}", f"paceline train {name} --data DIR --output-dir runs/mine", "```", ""]
     lines += [
         f"What it sets; all flags: [{recipe.task}](flags-{recipe.task}.md).",
         "",
@@ -202,7 +207,13 @@ def others_in(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
 
 def described(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
     """Signature and docstring."""
-    if isinstance(node, ast.FunctionDef):
+    if isinstance(node, ast.ClassDef):
+        if any(ast.unparse(base) == "TypedDict" for base in node.bases):
+            keys = "\n".join(ast.unparse(one) for one in node.body if isinstance(one, ast.AnnAssign))
+            yield f"```python\n{keys}\n```\n"
+    elif any(ast.unparse(one) == "property" for one in node.decorator_list):
+        yield f"```python\n{node.name}: {ast.unparse(node.returns or ast.Constant(...))}\n```\n"
+    else:
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
         words = ",\n".join(f"    {word}" for word in arguments_of(node.args))
         yield (

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Slurm of N nodes on this machine, for trying `paceline launch --through slurm` and srun without a cluster.
+# A Slurm of N nodes on this machine, for trying `paceline launch --scheduler slurm` and srun without a cluster.
 #
 #   scripts/slurm_nodes.sh start DIR [N]     N nodes (1); then:  export SLURM_CONF=DIR/slurm.conf; srun -N 2 -n 2 ...
 #   scripts/slurm_nodes.sh stop DIR

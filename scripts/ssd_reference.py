@@ -87,7 +87,7 @@ def wrong(found: dict[str, Any]) -> list[str]:
         "mean losses of the last steps differ": found["tail_difference"] > TAIL_MOST,
         "the matching of tie first is not noticed": twins["tie first"]["samples_matched_differently"] == 0,
         "the losses of tie first are not noticed": twins["tie first"]["most_times_noise"] < BEYOND,
-        "momentum lr_inside is not noticed": twins["momentum lr_inside"]["most_times_noise"] < BEYOND,
+        "momentum mxnet is not noticed": twins["momentum mxnet"]["most_times_noise"] < BEYOND,
         "hue in degrees is not noticed": not pixels_differ(twins["hue in degrees"]["pixels"]),
     }
     return [what for what, is_so in holds.items() if is_so]
@@ -146,8 +146,8 @@ def main() -> int:
     degrees = replace(recipe, input=replace(recipe.input, hue=recipe.input.hue / 360))
     twin_samples = [draw(task, degrees, *key) for key in keys[:COMPARED]]
     twin_recipes = {
-        "tie first": replace(recipe, model=replace(recipe.model, tie="first")),
-        "momentum lr_inside": replace(recipe, optim=replace(recipe.optim, momentum_form="lr_inside")),
+        "tie first": replace(recipe, model=replace(recipe.model, parity=replace(recipe.model.parity, tie="first"))),
+        "momentum mxnet": replace(recipe, optim=replace(recipe.optim, momentum_style="mxnet")),
     }
     early, short = min(EARLY, asked.steps), min(TWIN_STEPS, asked.steps)
     with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(asked.workers, get_context("spawn")) as pool:

@@ -68,7 +68,7 @@ def draw(task: Task, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
     rows = slice(task.data.train.object_starts[index], task.data.train.object_starts[index + 1])
     wanted = task.data.wanted[rows]
     boxes, classes = task.data.train.boxes[rows][wanted], task.data.train.classes[rows][wanted]
-    data, out = task.data.train.index.read(index), np.empty((photo.size, photo.size, 3), np.uint8)
+    data, out = task.data.train.index.read(index), np.empty((photo.image_size, photo.image_size, 3), np.uint8)
     random = Recorded(recipe.seed, epoch, index)
     name = task.data.train.index.name(index)
     drawn = sample_box_spec(read_header(data, name, photo.exif), name, boxes, classes, random, photo)
@@ -81,7 +81,7 @@ def draw(task: Task, recipe: SSDRecipe, epoch: int, number: int) -> Sample:
     window, _ = ssd_crop(height, width, clip_to_edges(boxes, height, width), again, photo)
     corners = (window.left, window.top, window.left + window.width, window.top + window.height)
     return Sample(
-        out, drawn.label, data, corners, random.uniforms[-5] < photo.flip, tuple(order), tuple(random.uniforms[-4:])
+        out, drawn.label, data, corners, random.uniforms[-5] < photo.hflip, tuple(order), tuple(random.uniforms[-4:])
     )
 
 

@@ -50,13 +50,13 @@ def our_recipe(batch: int, steps: int) -> SSDRecipe:
     base = mlperf()
     return replace(
         base,
-        model=replace(base.model, zero_init_last_gamma=True),
-        global_batch=batch,
+        model=replace(base.model, zero_init_residual=True),
+        global_batch_size=batch,
         epochs=0,
-        images_seen=batch * steps,
-        bn_span=batch,
+        max_images=batch * steps,
+        bn_batch_size=batch,
         optim=Optim(lr=MLPERF_LR * batch / MLPERF_IMAGES, momentum=0.9, weight_decay=5e-4),
-        schedule=Schedule(kind="steps", unit="run", warmup=WARMUP / steps, boundaries=(DROP / steps,)),
+        schedule=Schedule(name="multistep", unit="fraction", warmup=WARMUP / steps, milestones=(DROP / steps,)),
     )
 
 
@@ -68,8 +68,8 @@ def plain_lr(step: int, batch: int) -> float:
 def first_model(recipe: SSDRecipe) -> SSDWithLoss:
     """The network that both sides start from."""
     model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
-    zero = recipe.model.zero_init_last_gamma
-    init_ssd(model.network, torch.Generator().manual_seed(recipe.seed), zero_init_last_gamma=zero)
+    zero = recipe.model.zero_init_residual
+    init_ssd(model.network, torch.Generator().manual_seed(recipe.seed), zero_init_residual=zero)
     return model
 
 
@@ -77,19 +77,19 @@ def ours(dump: Path, recipe: SSDRecipe, steps: int) -> list[dict[str, float]]:
     """Losses of our own step."""
     torch.set_num_threads(1)
     model = first_model(recipe)
-    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=1000, val_images=1)
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch_size, train_images=1000, val_images=1)
     run = RunSpec("trajectory", recipe, "cpu", System(), plan, RunOptions())
     with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         task = cast(Task, SimpleNamespace(build=lambda device: model))
         state = build_state(build_model(task, run, world), run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
         losses = []
-        for step, part in zip(range(steps), batches(dump, recipe.global_batch)):
+        for step, part in zip(range(steps), batches(dump, recipe.global_batch_size)):
             images = torch.from_numpy(np.stack([pixels for pixels, _ in part])).permute(0, 3, 1, 2)
             batch = detection_batch(images, [objects for _, objects in part], torch.arange(len(part)))
             found = step_once([batch], step_rates(recipe, plan, step))
             losses.append({name: float(found[name]) for name in LOSSES})
-            print(f"ours {recipe.model.tie} {recipe.optim.momentum_form} {step} {losses[-1]}", flush=True)
+            print(f"ours {recipe.model.parity.tie} {recipe.optim.momentum_style} {step} {losses[-1]}", flush=True)
     return losses
 
 

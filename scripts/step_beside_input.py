@@ -42,7 +42,7 @@ def main() -> None:
     asked = parser.parse_args()
     records = open_file_records(sorted(asked.folder.rglob("*.jpg"))[:2000])
     options = argparse.Namespace(
-        recipe="resnet50", images=IMAGES, forwards=1, bn_span=0, precision="bf16", graph=False, kernels="torch",
+        recipe="resnet50", images=IMAGES, forwards=1, bn_batch_size=0, precision="bf16", graph=False, kernels="torch",
         exact=False, slots=32, before=3,
     )  # fmt: skip
     launch, found = read_launch(os.environ), dict[str, list[float]]()
@@ -89,11 +89,11 @@ def take(loader: Loader, taking: SimpleNamespace) -> None:
 
 def loader_of(records, workers: int, device: torch.device) -> Loader:
     """Random crops, copied to the device."""
-    settings = ImageInput(size=SIZE)
+    settings = ImageInput(image_size=SIZE)
     return Loader(
         records=records, draw=partial(draw_unlabeled, settings), threads=workers, processes=True,
         image_shape=(SIZE, SIZE, 3), device=device,
-        schedule=lambda step: [batch_indices(len(records), stream_positions(step=step, global_batch=IMAGES), seed=0)],
+        schedule=lambda step: [batch_indices(len(records), stream_positions(step=step, global_batch_size=IMAGES), seed=0)],
     )  # fmt: skip
 
 

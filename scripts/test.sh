@@ -96,6 +96,7 @@ fi
 
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
+.venv/bin/python scripts/style.py --commits
 
 # The types are checked beside the tests, which wait for processes now and then; and before these, beside a first look at
 # all of them: three processes that compile everything at once would each do the whole work.

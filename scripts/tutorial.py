@@ -44,7 +44,7 @@ def carry_out(name: str, folder: Path, pictures: Path, steps: int = 0) -> None:
     for line in commands(name):
         print(f"$ {line}", flush=True)
         words = line.replace("paceline ", f"{sys.executable} -m paceline ", 1)
-        short = f" --steps {steps} --eval-every {steps}" if steps and line.startswith("paceline train") else ""
+        short = f" --max-steps {steps} --eval-every {steps}" if steps and line.startswith("paceline train") else ""
         subprocess.run(["bash", "-c", words + short], cwd=folder, check=True)
     make_pictures(name, folder, pictures)
 

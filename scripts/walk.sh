@@ -56,7 +56,7 @@ signalled() {
 }
 
 echo "== prepare: a copy of the set's manifest, and what of it is only scored on"
-ends 0 paceline prepare coco "$data" --out prepared
+ends 0 paceline prepare coco "$data" --output-dir prepared
 test -s prepared/check.html
 mkdir -p test/annotations
 ln -sfn "$data/val2017" test/test2017
@@ -64,10 +64,10 @@ cp "$data/annotations/instances_val2017.json" test/annotations/instances_test201
 
 echo; echo "== show, preview"
 [ -n "${SHORT:-}" ] || ends 0 paceline plan "$recipe" --data prepared "${flags[@]}"
-ends 0 paceline preview "$recipe" --data prepared --out preview.png --images 8 "${flags[@]}"
+ends 0 paceline preview "$recipe" --data prepared --output preview.png --num-images 8 "${flags[@]}"
 
 echo; echo "== train, interrupted by Ctrl-C, killed, gone on with, and given more"
-training_words=("$recipe" --data prepared --out run --steps "$steps" --save-every $((steps / 6)) --log-every $((steps / 12)) "${flags[@]}")
+training_words=("$recipe" --data prepared --output-dir run --max-steps "$steps" --save-every $((steps / 6)) --log-every $((steps / 12)) "${flags[@]}")
 signalled INT 75 checkpoint 1
 signalled KILL 137 checkpoint 3
 ends 0 paceline train "${training_words[@]}" | tee train.txt
@@ -75,19 +75,19 @@ says train.txt "resumed from step-"
 says train.txt "stopped early"
 ends 2 paceline train "${training_words[@]}" 2>refused.txt
 cat refused.txt
-ends 0 paceline train run/run.json --out run --steps $((steps + steps / 3)) | tee more.txt
+ends 0 paceline train run/run.json --output-dir run --max-steps $((steps + steps / 3)) | tee more.txt
 says more.txt "resumed from step-"
 
 echo; echo "== eval: the run's own pictures, a test set alone, other thresholds"
 ends 0 paceline eval run | tee own.txt
 ends 0 paceline eval run --data test | tee test.txt
 diff <(tail -n +2 own.txt | grep -F AP) <(grep -F AP test.txt | grep -vF verifying)
-[ -n "${SHORT:-}" ] || ends 0 paceline eval run --images "$data/val2017" --annotations "$data/annotations/instances_val2017.json" --iou 0.3 --json >eval.json
+[ -n "${SHORT:-}" ] || ends 0 paceline eval run --images-dir "$data/val2017" --annotations "$data/annotations/instances_val2017.json" --nms-iou 0.3 --json >eval.json
 
 echo; echo "== predict: a folder with odd files; the good ones are answered, the bad ones listed"
 "$python" "$here/tests/odd_photos.py" odd
-ends 1 paceline predict run odd --out answers | tee predict.txt
-ends 0 paceline predict run "$data/val2017" --out on-val --annotations "$data/annotations/instances_val2017.json" | tail -3
+ends 1 paceline predict run odd --output-dir answers | tee predict.txt
+ends 0 paceline predict run "$data/val2017" --output-dir on-val --image-ids "$data/annotations/instances_val2017.json" | tail -3
 test -s on-val/coco_results.json
 
 echo; echo "== report, list, runs"
@@ -95,7 +95,7 @@ ends 0 paceline report run
 [ -n "${SHORT:-}" ] || ends 0 paceline list recipes | head -5
 ends 0 paceline runs .
 [ -n "${SHORT:-}" ] || ends 0 paceline weights inspect run/checkpoints/best
-[ -n "${SHORT:-}" ] || ends 0 paceline weights convert run/checkpoints/best --to ours --out ours.safetensors
+[ -n "${SHORT:-}" ] || ends 0 paceline weights convert run/checkpoints/best --format paceline --output ours.safetensors
 
 echo; echo "== Python"
 "$python" - "$data" <<'END'

@@ -62,7 +62,7 @@ def instances(photos: list[Path], folder: Path) -> bool:
     heard.remove()
     layer.bias -= seen[0].mean(0)
     torch.save(network.state_dict(), folder / "maskrcnn.pth")
-    recipe = f"maskrcnn-finetune --model.detect.score-above {SCORE_ABOVE}"
+    recipe = f"maskrcnn-finetune --model.detect.score-threshold {SCORE_ABOVE}"
     images = predicted(folder / "maskrcnn.pth", stored, folder / "instances-out", "--recipe", recipe)
     names, alike = MaskRCNN_ResNet50_FPN_Weights.COCO_V1.meta["categories"], True
     theirs = [network([pixels(photo)])[0] for photo in stored]
@@ -143,7 +143,7 @@ def prepared(photo: Path) -> torch.Tensor:
 
 def predicted(weights: Path, photos: list[Path], out: Path, *more: str) -> list[dict[str, Any]]:
     """What `paceline predict` wrote of each photo."""
-    words = [sys.executable, "-m", "paceline", "predict", weights, *photos, "--out", out, "--no-pictures", *more]
+    words = [sys.executable, "-m", "paceline", "predict", weights, *photos, "--output-dir", out, "--no-save-images", *more]
     done = subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
     print(done.stdout.splitlines()[0])
     images = json.loads((out / "predictions.json").read_text())["images"]

@@ -21,7 +21,7 @@ from paceline.config.constraints import BelowOne, Count, check_bounds
 from paceline.config.recipe import Recipe
 from paceline.config.recipes.ssd import demo
 from paceline.config.resnet import BackboneModel, Depth
-from paceline.config.ssd import BoxInput, SSDModel, check_detection
+from paceline.config.ssd import BoxInput, SSDModel, SSDParity, check_detection
 from paceline.data.batch import Batch, DetectionBatch
 from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec
@@ -39,9 +39,8 @@ PEAK, MIN_PEAK, PRIOR = 0.54 / 6, 0.4, 0.01
 class Peaks:
     """From maps to detections."""
 
-    score_above: BelowOne = 0.01  # a peak's score must be above this
-    keep: Count = 100  # detections of an image at most
-    plus_one: bool = False  # widths and heights are one pixel larger, as SSD's evaluation has it
+    score_threshold: BelowOne = 0.01  # a peak's score must be above this
+    max_detections: Count = 100  # detections of an image at most
 
 
 @dataclass(frozen=True)
@@ -52,6 +51,7 @@ class CenterModel(BackboneModel):
     width: Count = 32  # filters of the stem; the stages have 1, 2, 4 and 8 times as many
     channels: Count = 64  # filters of the map that is read
     detect: Peaks = field(default_factory=Peaks)  # decoding
+    parity: SSDParity = field(default_factory=SSDParity)  # as the task of SSD reads it
 
 
 CenterRecipe = Recipe[CenterModel, BoxInput]
@@ -59,8 +59,7 @@ CenterRecipe = Recipe[CenterModel, BoxInput]
 
 def recipe() -> CenterRecipe:
     """ssd-demo's data treatment, optimizer and schedule."""
-    quality = replace(demo().quality, targets=(("box_ap", 0.30),))
-    return replace(demo(), task=f"{__file__}:CENTERS", model=CenterModel(), quality=quality)
+    return replace(demo(), task=f"{__file__}:CENTERS", model=CenterModel(), target=(("box_ap", 0.30),))
 
 
 def check(recipe: CenterRecipe) -> None:
@@ -114,13 +113,15 @@ class CenterPoints(nn.Module):
         height, width = logits.shape[2:]
         detect, scores = self.settings.detect, logits.sigmoid() * logits.softmax(1)
         scores = scores * (F.max_pool2d(scores, 3, 1, padding=1) == scores)  # the best of the nine cells around it
-        score, place = scores.flatten(1).topk(min(detect.keep, scores[0].numel()))
+        score, place = scores.flatten(1).topk(min(detect.max_detections, scores[0].numel()))
         cell, label = place % (height * width), place // (height * width) + 1
         across, down, wide, high = at(boxes, cell).unbind(1)
         x, y = (cell % width + across) / width, (cell // width + down) / height
         right, lower = wide.exp() / width / 2, high.exp() / height / 2
         rows = torch.stack((x - right, y - lower, x + right, y + lower, score, label.float()), 2)
-        return F.pad(rows.where((score > detect.score_above).unsqueeze(2), 0.0), (0, 0, 0, detect.keep - rows.shape[1]))
+        return F.pad(
+            rows.where((score > detect.score_threshold).unsqueeze(2), 0.0), (0, 0, 0, detect.max_detections - rows.shape[1])
+        )
 
 
 def at(maps: Tensor, cell: Tensor) -> Tensor:
@@ -160,7 +161,7 @@ def focal_loss(logits: Tensor, target: Tensor) -> Tensor:
 @torch.no_grad()
 def initialize(model: CenterPoints, generator: torch.Generator) -> None:
     """First weights: convolutions N(0, 2 / fan_out); the head says PRIOR and a box of exp(2) cells, 59 pixels, almost everywhere."""
-    model.body.draw("torchvision", generator, zero_init_last_gamma=False)
+    model.body.draw("torchvision", generator, zero_init_residual=False)
     for part in (model.laterals, model.blocks, model.head):
         init_layers(part, "torchvision", generator)
     model.head.weight.normal_(std=0.01, generator=generator)

@@ -96,8 +96,8 @@ def make_run(
     run, data = folder / "run", folder / "data"
     run.mkdir()
     (data / "val").mkdir(parents=True)
-    recipe = {"task": task, "global_batch": 8, "quality": {"targets": list(targets.items())}}
-    parts = {"system": {"accelerator": "cpu"}, "plan": {"total_steps": 60}, "controls": {}, "data": {"root": str(data)}}
+    recipe = {"task": task, "global_batch_size": 8, "target": list(targets.items())}
+    parts = {"system": {"device": "cpu"}, "plan": {"total_steps": 60}, "controls": {}, "data": {"root": str(data)}}
     (run / "run.json").write_text(json.dumps({"format": 1, "name": f"{task}-demo", "world": 1, "recipe": recipe, **parts}))
     log = EventLog(run / "events.jsonl")
     for step in (20, 40, 60):

@@ -117,4 +117,4 @@ def photo() -> bytes:
 
 def wanted_by(task: Any) -> str:
     """What of the pictures is learned from."""
-    return hashed(task.data.wanted, task.data.train_numbers, task.data.most_objects)
+    return hashed(task.data.wanted, task.data.train_numbers, task.data.max_objects)

@@ -111,7 +111,7 @@ ARCHIVES = ("tar", "tar in tar", "zip", "deflated zip")
 
 
 def pack_both(root: Path, container: str, out: Path, *, backwards: bool = False) -> list[str]:
-    """Pack both splits of `root` into `out` -> the words of `paceline prepare` for them, without --out."""
+    """Pack both splits of `root` into `out` -> the words of `paceline prepare` for them, without --output-dir."""
     layout, write, suffix = CONTAINERS[container]
     out.mkdir(parents=True, exist_ok=True)
     words = [layout]

@@ -15,10 +15,10 @@ from paceline.models.registry import WORKLOADS
 from paceline.models.task import InputRank
 
 
-def batches(name: str, folder: Path, fetch_threads: int = 0) -> list[torch.Tensor]:
+def batches(name: str, folder: Path, io_threads: int = 0) -> list[torch.Tensor]:
     """Every tensor of three training steps and of all validation batches of recipe `name` on the prepared set in `folder`."""
-    recipe = override(RECIPES[name](), {"global_batch": 8, "bn_span": 8, "optim.lr": 0.01})
-    workload, system = WORKLOADS[recipe.task], System(fetch_threads=fetch_threads)
+    recipe = override(RECIPES[name](), {"global_batch_size": 8, "bn_batch_size": 8, "optim.lr": 0.01})
+    workload, system = WORKLOADS[recipe.task], System(io_threads=io_threads)
     task = workload.open(recipe, Manifest.load(folder))
     images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
     plan, place = make_plan(recipe, system, world=1, most=8, **images), InputRank(0, 1, torch.device("cpu"), 2)

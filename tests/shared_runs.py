@@ -22,15 +22,17 @@ from paceline.data.shapes.render import render_shapes
 
 FP32 = "--system cpu --system.precision fp32"
 SSD = (
-    f"{FP32} --model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --bn-span 4 --optim.lr 0.01"
+    f"{FP32} --model.depth 10 --model.width 4 --model.extra-channels 8 --input.image-size 96 "
+    "--global-batch-size 4 --bn-batch-size 4 --optim.lr 0.01"
 )
 MASKRCNN_NET = (
-    f"{FP32} --system.intra-op-threads 1 --system.loader-threads 1 --model.width 8 --model.channels 16 "
-    "--model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 --model.rpn.pre-test 100 "
-    "--model.rpn.post-test 32 --model.detect.keep 20"
+    f"{FP32} --system.intra-op-threads 1 --system.num-workers 1 --model.width 8 --model.fpn-channels 16 "
+    "--model.roi.fc-channels 32 --model.rpn.pre-nms-topk-train 100 --model.rpn.post-nms-topk-train 32 "
+    "--model.rpn.pre-nms-topk-test 100 "
+    "--model.rpn.post-nms-topk-test 32 --model.detect.max-detections 20"
 )
-MASKRCNN_TOY = f"{MASKRCNN_NET} --input.short 64 --input.long 96 --model.rpn.sizes 12 24 36 48 64"
-MASKRCNN = f"{MASKRCNN_TOY} --global-batch 4 --bn-span 4 --optim.lr 0.002"
+MASKRCNN_TOY = f"{MASKRCNN_NET} --input.min-size 64 --input.max-size 96 --model.rpn.anchor-sizes 12 24 36 48 64"
+MASKRCNN = f"{MASKRCNN_TOY} --global-batch-size 4 --bn-batch-size 4 --optim.lr 0.002"
 TRAIN, VAL = 12, 6  # images of the two sets with boxes
 
 
@@ -92,18 +94,18 @@ def drawn_instances(factory: pytest.TempPathFactory) -> Path:
 
 def resnet_run(factory: pytest.TempPathFactory) -> SharedRun:
     """Two steps on the class folders, without a report."""
-    return _trained(factory, "classify-demo", class_photos(factory), *TINY, "--steps", "2", report=False)
+    return _trained(factory, "classify-demo", class_photos(factory), *TINY, "--max-steps", "2", report=False)
 
 
 def ssd_run(factory: pytest.TempPathFactory) -> SharedRun:
     """Six steps on rendered pictures."""
-    return _trained(factory, "ssd-demo", rendered_boxes(factory), *SSD.split(), "--steps", "6")
+    return _trained(factory, "ssd-demo", rendered_boxes(factory), *SSD.split(), "--max-steps", "6")
 
 
 def maskrcnn_run(factory: pytest.TempPathFactory) -> SharedRun:
     """Four steps on drawn polygons, each of them logged."""
     return _trained(
-        factory, "maskrcnn-demo", drawn_instances(factory), *MASKRCNN.split(), "--steps", "4", "--log-every", "1"
+        factory, "maskrcnn-demo", drawn_instances(factory), *MASKRCNN.split(), "--max-steps", "4", "--log-every", "1"
     )
 
 
@@ -112,6 +114,6 @@ def _trained(factory: pytest.TempPathFactory, recipe: str, data: Path, *flags: s
         with pytest.MonkeyPatch.context() as patch:
             if not report:
                 without_report(patch)
-            assert main(["train", recipe, "--data", str(data), "--out", str(folder), *flags]) == 0
+            assert main(["train", recipe, "--data", str(data), "--output-dir", str(folder), *flags]) == 0
 
     return SharedRun(made_once(factory, f"{recipe}-run", make), data)

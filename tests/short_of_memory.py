@@ -58,12 +58,12 @@ class Short(Toy):
         return Full.apply(normalized) if self.where == "backward" else out_of_memory()
 
 
-def recipe_of(bn_span: int, loss_group: int) -> Recipe[ToySettings, None]:
-    return replace(toy_recipe(loss_group), bn_span=bn_span)
+def recipe_of(bn_batch_size: int, loss_normalizer_images: int) -> Recipe[ToySettings, None]:
+    return replace(toy_recipe(loss_normalizer_images), bn_batch_size=bn_batch_size)
 
 
 def run_of(recipe: Recipe, ranks: int, *, most: int = IMAGES) -> RunSpec:
-    system = System(precision="fp32", images_per_forward=most)
+    system = System(precision="fp32", micro_batch_size=most)
     plan = make_plan(recipe, system, world=ranks, most=most, train_images=80, val_images=8)
     return RunSpec("short", recipe, "cpu", system, plan, RunOptions())
 

@@ -24,23 +24,23 @@ from paceline.training.state import State
 
 CLASSES, SLOTS = 3, 8
 NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "classification": ("classify-demo", {"model.depth": 10, "model.width": 8, "input.size": 32}),
-    "ssd": ("ssd-demo", {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 96}),
+    "classification": ("classify-demo", {"model.depth": 10, "model.width": 8, "input.image_size": 32}),
+    "ssd": ("ssd-demo", {"model.depth": 10, "model.width": 4, "model.extra_channels": 8, "input.image_size": 96}),
     "maskrcnn": (
         "maskrcnn-demo",
         {
             "model.width": 8,
-            "model.channels": 16,
-            "model.roi.channels": 16,
-            "model.roi.samples": 12,
-            "model.mask.convs": 1,
-            "model.mask.canvas": 14,
-            "model.rpn.samples": 16,
-            "model.rpn.pre_train": 40,
-            "model.rpn.post_train": 16,
-            "model.rpn.sizes": (12.0, 24.0, 36.0, 48.0, 64.0),
-            "input.short": (64,),
-            "input.long": 96,
+            "model.fpn_channels": 16,
+            "model.roi.fc_channels": 16,
+            "model.roi.samples_per_image": 12,
+            "model.mask.num_convs": 1,
+            "model.mask.target_buffer_size": 14,
+            "model.rpn.samples_per_image": 16,
+            "model.rpn.pre_nms_topk_train": 40,
+            "model.rpn.post_nms_topk_train": 16,
+            "model.rpn.anchor_sizes": (12.0, 24.0, 36.0, 48.0, 64.0),
+            "input.min_size": (64,),
+            "input.max_size": 96,
         },
     ),
 }  # fmt: skip
@@ -49,18 +49,20 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 def small(task: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """The tiny recipe, tinier; `changes` by their dotted names, which must name optim.lr and a batch of 2 or more."""
     name, sizes = NETWORKS[task]
-    return override(RECIPES[name](), {**sizes, "global_batch": 4, "bn_span": 2, "optim.lr": 0.01, **(changes or {})})
+    return override(
+        RECIPES[name](), {**sizes, "global_batch_size": 4, "bn_batch_size": 2, "optim.lr": 0.01, **(changes or {})}
+    )
 
 
 def plan_of(recipe: Recipe, system: System, *, steps: int = 20, world: int = 1) -> BatchPlan:
-    """For a run of so many steps on so many ranks, each in forwards of at most `system.images_per_forward` images."""
-    images = steps * recipe.global_batch
-    recipe = replace(recipe, images_seen=images, epochs=0)
+    """For a run of so many steps on so many ranks, each in forwards of at most `system.micro_batch_size` images."""
+    images = steps * recipe.global_batch_size
+    recipe = replace(recipe, max_images=images, epochs=0)
     return make_plan(
         recipe,
         system,
         world=world,
-        most=system.images_per_forward or recipe.global_batch,
+        most=system.micro_batch_size or recipe.global_batch_size,
         train_images=images,
         val_images=1,
     )

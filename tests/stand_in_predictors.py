@@ -32,7 +32,7 @@ def predictor_of(
 def take_for_a_run_s(monkeypatch: pytest.MonkeyPatch, make: Callable[[], TorchPredictor]) -> None:
     """`paceline predict RUN` answers with this predictor, whatever folder RUN is."""
     monkeypatch.setattr("paceline.training.run_arguments.open_run", lambda *_, **__: ({}, None))
-    monkeypatch.setattr("paceline.inference.load", lambda *_, **__: make())
+    monkeypatch.setattr("paceline.inference.open_predictor", lambda *_, **__: make())
 
 
 def gray(path: Path, size: tuple[int, int], shade: int = 255) -> Path:

@@ -12,7 +12,7 @@ from center_points import PEAK, PRIOR, CenterPoints, at, check, focal_loss, init
 from paceline._utils.errors import RecipeError
 from paceline.data.batch import DetectionBatch
 
-SMALL = replace(recipe(), model=replace(recipe().model, width=4, channels=8), input=replace(recipe().input, size=64))
+SMALL = replace(recipe(), model=replace(recipe().model, width=4, channels=8), input=replace(recipe().input, image_size=64))
 
 
 def scene() -> DetectionBatch:
@@ -104,7 +104,7 @@ def test_what_the_targets_say_is_detected_best_first_and_empty_places_are_zeros(
     found = torch.zeros(3, 4, 256).scatter(2, cells[:, None].expand(-1, 4, -1)[..., :3], boxes[..., :3])
     monkeypatch.setattr(made, "maps", lambda images: (20 * maps - 10, found.view(3, 4, 16, 16)))
     rows = made.predict(batch)
-    assert rows.shape == (3, SMALL.model.detect.keep, 6)
+    assert rows.shape == (3, SMALL.model.detect.max_detections, 6)
     assert (rows[:, 1:, 4] <= rows[:, :-1, 4]).all() and not rows[..., 4].eq(0).logical_xor(rows[..., 5].eq(0)).any()
     # Of objects 0 and 1 only one has the cell that they share.
     best = {int(row[5]): row[:4] for row in rows[0, :2]}
@@ -130,5 +130,5 @@ def test_first_weights_say_what_they_should_and_the_same_step_twice_has_equal_bi
 def test_a_model_that_cannot_be_is_refused():
     with pytest.raises(RecipeError, match=r"--model\.width 0: must be 1 or more"):
         check(replace(SMALL, model=replace(SMALL.model, width=0)))
-    with pytest.raises(RecipeError, match=r"--input\.size 32"):
-        check(replace(SMALL, input=replace(SMALL.input, size=32)))
+    with pytest.raises(RecipeError, match=r"--input\.image-size 32"):
+        check(replace(SMALL, input=replace(SMALL.input, image_size=32)))

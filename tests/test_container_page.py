@@ -24,11 +24,11 @@ def test_the_container_of_the_page_trains_as_the_folder_does(class_photos, tmp_p
     monkeypatch.chdir(tmp_path)
     prepared = Manifest.load(prepare_if_needed(class_photos))
     runpy.run_path("zipped.py")["pack"](prepared, tmp_path / "packed")
-    flags = [*TINY, "--bn-span", "8", "--steps", "2", "--log-every", "1"]
+    flags = [*TINY, "--bn-batch-size", "8", "--max-steps", "2", "--log-every", "1"]
     losses = []
-    for data, more in ((class_photos, []), ("packed", ["--system.fetch-threads", 2])):
+    for data, more in ((class_photos, []), ("packed", ["--system.io-threads", 2])):
         out = tmp_path / f"run-{len(losses)}"
-        said = command(capsys, "train", "./zipped.py:demo", "--data", data, "--out", out, *flags, *more)
+        said = command(capsys, "train", "./zipped.py:demo", "--data", data, "--output-dir", out, *flags, *more)
         assert said.code == 0, said
         events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
         losses.append([event["loss"] for event in events if event["event"] == "train"])

@@ -56,7 +56,7 @@ REASONS = {
     "training/logging/stdout_guard.py": (3, "/dev/null, and descriptors 1 and 2"),
     "tools/mlperf/compliance.py": (1, "into a temporary folder"),
     "models/weights/download.py": (3, "parts of whole; a zip that this command itself brought, once its member is unpacked"),
-    "models/weights/formats/table.py": (2, "parts of whole, for an --out that is not there"),
+    "models/weights/formats/table.py": (2, "parts of whole, for an --output that is not there"),
     "training/run_dir/remote.py": (1, "a part of step-N with a drawn name, moved to where no checkpoint is any more"),
     "data/pack/pack.py": (1, "the manifest that prepare wrote just now, of files that are not what was packed"),
     "data/pack/write.py": (1, "parts of whole"),

@@ -47,7 +47,7 @@ def test_a_kernel_is_an_operator_with_a_fake_form_and_a_twin():
 
 
 def test_a_tracker_is_a_sink_of_the_events(tmp_path):
-    """The page's file is named as --sink names it, and told of a run that goes on from step 2."""
+    """The page's file is named as --logger names it, and told of a run that goes on from step 2."""
     (tmp_path / "curves.py").write_text(blocks("tracker.md")[0])
     nothing = dict(
         target="",
@@ -60,8 +60,8 @@ def test_a_tracker_is_a_sink_of_the_events(tmp_path):
         accuracy=dict,
         submission=dict(benchmark="ssd", org="", division="closed", status="onprem", platform=""),
     )
-    facts = RunInfo(total_steps=4, global_batch=2, steps_per_epoch=4, **nothing)
-    sinks = tracker_makers(RunOptions(sink=(f"{tmp_path}/curves.py:Curves",), tensorboard=False))
+    facts = RunInfo(total_steps=4, global_batch_size=2, steps_per_epoch=4, **nothing)
+    sinks = tracker_makers(RunOptions(logger=(f"{tmp_path}/curves.py:Curves",), tensorboard=False))
     for resumed_at, steps in ((None, (2, 3)), (2, (3, 4))):
         told = EventLogger(tmp_path, facts, Console(quiet=True), sinks=sinks, resumed_at=resumed_at)
         told.start(resumed_at or 0, 0.0)

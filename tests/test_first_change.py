@@ -22,8 +22,8 @@ from paceline.models.resnet import loss
 
 assert loss.__file__.startswith(sys.argv[1])
 assert pytest.main(["-q", "-p", "no:cacheprovider", "-k", "confidence", "tests/models/test_classification_loss.py"]) == 0
-changes = {**eval(sys.argv[3]), "model.confidence": 0.1}
-paceline.train("classify-demo", data=sys.argv[2], out="run", changes=changes, steps=4, log_every=2, quiet=True)
+overrides = {**eval(sys.argv[3]), "model.confidence": 0.1}
+paceline.train("classify-demo", data=sys.argv[2], output_dir="run", overrides=overrides, max_steps=4, log_every=2, quiet=True)
 """
 
 

@@ -92,7 +92,7 @@ def measured_on_a_gpu() -> list[dict[str, Any]]:
 
 def test_the_table_of_support_has_each_accelerator_and_names_the_gpu_that_was_measured():
     text = (ROOT / "docs" / "support.md").read_text()
-    kinds = get_args(get_type_hints(System)["accelerator"])
+    kinds = get_args(get_type_hints(System)["device"])
     assert len(kinds) > 4 and not [kind for kind in kinds if f"`{kind}`" not in text]
     (row,) = (line for line in text.splitlines() if line.startswith("| NVIDIA |"))
     device = measured_on_a_gpu()[0]["device"].partition(",")[0].removeprefix("NVIDIA ")
@@ -177,7 +177,7 @@ def test_flags_recipes_and_files_that_pages_name_in_their_text_are_there():
 
 
 def test_another_flag_recipe_or_file_would_be_noticed():
-    assert wrong_flags("--sampler balanced", {"--sampler", "--model.depth"}) == []
+    assert wrong_flags("--sampler class-balanced", {"--sampler", "--model.depth"}) == []
     assert wrong_flags("--samplr balanced", {"--sampler"}) == ["--samplr"]
     assert wrong_flags("--model and --requeue", {"--model.depth"}) == []
     assert wrong_flags("paceline train ssd --requeue", {"--sampler"}) == ["--requeue"]

@@ -32,15 +32,15 @@ def test_its_weights_are_those_of_train(recipe, tmp_path, monkeypatch, capsys):
         data = make_photos(tmp_path / "set", train=9, val=3)
     else:
         data = make_instances(tmp_path / "set", train=8, val=2)
-    words = [recipe, "--data", str(data), "--steps", "3"]
+    words = [recipe, "--data", str(data), "--max-steps", "3"]
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "argv", ["plain.py", *words, "--out", str(tmp_path / "plain")])
+        patch.setattr(sys, "argv", ["plain.py", *words, "--output-dir", str(tmp_path / "plain")])
         runpy.run_path(str(PLAIN), run_name="__main__")
     plain = tensor_files_of(tmp_path / "plain" / "step-000003")
-    said = command(capsys, "train", *words, "--system.channels-last", "on", "--out", tmp_path / "run", "--quiet")
+    said = command(capsys, "train", *words, "--system.channels-last", "on", "--output-dir", tmp_path / "run", "--quiet")
     assert said.code == 0, said.err
     trained = tensor_files_of(tmp_path / "run" / "checkpoints" / "step-000003")
-    assert plain.keys() == trained.keys() >= {"model.safetensors", "optimiser.safetensors"}
+    assert plain.keys() == trained.keys() >= {"model.safetensors", "optimizer.safetensors"}
     assert plain == trained
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import textwrap
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -19,6 +23,7 @@ from torch import nn
 
 import paceline
 from paceline._utils.errors import PacelineError, RecipeError
+from paceline.api import OWN, TrainOptions
 from paceline.config.recipe import override
 from paceline.config.recipes import RECIPES
 from paceline.inference.trained_model import open_trained
@@ -46,12 +51,12 @@ def trained(photos, tmp_path_factory) -> TrainResult:
         return paceline.train(
             "classify-demo",
             data=str(photos),
-            out=str(tmp_path_factory.mktemp("runs") / "run"),
+            output_dir=str(tmp_path_factory.mktemp("runs") / "run"),
             system="cpu",
-            changes={**TINY_CHANGES, "ema": 0.0, "optim.lr": 0.05, "schedule.warmup": 0.0},
-            steps=9,
+            overrides={**TINY_CHANGES, "ema_decay": 0.0, "optim.lr": 0.05, "schedule.warmup": 0.0},
+            max_steps=9,
             eval_every=3,
-            keep=9,
+            keep_checkpoints=9,
         )
 
 
@@ -61,17 +66,17 @@ def trained(photos, tmp_path_factory) -> TrainResult:
 def test_train_returns_how_the_run_ended(trained):
     assert (trained.status, trained.step, trained.exit_code) == ("stopped_early", 9, 0)
     assert "step 9 of" in trained.reason
-    best = max(event["top1"] for event in events_of(Path(trained.run), "eval"))
-    assert trained.best["top1"] == best and set(trained.best) == {"top1", "top5"}
-    facts = facts_of(Path(trained.run))
+    best = max(event["top1"] for event in events_of(Path(trained.run_dir), "eval"))
+    assert trained.best_metrics["top1"] == best and set(trained.best_metrics) == {"top1", "top5"}
+    facts = facts_of(Path(trained.run_dir))
     assert facts["recipe"]["optim"]["lr"] == 0.05 and facts["command"]
 
 
 def test_train_takes_a_recipe_object_and_its_run_can_be_repeated_and_evaluated(photos, tmp_path, capsys):
     recipe = replace(override(RECIPES["classify-demo"](), TINY_CHANGES), seed=5)
-    ending = paceline.train(recipe, data=str(photos), out=str(tmp_path / "a"), steps=2)
+    ending = paceline.train(recipe, data=str(photos), output_dir=str(tmp_path / "a"), max_steps=2)
     assert ending.status == "stopped_early"
-    assert command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "b").code == 0
+    assert command(capsys, "train", tmp_path / "a" / "run.json", "--output-dir", tmp_path / "b").code == 0
     assert tensor_files(tmp_path / "a") == tensor_files(tmp_path / "b")
     assert command(capsys, "eval", tmp_path / "a").code == 0
 
@@ -83,7 +88,7 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
         ({"recipe": "classify-demo", "data": str(tmp_path / "none")}, "no such folder"),
     ):
         with pytest.raises(PacelineError, match=wanted):
-            paceline.train(**{"data": str(photos), "out": str(tmp_path / "run"), **words})
+            paceline.train(**dict[str, Any]({"data": str(photos), "output_dir": str(tmp_path / "run"), **words}))
     assert not (tmp_path / "run").exists()
 
 
@@ -93,8 +98,8 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
         ({"optim.lrr": 1}, "lr"),
         ({"optm.lr": 1}, "optim"),
         ({"seed.x": 1}, "seed.x ... int"),
-        ({"global_batch": 7}, "optim.lr ... 0.021875"),
-        ({"epochs": 2, "images_seen": 5}, "length"),
+        ({"global_batch_size": 7}, "optim.lr ... 0.021875"),
+        ({"epochs": 2, "max_images": 5}, "length"),
     ],
 )
 def test_changes_are_checked_as_flags_are(changes, wanted):
@@ -103,15 +108,15 @@ def test_changes_are_checked_as_flags_are(changes, wanted):
 
 
 def test_a_changed_length_replaces_the_other_kind():
-    assert override(RECIPES["classify-demo"](), {"epochs": 2}).images_seen == 0
-    assert override(RECIPES["resnet50"](), {"images_seen": 640}).epochs == 0
+    assert override(RECIPES["classify-demo"](), {"epochs": 2}).max_images == 0
+    assert override(RECIPES["resnet50"](), {"max_images": 640}).epochs == 0
 
 
 # load and predict -----------------------------------------------------------------------------------------------------
 
 
 def test_a_path_its_pixels_and_a_pil_image_get_the_same_answer(trained, photos):
-    predictor = paceline.load(trained.run)
+    predictor = paceline.load(trained.run_dir)
     assert predictor.classes == CLASSES
     path = photos / "val" / "bee" / "0.png"
     image = Image.open(path)
@@ -119,50 +124,52 @@ def test_a_path_its_pixels_and_a_pil_image_get_the_same_answer(trained, photos):
     answers = predictor.predict([path, str(path), np.asarray(image), image])
     assert [answer.file for answer in answers] == [str(path), str(path), "", ""]
     for answer in answers[1:]:
-        assert answer.classes == answers[0].classes and answer.scores == answers[0].scores
+        assert answer.class_ids == answers[0].class_ids and answer.scores == answers[0].scores
     assert sum(answers[0].scores) == pytest.approx(1, abs=1e-5)
     assert list(answers[0].scores) == sorted(answers[0].scores, reverse=True)
 
 
 @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK", "1"])
 def test_a_pil_image_of_any_mode_is_read_as_its_rgb(trained, photos, mode):
-    predictor = paceline.load(trained.run)
+    predictor = paceline.load(trained.run_dir)
     image = Image.open(photos / "val" / "bee" / "0.png").convert(mode)
     got, wanted = predictor.predict([image, image.convert("RGB")])
     assert got.scores == wanted.scores
 
 
 def test_three_classes_give_three_answers_and_top5_is_certain(trained, photos):
-    answer = paceline.load(trained.run, checkpoint="last").predict([photos / "val" / "ant" / "1.png"])[0]
-    assert len(answer.classes) == len(answer.names) == len(answer.scores) == 3
+    answer = paceline.load(trained.run_dir, checkpoint="last").predict([photos / "val" / "ant" / "1.png"])[0]
+    assert len(answer.class_ids) == len(answer.names) == len(answer.scores) == 3
     assert sorted(answer.names) == sorted(CLASSES)
-    assert all(event["top5"] == 1.0 for event in events_of(Path(trained.run), "eval"))
+    assert all(event["top5"] == 1.0 for event in events_of(Path(trained.run_dir), "eval"))
 
 
 def test_the_answers_do_not_depend_on_the_batch_and_no_photos_give_none(trained, photos):
-    predictor = paceline.load(trained.run)
+    predictor = paceline.load(trained.run_dir)
     paths = sorted((photos / "val").rglob("*.png"))
     assert predictor.predict([]) == []
     together, alone = predictor.predict(paths), predictor.predict(paths, batch=1)
     for left, right in zip(together, alone):
-        assert left.classes == right.classes
+        assert left.class_ids == right.class_ids
         assert left.scores == pytest.approx(right.scores, abs=1e-5)
 
 
 def test_prediction_agrees_with_the_evaluation_of_training(trained, photos):
     """The same photos, the same checkpoint: predict's best classes are those that training's evaluation wrote down."""
-    file = Path(trained.run) / "predictions" / "step-000009.json"
+    file = Path(trained.run_dir) / "predictions" / "step-000009.json"
     images = json.loads(file.read_text())["images"]
-    answers = paceline.load(trained.run, checkpoint="last").predict([photos / "val" / image["file"] for image in images])
+    answers = paceline.load(trained.run_dir, checkpoint="last").predict(
+        [photos / "val" / image["file"] for image in images]
+    )
     for image, answer in zip(images, answers):
-        assert [entry["class"] for entry in image["top5"]] == list(answer.classes)
+        assert [entry["class"] for entry in image["top5"]] == list(answer.class_ids)
         assert [entry["score"] for entry in image["top5"]] == pytest.approx(answer.scores, abs=1e-5)
 
 
 def test_predict_writes_pictures_and_one_json(trained, photos, tmp_path, capsys):
     other = make_photos(tmp_path / "other", kind="jpg")
-    words = ["predict", trained.run, photos / "val" / "ant", other / "val" / "ant", other / "val" / "bee" / "2.jpg"]
-    said = command(capsys, *words, "--out", tmp_path / "answers")
+    words = ["predict", trained.run_dir, photos / "val" / "ant", other / "val" / "ant", other / "val" / "bee" / "2.jpg"]
+    said = command(capsys, *words, "--output-dir", tmp_path / "answers")
     assert said.code == 0 and said.err == ""
     facts = json.loads((tmp_path / "answers" / "predictions.json").read_text())
     assert [Path(image["file"]).name for image in facts["images"]] == [
@@ -175,14 +182,37 @@ def test_predict_writes_pictures_and_one_json(trained, photos, tmp_path, capsys)
         with Image.open(picture) as image:
             assert image.size[0] > 40 and image.mode == "RGB"
     words[-1] = photos / "val" / "ant" / "0.png"
-    assert command(capsys, *words, "--out", tmp_path / "bare", "--no-pictures").code == 0
+    assert command(capsys, *words, "--output-dir", tmp_path / "bare", "--no-save-images").code == 0
     assert [path.name for path in (tmp_path / "bare").iterdir()] == ["predictions.json"]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/day-to-day.md"])
+def test_the_python_of_a_page_does_what_it_shows(page, ssd_run, tmp_path, monkeypatch, capsys):
+    """Only training is left out, whose result is a run that is there."""
+    (block,) = re.findall(r"^ *```python\n(.*?)^ *```", (ROOT / page).read_text(), flags=re.M | re.S)
+    asked = {}
+
+    def train_nothing(recipe: str, **options: Any) -> TrainResult:
+        asked.update(options, recipe=recipe)
+        return TrainResult("stopped_early", "", 2, {"box_ap": 0.5}, str(ssd_run.folder))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paceline.api.train", train_nothing)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "boxes").symlink_to(ssd_run.folder)
+    shutil.copy(min((ssd_run.data / "val2017").iterdir()), tmp_path / "photo.jpg")
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(block), names)
+    assert capsys.readouterr().out and (tmp_path / "answer.jpg").stat().st_size > 1000
+    assert isinstance(names["result"], paceline.DetectionResult) and len(names["result"]) > 3
+    if page == "README.md":
+        assert asked["recipe"] in RECIPES and asked.keys() <= {*OWN, *get_type_hints(TrainOptions), "recipe"}
+
+
 def test_a_run_json_means_the_run_that_it_is_in(trained, photos, capsys):
-    file = Path(trained.run) / "run.json"
-    assert paceline.load(file).trained.checkpoint == paceline.load(trained.run).trained.checkpoint
-    told = [command(capsys, "eval", run, "--checkpoint", "last", "--json") for run in (trained.run, file)]
+    file = Path(trained.run_dir) / "run.json"
+    assert paceline.load(file).trained.checkpoint == paceline.load(trained.run_dir).trained.checkpoint
+    told = [command(capsys, "eval", run, "--checkpoint", "last", "--json") for run in (trained.run_dir, file)]
     assert told[0].out == told[1].out and told[0].code == told[1].code == 0
 
 
@@ -190,7 +220,7 @@ def test_load_names_what_is_no_run(tmp_path, trained):
     with pytest.raises(PacelineError, match=r"no run\.json"):
         paceline.load(tmp_path)
     with pytest.raises(PacelineError, match="step-000099"):
-        paceline.load(trained.run, checkpoint="step-000099")
+        paceline.load(trained.run_dir, checkpoint="step-000099")
 
 
 # evaluate -------------------------------------------------------------------------------------------------------------
@@ -218,7 +248,7 @@ def test_training_goes_on_the_same_whether_it_was_evaluated_in_between_or_not(ph
 @pytest.mark.parametrize(("ema", "precision"), [(0.0, "fp32"), (0.5, "fp32"), (0.0, "bf16")])
 def test_eval_repeats_the_evaluation_of_training_exactly(photos, tmp_path, capsys, ema, precision):
     run, more = tmp_path / "run", ["--optim.lr", 0.05, "--system.precision", precision]
-    said = train(capsys, photos, run, "--eval-every", 2, "--keep", 9, "--ema", ema, *more, steps=6)
+    said = train(capsys, photos, run, "--eval-every", 2, "--keep-checkpoints", 9, "--ema-decay", ema, *more, steps=6)
     assert said.code == 0
     found = command(capsys, "eval", run, "--checkpoint", "all", "--json").out.splitlines()
     scored = [json.loads(line) for line in found if line.startswith("{")]
@@ -229,20 +259,20 @@ def test_eval_repeats_the_evaluation_of_training_exactly(photos, tmp_path, capsy
         for name in ("images", "top1", "top5"):
             assert event[name] == by_step[event["step"]][name]
     out = tmp_path / "again.json"
-    assert command(capsys, "eval", run, "--checkpoint", "last", "--out", out).code == 0
+    assert command(capsys, "eval", run, "--checkpoint", "last", "--output", out).code == 0
     kept = json.loads((run / "predictions" / "step-000006.json").read_text())
     assert json.loads(out.read_text()) == {"paceline": "eval"} | kept
 
 
 def test_eval_scores_another_number_of_images_where_asked(trained, photos, capsys):
-    assert "5 images" in command(capsys, "eval", trained.run, "--limit-val", 5).out
-    assert "12 images" in command(capsys, "eval", trained.run, "--batch", 5).out
-    best = json.loads(command(capsys, "eval", trained.run, "--json").out.splitlines()[-1])
-    assert best["top1"] == trained.best["top1"]
+    assert "5 images" in command(capsys, "eval", trained.run_dir, "--max-val-images", 5).out
+    assert "12 images" in command(capsys, "eval", trained.run_dir, "--batch-size", 5).out
+    best = json.loads(command(capsys, "eval", trained.run_dir, "--json").out.splitlines()[-1])
+    assert best["top1"] == trained.best_metrics["top1"]
 
 
 def test_limits_take_images_of_every_class(photos, tmp_path, capsys):
-    assert train(capsys, photos, tmp_path / "run", "--limit-train", 6, "--limit-val", 3, steps=1).code == 0
+    assert train(capsys, photos, tmp_path / "run", "--max-train-images", 6, "--max-val-images", 3, steps=1).code == 0
     facts = facts_of(tmp_path / "run")
     assert (facts["plan"]["train_images"], facts["plan"]["val_images"]) == (6, 3)
     images = json.loads((tmp_path / "run" / "predictions" / "step-000001.json").read_text())["images"]
@@ -263,13 +293,13 @@ def test_a_score_of_more_classes_than_five_keeps_five():
 
 @pytest.mark.parametrize("kind", ["pth", "safetensors"])  # a checkpoint: tests/training/test_weight_start.py
 def test_weights_start_a_run_and_every_key_is_reported(trained, photos, tmp_path, capsys, kind):
-    network = open_trained(Path(trained.run), checkpoint="last").model.network
+    network = open_trained(Path(trained.run_dir), checkpoint="last").model.network
     assert isinstance(network, nn.Module)
     state = to_plain_tensors(network.state_dict())
     source = tmp_path / f"weights.{kind}"
     (torch.save if kind == "pth" else save_file)(state, source)
     # A learning rate of next to nothing: after one step the weights are still those that were read.
-    said = train(capsys, photos, tmp_path / "run", "--weights", source, "--optim.lr", 1e-9, "--ema", 0, steps=1)
+    said = train(capsys, photos, tmp_path / "run", "--weights", source, "--optim.lr", 1e-9, "--ema-decay", 0, steps=1)
     assert said.code == 0, said
     assert f"{len(state)} tensors used" in said.out
     started = open_trained(tmp_path / "run", checkpoint="last").model.network
@@ -280,9 +310,9 @@ def test_weights_start_a_run_and_every_key_is_reported(trained, photos, tmp_path
 
 
 def test_an_averaged_runs_checkpoint_gives_its_average_as_weights(photos, tmp_path, capsys):
-    assert train(capsys, photos, tmp_path / "a", "--ema", 0.9, "--optim.lr", 0.05, steps=4).code == 0
+    assert train(capsys, photos, tmp_path / "a", "--ema-decay", 0.9, "--optim.lr", 0.05, steps=4).code == 0
     checkpoint = tmp_path / "a" / "checkpoints" / "last"
-    words = ["--weights", checkpoint, "--optim.lr", 1e-9, "--ema", 0]
+    words = ["--weights", checkpoint, "--optim.lr", 1e-9, "--ema-decay", 0]
     said = train(capsys, photos, tmp_path / "b", *words, steps=1)
     assert said.code == 0 and "average.safetensors" in said.out
     averaged = open_trained(tmp_path / "a", checkpoint="last").model.state_dict()
@@ -293,7 +323,7 @@ def test_an_averaged_runs_checkpoint_gives_its_average_as_weights(photos, tmp_pa
 
 def test_a_new_head_is_reported_and_the_trunk_is_kept(trained, tmp_path, capsys):
     two = make_photos(tmp_path / "two", ("left", "right"))
-    words = ["--weights", Path(trained.run) / "checkpoints" / "best", "--optim.lr", 1e-9]
+    words = ["--weights", Path(trained.run_dir) / "checkpoints" / "best", "--optim.lr", 1e-9]
     said = train(capsys, two, tmp_path / "run", *words, steps=1)
     assert said.code == 0 and check_line(said.out, "2", "fc.weight, fc.bias")
 

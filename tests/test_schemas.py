@@ -80,7 +80,7 @@ def test_predictions_fit(fixture, request, tmp_path, capsys):
     photo = next(path for path in sorted(run.data.rglob("*.*g")) if path.suffix in (".jpg", ".png"))
     broken = tmp_path / "broken.jpg"
     broken.write_bytes(b"\xff\xd8")
-    assert command(capsys, "predict", run.folder, photo, broken, "--out", tmp_path / "answers").code == 1
+    assert command(capsys, "predict", run.folder, photo, broken, "--output-dir", tmp_path / "answers").code == 1
     found = json.loads((tmp_path / "answers" / "predictions.json").read_text())
     validator("predictions").validate(found)
     assert len(found["images"]) == len(found["skipped"]) == 1
@@ -92,10 +92,10 @@ def test_what_is_wrong_does_not_fit(resnet_run):
     for change in (
         lambda facts: facts.pop("plan"),
         lambda facts: facts.update(format=2),
-        lambda facts: facts["recipe"].update(ema=1.0),
+        lambda facts: facts["recipe"].update(ema_decay=1.0),
         lambda facts: facts["recipe"]["model"].update(depth=51),
-        lambda facts: facts["recipe"]["input"].update(area=[0.1]),
-        lambda facts: facts["controls"].update(keep=0),
+        lambda facts: facts["recipe"]["input"].update(crop_scale=[0.1]),
+        lambda facts: facts["controls"].update(keep_checkpoints=0),
         lambda facts: facts["system"].update(precision="fp8"),
     ):
         wrong = copy.deepcopy(facts)

@@ -41,7 +41,6 @@ PINNED = {
     "scripts/test_certificates.py": 1,
     "simulated/test_planted.py": 1,
     "simulated/test_runs.py": 1,
-    "test_python_keywords.py": 1,
     "test_suite.py": 1,
 }
 

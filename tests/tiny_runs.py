@@ -18,13 +18,13 @@ from paceline.cli.main import main
 CLASSES = ("ant", "bee", "cat")
 NET = [
     "--model.depth", "10", "--model.width", "8",
-    "--input.size", "32", "--input.eval-size", "32", "--input.eval-resize", "36",
+    "--input.image-size", "32", "--input.eval-crop-size", "32", "--input.eval-resize-size", "36",
 ]  # fmt: skip
-TINY = [*NET, "--global-batch", "8", "--optim.lr", "0.01"]
+TINY = [*NET, "--global-batch-size", "8", "--optim.lr", "0.01"]
 # The same for the Python call.
 TINY_CHANGES = {
-    "model.depth": 10, "model.width": 8, "input.size": 32, "input.eval_size": 32, "input.eval_resize": 36,
-    "global_batch": 8, "optim.lr": 0.01,
+    "model.depth": 10, "model.width": 8, "input.image_size": 32, "input.eval_crop_size": 32, "input.eval_resize_size": 36,
+    "global_batch_size": 8, "optim.lr": 0.01,
 }  # fmt: skip
 
 
@@ -61,7 +61,9 @@ def command(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
 
 def train(capsys: pytest.CaptureFixture[str], data: Path, out: Path, *more: object, steps: int = 2) -> Said:
     """`paceline train classify-demo` with the small network."""
-    return command(capsys, "train", "classify-demo", "--data", data, "--out", out, *TINY, "--steps", steps, *more)
+    return command(
+        capsys, "train", "classify-demo", "--data", data, "--output-dir", out, *TINY, "--max-steps", steps, *more
+    )
 
 
 def forge(run: Path, changes: Mapping[str, object]) -> None:

@@ -26,7 +26,7 @@ IMAGES = 8
 class ToySettings:
     """The model's part of the recipe."""
 
-    loss_group: int = 0  # images over which losses are normalized together; 0 = the global batch
+    loss_normalizer_images: int = 0  # images over which losses are normalized together; 0 = the global batch
 
 
 class Toy(nn.Module):
@@ -59,16 +59,16 @@ class Toy(nn.Module):
         return batch.labels[:, None] * torch.tensor(EACH)
 
 
-def toy_recipe(loss_group: int) -> Recipe[ToySettings, None]:
+def toy_recipe(loss_normalizer_images: int) -> Recipe[ToySettings, None]:
     """One epoch of eight images a step; BatchNorm over each image alone."""
     return Recipe(
         task="toy",
-        model=ToySettings(loss_group),
+        model=ToySettings(loss_normalizer_images),
         input=None,
-        global_batch=IMAGES,
+        global_batch_size=IMAGES,
         epochs=1,
-        bn_span=1,
-        schedule=Schedule(kind="constant"),
+        bn_batch_size=1,
+        schedule=Schedule(name="constant"),
     )
 
 

@@ -71,7 +71,7 @@ def take_steps(
     before_step  told of each 0-based step before it is taken
     """
     system, device = system or System(precision="fp32"), device or torch.device("cpu")
-    plan = make_plan(recipe, system, world=1, most=recipe.global_batch, train_images=train_images, val_images=1)
+    plan = make_plan(recipe, system, world=1, most=recipe.global_batch_size, train_images=train_images, val_images=1)
     run = RunSpec("trajectory", recipe, "cpu", system, plan, RunOptions())
     with open_distributed(read_launch({}), device=device) as world:
         state = state_around(build, run, world)

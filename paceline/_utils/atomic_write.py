@@ -227,7 +227,7 @@ def _holds_ours(archive: Path) -> bool:
         return False
 
 
-def check_user_file(out: str | Path, flag: str = "--out") -> None:
+def check_user_file(out: str | Path, flag: str = "--output") -> None:
     """Raises PacelineError where `flag` names something that is there and is no file of ours; "" names nothing."""
     path = Path(out)
     if str(out) and path.is_dir():
@@ -238,7 +238,7 @@ def check_user_file(out: str | Path, flag: str = "--out") -> None:
         )
 
 
-def write_user_file(out: str | Path, content: Content, flag: str = "--out") -> None:
+def write_user_file(out: str | Path, content: Content, flag: str = "--output") -> None:
     """Write what `flag` asks for, whole or not at all, in a folder that is made.
 
     content  begins with one of the marks, or cannot be replaced later

@@ -29,8 +29,8 @@ def format_path(path: Path) -> Path:
 
 def resume_command(run: Path, task: str = "") -> str:
     """The command that goes on with the run in the folder `run`, as it was asked for; task: its recipe's."""
-    own = ["--workload", task] if is_in_file(task) and task.isprintable() else []
-    return format_command("train", run / "run.json", *own, "--out", run)
+    own = ["--task-file", task] if is_in_file(task) and task.isprintable() else []
+    return format_command("train", run / "run.json", *own, "--output-dir", run)
 
 
 # Packages of others that a part of this one can use, and the command that installs them.

@@ -1,12 +1,12 @@
-"""Errors a user can mend. The command line prints their text alone and exits with 2; anything else is a bug or a failed run.
+"""Errors that a user can fix. The command line prints only their text and exits with 2. Any other error is a bug or a failed run.
 
-The exception is a Shortage: nothing that the user gave is wrong, so it ends a run as failed, in a sentence all the same.
-A message names what is wrong (file or flag), why, and the next step, in that order.
+`ResourceError` is an exception to this: no argument is wrong, so it ends a run as failed, also with one message.
+A message names what is wrong (file or flag), the reason, and the next step, in this order.
 """
 
 
 class PacelineError(Exception):
-    """Bad input: one clear message, no traceback, exit code 2."""
+    """Base class of all errors that you can fix. The message states the problem and the fix."""
 
 
 class ResourceError(Exception):
@@ -14,15 +14,15 @@ class ResourceError(Exception):
 
 
 class RecipeError(PacelineError):
-    """A recipe, system or flag that cannot be carried out as asked."""
+    """A recipe, system, or option is invalid. Raise it in your own networks for settings that do not fit."""
 
 
 class DataError(PacelineError):
-    """A data set, image or annotation that cannot be used."""
+    """A dataset, image, or annotation cannot be used. Raise it in your own readers."""
 
 
 class CheckpointError(PacelineError):
-    """A checkpoint or weight file that is damaged, or belongs to something else."""
+    """A checkpoint or a file of weights is missing, damaged, or belongs to another network."""
 
 
 class RankError(PacelineError):

@@ -129,7 +129,7 @@ def approximation_warning(kind: str, count: int, step: int | None = None) -> str
     """The warning about what an accelerator's fixed shapes left out; kinds are those of batch.py's APPROXIMATED."""
     what = {
         "unsettled_boxes": "boxes whose suppression was not settled when its rounds were over, so that some may stay too many",
-        "candidates_left_out": "detections that scored enough were more than --model.detect.candidates, and were not looked at",
+        "candidates_left_out": "detections that scored enough were more than --model.detect.topk-candidates, and were not looked at",
     }
     at = "" if step is None else f" (first seen at step {step:,}; events.jsonl has all, as `approximated`)"
     return f"warning: {count:,} {what.get(kind, kind)}{at}. A CPU computes every case in full."

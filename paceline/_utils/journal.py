@@ -178,7 +178,7 @@ def write_error(path: Path, error: OSError) -> PacelineError:
     folder = path.parent.parent if path.parent.name == "predictions" else path.parent
     remedy = (
         "Free some space or make the folder writable, then give the same command again, with "
-        f"{shlex.join(['--out', str(format_path(folder))])}: an unfinished run resumes."
+        f"{shlex.join(['--output-dir', str(format_path(folder))])}: an unfinished run resumes."
     )
     if isinstance(error, FileNotFoundError):
         remedy = "The run's folder was removed while the run was using it; the same command starts anew."

@@ -156,12 +156,12 @@ def next_numbered_folder(name: str) -> Path:
         path = Path(RUNS).absolute() / f"{stem}-{number:03d}"
         if not path.exists():
             return path
-    raise PacelineError(f"{RUNS}/{stem}-001 to {MAX_RUNS} are all there: remove some, or name a folder with --out.")
+    raise PacelineError(f"{RUNS}/{stem}-001 to {MAX_RUNS} are all there: remove some, or name a folder with --output-dir.")
 
 
 # What may lie in a run's folder before anything is written there: plain files and folders, each under a name of its kind. The folder
 # may come from somebody else, and what is written and removed under its names would follow a link to another place. The folder itself
-# may be reached through one: `--out` is the user's own.
+# may be reached through one: `--output-dir` is the user's own.
 CHECKPOINTS, PREDICTIONS, TENSORBOARD, PROFILE = "checkpoints", "predictions", "tensorboard", "profile"
 FOLDERS = (CHECKPOINTS, PREDICTIONS, TENSORBOARD, PROFILE, LAUNCH_FOLDER)
 FILES = ("run.json", "run-first.json", "events.jsonl", "mllog.txt", "report.html", MIRROR_FILE, ".lock")
@@ -208,7 +208,7 @@ def _wrong(entry: os.DirEntry[str], *, must_be: str = "") -> str:
 
 
 def _refusal(path: str, wrong: str) -> PacelineError:
-    return PacelineError(f"{path}: this is {wrong}. Remove it, or choose another folder with --out.")
+    return PacelineError(f"{path}: this is {wrong}. Remove it, or choose another folder with --output-dir.")
 
 
 def flatten(node: Any, above: str = "") -> dict[str, Any]:

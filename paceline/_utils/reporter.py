@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -58,5 +58,19 @@ class Lines(Reporter):
         self._write(text)
 
 
-# The default where a message must not be lost, as in paceline.load.
-WARNINGS = Lines(warnings.warn)
+class LoggingReporter(Reporter):
+    """Passes messages to ``logging.getLogger("paceline")`` and ignores progress."""
+
+    _logger = logging.getLogger("paceline")
+
+    def line(self, text: str) -> None:
+        """Log the message with level INFO."""
+        self._logger.info("%s", text)
+
+    def warning(self, text: str) -> None:
+        """Log the message with level WARNING, which Python prints to stderr unless the program configures logging."""
+        self._logger.warning("%s", text)
+
+
+# The default if paceline is used as a library and messages are worth a log, as in paceline.load.
+LOGGED = LoggingReporter()

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from paceline.inference.external_scores import ExternalScores
 
 # The flags that change a recipe's model.detect, and so what is scored.
-DETECT = ("score_above", "iou", "candidates", "keep", "mask_above")
+DETECT = ("score_threshold", "nms_iou", "topk_candidates", "max_detections", "mask_threshold")
 # What an exported graph has in it.
-IN_GRAPH = ("score_above", "iou", "candidates", "keep", "checkpoint", "workload", "system")
+IN_GRAPH = ("score_threshold", "nms_iou", "topk_candidates", "max_detections", "checkpoint", "task_file", "system")
 
 Names = tuple[str, ...]
 
@@ -32,50 +32,50 @@ class EvalFlags:
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
     data: Annotated[str, Help("data set to score on, which may hold only val or test; empty: the run's own")] = ""
     split: Annotated[Literal["", "val", "test", "train"], Help("part of --data; empty: val if there, else test")] = ""
-    images: Annotated[str, Help("folder of photos to score on, with --annotations")] = ""
-    annotations: Annotated[str, Help("COCO JSON of --images")] = ""
+    images_dir: Annotated[str, Help("folder of photos to score on, with --annotations")] = ""
+    annotations: Annotated[str, Help("COCO JSON of --images-dir")] = ""
     checkpoint: Annotated[str, Help("best, last, all or step-N")] = "best"
-    limit_val: Annotated[int, Help("images to score, evenly spread; 0: all of --data, or as the run did")] = 0
-    val_half: Annotated[Literal["", "tune", "test"], Help("half of the photos, by name; empty: as the run did")] = ""
-    batch: Annotated[int, Help("images in one forward; 0: as the run did")] = 0
-    score_above: Annotated[float | None, Help("objects: smallest score that counts; None: the recipe's")] = None
-    iou: Annotated[float | None, Help("objects: IoU from which the better box stays; None: the recipe's")] = None
-    candidates: Annotated[int | None, Help("objects: boxes that enter suppression; None: the recipe's")] = None
-    keep: Annotated[int | None, Help("objects: most of an image; None: the recipe's")] = None
-    mask_above: Annotated[float | None, Help("masks: smallest probability of an object's pixel; None: recipe's")] = None
+    max_val_images: Annotated[int, Help("images to score, evenly spread; 0: all of --data, or as the run did")] = 0
+    val_subset: Annotated[Literal["", "tune", "test"], Help("half of the photos, by name; empty: as the run did")] = ""
+    batch_size: Annotated[int, Help("images in one forward; 0: as the run did")] = 0
+    score_threshold: Annotated[float | None, Help("objects: smallest score that counts; None: the recipe's")] = None
+    nms_iou: Annotated[float | None, Help("objects: IoU from which the better box stays; None: the recipe's")] = None
+    topk_candidates: Annotated[int | None, Help("objects: boxes that enter suppression; None: the recipe's")] = None
+    max_detections: Annotated[int | None, Help("objects: most of an image; None: the recipe's")] = None
+    mask_threshold: Annotated[float | None, Help("masks: smallest probability of an object's pixel; None: recipe's")] = None
     system: Annotated[str, Help("where to compute; empty: as the run did where this machine can, else auto")] = ""
     json: Annotated[bool, Help("print one JSON object a checkpoint")] = False
-    out: Annotated[str, Help("also write the predictions to this JSON file")] = ""
-    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    output: Annotated[str, Help("also write the predictions to this JSON file")] = ""
+    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
     recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
-    trust: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
+    allow_code_execution: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
     predictions: Annotated[str, Help("answers of any model on --data: COCO's results, YOLO's .txt, .csv")] = ""
     class_names: Annotated[Names, Help("classes of --predictions in the model's order, where that differs")] = ()
-    first_class: Annotated[int, Help("of --predictions: the number of the first class")] = 0
-    intervals: Annotated[bool, Help("range of 95 percent of the scores of such photos; up to a minute")] = True
+    label_offset: Annotated[int, Help("of --predictions: the number of the first class")] = 0
+    confidence_intervals: Annotated[bool, Help("range of 95 percent of the scores of such photos; up to a minute")] = True
 
     @property
     def elsewhere(self) -> bool:
         """Whether other data than the run's own is scored."""
-        return bool(self.data or self.split or self.images or self.annotations)
+        return bool(self.data or self.split or self.images_dir or self.annotations)
 
 
 def check_flags(flags: EvalFlags) -> None:
     """Raises PacelineError for what cannot be scored together."""
-    if flags.limit_val < 0 or flags.batch < 0:
-        raise PacelineError("--limit-val and --batch must be 0 (as the run did) or more.")
-    if flags.out and flags.checkpoint == "all":
-        raise PacelineError("--out holds one checkpoint's predictions: name one with --checkpoint, not all.")
-    check_user_file(flags.out)
-    refuse_graph(flags.run, "eval", trust=flags.trust)
-    if flags.split and not (flags.data or flags.images or flags.annotations):
+    if flags.max_val_images < 0 or flags.batch_size < 0:
+        raise PacelineError("--max-val-images and --batch-size must be 0 (as the run did) or more.")
+    if flags.output and flags.checkpoint == "all":
+        raise PacelineError("--output holds one checkpoint's predictions: name one with --checkpoint, not all.")
+    check_user_file(flags.output)
+    refuse_graph(flags.run, "eval", allow_code_execution=flags.allow_code_execution)
+    if flags.split and not (flags.data or flags.images_dir or flags.annotations):
         raise PacelineError(f"--split {flags.split}: a part of which data set? Name it with --data DIR.")
 
 
 def read_external_predictions(flags: EvalFlags, world: int) -> ExternalScores:
     """The rows of --predictions, read before a network is built. world: number of ranks. Raises PacelineError, DataError."""
     usual = EvalFlags()
-    for name in (*DETECT, "checkpoint", "batch", "system", "workload", "recipe", "trust"):
+    for name in (*DETECT, "checkpoint", "batch_size", "system", "task_file", "recipe", "allow_code_execution"):
         if getattr(flags, name) != getattr(usual, name):
             raise PacelineError(
                 f"--{name.replace('_', '-')}: for a model; --predictions has its answers already. Leave it away."
@@ -90,4 +90,4 @@ def read_external_predictions(flags: EvalFlags, world: int) -> ExternalScores:
     from paceline.inference.external_scores import ExternalScores
 
     path = Path(flags.predictions)
-    return ExternalScores(path, read_rows(path), flags.class_names, flags.first_class)
+    return ExternalScores(path, read_rows(path), flags.class_names, flags.label_offset)

@@ -34,7 +34,7 @@ def match_weights(
     Raises PacelineError for published weights that several ranks would bring at once, CheckpointError as `identify_network`.
     """
     if world > 1 and not weights.exists() and is_published(str(weights)):
-        bring = format_command("weights", "download", str(weights), "--out", "DIR")
+        bring = format_command("weights", "download", str(weights), "--output-dir", "DIR")
         raise PacelineError(f"{weights}: bring it first, once for all ranks, and name its file:  {bring}")
     path = resolve_weights(weights, printer)
     file = open_weights(path)

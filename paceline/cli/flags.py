@@ -8,7 +8,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from paceline._utils.errors import PacelineError, RecipeError
@@ -21,7 +20,6 @@ from paceline.config.published import check_nodes, published_for, system_for
 from paceline.config.recipe import NO_FLAG, Recipe, check_batch_and_lr, check_recipe, resolve_length
 from paceline.config.run import RunOptions
 from paceline.config.system import System, check_system, merge_env
-from paceline.data.storage.store import get_scheme
 from paceline.distributed.comm.launcher import is_first_on_node
 from paceline.distributed.device.systems import choose_system
 from paceline.training.request import Request
@@ -32,7 +30,7 @@ Fields = TypeVar("Fields")
 # Flags of every command: tyro's own, for scripts.
 ALWAYS = ("--tyro-print-completion", "--tyro-write-completion", "--tyro-print-introspection")
 # Those that cut a batch in another way than it was published.
-CUTTING = {"global_batch", "bn_span", "system.per_node"}
+CUTTING = {"global_batch_size", "bn_batch_size", "system.ranks_per_node"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +65,7 @@ class ParsedArgs:
 
         Raises RecipeError where the recipe cannot be cut over them, naming what was published.
         """
-        if self.controls.eval_ranks or self.given & CUTTING:
+        if self.controls.dedicated_eval_ranks or self.given & CUTTING:
             return ""
         return check_nodes(self.name, self.system_name, self.controls.nodes)
 
@@ -149,7 +147,7 @@ def parse_run_args(
     an unknown flag.
     """
     own = [entry.name for entry in dataclasses.fields(controls)]
-    words = (printer := printer or Printer()).taken(_gathered(arguments, "--sink"), own)
+    words = _split_pairs((printer := printer or Printer()).taken(_gathered(arguments, "--logger"), own), "--target")
     if base is None:
         name = _first_word(words, verb)
         recipe = choose_recipe(name)
@@ -182,11 +180,15 @@ def parse_run_args(
     check_batch_and_lr(recipe, changed, explicit)
     check_recipe(changed)
     # Number format and accelerator are not known before the machine is detected: what depends on them is checked later.
-    later = {"precision": "fp32", "loss_scale": 0.0, "graph": False, "kernels": "torch"} if asks else {}
+    later = {"precision": "fp32", "loss_scale": 0.0, "cuda_graph": False, "kernels": "torch"} if asks else {}
     check_system(dataclasses.replace(where, **later))
     # Variables: the system's, over them those published for so many nodes, over them the run's and the command line's.
     # The flags of a verb whose launcher decides the number of nodes have none.
-    nodes = math.ceil(count_ranks(controls, explicit, where.per_node) / where.per_node) if hasattr(controls, "nodes") else 0
+    nodes = (
+        math.ceil(count_ranks(controls, explicit, where.ranks_per_node) / where.ranks_per_node)
+        if hasattr(controls, "nodes")
+        else 0
+    )
     published = published_for(name, system_name, nodes)
     layers = (system.env, published.env if published else ())
     env = merge_env(*(layers if base is None or asked_system else reversed(layers)))
@@ -292,7 +294,7 @@ def _others_with(flag: str, known: Sequence[str]) -> list[str]:
     """The workloads whose recipes have a flag that this recipe has not."""
     from paceline.models.registry import WORKLOADS
 
-    if "--global-batch" not in known:  # no recipe's flags
+    if "--global-batch-size" not in known:  # no recipe's flags
         return []
     parts = {name: (*_flags_of(one.model, "model."), *_flags_of(one.input, "input.")) for name, one in WORKLOADS.items()}
     return [name for name, flags in parts.items() if flag in flags]
@@ -327,7 +329,7 @@ def _flags_of(node: Any, above: str = "") -> tuple[str, ...]:
 
 
 def _gathered(words: Sequence[str], flag: str) -> list[str]:
-    """`--sink A --sink B` as `--sink A B`, at the end: tyro keeps only the last of a repeated flag."""
+    """`--logger A --logger B` as `--logger A B`, at the end: tyro keeps only the last of a repeated flag."""
     values, rest, inside = [], [], False
     for word in words:
         name, equals, value = word.partition("=")
@@ -338,6 +340,19 @@ def _gathered(words: Sequence[str], flag: str) -> list[str]:
                 continue
         (values if inside else rest).append(word)
     return [*rest, flag, *values] if values else list(words)
+
+
+def _split_pairs(words: Sequence[str], flag: str) -> list[str]:
+    """`--target top1=0.759` as `--target top1 0.759`, as tyro reads pairs."""
+    result, inside = [], False
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            inside = name == flag
+            result += [name, *value.split("=")] if inside and value else [word]
+        else:
+            result += word.split("=") if inside else [word]
+    return result
 
 
 def _first_word(words: list[str], verb: str) -> str:
@@ -382,10 +397,3 @@ def check_shared(flags: Any) -> None:
     workers = getattr(flags, "workers", 0)
     if workers < 0:
         raise PacelineError(f"--workers {workers}: a number of processes, 0 or more (0: one a core).")
-
-
-def out_folder(out: str) -> Path | None:
-    """The folder that --out names, None for "". Raises PacelineError for an address: files written there are renamed in place."""
-    if get_scheme(out):
-        raise PacelineError(f"--out {out}: packs and indexes are written to folders; copy them there.")
-    return Path(out).expanduser() if out else None

@@ -23,25 +23,25 @@ SCREEN = 25  # lines
 MAX_USED = (
     *(
         "--data",
-        "--out",
+        "--output-dir",
         "--weights",
         "--system",
         "--epochs",
-        "--images-seen",
-        "--global-batch",
+        "--max-images",
+        "--global-batch-size",
         "--optim.lr",
         "--seed",
-        "--auto",
+        "--auto-config",
     ),
     *(
-        "--steps",
-        "--time-budget",
+        "--max-steps",
+        "--max-time",
         "--nodes",
-        "--through",
-        "--start",
-        "--input.size",
-        "--model.trunk",
-        "--limit-train",
+        "--scheduler",
+        "--launcher",
+        "--input.image-size",
+        "--model.backbone",
+        "--max-train-images",
         "--eval-every",
     ),
 )
@@ -78,7 +78,9 @@ def print_help(requested: str, prog: str, about: str, entries: Sequence[HelpEntr
     Raises PacelineError for a group that is not there.
     """
     groups = list(dict.fromkeys(entry.group.partition(".")[0] for entry in entries))
-    some = [entry for entry in entries if requested == entry.group.partition(".")[0]]
+    some = [
+        entry for entry in entries if requested == entry.group.partition(".")[0] and not entry.group.endswith(".parity")
+    ]
     some = some or [entry for entry in entries if requested not in ("", "all") and requested in entry.name]
     if requested not in ("", "all") and not some:
         raise PacelineError(
@@ -158,7 +160,7 @@ def list_help_entries(node: Any, above: str = "", group: str = "run") -> Iterato
     inside = []
     for field in dataclasses.fields(node):
         value, name = getattr(node, field.name), f"{above}{field.name.rstrip('_')}".replace("_", "-")
-        if field.name == NO_FLAG:
+        if field.name in (NO_FLAG, "target_data"):  # of published recipes, not for users
             continue
         if dataclasses.is_dataclass(value):
             inside.append((value, f"{above}{field.name}.", f"{above}{field.name}".replace("_", "-")))

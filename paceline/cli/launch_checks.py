@@ -40,16 +40,16 @@ def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool 
     Raises RecipeError for a batch that does not divide over these ranks, and where this machine would be asked in place of the
     nodes.
     """
-    told = "system.per_node" in args.given
-    if flags.through != "local" and args.asks and not told and args.system_name != "cpu":
+    told = "system.ranks_per_node" in args.given
+    if flags.scheduler != "local" and args.asks and not told and args.system_name != "cpu":
         raise RecipeError(
-            f"--system {args.system_name} asks the machine that this command runs on, and --through {flags.through} "
-            "starts on others. Name theirs: paceline list systems; or say how many ranks a node has: --system.per-node 8"
+            f"--system {args.system_name} asks the machine that this command runs on, and --scheduler {flags.scheduler} "
+            "starts on others. Name theirs: paceline list systems; or say how many ranks a node has: --system.ranks-per-node 8"
         )
     system = args.system
     if not repeats and (note := args.note_published()):
         printer.say(note)
-    world = count_training_ranks(flags.nodes * system.per_node, flags.eval_ranks)
+    world = count_training_ranks(flags.nodes * system.ranks_per_node, flags.dedicated_eval_ranks)
     images = DATA_IMAGES.get(args.recipe.target_data, (0, 0))
     if not images[0]:
         return PlannedJob(system, None)
@@ -63,9 +63,9 @@ def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool 
             system,
             world=world,
             most=max_images_per_forward(memory, system),
-            train_images=flags.limit_train or images[0],
-            val_images=flags.limit_val or images[1],
-            eval_ranks=flags.eval_ranks,
+            train_images=flags.max_train_images or images[0],
+            val_images=flags.max_val_images or images[1],
+            eval_ranks=flags.dedicated_eval_ranks,
         )
     except RecipeError as problem:
         published = recipe_for_nodes(recipe.task, args.system_name, flags.nodes)  # or its own refusal, with two neighbors
@@ -74,7 +74,7 @@ def check_plan(printer: Printer, args: ParsedArgs, flags: Any, *, repeats: bool 
         raise RecipeError(
             f"{problem}\nOn {flags.nodes} nodes of {args.system_name} this can be cut as it was published: {published.recipe}"
         ) from None
-    return PlannedJob(system, limit_steps(plan, steps=flags.steps, eval_every=flags.eval_every), int(memory.parameters))
+    return PlannedJob(system, limit_steps(plan, steps=flags.max_steps, eval_every=flags.eval_every), int(memory.parameters))
 
 
 def check_devices(system_name: str, system: System, flags: Any) -> None:
@@ -82,36 +82,38 @@ def check_devices(system_name: str, system: System, flags: Any) -> None:
 
     Raises PacelineError with both numbers.
     """
-    if system.accelerator == "cpu":
+    if system.device == "cpu":
         return
-    if flags.through == "local" and flags.container == "none":
-        have = count_devices(system.accelerator)
-        if system.per_node > have:
+    if flags.scheduler == "local" and flags.container_runtime == "none":
+        have = count_devices(system.device)
+        if system.ranks_per_node > have:
             raise PacelineError(
-                f"--system {system_name} starts {system.per_node} ranks on a node, and this machine has {have} "
-                f"{system.accelerator} device{'s'[: have != 1]}. Start fewer (--system.per-node), or on other machines: "
-                "--through slurm or hostfile."
+                f"--system {system_name} starts {system.ranks_per_node} ranks on a node, and this machine has {have} "
+                f"{system.device} device{'s'[: have != 1]}. Start fewer (--system.ranks-per-node), or on other machines: "
+                "--scheduler slurm or hostfile."
             )
     requested = re.fullmatch(r"(?:.*,)?gpu:(?:[^:,]+:)?(\d+)(?:,.*)?", flags.slurm.gres)
-    if flags.through == "slurm" and requested and system.per_node > int(requested[1]):
+    if flags.scheduler == "slurm" and requested and system.ranks_per_node > int(requested[1]):
         raise PacelineError(
             f"--slurm.gres {flags.slurm.gres} asks for {requested[1]} devices a node, and --system {system_name} starts "
-            f"{system.per_node} ranks there."
+            f"{system.ranks_per_node} ranks there."
         )
 
 
 def check_port(flags: Any) -> None:
-    """Raises PacelineError where rank 0 runs here and --port is taken."""
-    if flags.through != "local" or not flags.port:
+    """Raises PacelineError where rank 0 runs here and --master-port is taken."""
+    if flags.scheduler != "local" or not flags.master_port:
         return
-    if why := explain_taken_port(flags.port):
+    if why := explain_taken_port(flags.master_port):
         raise PacelineError(
-            f"--port {flags.port}: cannot be listened at here ({why}). Choose another one, or leave --port away: a free one is found."
+            f"--master-port {flags.master_port}: cannot be listened at here ({why}). Choose another one, or leave "
+            f"--master-port away: a free one is found."
         )
 
 
 def choose_walltime(printer: Printer, args: ParsedArgs, planned: PlannedJob, flags: Any) -> int:
-    """Minutes to ask for; 0 for none. A prediction is said with its reason: from --rate, the run's own speed, published ones.
+    """Minutes to ask for; 0 for none. A prediction is said with its reason: from --images-per-second, the run's own speed, published
+    ones.
 
     Raises PacelineError where --walltime auto has nothing to go by.
     """
@@ -119,9 +121,9 @@ def choose_walltime(printer: Printer, args: ParsedArgs, planned: PlannedJob, fla
         return parse_walltime(flags.walltime)
     told = None
     if planned.plan is not None:
-        system, plan, run = planned.system, planned.plan, Path(flags.out or "no run").expanduser() / "run.json"
-        own = measure_run_speed(run, read_run(run), args.recipe, system.chip) if run.is_file() else None
-        speed = choose_speed(args.recipe, args.name, args.system_name, system, plan, rate=flags.rate, run=own)
+        system, plan, run = planned.system, planned.plan, Path(flags.output_dir or "no run").expanduser() / "run.json"
+        own = measure_run_speed(run, read_run(run), args.recipe, system.device_name) if run.is_file() else None
+        speed = choose_speed(args.recipe, args.name, args.system_name, system, plan, rate=flags.images_per_second, run=own)
         told = predicted_minutes(
             args.recipe,
             plan,
@@ -129,12 +131,13 @@ def choose_walltime(printer: Printer, args: ParsedArgs, planned: PlannedJob, fla
             parameters=planned.parameters,
             system_name=args.system_name,
             speed=speed,
-            link_gbit=flags.link_gbit,
+            link_gbit=flags.network_gbit,
         )
     if told is None:
         raise PacelineError(
             f"--walltime auto: nothing is known of the speed of {args.name} on {flags.nodes} node{'s'[: flags.nodes > 1]} of "
-            f"{args.system_name}. Say it: --rate IMG/S (of one rank, and --link-gbit N between nodes), or --walltime 2h"
+            f"{args.system_name}. Say it: --images-per-second IMG/S (of one rank, and --network-gbit N between nodes), or "
+            f"--walltime 2h"
         )
     printer.say(told.reason)
     return told.minutes

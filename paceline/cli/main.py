@@ -1,7 +1,7 @@
 """The command line's front door: picks the verb, turns errors into one message and an exit code.
 
 Nothing heavy is imported here, so that --help and a mistyped verb answer at once.
-Exit codes: 0 target reached, or no target and the whole length done, or stopped early as --steps or --time-budget asked;
+Exit codes: 0 target reached, or no target and the whole length done, or stopped early as --max-steps or --max-time asked;
 1 ended without reaching the target; 2 user error; 3 failed; 75 interrupted and resumable.
 """
 
@@ -29,7 +29,7 @@ VERBS = {
     "launch": "train on many nodes: through Slurm, a list of hosts or here, with torchrun, srun or mpirun",
     "eval": "score a run's checkpoint on its validation images, or on others",
     "predict": "find classes, boxes or masks in photos with a trained run: pictures and JSON",
-    "export": "write a trained model as one file: paceline export RUN --out cats.safetensors",
+    "export": "write a trained model as one file: paceline export RUN --output cats.safetensors",
     "serve": "a page and a JSON API that answer for photos: paceline serve RUN",
     "plan": "print recipe, system, plan and memory estimate; needs no accelerator",
     "preview": "draw a mosaic of augmented training images",
@@ -71,11 +71,11 @@ WORKERS = (
 SYNONYMS = {"val": "eval", "validate": "eval", "test": "eval", "infer": "predict", "detect": "predict"}
 # Command of other tools -> the line that does it here.
 ELSEWHERE = {
-    "convert": "paceline weights convert FILE --to ours|reference|... --out FILE",
+    "convert": "paceline weights convert FILE --format paceline|reference|... --output FILE",
     "analyze": "paceline mlperf analyze LOGS",
     "benchmark": "paceline bench step RECIPE",
-    "pack": "paceline data pack DIR --to webdataset --out DIR",
-    "resume": "paceline train RUN/run.json --out RUN",
+    "pack": "paceline data pack DIR --format webdataset --output-dir DIR",
+    "resume": "paceline train RUN/run.json --output-dir RUN",
     "track": "paceline predict RUN PHOTOS, photo by photo: objects are not followed from one to the next",
 }
 

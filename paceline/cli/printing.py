@@ -114,7 +114,7 @@ def print_error(text: str, problem: BaseException | None = None) -> None:
         print(escape_text(text), file=sys.stderr)
 
 
-def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = "--out") -> None:
+def write_answer(facts: dict[str, Any], *, out: str, printed: bool, flag: str = "--output") -> None:
     """Write a verb's facts as JSON.
 
     out      file for them, whose folder is made; "" = none

@@ -16,15 +16,26 @@ from paceline.config.recipes import RECIPES, find_base
 from paceline.config.recipes.published_rows import ROWS
 from paceline.models.registry import get_workload
 
-# Field -> unit. Those of schedule and quality count in the unit that their group names.
-UNITS: dict[str, str] = dict.fromkeys(("global_batch", "images_seen", "bn_span", "model.loss_group"), " images")
-UNITS |= dict.fromkeys(
-    [f"input.{name}" for name in ("size", "short", "long", "multiple", "eval_size", "eval_resize")], " px"
+# Field -> unit. Those of schedule and eval count in the unit that their group names.
+UNITS: dict[str, str] = dict.fromkeys(
+    ("global_batch_size", "max_images", "bn_batch_size", "model.loss_normalizer_images"), " images"
 )
-UNITS |= {"model.rpn.sizes": " px", "input.hue": " turns", "input.least_area": " px2", "input.least_box": " px2"}
-COUNTED = {"epochs": " epochs", "run": " of the run", "steps": " steps"}
-LENGTHS = [f"schedule.{name}" for name in ("warmup", "hold", "horizon", "boundaries")]
-LENGTHS += [f"quality.{name}" for name in ("first", "every", "at")]
+UNITS |= dict.fromkeys(
+    [
+        f"input.{name}"
+        for name in ("image_size", "min_size", "max_size", "size_divisor", "eval_crop_size", "eval_resize_size")
+    ],
+    " px",
+)
+UNITS |= {
+    "model.rpn.anchor_sizes": " px",
+    "input.hue": " turns",
+    "input.min_object_area": " px2",
+    "input.min_box_area": " px2",
+}
+COUNTED = {"epochs": " epochs", "fraction": " of the run", "steps": " steps"}
+LENGTHS = [f"schedule.{name}" for name in ("warmup", "decay_start", "decay_end", "milestones")]
+LENGTHS += [f"eval.{name}" for name in ("start", "every", "at")]
 # Group, name and texts of a field.
 Cell = tuple[str, str, Sequence[str]]
 

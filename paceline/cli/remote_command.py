@@ -1,4 +1,4 @@
-"""Other verbs than train on the nodes of a job: `doctor --nodes 2 --through slurm`, `bench comm --nodes 2 --through hostfile`.
+"""Other verbs than train on the nodes of a job: `doctor --nodes 2 --scheduler slurm`, `bench comm --nodes 2 --scheduler hostfile`.
 
 They are started as a training is, by the same three axes, in a folder runs/VERB-001 whose launch/ keeps the files and the output.
 """
@@ -65,8 +65,8 @@ def launch_for_answer(
     """Carry out `paceline WORDS` on every rank; -> rank 0's exit code, and the JSON that it left; "" where it left none.
 
     name         of the verb: its folder is the next of runs/NAME-001, -002, ...
-    words        the verb and its flags; it has flags --system and --out (where its JSON goes) beside
-    system_name  whose nodes they are; "" = this machine's, with --through local alone
+    words        the verb and its flags; it has flags --system and --output (where its JSON goes) beside
+    system_name  whose nodes they are; "" = this machine's, with --scheduler local alone
     ranks        ranks a node; 0 = the system's
     json         nothing is printed on stdout
     writes       folders that the verb writes into: a container may
@@ -78,26 +78,26 @@ def launch_for_answer(
     if where.walltime == "auto":
         raise PacelineError("--walltime auto predicts trainings alone: name a time, e.g. --walltime 10m.")
     if not 0 <= ranks <= MAX_RANKS:
-        raise PacelineError(f"--ranks {ranks}: must lie in 0 (the system's) to {MAX_RANKS:,}.")
-    if where.through != "local" and not system_name:
+        raise PacelineError(f"--nproc-per-node {ranks}: must lie in 0 (the system's) to {MAX_RANKS:,}.")
+    if where.scheduler != "local" and not system_name:
         raise PacelineError(
-            f"--through {where.through}: name the nodes' system: --system NAME (paceline list systems), or cpu."
+            f"--scheduler {where.scheduler}: name the nodes' system: --system NAME (paceline list systems), or cpu."
         )
     system = choose_system(system_name or "auto")
-    system = replace(system, per_node=ranks or system.per_node)
-    if system.accelerator != "cpu" and (where.through, where.container) == ("local", "none"):
+    system = replace(system, ranks_per_node=ranks or system.ranks_per_node)
+    if system.device != "cpu" and (where.scheduler, where.container_runtime) == ("local", "none"):
         from paceline.distributed.device.setup import choose_device
 
-        choose_device(system, 0, system.per_node)  # too few devices are refused once, here
+        choose_device(system, 0, system.ranks_per_node)  # too few devices are refused once, here
     check_devices(system_name or "auto", system, where)
     check_port(where)
     folder = next_numbered_folder(name)
     answer = folder / LAUNCH_FOLDER / ANSWER
     named = ("--system", system_name) if system_name else ()
     # A look around that was cut off is not wanted again when nobody waits for it any more.
-    once = replace(where, slurm=replace(where.slurm, requeue=False)) if where.through == "slurm" else where
+    once = replace(where, slurm=replace(where.slurm, requeue=False)) if where.scheduler == "slurm" else where
     job = make_job(
-        (*words, *named, "--out", str(answer)),
+        (*words, *named, "--output", str(answer)),
         folder,
         name=name,
         where=once,

@@ -24,16 +24,16 @@ def saved_request(
 ) -> tuple[tuple[str, Recipe, str, System], RunOptions, RunRecord, list[str]]:
     """The request in a run.json as defaults of the same command, all its facts, and the words left over.
 
-    words   what follows the run on the command line: --workload is taken out
-    A recipe of the user's own is read without its Python file; --out is not kept. An edited run.json is accepted with a warning.
-    Raises RecipeError for a workload of the user's own that --workload does not name, PacelineError when `path` is no run.
+    words   what follows the run on the command line: --task-file is taken out
+    A recipe of the user's own is read without its Python file; --output-dir is not kept. An edited run.json is accepted with a
+    warning. Raises RecipeError for a workload of the user's own that --task-file does not name, PacelineError when `path` is no run.
     """
     refuse_graph(path, verb)
-    named, rest = pop_flag_value(words, "--workload", "./file.py:name")
+    named, rest = pop_flag_value(words, "--task-file", "./file.py:name")
     facts = read_run(path, changed=print_error)
     recipe = load_saved_recipe(facts, path, named=named, again=format_workload_command(verb, path))
     # How a run was followed is no part of it; and a sink may be a Python file, which only a command line may name.
-    anew = {"out": "", "mirror": "", "quiet": False, "json": False, "sink": ()}
+    anew = {"output_dir": "", "sync_to": "", "quiet": False, "json": False, "logger": ()}
     # fill() complains of a value that is no path.
     result = {"data": relative_data(facts)} if isinstance(facts.controls.get("data"), str) else {}
     controls = from_json(RunOptions(), {**facts.controls, **result, **anew}, f"{path}: controls")

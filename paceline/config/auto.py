@@ -1,4 +1,4 @@
-"""--auto: from what a data set holds to the flags that fit it, each with its reason. A pure function of these facts.
+"""--auto-config: from what a data set holds to the flags that fit it, each with its reason. A pure function of these facts.
 
 Fields set by hand are left as they are, and the others follow from them. Bounds without a number beside them are our judgment; what
 was measured stands in results/tuning.
@@ -91,17 +91,17 @@ def apply_choices(recipe: Recipe[Any, Any], choices: Collection[AutoChoice]) -> 
 
 def count_steps(recipe: Recipe[Any, Any], photos: int) -> int:
     """Steps of the recipe on so many photos."""
-    images = recipe.epochs * photos if recipe.epochs else recipe.images_seen
-    return max(1, math.ceil(images / recipe.global_batch - 1e-6))
+    images = recipe.epochs * photos if recipe.epochs else recipe.max_images
+    return max(1, math.ceil(images / recipe.global_batch_size - 1e-6))
 
 
 def count_evaluations(recipe: Recipe[Any, Any], photos: int) -> int:
     """About how often the recipe evaluates on so many photos."""
-    total, quality = count_steps(recipe, photos), recipe.quality
+    total, quality = count_steps(recipe, photos), recipe.eval
     if quality.at:
         return len(quality.at)
-    unit = {"epochs": photos / recipe.global_batch, "run": float(total), "steps": 1.0}[quality.unit]
-    return max(1, math.floor((total / unit - quality.first) / quality.every + 1 + 1e-6))
+    unit = {"epochs": photos / recipe.global_batch_size, "fraction": float(total), "steps": 1.0}[quality.unit]
+    return max(1, math.floor((total / unit - quality.start) / quality.every + 1 + 1e-6))
 
 
 def step_range(found_objects: bool, cpu: bool) -> tuple[int, int]:
@@ -110,16 +110,16 @@ def step_range(found_objects: bool, cpu: bool) -> tuple[int, int]:
 
 
 def _batch(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
-    batch, fits = recipe.global_batch, max(1, result.photos // 4)
-    if not requested.free("global_batch") or 2 * batch <= result.photos:
+    batch, fits = recipe.global_batch_size, max(1, result.photos // 4)
+    if not requested.free("global_batch_size") or 2 * batch <= result.photos:
         return []
     # Even, because pairs are mixed and a batch of one has no statistics; the spans that were set by hand divide it.
-    spans = (recipe.bn_span, getattr(recipe.model, "loss_group", 0))
+    spans = (recipe.bn_batch_size, getattr(recipe.model, "loss_normalizer_images", 0))
     unit = math.lcm(2, requested.ranks, *(span for span in spans if 0 < span <= fits and fits >= 2))
     size = max(unit, 2 ** (fits.bit_length() - 1) // unit * unit)
     if size >= batch:
         return []
-    made = [AutoChoice("global_batch", size, f"{result.photos:,} photos are fewer than two batches of {batch}")]
+    made = [AutoChoice("global_batch_size", size, f"{result.photos:,} photos are fewer than two batches of {batch}")]
     if requested.free("optim.lr"):
         rate = float(f"{recipe.optim.lr * size / batch:.3g}")
         made.append(AutoChoice("optim.lr", rate, f"in proportion to the batch, from {recipe.optim.lr:g} at {batch}"))
@@ -128,25 +128,27 @@ def _batch(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContex
 
 def _photo_size(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
     photo = recipe.input
-    if not isinstance(photo, ImageInput) or not requested.free("input.size", "input.eval_size", "input.eval_resize"):
+    if not isinstance(photo, ImageInput) or not requested.free(
+        "input.image_size", "input.eval_crop_size", "input.eval_resize_size"
+    ):
         return []
-    if result.side < photo.size and (size := max(64, _up(result.side))) < photo.size:
+    if result.side < photo.image_size and (size := max(64, _up(result.side))) < photo.image_size:
         why = f"half of the photos have {result.side:.0f} pixels or fewer along a side"
     else:
         return []
-    crop = _up(photo.eval_size * size / photo.size - 16)
-    resize = max(crop, round(photo.eval_resize * size / photo.size))
+    crop = _up(photo.eval_crop_size * size / photo.image_size - 16)
+    resize = max(crop, round(photo.eval_resize_size * size / photo.image_size))
     rest = "as much larger than the training input as before"
-    sizes = ("input.size", size, why), ("input.eval_size", crop, rest), ("input.eval_resize", resize, rest)
+    sizes = ("input.image_size", size, why), ("input.eval_crop_size", crop, rest), ("input.eval_resize_size", resize, rest)
     return [AutoChoice(*one) for one in sizes]
 
 
 def _box_size(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
     photo = recipe.input
-    if not isinstance(photo, BoxInput) or not result.objects or not requested.free("input.size"):
+    if not isinstance(photo, BoxInput) or not result.objects or not requested.free("input.image_size"):
         return []
-    size, why = _larger(photo.size, result.of_photo, result, requested)
-    return [AutoChoice("input.size", size, why)] if size > photo.size else []
+    size, why = _larger(photo.image_size, result.of_photo, result, requested)
+    return [AutoChoice("input.image_size", size, why)] if size > photo.image_size else []
 
 
 def _larger(side: int, share: float, result: DatasetStats, requested: AutoContext) -> tuple[int, str]:
@@ -165,7 +167,7 @@ def _scales(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoConte
     # Larger ones are never chosen: a rare class of small objects would be lost (results/tuning: AP50 0.55 in place of 0.87).
     if 0.6 * first <= share:
         return []
-    cells = grid_sizes(recipe.input.size)
+    cells = grid_sizes(recipe.input.image_size)
     # A level's boxes are no smaller than its cells: between smaller ones an object is missed.
     first = min(0.5, max(share, 0.8 / cells[0]))
     growth = (min(0.95, max(result.large, 1.2 * first)) / first) ** (1 / (len(cells) - 1))
@@ -177,60 +179,60 @@ def _scales(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoConte
 
 def _short_side(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
     photo = recipe.input
-    if not isinstance(photo, InstanceInput) or not result.objects or not requested.free("input.short", "input.long"):
+    if not isinstance(photo, InstanceInput) or not result.objects or not requested.free("input.min_size", "input.max_size"):
         return []
-    least = min(photo.short)
+    least = min(photo.min_size)
     size, why = _larger(least, result.of_side, result, requested)
     if size <= least:
         return []
-    short = tuple(_up(one * size / least) for one in photo.short)
-    long = max(*short, _up(photo.long * size / least))
-    return [AutoChoice("input.short", short, why), AutoChoice("input.long", long, "as much longer as before")]
+    short = tuple(_up(one * size / least) for one in photo.min_size)
+    long = max(*short, _up(photo.max_size * size / least))
+    return [AutoChoice("input.min_size", short, why), AutoChoice("input.max_size", long, "as much longer as before")]
 
 
 def _anchors(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
     photo = recipe.input
-    if not isinstance(photo, InstanceInput) or not result.objects or not requested.free("model.rpn.sizes"):
+    if not isinstance(photo, InstanceInput) or not result.objects or not requested.free("model.rpn.anchor_sizes"):
         return []
-    sizes, levels = recipe.model.rpn.sizes, len(recipe.model.rpn.sizes)
-    pixels = result.of_side * min(photo.short)
-    first = float(max(2 ** (recipe.model.first_level + 1), 4 * round(pixels / 4)))
+    sizes, levels = recipe.model.rpn.anchor_sizes, len(recipe.model.rpn.anchor_sizes)
+    pixels = result.of_side * min(photo.min_size)
+    first = float(max(2 ** (recipe.model.min_fpn_level + 1), 4 * round(pixels / 4)))
     if first > 0.6 * sizes[0] or levels < 2:
         return []
     growth = (sizes[-1] / first) ** (1 / (levels - 1))
     why = f"a tenth of the objects have {pixels:.3g} pixels or fewer, and the smallest anchors {sizes[0]:g}"
-    return [AutoChoice("model.rpn.sizes", tuple(float(round(first * growth**k)) for k in range(levels)), why)]
+    return [AutoChoice("model.rpn.anchor_sizes", tuple(float(round(first * growth**k)) for k in range(levels)), why)]
 
 
 def _length(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
-    if not requested.free("epochs", "images_seen", "steps", "fit_schedule"):
+    if not requested.free("epochs", "max_images", "max_steps", "rescale_schedule"):
         return []
     steps, (least, most) = count_steps(recipe, result.photos), step_range(result.objects > 0, requested.cpu)
     if 0.9 * least <= steps <= most:
         return []
-    wanted = (least if steps < least else most) * recipe.global_batch / result.photos
+    wanted = (least if steps < least else most) * recipe.global_batch_size / result.photos
     epochs = float(math.ceil(wanted)) if steps < least else float(f"{wanted:.2g}")
-    why = f"{result.photos:,} photos make {steps:,} steps of {recipe.global_batch} as the recipe has it; "
+    why = f"{result.photos:,} photos make {steps:,} steps of {recipe.global_batch_size} as the recipe has it; "
     why += f"{least:,} is the least here" if steps < least else f"{most:,} is the most here"
     made = [AutoChoice("epochs", epochs, why)]
-    schedule, free = recipe.schedule, requested.free("schedule.unit", "schedule.warmup", "schedule.hold")
-    other = schedule.hold or schedule.horizon or schedule.boundaries
+    schedule, free = recipe.schedule, requested.free("schedule.unit", "schedule.warmup", "schedule.decay_start")
+    other = schedule.decay_start or schedule.decay_end or schedule.milestones
     if schedule.unit == "epochs" and schedule.warmup > 0.1 * epochs and free and not other:
         why = f"{schedule.warmup:g} epochs would be much of it"
-        made += [AutoChoice("schedule.unit", "run", why), AutoChoice("schedule.warmup", 0.05, why)]
+        made += [AutoChoice("schedule.unit", "fraction", why), AutoChoice("schedule.warmup", 0.05, why)]
     return made
 
 
 def _evaluations(recipe: Recipe[Any, Any], result: DatasetStats, requested: AutoContext) -> list[AutoChoice]:
-    if not requested.free("quality.unit", "quality.first", "quality.every", "quality.at", "eval_every", "steps"):
+    if not requested.free("eval.unit", "eval.start", "eval.every", "eval.at", "eval_every", "max_steps"):
         return []
     number, steps, made = count_evaluations(recipe, result.photos), count_steps(recipe, result.photos), []
-    if number not in USUAL_EVALUATIONS and not recipe.quality.at:
+    if number not in USUAL_EVALUATIONS and not recipe.eval.at:
         many = min(EVALUATIONS, max(1, steps // 10))
         why = f"{many} evaluations instead of {number} in {steps:,} steps"
-        parts = ("unit", "run"), ("first", 1 / many), ("every", 1 / many)
+        parts = ("unit", "fraction"), ("start", 1 / many), ("every", 1 / many)
         made = [
-            AutoChoice(f"quality.{name}", float(f"{value:.4g}") if name != "unit" else value, why) for name, value in parts
+            AutoChoice(f"eval.{name}", float(f"{value:.4g}") if name != "unit" else value, why) for name, value in parts
         ]
         number = many
     if number >= min(USUAL_EVALUATIONS) and requested.free("patience"):

@@ -22,7 +22,7 @@ MAX_CHARACTERS = 200
 class Submission:
     """The submission_* lines of mllog.txt, and its cache_clear."""
 
-    submitter: Annotated[str, Help("the organisation, submission_org")] = "reference_implementation"
+    submitter: Annotated[str, Help("the organization, submission_org")] = "reference_implementation"
     division: Annotated[Division, Help("closed or open; auto: open with an optimizer that closed lacks")] = "auto"
     status: Annotated[Status, Help("availability of the system")] = "onprem"
     platform: Annotated[str, Help("name of the system; empty: how many of which device")] = ""
@@ -32,7 +32,7 @@ class Submission:
 def get_division(submission: Submission, recipe: Recipe) -> str:
     """closed or open."""
     if submission.division == "auto":
-        return "open" if recipe.optim.kind in OPEN_ONLY else "closed"
+        return "open" if recipe.optim.name in OPEN_ONLY else "closed"
     return submission.division
 
 
@@ -49,7 +49,7 @@ def check_submission(submission: Submission, recipe: Recipe) -> None:
     ):
         if (needed and not text.strip()) or not (text.isprintable() and len(text) <= MAX_CHARACTERS):
             raise RecipeError(f"{flag} {text!r:.60}: must be a name of 1 to {MAX_CHARACTERS} printable characters.")
-    if submission.division == "closed" and recipe.optim.kind in OPEN_ONLY:
+    if submission.division == "closed" and recipe.optim.name in OPEN_ONLY:
         raise RecipeError(
-            f"--mlperf.division closed: its rules know no --optim.kind {recipe.optim.kind}. Use open, or leave the flag away."
+            f"--mlperf.division closed: its rules know no --optim.name {recipe.optim.name}. Use open, or leave the flag away."
         )

@@ -46,8 +46,8 @@ MAX_PHOTOS, MAX_SIDE = 64, 8192
 # Of versions, of metrics.
 MAX_FACTS = 200
 # Of a run's facts, those that decide its answers or how it is scored.
-OF_SYSTEM = ("accelerator", "precision", "channels_last")
-OF_PLAN = ("train_images", "val_images", "images_per_forward")
+OF_SYSTEM = ("device", "precision", "channels_last")
+OF_PLAN = ("train_images", "val_images", "micro_batch_size")
 OF_DATA = ("hash", "category_ids", "class_folders")
 
 
@@ -255,22 +255,23 @@ def _checked(text: Any, where: str) -> dict[str, Any] | None:
 # Source: Protocol Buffers' encoding, and ModelProto of onnx.proto3, whose field 14 is metadata_props.
 
 
-def refuse_graph(path: Path, verb: str, *, trust: bool = False) -> None:
+def refuse_graph(path: Path, verb: str, *, allow_code_execution: bool = False) -> None:
     """Refuse a graph where the verb has no use for one, and a .pt2 without the user's consent.
 
-    trust  the consent: whoever made the file may run code here
+    verb                  a command, or "load" for Python
+    allow_code_execution  the consent: the author of the file may run code here
     Raises PacelineError for these, and for a consent to what needs none.
     """
     graph = path.suffix in GRAPHS and path.is_file()
-    if trust and path.suffix != TORCH:
-        raise PacelineError(f"--trust: for a .pt2; {path} is opened without. Leave it away.")
+    consent = "allow_code_execution=True" if verb == "load" else "--allow-code-execution"
+    if allow_code_execution and path.suffix != TORCH:
+        raise PacelineError(f"{consent}: for a .pt2; {path} is opened without. Leave it away.")
     if graph and verb not in ANSWERING:
         raise PacelineError(
             f"{path}: a graph, which `predict`, `eval` and `serve` answer with. For `{verb}` name the run, or the .safetensors "
             "that `paceline export` writes of it."
         )
-    if graph and path.suffix == TORCH and not trust:
-        consent = "trust=True" if verb == "load" else "--trust"
+    if graph and path.suffix == TORCH and not allow_code_execution:
         raise PacelineError(
             f"{path}: a .pt2 can run code of whoever made it as soon as torch opens it; {consent} opens one from somebody whose "
             "programs you would run, and `paceline export` also writes .onnx and .xml, which run none."

@@ -1,6 +1,6 @@
 """Plan = Recipe + System + number of ranks. All arithmetic on batches, steps and epochs lives here and is done once.
 
-Letters: B global batch   W ranks   f images per forward   A forwards per step   S bn_span   g loss group   N training images
+Letters: B global batch   W ranks   f images per forward   A forwards per step   S bn_batch_size   g loss group   N training images
 A rank's share of a step is B/W images = A forwards of f images. One set of BatchNorm statistics covers S images: a forward
 is split into f/S groups (ghost BN), or S/f neighboring ranks are joined (group BN). Either way group number g of a step
 holds the same S images, so the trajectory does not depend on how the batch was cut. The same goes for the g images whose
@@ -29,7 +29,7 @@ class LossNormalization(Protocol):
     """What the model's part of a recipe has where its losses are normalized over groups of images."""
 
     @property
-    def loss_group(self) -> int:
+    def loss_normalizer_images(self) -> int:
         """Images over which losses are normalized together; 0 = the global batch."""
         ...
 
@@ -48,7 +48,7 @@ def recipe_loss_group(recipe: Recipe) -> int:
     settings = recipe.model
     if not isinstance(settings, LossNormalization):
         return 0
-    return settings.loss_group or recipe.global_batch
+    return settings.loss_normalizer_images or recipe.global_batch_size
 
 
 def split_loss_groups(group: int, *, images: int, forwards: int, world: int, bn_join: int) -> LossGroups | None:
@@ -71,7 +71,7 @@ def split_loss_groups(group: int, *, images: int, forwards: int, world: int, bn_
 def explain_impossible_group(group: int, cuts: Sequence[tuple[int, int, int]], *, world: int, most: int) -> str:
     """Why no cut reaches a loss group, and both ways out.
 
-    cuts  (images, forwards, ranks joined for BatchNorm) of every cut that the ranks, the memory and --bn-span allow
+    cuts  (images, forwards, ranks joined for BatchNorm) of every cut that the ranks, the memory and --bn-batch-size allow
     most  images that one forward may hold
     """
     share = cuts[0][0] * cuts[0][1]
@@ -84,10 +84,11 @@ def explain_impossible_group(group: int, cuts: Sequence[tuple[int, int, int]], *
     }
     nearest = sorted(sorted(reachable, key=lambda size: max(size, group) / min(size, group))[:3])
     return (
-        f"--model.loss-group {group} cannot be reached with {share} images a rank on {world} ranks, {most} images at most in "
+        f"--model.loss-normalizer-images {group} cannot be reached with {share} images a rank on {world} ranks, {most} "
+        "images at most in "
         f"one forward: a rank must hold whole groups, or one group be the global batch of {share * world}.\n"
         f"Nearest groups that can: {', '.join(map(str, nearest))}, or 0 for the global batch. Or use another number of ranks, "
-        f"or give each forward more room (--system.images-per-forward)."
+        f"or give each forward more room (--system.micro-batch-size)."
     )
 
 
@@ -111,24 +112,24 @@ class BatchPlan:
 
     world: int  # ranks that train
     nodes: int  # machines, those of ranks that only evaluate included
-    global_batch: int  # images per optimizer step
+    global_batch_size: int  # images per optimizer step
     images_per_rank: int  # images of one step on one rank
-    images_per_forward: int  # images of one forward on one rank
+    micro_batch_size: int  # images of one forward on one rank
     forwards: int  # forwards (accumulations) per step
-    bn_span: int  # images that share BatchNorm statistics, after capping at the global batch
+    bn_batch_size: int  # images that share BatchNorm statistics, after capping at the global batch
     bn_groups: int  # groups that one forward is split into
     bn_join: int  # ranks whose forwards share statistics
     train_images: int  # N
     val_images: int  # images of one evaluation
     steps_per_epoch: float  # N / B, or rounded as the recipe says
     total_steps: int  # the recipe's length
-    stop_after: int  # steps this run is asked to take: total_steps, or fewer with --steps
+    stop_after: int  # steps this run is asked to take: total_steps, or fewer with --max-steps
     warmup_steps: float  # end of the warm-up
     hold_steps: float  # end of the held peak
     schedule_steps: float  # end of the decay
     boundaries: tuple[float, ...]  # steps at which kind "steps" decays
     eval_steps: tuple[int, ...]  # evaluations fall after these steps
-    loss_group: int = 0  # images whose losses are normalized together; 0 = the task's losses need no groups
+    loss_normalizer_images: int = 0  # images whose losses are normalized together; 0 = the task's losses need no groups
     loss_groups: int = 1  # loss groups that one forward holds
     loss_forwards: int = 1  # consecutive forwards of a rank that make up one loss group
     loss_join: int = 1  # ranks whose forwards make up one loss group: 1 or all
@@ -140,48 +141,50 @@ class BatchPlan:
         return self.eval_ranks or self.world
 
 
-def split_batch(global_batch: int, world: int, most: int, bn_span: int, loss_group: int = 0) -> tuple[int, int, int, int]:
+def split_batch(
+    global_batch_size: int, world: int, most: int, bn_batch_size: int, loss_images: int = 0
+) -> tuple[int, int, int, int]:
     """Cut a global batch: -> (images per forward, forwards, BatchNorm groups per forward, ranks joined for BatchNorm).
 
     most        images that one forward may hold
-    loss_group  images whose losses are normalized together; 0 = no matter
-    The largest forward that fits and reaches exactly `bn_span` and `loss_group` is taken.
+    loss_images  images whose losses are normalized together; 0 = no matter
+    The largest forward that fits and reaches exactly `bn_batch_size` and `loss_images` is taken.
     Raises RecipeError when the batch does not divide over the ranks or one of the two cannot be reached.
     """
-    if global_batch % world:
-        low = global_batch // world * world
+    if global_batch_size % world:
+        low = global_batch_size // world * world
         nearest = f"{low} or {low + world}" if low else f"{world}"
         raise RecipeError(
-            f"--global-batch {global_batch} does not divide over {world} ranks: nearest that does: {nearest}.\n"
+            f"--global-batch-size {global_batch_size} does not divide over {world} ranks: nearest that does: {nearest}.\n"
             f"Use another number of ranks, or change the batch and state --optim.lr for it."
         )
-    share = global_batch // world
+    share = global_batch_size // world
     cuts: list[tuple[int, int, int, int]] = []
     for forwards in range(1, share + 1):
         images = share // forwards
         if share % forwards or images > most:
             continue
-        if images % bn_span == 0:
-            cuts.append((images, forwards, images // bn_span, 1))
-        elif bn_span % images == 0 and world % (bn_span // images) == 0:
-            cuts.append((images, forwards, 1, bn_span // images))
+        if images % bn_batch_size == 0:
+            cuts.append((images, forwards, images // bn_batch_size, 1))
+        elif bn_batch_size % images == 0 and world % (bn_batch_size // images) == 0:
+            cuts.append((images, forwards, 1, bn_batch_size // images))
     if not cuts:
-        raise RecipeError(_span_refusal(share, world, most, bn_span))
+        raise RecipeError(_span_refusal(share, world, most, bn_batch_size))
     for images, forwards, groups, join in cuts:
-        if split_loss_groups(loss_group, images=images, forwards=forwards, world=world, bn_join=join) is not None:
+        if split_loss_groups(loss_images, images=images, forwards=forwards, world=world, bn_join=join) is not None:
             return images, forwards, groups, join
     raise RecipeError(
-        explain_impossible_group(loss_group, [(cut[0], cut[1], cut[3]) for cut in cuts], world=world, most=most)
+        explain_impossible_group(loss_images, [(cut[0], cut[1], cut[3]) for cut in cuts], world=world, most=most)
     )
 
 
-def _split_fields(global_batch: int, world: int, most: int, bn_span: int, loss_group: int) -> dict[str, int]:
+def _split_fields(global_batch_size: int, world: int, most: int, bn_batch_size: int, loss_images: int) -> dict[str, int]:
     """The fields of a BatchPlan that a cut decides. Arguments and errors as of `split_batch`."""
-    images, forwards, groups, join = split_batch(global_batch, world, most, bn_span, loss_group)
-    losses = split_loss_groups(loss_group, images=images, forwards=forwards, world=world, bn_join=join)
+    images, forwards, groups, join = split_batch(global_batch_size, world, most, bn_batch_size, loss_images)
+    losses = split_loss_groups(loss_images, images=images, forwards=forwards, world=world, bn_join=join)
     assert losses is not None  # split_batch took a cut that reaches it
     return {
-        "images_per_forward": images,
+        "micro_batch_size": images,
         "forwards": forwards,
         "bn_groups": groups,
         "bn_join": join,
@@ -191,7 +194,7 @@ def _split_fields(global_batch: int, world: int, most: int, bn_span: int, loss_g
     }
 
 
-def _span_refusal(share: int, world: int, most: int, bn_span: int) -> str:
+def _span_refusal(share: int, world: int, most: int, bn_batch_size: int) -> str:
     reachable = sorted(
         {
             span
@@ -202,19 +205,19 @@ def _span_refusal(share: int, world: int, most: int, bn_span: int) -> str:
                 *(images * ranks for ranks in range(2, world + 1) if world % ranks == 0),
             )
         },
-        key=lambda span: abs(math.log(span / bn_span)),
+        key=lambda span: abs(math.log(span / bn_batch_size)),
     )
     return (
-        f"--bn-span {bn_span} cannot be reached with {share} images a rank on {world} ranks, {most} images at most in one "
+        f"--bn-batch-size {bn_batch_size} cannot be reached with {share} images a rank on {world} ranks, {most} images at most in one "
         f"forward: a forward must hold a multiple of the span, or an exact fraction of it on neighbouring ranks.\n"
         f"Nearest spans that can: {', '.join(map(str, sorted(reachable[:3]))) or 'none'}. Or give each forward more room "
-        f"(--system.images-per-forward), or use another number of ranks."
+        f"(--system.micro-batch-size), or use another number of ranks."
     )
 
 
-def steps_in_epoch(train_images: int, global_batch: int, rounding: Literal["exact", "up", "down"]) -> float:
+def steps_in_epoch(train_images: int, global_batch_size: int, rounding: Literal["exact", "up", "down"]) -> float:
     """Optimizer steps of one pass over the training images; "up" and "down" repeat the original systems' arithmetic."""
-    exact = train_images / global_batch
+    exact = train_images / global_batch_size
     if rounding == "exact":
         return exact
     return float(max(1, math.ceil(exact) if rounding == "up" else math.floor(exact)))
@@ -236,18 +239,19 @@ def whole_steps(steps: float) -> int:
 
 
 def count_ranks(flags: Any, explicit: Collection[str], per_node: int) -> int:
-    """All ranks of a plan: --world, or --nodes times a node's; a run's own number gives way to a --nodes that was given.
+    """All ranks of a plan: --world-size, or --nodes times a node's; a run's own number gives way to a --nodes that was given.
 
     explicit  names of the flags that were set by hand
     Raises RecipeError where both were explicit and disagree.
     """
-    world, of_nodes = getattr(flags, "world", 0), flags.nodes * per_node
+    world, of_nodes = getattr(flags, "world_size", 0), flags.nodes * per_node
     if "nodes" not in explicit:
         return world or of_nodes
-    if "world" in explicit and world not in (0, of_nodes):
+    if "world_size" in explicit and world not in (0, of_nodes):
         raise RecipeError(
-            f"--nodes {flags.nodes} and --world {world} disagree: {flags.nodes} x {per_node} ranks a node are {of_nodes}. Leave one "
-            "away, or name --system.per-node."
+            f"--nodes {flags.nodes} and --world-size {world} disagree: {flags.nodes} x {per_node} ranks a node are "
+            f"{of_nodes}. Leave one "
+            "away, or name --system.ranks-per-node."
         )
     return of_nodes
 
@@ -261,11 +265,11 @@ def count_training_ranks(ranks: int, eval_ranks: int) -> int:
         return ranks - eval_ranks
     if ranks == 1:
         raise RecipeError(
-            f"--eval-ranks {eval_ranks}: there is one rank alone, and it has to train. Start several, e.g. with torchrun "
-            "--nproc-per-node, or leave --eval-ranks away: training and evaluation then share the rank."
+            f"--dedicated-eval-ranks {eval_ranks}: there is one rank alone, and it has to train. Start several, e.g. with torchrun "
+            "--nproc-per-node, or leave --dedicated-eval-ranks away: training and evaluation then share the rank."
         )
     raise RecipeError(
-        f"--eval-ranks {eval_ranks}: of {ranks} ranks at least one has to train. Name 0 to {ranks - 1}, or start more ranks."
+        f"--dedicated-eval-ranks {eval_ranks}: of {ranks} ranks at least one has to train. Name 0 to {ranks - 1}, or start more ranks."
     )
 
 
@@ -274,50 +278,50 @@ def make_plan(
 ) -> BatchPlan:
     """Work out how `recipe` runs on `world` ranks of `system`.
 
-    most        images that one forward may hold: --system.images-per-forward, or from the memory estimate
+    most        images that one forward may hold: --system.micro-batch-size, or from the memory estimate
     eval_ranks  ranks beside these that only evaluate
     Raises RecipeError for anything that cannot be carried out exactly: so `plan` and `launch` refuse it too.
     """
     check_recipe(recipe)
     check_system(system)
-    if getattr(recipe.input, "decoder", "") == "nvjpeg" and system.accelerator != "cuda":
+    if getattr(recipe.input, "decoder", "") == "nvjpeg" and system.device != "cuda":
         raise RecipeError(
-            f"--input.decoder nvjpeg: photos are decoded on cuda, and this run computes on {system.accelerator}. Train with  "
+            f"--input.decoder nvjpeg: photos are decoded on cuda, and this run computes on {system.device}. Train with  "
             "--input.decoder simplejpeg"
         )
-    batch = recipe.global_batch
+    batch = recipe.global_batch_size
     # A span beyond the batch means the whole batch: there are no more images to share statistics with. `describe` says so.
-    bn_span = min(recipe.bn_span, batch)
-    loss_group = recipe_loss_group(recipe)
+    bn_batch_size = min(recipe.bn_batch_size, batch)
+    loss_normalizer_images = recipe_loss_group(recipe)
     try:
-        cut = _split_fields(batch, world, most, bn_span, loss_group)
+        cut = _split_fields(batch, world, most, bn_batch_size, loss_normalizer_images)
     except RecipeError as refusal:
         if not eval_ranks:
             raise
-        which = f"Of {world + eval_ranks} ranks {world} train: {eval_ranks} only evaluate (--eval-ranks)."
+        which = f"Of {world + eval_ranks} ranks {world} train: {eval_ranks} only evaluate (--dedicated-eval-ranks)."
         raise RecipeError(f"{refusal}\n{which}") from None
-    per_epoch = steps_in_epoch(train_images, batch, recipe.epoch_steps)
-    length = recipe.epochs * per_epoch if recipe.epochs else recipe.images_seen / batch
+    per_epoch = steps_in_epoch(train_images, batch, recipe.epoch_rounding)
+    length = recipe.epochs * per_epoch if recipe.epochs else recipe.max_images / batch
     total = max(1, whole_steps(length))
-    schedule, quality = recipe.schedule, recipe.quality
+    schedule, quality = recipe.schedule, recipe.eval
     unit = _steps_of(schedule.unit, per_epoch, total)
     return BatchPlan(
         world=world,
-        nodes=max(1, math.ceil((world + eval_ranks) / system.per_node)),
-        global_batch=batch,
+        nodes=max(1, math.ceil((world + eval_ranks) / system.ranks_per_node)),
+        global_batch_size=batch,
         images_per_rank=batch // world,
-        bn_span=bn_span,
+        bn_batch_size=bn_batch_size,
         train_images=train_images,
         val_images=val_images,
         steps_per_epoch=per_epoch,
         total_steps=total,
         stop_after=total,
         warmup_steps=schedule.warmup * unit,
-        hold_steps=schedule.hold * unit,
-        schedule_steps=schedule.horizon * unit if schedule.horizon else float(total),
-        boundaries=tuple(boundary * unit for boundary in schedule.boundaries),
-        eval_steps=_eval_steps(quality.first, quality.every, quality.at, _steps_of(quality.unit, per_epoch, total), total),
-        loss_group=loss_group,
+        hold_steps=schedule.decay_start * unit,
+        schedule_steps=schedule.decay_end * unit if schedule.decay_end else float(total),
+        boundaries=tuple(boundary * unit for boundary in schedule.milestones),
+        eval_steps=_eval_steps(quality.start, quality.every, quality.at, _steps_of(quality.unit, per_epoch, total), total),
+        loss_normalizer_images=loss_normalizer_images,
         eval_ranks=eval_ranks,
         **cut,
     )
@@ -325,16 +329,18 @@ def make_plan(
 
 def resplit(plan: BatchPlan, most: int) -> BatchPlan:
     """The plan with its batch cut into forwards of at most `most` images. Raises RecipeError where spans cannot be reached so."""
-    return replace(plan, **_split_fields(plan.global_batch, plan.world, most, plan.bn_span, plan.loss_group))
+    return replace(
+        plan, **_split_fields(plan.global_batch_size, plan.world, most, plan.bn_batch_size, plan.loss_normalizer_images)
+    )
 
 
 def _steps_of(unit: Unit, per_epoch: float, total: int) -> float:
     """Optimizer steps in one `unit`."""
-    return {"epochs": per_epoch, "run": float(total), "steps": 1.0}[unit]
+    return {"epochs": per_epoch, "fraction": float(total), "steps": 1.0}[unit]
 
 
 def limit_steps(plan: BatchPlan, *, steps: int = 0, eval_every: int = 0) -> BatchPlan:
-    """The plan with --steps and --eval-every applied; schedule and data order stay the recipe's.
+    """The plan with --max-steps and --eval-every applied; schedule and data order stay the recipe's.
 
     steps       stop after this many; 0 = at the recipe's end
     eval_every  steps between evaluations; 0 = as the recipe says
@@ -347,9 +353,9 @@ def limit_steps(plan: BatchPlan, *, steps: int = 0, eval_every: int = 0) -> Batc
     return replace(plan, stop_after=stop, eval_steps=tuple(sorted({step for step in due if step <= stop} | {stop})))
 
 
-def evaluation_batch(images_per_forward: int, val_images: int, world: int) -> int:
+def evaluation_batch(micro_batch_size: int, val_images: int, world: int) -> int:
     """Most images in one forward of an evaluation: as in training, but not more than a rank's share."""
-    return max(1, min(images_per_forward, math.ceil(val_images / world)))
+    return max(1, min(micro_batch_size, math.ceil(val_images / world)))
 
 
 def _eval_steps(first: float, every: float, at: tuple[float, ...], scale: float, total: int) -> tuple[int, ...]:
@@ -358,7 +364,7 @@ def _eval_steps(first: float, every: float, at: tuple[float, ...], scale: float,
     else:
         count = max(0.0, (total / scale - first) / every + STEP_TOLERANCE)
         if not count <= MAX_EVALUATIONS:
-            raise RecipeError(f"--quality.every {every:g}: more than {MAX_EVALUATIONS:,} evaluations in {total:,} steps.")
+            raise RecipeError(f"--eval.every {every:g}: more than {MAX_EVALUATIONS:,} evaluations in {total:,} steps.")
         points = {whole_steps((first + number * every) * scale) for number in range(math.floor(count) + 1)}
     # The end of the run is always evaluated: a trained model without its number is worth little.
     return tuple(sorted({step for step in points if 1 <= step <= total} | {total}))
@@ -384,11 +390,11 @@ def step_rates(recipe: Recipe, plan: BatchPlan, step: int) -> StepRates:
 
 def ema_initial_share(recipe: Recipe, plan: BatchPlan) -> float:
     """What the weights of step 0 would weigh in the average at the run's end if the decay were the recipe's in every step."""
-    return recipe.ema**plan.stop_after if recipe.ema else 0.0
+    return recipe.ema_decay**plan.stop_after if recipe.ema_decay else 0.0
 
 
 def ema_at(recipe: Recipe, plan: BatchPlan, step: int) -> float:
     """Decay of the weight average in 0-based step `step`; the rule stands in Recipe's docstring. A pure function, as lr_at."""
     if ema_initial_share(recipe, plan) <= MAX_FIRST_WEIGHTS:
-        return recipe.ema
-    return min(recipe.ema, (1 + step) / (10 + step))
+        return recipe.ema_decay
+    return min(recipe.ema_decay, (1 + step) / (10 + step))

@@ -34,8 +34,8 @@ class PublishedConfig:
     nodes: Count  # machines
     accelerators: Count  # that train; those that only evaluate come on top
     recipe: str  # name in RECIPES
-    images_per_forward: Count  # images of one forward on one accelerator: its whole share of a step
-    global_batch: Count  # images of one step
+    micro_batch_size: Count  # images of one forward on one accelerator: its whole share of a step
+    global_batch_size: Count  # images of one step
     precision: Precision  # number format of the matrix products
     source: str  # configuration file
     loss_scale: ZeroOrMore = 0.0  # fp16: a fixed loss scale; 0 = dynamic
@@ -46,9 +46,9 @@ class PublishedConfig:
     slurm_network: str = ""  # sbatch --network
 
     @property
-    def loss_group(self) -> int:
+    def loss_normalizer_images(self) -> int:
         """Images whose losses are normalized together: Mask R-CNN's are those of an accelerator; 0 = no matter."""
-        return self.images_per_forward if self.workload == "maskrcnn" else 0
+        return self.micro_batch_size if self.workload == "maskrcnn" else 0
 
     @property
     def ranks_per_node(self) -> int:
@@ -69,7 +69,7 @@ class PublishedResult:
     system: str  # name in SYSTEMS that the machine is, or is like
     nodes: Count  # machines
     accelerators: Count  # that train
-    global_batch: Count  # images of one step
+    global_batch_size: Count  # images of one step
     epochs: AboveZero  # to the target; the median where runs differ
     minutes: AboveZero  # to the target
     rate: ZeroOrMore  # images per second of one training accelerator; 0 = not logged
@@ -102,14 +102,14 @@ def system_for(recipe_name: str, system_name: str, system: System, changed: Coll
     results = find_published(system_name, recipe_name=recipe_name)
     if not results:
         return system
-    widest = max(results, key=lambda pairing: pairing.images_per_forward)
+    widest = max(results, key=lambda pairing: pairing.micro_batch_size)
     other_network = any(name.split(".")[0] in ("model", "input") for name in changed)
     return replace(
         system,
-        images_per_forward=0 if other_network else widest.images_per_forward,
+        micro_batch_size=0 if other_network else widest.micro_batch_size,
         precision=widest.precision,
         loss_scale=0.0 if "system.precision" in changed else widest.loss_scale,
-        bind=widest.bind or system.bind,
+        cpu_bind=widest.bind or system.cpu_bind,
     )
 
 
@@ -125,12 +125,12 @@ def published_settings(recipe_name: str, system_name: str, system: System) -> st
     if not results:
         return ""
     wanted = system_for(recipe_name, system_name, system)
-    images = system.images_per_forward
+    images = system.micro_batch_size
     parts = [
-        (f"forwards of up to {images}", images == wanted.images_per_forward),
+        (f"forwards of up to {images}", images == wanted.micro_batch_size),
         (system.precision, system.precision == wanted.precision),
         (f"loss scale {system.loss_scale:g}", 0 < system.loss_scale == wanted.loss_scale),
-        (f"binding {system.bind}", any(pairing.bind == system.bind for pairing in results)),
+        (f"binding {system.cpu_bind}", any(pairing.bind == system.cpu_bind for pairing in results)),
     ]
     same = ", ".join(text for text, is_so in parts if is_so)
     nodes = " and ".join(dict.fromkeys(f"{pairing.nodes}" for pairing in results))
@@ -170,9 +170,9 @@ def recipe_for_nodes(workload: str, system_name: str, nodes: int) -> PublishedCo
         if _can_be_cut(pairing, nodes):
             return pairing
     raise RecipeError(
-        f"--nodes {nodes}: nothing of {workload} was published for {nodes} {system_name}, and the batches of its neighbours "
+        f"--nodes {nodes}: nothing of {workload} was published for {nodes} {system_name}, and the batches of its neighbors "
         f"cannot be cut over {nodes * neighbors[0].ranks_per_node} ranks: {' and '.join(map(_format_published, neighbors))}. "
-        "Take one of these numbers of nodes, or a recipe whose --global-batch divides."
+        "Take one of these numbers of nodes, or a recipe whose --global-batch-size divides."
     )
 
 
@@ -191,7 +191,7 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
             raise RecipeError(
                 f"--nodes {nodes}: {recipe_name} was published there with {there.evaluation_ranks} of "
                 f"{nodes * there.ranks_per_node} ranks that only evaluate, and its batch cannot be cut over all of them. Add "
-                f"--eval-ranks {there.evaluation_ranks}."
+                f"--dedicated-eval-ranks {there.evaluation_ranks}."
             )
         return ""
     fits = any(_can_be_cut(pairing, nodes) for pairing in results)
@@ -207,16 +207,16 @@ def check_nodes(recipe_name: str, system_name: str, nodes: int) -> str:
     if fits:
         return f"--nodes {nodes}: {is_there} {_format_published(other)}"
     raise RecipeError(
-        f"--nodes {nodes}: the batch of {recipe_name} ({results[0].global_batch:,} images) cannot be cut over "
+        f"--nodes {nodes}: the batch of {recipe_name} ({results[0].global_batch_size:,} images) cannot be cut over "
         f"{nodes * results[-1].ranks_per_node} ranks; {is_there} {_format_published(other)}."
     )
 
 
 def _can_be_cut(pairing: PublishedConfig, nodes: int) -> bool:
     """Whether a pairing's batch, BatchNorm span and loss groups can be reached on another number of nodes, all of them training."""
-    images, ranks = pairing.images_per_forward, nodes * pairing.ranks_per_node
+    images, ranks = pairing.micro_batch_size, nodes * pairing.ranks_per_node
     try:
-        split_batch(pairing.global_batch, ranks, images, images * pairing.bn_ranks, pairing.loss_group)
+        split_batch(pairing.global_batch_size, ranks, images, images * pairing.bn_ranks, pairing.loss_normalizer_images)
     except RecipeError:
         return False
     return True
@@ -224,4 +224,4 @@ def _can_be_cut(pairing: PublishedConfig, nodes: int) -> bool:
 
 def _format_published(pairing: PublishedConfig) -> str:
     count = f"{pairing.nodes} node{'s'[: pairing.nodes > 1]}"
-    return f"{count} ({pairing.recipe}, {pairing.global_batch:,} images a step)"
+    return f"{count} ({pairing.recipe}, {pairing.global_batch_size:,} images a step)"

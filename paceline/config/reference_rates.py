@@ -77,7 +77,7 @@ class StepRate:
 
     task: str  # the recipe's
     compile: str  # on or off, as of System
-    graph: str  # on or off
+    cuda_graph: str  # on or off
     kernels: str  # torch or triton
     rate: float  # images per second
     measured: str = "results/gpu"  # the page that has it
@@ -118,7 +118,7 @@ def find_fastest(
 ) -> StepRate | None:
     """Return the row with which the run ends first, its compilation included; None if none fits what is asked.
 
-    requested  value of --system.compile, .graph and .kernels
+    requested  values of --system.compile, --system.cuda-graph and --system.kernels
     compiles  whether the network can be compiled as a whole
     varied    whether the run's images have several shapes
     seconds   time budget of the run
@@ -128,13 +128,13 @@ def find_fastest(
         row
         for row in RATES
         if row.task == task
-        and all(requested[name] in ("auto", getattr(row, name)) for name in ("compile", "graph", "kernels"))
+        and all(requested[name] in ("auto", getattr(row, name)) for name in ("compile", "cuda_graph", "kernels"))
         and (builds or (row.compile, row.kernels) == ("off", "torch"))
         and not (row.compile == "on" and not compiles)
         # Graphs were measured on one GPU, with images of one shape.
-        and not (row.graph == "on" and requested["graph"] == "auto" and (plan.world > 1 or varied))
+        and not (row.cuda_graph == "on" and requested["cuda_graph"] == "auto" and (plan.world > 1 or varied))
     ]
     most = seconds * max((row.rate for row in rows), default=0.0)
-    images = min(plan.stop_after * plan.global_batch / plan.world, most)
+    images = min(plan.stop_after * plan.global_batch_size / plan.world, most)
     compiling = COMPILE_SECONDS * max(1.0, COMPILE_CORES / cores)
     return min(rows, key=lambda row: images / row.rate + compiling * (row.compile == "on"), default=None)

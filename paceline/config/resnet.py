@@ -24,46 +24,47 @@ from paceline.config.constraints import (
 from paceline.config.recipe import Recipe, check_rules, check_sizes
 
 RESNET = "resnet"
-FAMILIES = (RESNET, "timm")  # what may stand before the "/" of --model.trunk; models/backbones/base.py makes them
+FAMILIES = (RESNET, "timm")  # what may stand before the "/" of --model.backbone; models/backbones/base.py makes them
 # Of your own: what stands there -> (what stands behind it, the recipe's fields, the form) -> a trunk.
 TRUNKS: dict[str, Callable[[str, Any, Any], Any]] = {}
 # Of ResNets; models/backbones/resnet.py has their stages.
 Depth = Literal[10, 18, 34, 50, 101, 152, 200, 269]
 StrideIn = Literal["3x3", "1x1"]
-Padding = Literal["both", "end"]
+Padding = Literal["symmetric", "same"]
 
 
 @dataclass(frozen=True)
 class BackboneModel:
     """Which trunk a network stands on. Defaults are ResNet-50's."""
 
-    trunk: Annotated[str, Help("resnet, or timm/NAME, which ignores depth, width, groups and bn_eps")] = RESNET
+    backbone: Annotated[str, Help("resnet, or timm/NAME, which ignores depth, width, groups and bn_eps")] = RESNET
     depth: Annotated[Depth, Help("layers of the ResNet; up to 34 of basic blocks, above of bottlenecks")] = 50
     width: Annotated[Count, Help("filters of the stem; stages have 1, 2, 4 and 8 times these, or 4 times more")] = 64
     groups: Annotated[Count, Help("ResNeXt: parts of a bottleneck's 3x3 convolution (32)")] = 1
-    group_width: Annotated[int, Help("ResNeXt: filters of a part in the first stage; 128 and groups 1: wide")] = 64
+    width_per_group: Annotated[int, Help("ResNeXt: filters of a part in the first stage; 128 and groups 1: wide")] = 64
     stride_in: Annotated[StrideIn, Help("convolution of a bottleneck that strides; 1x1: MSRA, detectron2")] = "3x3"
-    padding: Annotated[Padding, Help("padding where it strides; end: of even sides, as TensorFlow has it")] = "both"
+    padding: Annotated[Padding, Help("padding of strided layers; same: as TensorFlow pads")] = "symmetric"
     bn_eps: Annotated[AboveZero, Help("BatchNorm epsilon")] = 1e-5
     bn_momentum: Annotated[Share, Help("weight of a step's statistics in the running ones (PyTorch's sense)")] = 0.1
-    freeze: Annotated[Whole, Help("stages that do not train; 1: the stem; 2: the first stage too; timm: maps")] = 0
+    freeze_stages: Annotated[Whole, Help("stages that do not train; 1: the stem; 2: the first stage too")] = 0
 
 
 def backbone_rules(model: BackboneModel) -> tuple[tuple[str, Any, bool, str], ...]:
     """What must hold between the fields of any network's trunk, for `check_rules`."""
-    plain, families = model.groups == 1 and model.group_width == 64, (*FAMILIES, *TRUNKS)
-    usual, timm = model.stride_in == "3x3" and model.padding == "both", model.trunk.startswith("timm/")
+    plain, families = model.groups == 1 and model.width_per_group == 64, (*FAMILIES, *TRUNKS)
+    usual, timm = model.stride_in == "3x3" and model.padding == "symmetric", model.backbone.startswith("timm/")
     return (
-        ("--model.trunk", model.trunk, model.trunk.partition("/")[0] in families,
+        ("--model.backbone", model.backbone, model.backbone.partition("/")[0] in families,
          f"there is no such trunk; there are {', '.join(families)}"),
-        ("--model.group-width", model.group_width, model.width * model.group_width >= 64,
+        ("--model.width-per-group", model.width_per_group, model.width * model.width_per_group >= 64,
          f"with --model.width {model.width} a group of the first stage has less than one filter"),
-        ("--model.groups", f"{model.groups} --model.group-width {model.group_width}", plain or not model.trunk.startswith("timm/"),
-         f"--model.trunk {model.trunk} has no such choice; leave them at 1 and 64"),
-        ("--model.groups", f"{model.groups} --model.group-width {model.group_width}", plain or model.depth >= 50,
+        ("--model.groups", f"{model.groups} --model.width-per-group {model.width_per_group}",
+        plain or not model.backbone.startswith("timm/"),
+         f"--model.backbone {model.backbone} has no such choice; leave them at 1 and 64"),
+        ("--model.groups", f"{model.groups} --model.width-per-group {model.width_per_group}", plain or model.depth >= 50,
          f"only bottlenecks are split, and --model.depth {model.depth} has basic blocks; choose depth 50 or more"),
         ("--model.stride-in", f"{model.stride_in} --model.padding {model.padding}", usual or not timm,
-         f"--model.trunk {model.trunk} has no such choice; leave them at 3x3 and both"),
+         f"--model.backbone {model.backbone} has no such choice; leave them at 3x3 and both"),
     )  # fmt: skip
 
 
@@ -71,10 +72,10 @@ def backbone_rules(model: BackboneModel) -> tuple[tuple[str, Any, bool, str], ..
 Stem = Literal["imagenet", "small"]
 Decoder = Literal["auto", "simplejpeg", "nvimgcodec", "nvjpeg", "pillow"]
 Exif = Literal["ignore", "apply"]
-Augment = Literal["none", "trivial", "rand"]
-LossKind = Literal["cross_entropy", "focal"]
+AutoAugment = Literal["none", "trivialaugment", "randaugment"]
+LossName = Literal["cross-entropy", "focal"]
 ClassWeights = Literal["none", "balanced"]
-FirstHead = Literal["drawn", "fitted"]
+HeadInit = Literal["random", "linear-probe"]
 TrunkNorm = Literal["batch", "frozen"]
 Ratios = tuple[AboveZero, AboveZero]
 
@@ -84,14 +85,14 @@ class ResNetModel(BackboneModel):
     """ResNet v1.5, or another trunk, with its linear layer and its loss. Defaults are the published network."""
 
     stem: Annotated[Stem, Help("7x7 stride 2 and max-pool, or only 3x3 stride 2 for small pictures")] = "imagenet"
-    stem_channels: Annotated[Literal[3, 4], Help("input channels; 4: a zero channel more, as MXNet's kernels had")] = 3
+    input_channels: Annotated[Literal[3, 4], Help("input channels; 4: a zero channel more, as MXNet's kernels had")] = 3
     init: Annotated[Literal["mlperf", "torchvision"], Help("initial weights")] = "torchvision"
-    zero_init_last_gamma: Annotated[bool, Help("start each residual branch at zero")] = False
+    zero_init_residual: Annotated[bool, Help("start each residual branch at zero")] = False
     norm: Annotated[TrunkNorm, Help("frozen: keep the BatchNorm statistics and affine of --weights")] = "batch"
-    first_head: Annotated[FirstHead, Help("fitted: to the training photos, over a trunk of --weights")] = "drawn"
+    head_init: Annotated[HeadInit, Help("first weights of the classifier; linear-probe: fitted to the data")] = "random"
     label_smoothing: Annotated[BelowOne, Help("probability taken from the true class")] = 0.1
-    smoothing: Annotated[Literal["torch", "mxnet"], Help("torch: over all classes; mxnet: over the others")] = "torch"
-    loss: Annotated[LossKind, Help("focal: weight a class of probability p by (1 - p)^gamma")] = "cross_entropy"
+    label_smoothing_style: Annotated[Literal["torch", "mxnet"], Help("smooth over all classes, or the others")] = "torch"
+    loss: Annotated[LossName, Help("focal: weight a class of probability p by (1 - p)^gamma")] = "cross-entropy"
     focal_gamma: Annotated[ZeroOrMore, Help("focal: gamma; 0 is cross-entropy")] = 2.0
     class_weights: Annotated[ClassWeights, Help("balanced: weight n / (K n_c) for n_c of n photos")] = "none"
 
@@ -100,7 +101,7 @@ class ResNetModel(BackboneModel):
 class InputValues:
     """What the input of all networks has."""
 
-    flip: Annotated[Fraction, Help("probability of a horizontal flip")] = 0.5
+    hflip: Annotated[Fraction, Help("probability of a horizontal flip")] = 0.5
     vflip: Annotated[Fraction, Help("probability of a vertical flip")] = 0.0
     rot90: Annotated[Fraction, Help("probability of a turn by 90, 180 or 270 degrees; 0.75: no direction is up")] = 0.0
     mean: Annotated[tuple[Finite, Finite, Finite], Help("subtracted from RGB in 0..1")] = (0.485, 0.456, 0.406)
@@ -113,15 +114,18 @@ class InputValues:
 class ImageInput(InputValues):
     """How a photo becomes network input. Recorded in the run, never changed by what happens to be installed."""
 
-    size: Annotated[Count, Help("side of the training input, pixels")] = 224
-    area: Annotated[tuple[Share, Share], Help("RandomResizedCrop: range of the crop's share of a photo")] = (0.08, 1.0)
-    aspect: Annotated[Ratios, Help("RandomResizedCrop: range of width / height, drawn log-uniformly")] = (3 / 4, 4 / 3)
-    augment: Annotated[Augment, Help("trivial: TrivialAugmentWide; rand: RandAugment of magnitude 9")] = "none"
-    erase: Annotated[Fraction, Help("probability that a rectangle of 2 to 33 percent becomes the mean")] = 0.0
-    mixup: Annotated[ZeroOrMore, Help("alpha of Beta(alpha, alpha), which mixes photos in pairs; 0: off")] = 0.0
-    cutmix: Annotated[ZeroOrMore, Help("alpha of the rectangle taken from a neighbor; with mixup: either")] = 0.0
-    eval_resize: Annotated[int, Help("evaluation: the shorter side is resized to this, pixels")] = 256
-    eval_size: Annotated[Count, Help("evaluation: side of the center crop, pixels")] = 224
+    image_size: Annotated[Count, Help("side of the training input, pixels")] = 224
+    crop_scale: Annotated[tuple[Share, Share], Help("RandomResizedCrop: range of the crop's share of a photo")] = (
+        0.08,
+        1.0,
+    )
+    crop_ratio: Annotated[Ratios, Help("RandomResizedCrop: range of width / height, drawn log-uniformly")] = (3 / 4, 4 / 3)
+    auto_augment: Annotated[AutoAugment, Help("TrivialAugmentWide, or RandAugment of magnitude 9")] = "none"
+    random_erase: Annotated[Fraction, Help("probability that a rectangle of 2 to 33 percent becomes the mean")] = 0.0
+    mixup_alpha: Annotated[ZeroOrMore, Help("alpha of Beta(alpha, alpha), which mixes photos in pairs; 0: off")] = 0.0
+    cutmix_alpha: Annotated[ZeroOrMore, Help("alpha of the rectangle taken from a neighbor; with mixup: either")] = 0.0
+    eval_resize_size: Annotated[int, Help("evaluation: the shorter side is resized to this, pixels")] = 256
+    eval_crop_size: Annotated[Count, Help("evaluation: side of the center crop, pixels")] = 224
     resize: Annotated[Literal["bilinear-antialias"], Help("how a region becomes `size` pixels")] = "bilinear-antialias"
 
 
@@ -129,7 +133,13 @@ PhotoRecipe = Recipe[ResNetModel, ImageInput]
 
 
 # What changes pixels once they are resized, and has a form for a CPU alone: fields of an input, and their values for "not".
-_ON_A_CPU = {"augment": "none", "erase": 0.0, "jitter": "none", "mosaic": 0.0, "copy_paste": 0.0}
+_ON_A_CPU = {
+    "auto_augment": "none",
+    "random_erase": 0.0,
+    "color_jitter": "none",
+    "mosaic_prob": 0.0,
+    "copy_paste_prob": 0.0,
+}
 
 
 def decoder_rule(photo: Any) -> tuple[str, Any, bool, str]:
@@ -144,7 +154,7 @@ def decoder_rule(photo: Any) -> tuple[str, Any, bool, str]:
 
 def has_mixing(photo: ImageInput) -> bool:
     """Whether photos are mixed with their neighbors."""
-    return photo.mixup > 0 or photo.cutmix > 0
+    return photo.mixup_alpha > 0 or photo.cutmix_alpha > 0
 
 
 def check_classification(recipe: PhotoRecipe) -> None:
@@ -155,25 +165,27 @@ def check_classification(recipe: PhotoRecipe) -> None:
     check_bounds(recipe)
     check_sizes(recipe)
     model, photo = recipe.model, recipe.input
-    (low, high), (narrow, wide) = photo.area, photo.aspect
+    (low, high), (narrow, wide) = photo.crop_scale, photo.crop_ratio
     check_rules(
         *backbone_rules(model),
-        ("--model.stem", model.stem, model.stem == "imagenet" or model.trunk == RESNET, f"--model.trunk {model.trunk} has its own"),
-        ("--model.stem-channels", model.stem_channels, model.stem_channels == 3 or model.trunk == RESNET,
-         f"--model.trunk {model.trunk} takes 3"),
-        ("--input.eval-resize", photo.eval_resize, photo.eval_resize >= photo.eval_size,
-         f"must be at least --input.eval-size, which is {photo.eval_size}"),
-        ("--input.area", photo.area, low <= high, "shares of the photo, the smaller first"),
-        ("--input.aspect", photo.aspect, narrow <= wide, "width / height, the smaller first"),
+        ("--model.stem", model.stem, model.stem == "imagenet" or model.backbone == RESNET,
+        f"--model.backbone {model.backbone} has its own"),
+        ("--model.input-channels", model.input_channels, model.input_channels == 3 or model.backbone == RESNET,
+         f"--model.backbone {model.backbone} takes 3"),
+        ("--input.eval-resize-size", photo.eval_resize_size, photo.eval_resize_size >= photo.eval_crop_size,
+         f"must be at least --input.eval-crop-size, which is {photo.eval_crop_size}"),
+        ("--input.crop-scale", photo.crop_scale, low <= high, "shares of the photo, the smaller first"),
+        ("--input.crop-ratio", photo.crop_ratio, narrow <= wide, "width / height, the smaller first"),
         decoder_rule(photo),
-        ("--global-batch", recipe.global_batch, recipe.global_batch % 2 == 0 or not has_mixing(photo),
-         "--input.mixup and --input.cutmix mix pairs of photos; use an even batch, or leave both at 0"),
+        ("--global-batch-size", recipe.global_batch_size, recipe.global_batch_size % 2 == 0 or not has_mixing(photo),
+         "--input.mixup-alpha and --input.cutmix-alpha mix pairs of photos; use an even batch, or leave both at 0"),
     )  # fmt: skip
     # The stem halves the picture once or twice, three stages halve it again.
-    side = math.ceil(photo.size / (32 if model.stem == "imagenet" else 16))
-    values = min(recipe.bn_span, recipe.global_batch) * side * side
+    side = math.ceil(photo.image_size / (32 if model.stem == "imagenet" else 16))
+    values = min(recipe.bn_batch_size, recipe.global_batch_size) * side * side
     check_rules(
-        ("--bn-span", recipe.bn_span, values > 1,
-         f"with --global-batch {recipe.global_batch} and --input.size {photo.size} the last BatchNorm has a single value "
+        ("--bn-batch-size", recipe.bn_batch_size, values > 1,
+         f"with --global-batch-size {recipe.global_batch_size} and --input.image-size {photo.image_size} the last "
+         "BatchNorm has a single value "
          "to take statistics of; use more images or a larger size"),
     )  # fmt: skip

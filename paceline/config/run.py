@@ -37,42 +37,42 @@ class RunOptions:
     """What a person asks of one run, beside recipe and system: where from, where to, how long, how often to look."""
 
     data: Annotated[str, Help("data set: folder with train/ and val/ or a manifest.json; empty: built-in shapes")] = ""
-    out: Annotated[str, Help("run folder; naming an unfinished run resumes it; empty: runs/NAME-NNN")] = ""
-    stage: Annotated[str, Help("folder on a disk of each node to copy the photos to first; empty: none")] = ""
+    output_dir: Annotated[str, Help("run folder; naming an unfinished run resumes it; empty: runs/NAME-NNN")] = ""
+    copy_data_to: Annotated[str, Help("folder on a disk of each node to copy the photos to first; empty: none")] = ""
     weights: Annotated[str, Help("weights to start from: file, run (its best), checkpoint, published name, none")] = ""
-    steps: Annotated[Whole, Help("stop after this many steps; 0: the recipe's length; more: go on with --out")] = 0
-    limit_train: Annotated[Whole, Help("use only N training images, evenly spread; 0: all")] = 0
-    limit_val: Annotated[Whole, Help("use only N validation images, evenly spread; 0: all")] = 0
-    val_half: Annotated[Literal["", "tune", "test"], Help("half of the validation images, by name; empty: all")] = ""
+    max_steps: Annotated[Whole, Help("stop after this many steps; 0: the recipe's length")] = 0
+    max_train_images: Annotated[Whole, Help("use only N training images, evenly spread; 0: all")] = 0
+    max_val_images: Annotated[Whole, Help("use only N validation images, evenly spread; 0: all")] = 0
+    val_subset: Annotated[Literal["", "tune", "test"], Help("half of the validation images, by name; empty: all")] = ""
     lint: Annotated[bool, Help("look at the data set first, as `data lint` does, and stop at what spoils it")] = False
-    folds: Annotated[Whole, Help("parts of the training images: learn all but one, evaluate on that; 0: none")] = 0
-    fold: Annotated[Whole, Help("which part of --folds the run evaluates on, 1 to --folds")] = 0
+    num_folds: Annotated[Whole, Help("parts of the training images: learn all but one, evaluate on that; 0: none")] = 0
+    fold: Annotated[Whole, Help("which part of --num-folds the run evaluates on, 1 to --num-folds")] = 0
     fold_seed: Annotated[Whole, Help("divides the images in another way; runs of several --seed share folds")] = 0
-    fold_group: Annotated[str, Help("regular expression: images with the same captured text share a part")] = ""
-    time_budget: Annotated[str, Help("stop in good order after this long: 90 (seconds), 30m, 2h; restarts count")] = ""
-    auto: Annotated[bool, Help("choose size, boxes, batch, length and evaluations by the data, saying why")] = False
-    fit_schedule: Annotated[bool, Help("shorten the whole schedule to --steps, or to what --time-budget has")] = False
+    group_by: Annotated[str, Help("regular expression: images with the same captured text share a part")] = ""
+    max_time: Annotated[str, Help("stop in good order after this long: 90 (seconds), 30m, 2h; restarts count")] = ""
+    auto_config: Annotated[bool, Help("choose size, boxes, batch, length and evaluations by the data, saying why")] = False
+    rescale_schedule: Annotated[bool, Help("shorten the whole schedule to --max-steps, or to what --max-time has")] = False
     patience: Annotated[Whole, Help("stop after this many evaluations without a better result; 0: never")] = 0
     log_every: Annotated[Whole, Help("steps between train events; 0: about 200 in a run, at most 100 steps apart")] = 0
     save_every: Annotated[Whole, Help("steps between checkpoints; 0: one an epoch")] = 0
     eval_every: Annotated[Whole, Help("steps between evaluations; 0: as the recipe says")] = 0
-    eval_ranks: Annotated[Whole, Help("last N of the started ranks only evaluate during training; 0: all do both")] = 0
-    keep: Annotated[Count, Help("newest checkpoints that stay on disk, apart from the best")] = 2
-    mirror: Annotated[str, Help("bucket folder to copy the run to, and to go on from: s3://BUCKET/PREFIX")] = ""
-    keep_every: Annotated[Whole, Help("also keep every checkpoint whose step is a multiple of this; 0: none")] = 0
+    dedicated_eval_ranks: Annotated[Whole, Help("last N ranks only evaluate during training; 0: all do both")] = 0
+    keep_checkpoints: Annotated[Count, Help("newest checkpoints that stay on disk, apart from the best")] = 2
+    sync_to: Annotated[str, Help("bucket folder to copy the run to, and to go on from: s3://BUCKET/PREFIX")] = ""
+    keep_checkpoint_every: Annotated[Whole, Help("also keep checkpoints whose step is a multiple of N; 0: none")] = 0
     overfit_one_batch: Annotated[bool, Help("train on the first batch again and again, read once")] = False
     synthetic: Annotated[bool, Help("train on made-up batches: speed without input; nothing is scored")] = False
-    exact: Annotated[bool, Help("deterministic kernels: the same bits each time, at a price on accelerators")] = False
+    deterministic: Annotated[bool, Help("same bits in each run; slower on accelerators")] = False
     profile: Annotated[str, Help("profiler trace of the steps after A to B, as A:B; Nsight Systems: nvtx:A:B")] = ""
     quiet: Annotated[bool, Help("print only warnings, the end and where the report is")] = False
     json: Annotated[bool, Help("print the run's events to stdout, one JSON object a line, the rest to stderr")] = False
-    sink: Annotated[tuple[str, ...], Help("followers: wandb, mlflow, or ./file.py:name (docs/watching.md)")] = ()
+    logger: Annotated[tuple[str, ...], Help("followers: wandb, mlflow, or ./file.py:name (docs/watching.md)")] = ()
     tensorboard: Annotated[bool, Help("write what TensorBoard shows into the run folder, during training")] = True
     mlperf: Annotated[Submission, Help("what MLPerf's log says of the submission")] = field(default_factory=Submission)
 
 
 # Which photos are evaluated, and the others learned.
-FOLD = ("val_half", "folds", "fold", "fold_seed", "fold_group")
+FOLD = ("val_subset", "num_folds", "fold", "fold_seed", "group_by")
 
 
 @dataclass(frozen=True)
@@ -118,10 +118,10 @@ class RunRecord:
     memory_estimate: dict[str, Any] = field(default_factory=dict)  # tasks.memory.MemoryEstimate
     started: str = ""
     placement: dict[str, Any] = field(default_factory=dict)  # cores of the ranks, where they are bound to some
-    fitted: dict[str, Any] = field(default_factory=dict)  # of --fit-schedule
+    fitted: dict[str, Any] = field(default_factory=dict)  # of --rescale-schedule
     forms: str | None = None  # why the step has its forms
     feeding: dict[str, Any] = field(default_factory=dict)  # training.feeding.Feeding
-    auto: dict[str, Any] | None = None  # fields that --auto set
+    auto: dict[str, Any] | None = None  # fields that --auto-config set
     sha256: str | None = None  # of all the rest
     # Only on a card:
     step: int | None = None
@@ -133,7 +133,7 @@ class RunRecord:
     averaged: bool | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields that are set, by name. An empty `auto` is kept: it says that --auto changed nothing."""
+        """The fields that are set, by name. An empty `auto` is kept: it says that --auto-config changed nothing."""
         return {name: value for name, value in vars(self).items() if value is not None and (value != {} or name == "auto")}
 
     def to_json(self) -> str:
@@ -162,11 +162,11 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> Run
         facts = parse_json(read_plain(file, MAX_BYTES, links=not path.is_dir()))
     except FileNotFoundError:
         raise PacelineError(
-            f"{path}: no run.json here. Name a run folder, as `paceline train --out RUN` makes it."
+            f"{path}: no run.json here. Name a run folder, as `paceline train --output-dir RUN` makes it."
         ) from None
     except (OSError, ValueError) as problem:
         why = getattr(problem, "strerror", None) or problem
-        raise PacelineError(f"{file}: cannot be read as a run ({why}). Start a new run with another --out.") from None
+        raise PacelineError(f"{file}: cannot be read as a run ({why}). Start a run in another --output-dir.") from None
     if lacking := [name for name in NEEDED if not isinstance(facts, dict) or name not in facts]:
         raise PacelineError(f"{file}: this JSON file does not describe a run (missing: {', '.join(lacking)}).")
     if facts["format"] != FORMAT:
@@ -176,7 +176,8 @@ def read_run(path: Path, *, changed: Callable[[str], None] | None = None) -> Run
         what = f"{file}: its content is not what was written (checksum): it was edited by hand, or damaged"
         if changed is None:
             raise PacelineError(
-                f"{what}. Put it back as it was, or train what it says now:  {format_command('train', file, '--out', 'ANOTHER')}"
+                f"{what}. Put it back as it was, or train what it says now:  "
+                f"{format_command('train', file, '--output-dir', 'ANOTHER')}"
             )
         changed(f"{what}; it is taken as it stands")
     return RunRecord(**{name: facts[name] for name in KINDS if name in facts})
@@ -275,13 +276,13 @@ def _joined(known: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any
 
 
 def parse_time_budget(text: str) -> float:
-    """Seconds in a --time-budget, as `parse_duration` reads it; empty is 0.
+    """Seconds in a --max-time, as `parse_duration` reads it; empty is 0.
 
     Raises RecipeError for anything else.
     """
     seconds = parse_duration(text)
     if text and not seconds:
-        raise RecipeError(f"--time-budget {text!r}: write a number above 0 with s, m, h or d, e.g. 90s, 30m, 2h.")
+        raise RecipeError(f"--max-time {text!r}: write a number above 0 with s, m, h or d, e.g. 90s, 30m, 2h.")
     return seconds
 
 
@@ -306,43 +307,43 @@ def check_controls(controls: RunOptions) -> None:
     Raises RecipeError naming the flag.
     """
     check_bounds(controls)
-    if controls.mirror and not _BUCKET_FOLDER.fullmatch(controls.mirror):
+    if controls.sync_to and not _BUCKET_FOLDER.fullmatch(controls.sync_to):
         raise RecipeError(
-            f"--mirror {controls.mirror}: name a folder of a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
+            f"--sync-to {controls.sync_to}: name a folder of a bucket: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, "
             "az://CONTAINER/PREFIX or file:///PATH."
         )
     if controls.synthetic and controls.data:
         raise RecipeError(f"--synthetic reads no data, but --data {controls.data} is named: leave one of them away.")
-    if controls.synthetic and controls.stage:
-        raise RecipeError(f"--synthetic reads no data: there is nothing to copy to --stage {controls.stage}.")
+    if controls.synthetic and controls.copy_data_to:
+        raise RecipeError(f"--synthetic reads no data: there is nothing to copy to --copy-data-to {controls.copy_data_to}.")
     if controls.synthetic and controls.lint:
         raise RecipeError("--synthetic reads no data: there is nothing for --lint to look at.")
-    if controls.synthetic and controls.auto:
-        raise RecipeError("--synthetic reads no data: there is nothing that --auto could choose by.")
+    if controls.synthetic and controls.auto_config:
+        raise RecipeError("--synthetic reads no data: there is nothing that --auto-config could choose by.")
     check_fold(controls)
-    if controls.fit_schedule and not (controls.steps or controls.time_budget):
-        raise RecipeError("--fit-schedule: to what? Name --steps N or --time-budget T with it.")
-    parse_time_budget(controls.time_budget)
+    if controls.rescale_schedule and not (controls.max_steps or controls.max_time):
+        raise RecipeError("--rescale-schedule: to what? Name --max-steps N or --max-time T with it.")
+    parse_time_budget(controls.max_time)
     parse_profile_steps(controls.profile)
 
 
 def check_fold(controls: RunOptions) -> None:
     """Raises RecipeError for a fold that cannot be."""
-    folds, fold = controls.folds, controls.fold
-    if controls.val_half and (folds or controls.synthetic):
-        other = f"--folds {folds}" if folds else "--synthetic"
-        raise RecipeError(f"--val-half {controls.val_half}: {other} reads no validation images. Leave one of them away.")
+    folds, fold = controls.num_folds, controls.fold
+    if controls.val_subset and (folds or controls.synthetic):
+        other = f"--num-folds {folds}" if folds else "--synthetic"
+        raise RecipeError(f"--val-subset {controls.val_subset}: {other} reads no validation images. Leave one out.")
     if not folds:
-        for flag, value in (("fold", fold), ("fold-seed", controls.fold_seed), ("fold-group", controls.fold_group)):
+        for flag, value in (("fold", fold), ("fold-seed", controls.fold_seed), ("fold-group", controls.group_by)):
             if value:
-                raise RecipeError(f"--{flag} {value}: of how many? Name --folds K with it, e.g. --folds 5 --fold 1.")
+                raise RecipeError(f"--{flag} {value}: of how many? Name --num-folds K too, e.g. --num-folds 5 --fold 1.")
         return
     if controls.synthetic:
-        raise RecipeError(f"--synthetic reads no data: there is nothing to divide into --folds {folds}.")
+        raise RecipeError(f"--synthetic reads no data: there is nothing to divide into --num-folds {folds}.")
     if folds < 2:
-        raise RecipeError("--folds 1: one part would leave nothing to learn. Take 2 or more; 5 is usual.")
+        raise RecipeError("--num-folds 1: one part would leave nothing to learn. Take 2 or more; 5 is usual.")
     if not 1 <= fold <= folds:
-        explicit = f"--fold {fold}" if fold else f"--folds {folds} without --fold"
+        explicit = f"--fold {fold}" if fold else f"--num-folds {folds} without --fold"
         raise RecipeError(f"{explicit}: name the part to evaluate on, --fold 1 to --fold {folds}; a run has one of them.")
 
 

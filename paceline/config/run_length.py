@@ -1,4 +1,4 @@
-"""A run's length beside its recipe's (longer on resuming, shorter with --fit-schedule), and what is due after which step.
+"""A run's length beside its recipe's (longer on resuming, shorter with --rescale-schedule), and what is due after which step.
 
 Letters: r the share of the recipe's steps that a fitted run takes.
 """
@@ -16,12 +16,12 @@ from paceline.config.recipe import Recipe
 from paceline.config.run import RunOptions
 
 # A recipe has its length in one of these; on going on they may grow.
-LENGTH = ("epochs", "images_seen")
-# What --fit-schedule changes of a recipe: to which values, the number of training images decides.
+LENGTH = ("epochs", "max_images")
+# What --rescale-schedule changes of a recipe: to which values, the number of training images decides.
 FITTED = (
     *LENGTH,
-    *("schedule.warmup", "schedule.hold", "schedule.horizon", "schedule.boundaries"),
-    *("quality.first", "quality.every", "quality.at"),
+    *("schedule.warmup", "schedule.decay_start", "schedule.decay_end", "schedule.milestones"),
+    *("eval.start", "eval.every", "eval.at"),
 )
 # A warm-up counted in steps keeps so many steps of a fitted run: scaled down in proportion, hundreds would become none.
 MAX_WARMUP = 0.1
@@ -34,8 +34,8 @@ def count_recipe_steps(recipe: Mapping[str, Any], plan: Mapping[str, Any]) -> in
 
     Raises KeyError, TypeError or ValueError for what no recipe or plan of ours holds.
     """
-    epochs, images = float(recipe["epochs"]), int(recipe["images_seen"])
-    steps = epochs * float(plan["steps_per_epoch"]) if epochs else images / int(plan["global_batch"])
+    epochs, images = float(recipe["epochs"]), int(recipe["max_images"])
+    steps = epochs * float(plan["steps_per_epoch"]) if epochs else images / int(plan["global_batch_size"])
     return max(1, whole_steps(steps))
 
 
@@ -50,26 +50,26 @@ def fit_schedule(recipe: Recipe, plan: BatchPlan, steps: int) -> Recipe:
     if steps >= plan.total_steps:
         return recipe
     r = steps / plan.total_steps
-    schedule, quality = recipe.schedule, recipe.quality
-    if schedule.unit != "run":
+    schedule, quality = recipe.schedule, recipe.eval
+    if schedule.unit != "fraction":
         warmup = schedule.warmup * r
         if schedule.unit == "steps":
             warmup = min(schedule.warmup, max(warmup, MAX_WARMUP * steps))
         schedule = replace(
             schedule,
             warmup=warmup,
-            hold=schedule.hold * r,
-            horizon=schedule.horizon * r,
-            boundaries=tuple(boundary * r for boundary in schedule.boundaries),
+            decay_start=schedule.decay_start * r,
+            decay_end=schedule.decay_end * r,
+            milestones=tuple(boundary * r for boundary in schedule.milestones),
         )
-    if quality.unit != "run":
+    if quality.unit != "fraction":
         at = tuple(point * r for point in quality.at)
-        quality = replace(quality, first=quality.first * r, every=quality.every * r, at=at)
+        quality = replace(quality, start=quality.start * r, every=quality.every * r, at=at)
     if recipe.epochs:
         recipe = replace(recipe, epochs=steps / plan.steps_per_epoch)
     else:
-        recipe = replace(recipe, images_seen=steps * plan.global_batch)
-    return replace(recipe, schedule=schedule, quality=quality)
+        recipe = replace(recipe, max_images=steps * plan.global_batch_size)
+    return replace(recipe, schedule=schedule, eval=quality)
 
 
 def count_steps_in_time(
@@ -87,9 +87,9 @@ def count_steps_in_time(
         steps = (seconds - evaluations * eval_seconds) / step_seconds
     if steps < 1:
         raise RecipeError(
-            f"--fit-schedule: not one step fits: a step takes {step_seconds:.2g} s and each of {evaluations} evaluations about "
-            f"{eval_seconds:.2g} s, and {max(0.0, seconds):.2g} s are left of --time-budget after the start.\n"
-            "Give more time, or fewer or smaller evaluations: --eval-every, --limit-val."
+            f"--rescale-schedule: not one step fits: a step takes {step_seconds:.2g} s and each of {evaluations} evaluations about "
+            f"{eval_seconds:.2g} s, and {max(0.0, seconds):.2g} s are left of --max-time after the start.\n"
+            "Give more time, or fewer or smaller evaluations: --eval-every, --max-val-images."
         )
     return int(steps)
 
@@ -107,7 +107,7 @@ def format_schedule_progress(recipe: Recipe, plan: BatchPlan, step: int) -> str:
     """How far the learning rate had come in the last of `step` steps; empty where it never changes."""
     if step < plan.warmup_steps:
         return "the learning rate was still warming up"
-    if recipe.schedule.kind == "constant":
+    if recipe.schedule.name == "constant":
         return ""
     share = lr_at(recipe, plan, max(0, step - 1)) / recipe.optim.lr
     if share >= 1:

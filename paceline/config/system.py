@@ -16,7 +16,7 @@ from paceline.config.constraints import Ge, Gt, Help, Le, check_bounds
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 HALF: tuple[Precision, ...] = ("bf16", "fp16")
 # Fields that choose among forms of the same step, and what they are if nothing faster has been measured.
-FORMS = {"channels_last": "on", "compile": "off", "graph": "off", "kernels": "torch"}
+FORMS = {"channels_last": "on", "compile": "off", "cuda_graph": "off", "kernels": "torch"}
 # torch's device types; AMD's ROCm calls itself cuda too.
 Accelerator = Literal["cpu", "cuda", "hpu", "xpu", "mps"]
 Kernels = Literal["auto", "torch", "triton"]
@@ -38,31 +38,33 @@ NOT_OURS_TO_SET = re.compile(
 class System:
     """One kind of machine, as the Plan and the loop need to know it."""
 
-    accelerator: Annotated[Accelerator, Help("what computes: torch's device type (cuda is ROCm too)")] = "cpu"
-    per_node: Annotated[int, Ge(1), Le(MAX_RANKS), Help("ranks on one node (accelerators; on a CPU, processes)")] = 1
+    device: Annotated[Accelerator, Help("what computes: torch's device type (cuda is ROCm too)")] = "cpu"
+    ranks_per_node: Annotated[int, Ge(1), Le(MAX_RANKS), Help("ranks on one node (accelerators; on a CPU, processes)")] = 1
     memory_gib: Annotated[Size, Help("memory of one rank, in GiB")] = 8.0
-    images_per_forward: Annotated[Forward, Help("most images in one forward; 0: what the memory estimate allows")] = 0
+    micro_batch_size: Annotated[Forward, Help("most images in one forward; 0: what the memory estimate allows")] = 0
     precision: Annotated[Precision, Help("number format of convolutions and products; weights stay fp32")] = "fp32"
     loss_scale: Annotated[float, Ge(0), Le(2.0**127), Help("fp16 only: a fixed loss scale; 0: dynamic")] = 0.0
     channels_last: Annotated[Form, Help("NHWC memory for images and activations")] = "auto"
     compile: Annotated[Form, Help("compile the model with torch.compile")] = "auto"
-    graph: Annotated[Form, Help("capture the step of each input shape as a CUDA graph and replay it; one GPU")] = "auto"
+    cuda_graph: Annotated[Form, Help("capture the step of each input shape as a CUDA graph and replay it; one GPU")] = (
+        "auto"
+    )
     kernels: Annotated[Kernels, Help("triton: own kernels for matching, NMS, RoIAlign, BatchNorm")] = "auto"
-    loader_threads: Annotated[Threads, Help("worker processes a rank that decode; 0: cores / ranks of the node")] = 0
-    fetch_threads: Annotated[Threads, Help("threads a rank that fetch ahead; 0: 2 for buckets, none for files")] = 0
-    store_cache: Annotated[str, Help("local disk for photos of buckets and web servers, e.g. 200GiB; off")] = "off"
+    num_workers: Annotated[Threads, Help("worker processes a rank that decode; 0: cores / ranks of the node")] = 0
+    io_threads: Annotated[Threads, Help("threads a rank that fetch ahead; 0: 2 for buckets, none for files")] = 0
+    disk_cache: Annotated[str, Help("local disk for photos of buckets and web servers, e.g. 200GiB; off")] = "off"
     intra_op_threads: Annotated[Threads, Help("compute threads a rank; 0: OMP_NUM_THREADS, else cores / ranks")] = 0
-    prefetch: Annotated[int, Ge(1), Le(MAX_PREFETCH), Help("steps that the loader keeps ready")] = 3
-    cache: Annotated[str, Help("memory of a node for encoded photos, e.g. 40GiB; off; auto: half")] = "auto"
-    check_photos: Annotated[bool, Help("compare each photo's bytes with the digest that prepare noted")] = True
-    score_beside: Annotated[bool, Help("compute an evaluation's metrics in a thread during training")] = True
-    bind: Annotated[Binding, Help("cores of a rank: exclusive, no-smt (one thread a core), node, off")] = "off"
+    prefetch_steps: Annotated[int, Ge(1), Le(MAX_PREFETCH), Help("steps that the loader keeps ready")] = 3
+    ram_cache: Annotated[str, Help("memory of a node for encoded photos, e.g. 40GiB; off; auto: half")] = "auto"
+    verify_checksums: Annotated[bool, Help("compare each photo's bytes with the digest that prepare noted")] = True
+    async_metrics: Annotated[bool, Help("compute an evaluation's metrics in a thread during training")] = True
+    cpu_bind: Annotated[Binding, Help("cores of a rank: exclusive, no-smt (one thread a core), node, off")] = "off"
     interface: Annotated[str, Help("network interface between nodes; empty: the one that leads to rank 0")] = ""
     fabric: Annotated[Fabric, Help("network between nodes: tcp, roce, ib or efa; empty: unknown")] = ""
     env: Annotated[tuple[str, ...], Help("environment variables of every rank, unless set: NAME=VALUE")] = ()
-    bucket_mib: Annotated[Size, Help("gradients travel in buckets of this many MiB during the backward pass")] = 25.0
-    compress: Annotated[Literal["none", "bf16", "fp16"], Help("number format of travelling gradients")] = "none"
-    chip: Annotated[str, Help("the accelerator's name, for people and for published rates")] = ""
+    ddp_bucket_mib: Annotated[Size, Help("gradients travel in buckets of this many MiB during the backward pass")] = 25.0
+    grad_compression: Annotated[Literal["none", "bf16", "fp16"], Help("number format of travelling gradients")] = "none"
+    device_name: Annotated[str, Help("the accelerator's name, for people and for published rates")] = ""
     sockets: Annotated[Threads, Help("CPU sockets of a node; 0: unknown")] = 0
     cores_per_socket: Annotated[Threads, Help("physical cores of a socket; 0: unknown")] = 0
     threads_per_core: Annotated[Threads, Help("hardware threads of a core; 0: unknown")] = 0
@@ -77,22 +79,22 @@ def check_system(system: System) -> None:
     check_bounds(system, "--system.")
     if system.loss_scale and system.precision != "fp16":
         raise RecipeError(f"--system.loss-scale {system.loss_scale:g}: only --system.precision fp16 scales losses.")
-    if system.precision == "tf32" and system.accelerator != "cuda":
+    if system.precision == "tf32" and system.device != "cuda":
         raise RecipeError(
-            f"--system.precision tf32: only NVIDIA GPUs compute in TF32, and this run uses {system.accelerator}. Use fp32."
+            f"--system.precision tf32: only NVIDIA GPUs compute in TF32, and this run uses {system.device}. Use fp32."
         )
-    for flag, value, needs_cuda in (("graph", system.graph, "on"), ("kernels", system.kernels, "triton")):
-        if value == needs_cuda and system.accelerator != "cuda":
+    for flag, value, needs_cuda in (("cuda-graph", system.cuda_graph, "on"), ("kernels", system.kernels, "triton")):
+        if value == needs_cuda and system.device != "cuda":
             raise RecipeError(
-                f"--system.{flag} {value}: this needs cuda, and the run computes on {system.accelerator}. Remove the flag."
+                f"--system.{flag} {value}: this needs cuda, and the run computes on {system.device}. Remove the flag."
             )
     if not re.fullmatch(r"[A-Za-z0-9_.:@+-]{0,15}", system.interface):
         raise RecipeError(
             f"--system.interface {system.interface!r}: a network interface has a name such as eth0, of at most 15 letters."
         )
     parse_env(system)
-    parse_cache_bytes(system.cache)
-    parse_store_cache_bytes(system.store_cache)
+    parse_cache_bytes(system.ram_cache)
+    parse_store_cache_bytes(system.disk_cache)
 
 
 def parse_env(system: System) -> dict[str, str]:
@@ -119,18 +121,18 @@ def merge_env(below: tuple[str, ...], above: tuple[str, ...]) -> tuple[str, ...]
 
 
 def parse_cache_bytes(text: str) -> int | None:
-    """Bytes that --system.cache means: of "40GiB" or "500MiB"; 0 for "off", None for "auto".
+    """Bytes that --system.ram-cache means: of "40GiB" or "500MiB"; 0 for "off", None for "auto".
 
     Raises RecipeError for anything else.
     """
     if text == "auto":
         return None
-    return _size("--system.cache", text, "auto, off")
+    return _size("--system.ram-cache", text, "auto, off")
 
 
 def parse_store_cache_bytes(text: str) -> int:
-    """Bytes that --system.store-cache means, 0 for "off". Raises RecipeError for anything else."""
-    return _size("--system.store-cache", text, "off")
+    """Bytes that --system.disk-cache means, 0 for "off". Raises RecipeError for anything else."""
+    return _size("--system.disk-cache", text, "off")
 
 
 def _size(flag: str, text: str, words: str) -> int:

@@ -116,7 +116,7 @@ def _starts(tensors: Sequence[Tensor]) -> list[int]:
 # float32 on the device, counts of any number type:
 # - "loss", which is trained, and its parts by name, which are logged: scalars, summed over the batch's images;
 # - the same, undivided, and under DIVIDE_BY the count that divides them over the global batch, once the step knows it of all ranks;
-# - of a recipe with `model.loss_group`: sums and counts of each term and group (paceline/training/loss_normalization.py).
+# - of a recipe with `model.loss_normalizer_images`: sums and counts of each term and group (paceline/training/loss_normalization.py).
 DIVIDE_BY = "divide by"  # with a blank: no part of a loss has this name
 # Objects are padded to a few numbers of slots, so that shapes repeat.
 SLOTS = (8, 16, 32, 64, 128, 256, 512)

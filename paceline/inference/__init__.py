@@ -1,85 +1,71 @@
-"""Prediction on photos: `paceline.load(RUN).predict("cat.jpg")`, for each task in its own kind of result.
+"""Prediction on images. `paceline.load` opens a run and returns a `Predictor`, whose results have one class per kind of task.
 
-Finding photos, taking any kind of object as one, batches of them through a trained network, reading its outputs, and the folder of
-answers belong here; drawing/ draws them.
-
-load                  open a run or a file and return a Predictor: .predict(photos), .stream(photos)
-ClassificationResult  the best classes of one image: .names, .scores, .draw(), .save(path)
-DetectionResult       its objects: .boxes, .names, .scores, .mask(i), .only(classes), .crop(), .draw(), .to_coco(image_id),
-                      .to_supervision()
-FailedImage           an image that could not be read, in a stream
-Video                 a video's frames, for a stream
+This package finds images, reads them, runs a trained network or an exported graph on batches of them, and writes the results.
+The subpackage drawing/ draws them.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from paceline._utils.reporter import Lines
+from paceline._utils.reporter import LOGGED, Reporter
 from paceline.config.model_card import GRAPHS
 from paceline.config.run import read_run, refuse_synthetic
 
 if TYPE_CHECKING:
-    from paceline.inference.image_paths import FailedImage
     from paceline.inference.predictor import Predictor
-    from paceline.inference.results import ClassificationResult, DetectionResult, PredictionResult
-    from paceline.inference.video import Frame, Video
-
-__all__ = [
-    "ClassificationResult",
-    "DetectionResult",
-    "FailedImage",
-    "Frame",
-    "PredictionResult",
-    "Predictor",
-    "Video",
-    "load",
-]
-
-# Where each of them lies; loaded when it is asked for, because some load torch.
-_FILES = {
-    "ClassificationResult": "results",
-    "DetectionResult": "results",
-    "FailedImage": "image_paths",
-    "Frame": "video",
-    "PredictionResult": "results",
-    "Predictor": "predictor",
-    "Video": "video",
-}
 
 
 def load(
-    run: str | Path,
-    *,
-    checkpoint: str = "best",
-    workload: str = "",
-    say: Callable[[str], object] = warnings.warn,
-    recipe: str = "",
-    trust: bool = False,
+    run: str | Path, *, checkpoint: str = "best", workload: str = "", recipe: str = "", allow_code_execution: bool = False
 ) -> Predictor:
-    """Open a run folder, a file of weights, or a graph, for prediction: `paceline.load("runs/first").predict("cat.jpg")`.
+    """Open a run, a file of weights, or an exported graph for prediction.
 
-    run         the folder that `paceline.train` reported in its TrainResult, or `paceline train --out RUN`; or a file that `paceline
-                export` wrote, .safetensors, .onnx or .xml (which need no torch), or .pt2; or weights, anybody's, a file or the
-                name of published ones (docs/weights.md)
-    checkpoint  best, last or step-N; where no evaluation has chosen a best one yet, the last one is taken
-    workload    of a run whose workload is your own, its file: "./file.py:name", which is run as Python
-    say         takes a line on that; a warning unless another function is given
-    recipe      of weights: the recipe that they fit, with flags; "": found from them
-    trust       of a .pt2: whoever made it may run code here, which opening one can do
-    return      a predictor: .predict(photos), .stream(photos), .classes
-    Raises PacelineError for a folder that is no run and for a run on synthetic batches, CheckpointError (a PacelineError) for a
-    checkpoint that is missing or damaged, and for a file that no network of ours answers with.
+    Messages go to ``logging.getLogger("paceline")``: for example, a warning if the run has no best checkpoint yet, and the
+    network that a file of weights was identified as (level INFO).
+
+    Example::
+
+        predictor = paceline.load("runs/first")
+        result = predictor.predict("cat.jpg")
+        print(result.summary())
+        result.draw().save("answer.jpg")
+
+    Args:
+        run (str or Path): one of:
+
+            - a run folder, finished or not: `TrainResult.run_dir`, or RUN of ``paceline train --output-dir RUN``
+            - a file that
+                ``paceline export`` wrote: .safetensors, .onnx or .xml (which do not need torch), or .pt2
+            - a file of weights from another project, or the name of published weights (see docs/weights.md)
+        checkpoint (str): ``"best"``, ``"last"``, or ``"step-N"``. If no evaluation has chosen a best checkpoint yet, the last
+            one is opened.
+        workload (str): for a run with a custom workload, its file: ``"./file.py:name"``. The file is run as Python code.
+        recipe (str): for weights, the recipe that they fit, with flags. Default: identified from the tensors.
+        allow_code_execution (bool): required to open a .pt2 file. Such a file can execute code of its author when it is
+            opened, so open it only if you trust its source.
+
+    Returns:
+        Predictor: call `Predictor.predict` or `Predictor.predict_iter` on images.
+
+    Raises:
+        PacelineError: if `run` is not a run, or was trained on synthetic batches.
+        CheckpointError: if a checkpoint is missing or damaged, or if no network of paceline fits the file.
     """
-    path, reporter = Path(run), Lines(say)
+    options = {"checkpoint": checkpoint, "workload": workload, "recipe": recipe}
+    return open_predictor(Path(run), LOGGED, allow_code_execution=allow_code_execution, **options)
+
+
+def open_predictor(
+    path: Path, reporter: Reporter, *, checkpoint: str, workload: str, recipe: str, allow_code_execution: bool = False
+) -> Predictor:
+    """Open what `load` opens, for commands: messages go to `reporter`. See `load` for the other arguments and the errors."""
     if path.suffix in GRAPHS and path.is_file():
         from paceline.inference.graph.graph_model import GraphPredictor, open_graph
 
-        return GraphPredictor(open_graph(path, trust=trust, checkpoint=checkpoint, workload=workload, recipe=recipe))
+        options = {"checkpoint": checkpoint, "workload": workload, "recipe": recipe}
+        return GraphPredictor(open_graph(path, allow_code_execution=allow_code_execution, **options))
     from paceline.training.run_arguments import is_weights_argument, parse_named_recipe, resolve_weights
 
     weights = is_weights_argument(path, recipe)
@@ -98,9 +84,3 @@ def load(
         path, checkpoint = beside, file.parent.name  # RUN/checkpoints/best: the run, as --checkpoint has it
         refuse_synthetic(read_run(path), path, "answer with")
     return TorchPredictor(open_trained(path, checkpoint=checkpoint, workload=workload, reporter=reporter))
-
-
-def __getattr__(name: str) -> Any:
-    if name in _FILES:
-        return getattr(import_module(f"{__name__}.{_FILES[name]}"), name)
-    raise AttributeError(f"module 'paceline.inference' has no attribute {name!r}")

@@ -5,7 +5,8 @@
             as detectron2 has it (pycocotools takes the area of the box where an entry has both, which moves AP small, medium, large)
     folder  YOLO's text, PHOTO.txt a photo, in fractions of it: class, center x, center y, width, height, score; or class, x and y of
             each corner of a polygon, score (Ultralytics' save_txt with save_conf)
-    .csv    a row an object or a class, named by the first line (COLUMNS below), as `predict --write csv` and tables elsewhere have it;
+    .csv    a row an object or a class, named by the first line (COLUMNS below), as `predict --save-formats csv` and tables elsewhere
+    have it;
             cells are separated by commas, semicolons, tabs, or bars
 A photo is named by its id, file name or stem, a class by its name or number (external_scores.py). Texts are in UTF-8, UTF-16, or
 UTF-32. Sources: cocodataset.org, "Results format"; docs.ultralytics.com/modes/predict.
@@ -267,7 +268,7 @@ def _table(path: Path) -> PredictionRows:
     columns = {what: next((name for name in known if name in names), "") for what, known in COLUMNS.items()}
     sides = next((form for form in (*CORNERS, *SIDES) if set(form) <= names.keys()), None)
     if sides and entries and not any(entry[side] for entry in entries for side in sides):
-        sides = None  # classes, as `predict --write csv` has them: its columns of boxes are empty
+        sides = None  # classes, as `predict --save-formats csv` has them: its columns of boxes are empty
     needed = ("photo", "class", "score") if sides else ("photo", "class")
     if lacking := [what for what in needed if not columns[what]]:
         expected = "; ".join(f"{what}: one of {', '.join(COLUMNS[what])}" for what in lacking)

@@ -346,7 +346,7 @@ def match_classes(
             raise DataError(
                 f"{path}: {rows.places[row]}: class {abbreviate(repr(explicit), 100)} is not the {kind} of a class "
                 f"here; these are {have}. "
-                "Name the model's classes in its own order with --class-names A B C, and the number of the first with --first-class."
+                "Name the model's classes in its own order with --class-names A B C, and the number of the first with --label-offset."
             )
         result[row] = position
     return result

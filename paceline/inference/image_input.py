@@ -110,7 +110,7 @@ def _tensor_pixels(photo: torch.Tensor) -> np.ndarray:
     if values.is_floating_point():
         least, most = values.min().item(), values.max().item()
         if not 0 <= least <= most <= 1:
-            raise DataError(f"{WANTED}; this tensor has values from {least:g} to {most:g}: do not normalise it before.")
+            raise DataError(f"{WANTED}; this tensor has values from {least:g} to {most:g}: do not normalize it before.")
         values = (values.double() * 255).round().byte()
     if str(values.dtype) != "torch.uint8":
         raise _no_photo(f"a tensor of {values.dtype}")

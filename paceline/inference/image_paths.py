@@ -23,10 +23,15 @@ ANSWERS, PART, OURS = "predictions.json", "predictions.json.part", b'{"paceline"
 
 
 class FailedImage(NamedTuple):
-    """A photo without an answer."""
+    """An image that could not be read. `Predictor.predict_iter` yields it in place of a result.
 
-    file: str  # path, or "" for a photo given as bytes or pixels
-    reason: str  # in a few words
+    Attributes:
+        file (str): path of the image, or "" if the image was given as bytes or pixels.
+        reason (str): what is wrong with the image, in a few words.
+    """
+
+    file: str
+    reason: str
 
 
 @dataclass

@@ -1,6 +1,6 @@
-"""What every predictor does: photos of any kind are taken, read on threads some photos ahead, and answered in batches, in order.
+"""Predict images of any kind: threads read a few images ahead, and the model predicts them in batches, in order.
 
-What answers is its own: a trained network (predictor.py), or a graph (graph_model.py). Imports no torch.
+The model belongs to a subclass: a trained network (trained_model.py) or a graph (graph/graph_model.py). This module imports no torch.
 """
 
 from __future__ import annotations
@@ -41,30 +41,39 @@ class PreparedImage(NamedTuple):
 
 
 class Predictor(ABC):
-    """An opened model that answers for photos: `predict` for what is at hand, `stream` for more than fits into memory."""
+    """A model that is open for prediction. `paceline.load` returns one.
+
+    `predict` returns all results at once. `predict_iter` yields them one by one, for more images than fit into memory.
+
+    Attributes:
+        trained: the opened model, with its recipe, checkpoint, and step.
+    """
 
     trained: Any  # what was opened: folder, workload, recipe, classes, category_ids, checkpoint, step, facts
 
     @property
     def finds_objects(self) -> bool:
-        """Whether results are objects (`DetectionResult`); else they name whole photos (`ClassificationResult`)."""
+        """bool: True if results are `DetectionResult`, False if they are `ClassificationResult`."""
         return self.trained.workload.finds_objects
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Readable class names: of a classifier by class index, of a detector class k is classes[k - 1]."""
+        """tuple[str, ...]: class names. `classes[i]` is the name of class index i in the `class_ids` of a result."""
         return self.trained.classes
 
     @property
     def category_ids(self) -> tuple[int, ...]:
-        """Ids of the training set's annotation file, as `classes`; 1..K where the run does not name them."""
+        """tuple[int, ...]: ids in the annotation file of the training data, in the order of `classes`; 1 to K if unknown."""
         return self.trained.category_ids
 
     def best_f1(self) -> dict[str, float]:
-        """Of a detector's run: the threshold with the best F1 in the evaluation of these weights, and f1, precision, recall there.
+        """Return the score threshold with the best F1 in the evaluation of these weights. It is for detectors.
 
-        Chosen on those very photos (models/metrics/detection_errors.py). {} where it is not known: of a file of weights, of another
-        checkpoint than an evaluated one, of runs of older versions.
+        The threshold was chosen on the images of the evaluation, so F1 is likely lower on others.
+
+        Returns:
+            dict[str, float]: ``threshold``, ``f1``, ``precision``, and ``recall``. Empty if they are unknown: for a file of
+            weights, for a checkpoint that was not evaluated, and for a run of an older version.
         """
         best = self.evaluation().get("best_f1")
         if not isinstance(best, dict) or "threshold" not in best:
@@ -73,7 +82,11 @@ class Predictor(ABC):
         return {str(name): float(value) for name, value in best.items()} if known else {}
 
     def evaluation(self) -> Mapping[str, Any]:
-        """The event of these weights' newest evaluation in their run, {} where there is none; of a file what its card says."""
+        """Return the newest evaluation of these weights.
+
+        Returns:
+            Mapping[str, Any]: the ``eval`` event of the run, empty if there is none. For a file of weights, its card.
+        """
         trained = self.trained
         if not trained.folder.is_dir():
             return trained.facts.as_dict()
@@ -82,56 +95,73 @@ class Predictor(ABC):
 
     @overload
     def predict(
-        self, photos: Photo, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
+        self, images: Photo, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
     ) -> PredictionResult: ...
     @overload
     def predict(
-        self, photos: Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
+        self, images: Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
     ) -> list[PredictionResult]: ...
-    def predict(self, photos: Any, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP) -> Any:
-        """One photo gives one result; a folder, list, tuple or generator of photos gives a list of results.
+    def predict(self, images: Any, *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP) -> Any:
+        """Predict one image, or several.
 
-            run = paceline.load("runs/first")
-            run.predict("cat.jpg").draw().show()
-            for result in run.predict("holiday/"): print(result.file, result.line())
+        Example::
 
-        A photo is
-            a path                  str or Path; a folder means the photos in it and in its folders, in name order
-            bytes                   of an image file
-            a PIL image             of any mode but F
-            an array                (H, W, 3) uint8, RGB (OpenCV's are BGR: array[..., ::-1]); (H, W); (H, W, 4), alpha is dropped
-            a tensor                (3, H, W) or (1, H, W), uint8 or floating point from 0 to 1, on any device
+            predictor = paceline.load("runs/first")
+            predictor.predict("cat.jpg").draw().show()
+            for result in predictor.predict("holiday/"):
+                print(result.file, result.summary())
 
-        photos  one of them, a folder, or an iterable of them
-        batch   most photos in one forward; None: as many as suit the model
-        tile    objects: larger photos in tiles of so many pixels a side too, merged with the whole one's (tiling.py); 0: whole alone
-        overlap share of a side that neighboring tiles have in common
-        return  an Answer (classes) or a Found (objects, with masks where the run has them): .draw(), .save(path), .line(),
-                and of a Found .to_coco(image_id); in a list in the photos' order, a folder in it counts as its photos
-        Raises DataError for the first photo that cannot be read; `stream` goes on instead.
+        An image is one of:
+
+        - a path (str or Path). A folder means all images in it and in its subfolders, sorted by name.
+        - the bytes of an image file
+        - a PIL image of any mode except F
+        - an array, uint8, in RGB order: (h, w, 3), (h, w), or (h, w, 4) whose alpha is dropped. OpenCV's order is BGR: pass
+          ``array[..., ::-1]``.
+        - a tensor of shape (3, h, w) or (1, h, w), uint8, or floating point from 0 to 1, on any device
+
+        Args:
+            images (image, folder, or iterable): an image as above, a folder, or an iterable of images and folders.
+            batch (int, optional): largest number of images per forward pass. Default: a number that suits the model.
+            tile (int): for objects, also predict larger images in tiles of this side in pixels, and merge the results.
+                0 predicts whole images only.
+            overlap (float): fraction of the side that neighboring tiles share.
+
+        Returns:
+            ClassificationResult, DetectionResult, or a list of them: one image gives one result. A folder or an iterable
+            gives a list in the order of the images.
+
+        Raises:
+            DataError: for the first image that cannot be read. `predict_iter` yields a `FailedImage` instead.
         """
         results = []
-        for index, result in enumerate(self.stream(_listed(photos), batch=batch, tile=tile, overlap=overlap)):
+        for index, result in enumerate(self.predict_iter(_listed(images), batch=batch, tile=tile, overlap=overlap)):
             if isinstance(result, FailedImage):
-                name = result.file or ("" if _is_one(photos) else f"photo {index + 1} of those given")
+                name = result.file or ("" if _is_one(images) else f"photo {index + 1} of those given")
                 raise DataError(f"{name}: {result.reason}." if name else f"{result.reason}.")
             results.append(result)
-        return results[0] if _is_one(photos) else results
+        return results[0] if _is_one(images) else results
 
-    def stream(
-        self, photos: Photo | Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
+    def predict_iter(
+        self, images: Photo | Iterable[Photo], *, batch: int | None = None, tile: int = 0, overlap: float = OVERLAP
     ) -> Iterator[PredictionResult | FailedImage]:
-        """Results one after the other, in the photos' order; a photo that cannot be read is an Unreadable in its place.
+        """Predict images one by one, and continue after an image that cannot be read.
 
-        photos  as `predict` takes them: one, a folder, or several, which are taken as they are needed, a few ahead. Files of a folder
-                or a list are read and decoded by processes where they are many, all else by threads
-        batch, tile, overlap  as `predict` takes them
+        Images are taken from the iterable as they are needed, a few ahead. Many files are read by worker processes, and all
+        other images by threads.
+
+        Args:
+            images (image, folder, or iterable): as `predict` accepts them.
+            batch, tile, overlap: as in `predict`.
+
+        Yields:
+            ClassificationResult, DetectionResult, or FailedImage: one per image, in the order of the images.
         """
-        by_name = _is_one(photos) or isinstance(photos, str | os.PathLike)  # a name is no list of letters
-        listed = list(_listed(photos)) if by_name else cast("Iterable[Photo]", photos)
+        by_name = _is_one(images) or isinstance(images, str | os.PathLike)  # a name is no list of letters
+        listed = list(_listed(images)) if by_name else cast("Iterable[Photo]", images)
         if tile and self.finds_objects:
-            alone = partial(self.stream, batch=batch)
-            yield from predict_tiled(alone, listed, self.trained.recipe.input, tile=tile, overlap=overlap)
+            whole_images = partial(self.predict_iter, batch=batch)
+            yield from predict_tiled(whole_images, listed, self.trained.recipe.input, tile=tile, overlap=overlap)
             return
         size = self.trained.workload.photos_at_once if batch is None else max(1, batch)
         cores = count_cpus()
@@ -186,18 +216,18 @@ def _listed(photos: Any) -> Iterator[Photo]:
 
 
 def to_classification(
-    seen: PreparedImage, trained: Any, classes: Sequence[int], scores: Sequence[float]
+    seen: PreparedImage, trained: Any, class_ids: Sequence[int], scores: Sequence[float]
 ) -> ClassificationResult:
-    """classes, scores: of the photo, best first."""
-    names = tuple(trained.classes[index] for index in classes)
-    return ClassificationResult(**_fields(seen, trained), classes=tuple(classes), names=names, scores=tuple(scores))
+    """class_ids, scores: of the photo, best first."""
+    names = tuple(trained.classes[index] for index in class_ids)
+    return ClassificationResult(**_fields(seen, trained), class_ids=tuple(class_ids), names=names, scores=tuple(scores))
 
 
 def to_detections(seen: PreparedImage, trained: Any, rows: np.ndarray, draw: Draw | None = None) -> DetectionResult:
     """A photo's objects, best first.
 
     rows    (D, 6), as networks have them: left, top, right, bottom as fractions of the photo, score, class 1..K, or 0 where there is
-            none; a network's settings may have `detect.plus_one`
+            none; a network's settings may have `parity.plus_one`
     draw    makes the masks, of a network that has them
     """
     h, w = seen.header.height, seen.header.width
@@ -206,18 +236,18 @@ def to_detections(seen: PreparedImage, trained: Any, rows: np.ndarray, draw: Dra
     rows = rows[indices].astype(np.float64)
     corners = rows[:, :4] * [w, h, w, h]
     boxes = np.column_stack((corners[:, :2], corners[:, 2:] - corners[:, :2]))
-    boxes[:, 2:] += getattr(trained.recipe.model.detect, "plus_one", False)
-    labels = rows[:, 5].astype(int).tolist()
+    boxes[:, 2:] += getattr(getattr(trained.recipe.model, "parity", None), "plus_one", False)
+    class_ids = (rows[:, 5].astype(int) - 1).tolist()
     return DetectionResult(
         **_fields(seen, trained),
         width=w,
         height=h,
-        boxes=boxes,
-        classes=tuple(labels),
-        names=tuple(trained.classes[label - 1] for label in labels),
+        boxes_xywh=boxes,
+        class_ids=tuple(class_ids),
+        names=tuple(trained.classes[index] for index in class_ids),
         scores=tuple(rows[:, 4].tolist()),
-        category_ids=tuple(trained.category_ids[label - 1] for label in labels),
-        masks=None if draw is None else tuple(draw(indices, corners)),
+        category_ids=tuple(trained.category_ids[index] for index in class_ids),
+        masks_rle=None if draw is None else tuple(draw(indices, corners)),
     )
 
 

@@ -62,17 +62,17 @@ def _starts(side: int, tile: int, overlap: float) -> list[int]:
 
 
 def predict_tiled(
-    stream: Callable[[Iterable[Photo]], Iterator[PredictionResult | FailedImage]],
+    predict_iter: Callable[[Iterable[Photo]], Iterator[PredictionResult | FailedImage]],
     photos: Iterable[Photo],
     settings: Any,
     *,
     tile: int,
     overlap: float,
 ) -> Iterator[PredictionResult | FailedImage]:
-    """The merged answers for photos, in their order; a photo that cannot be read is an Unreadable in its place.
+    """The merged answers for photos, in their order; a photo that cannot be read is a FailedImage in its place.
 
-    stream    a predictor's, for photos of any size
-    settings  the recipe's data treatment, which names the decoder
+    predict_iter  of a predictor, for photos of any size
+    settings      the recipe's data treatment, which names the decoder
     One photo is decoded beside the one whose tiles are being answered.
     """
     waiting: deque[list[TileWindow]] = deque()
@@ -80,7 +80,7 @@ def predict_tiled(
     def decoded(photo: Photo) -> tuple[Photo, np.ndarray | None]:
         try:
             return photo, decode_photo(photo, settings)
-        except DataError:  # which the stream will say
+        except DataError:  # which predict_iter reports
             return photo, None
 
     def parts() -> Iterator[Photo]:
@@ -91,7 +91,7 @@ def predict_tiled(
             if pixels is not None:
                 yield from (pixels[top : top + height, left : left + width] for top, left, height, width in locations)
 
-    answers = stream(parts())
+    answers = predict_iter(parts())
     for whole in answers:
         locations = waiting.popleft()
         tiles = [next(answers) for _ in locations]
@@ -104,38 +104,37 @@ def merge_tiles(
 ) -> DetectionResult:
     """The answer of a whole photo and those of its tiles as one, best first."""
     every = [(TileWindow(0, 0, whole.height, whole.width), whole), *zip(locations, tiles)]
-    boxes = np.concatenate([one.boxes + np.array([location.left, location.top, 0, 0]) for location, one in every])
+    boxes = np.concatenate([one.boxes_xywh + np.array([location.left, location.top, 0, 0]) for location, one in every])
     sources = np.repeat(np.arange(len(every)), [len(one.scores) for _, one in every])
     columns = {
-        name: sum((getattr(one, name) for _, one in every), ()) for name in ("classes", "names", "scores", "category_ids")
+        name: sum((getattr(one, name) for _, one in every), ()) for name in ("class_ids", "names", "scores", "category_ids")
     }
-    cut = np.concatenate([_cut(one.boxes, location, whole) for location, one in every])
+    cut = np.concatenate([_cut(one.boxes_xyxy, location, whole) for location, one in every])
     scores = np.array(columns["scores"])
     kept = []
-    for label in set(columns["classes"]):
-        rows = np.flatnonzero(np.array(columns["classes"]) == label)
+    for class_id in set(columns["class_ids"]):
+        rows = np.flatnonzero(np.array(columns["class_ids"]) == class_id)
         kept += rows[_survivors(boxes[rows], scores[rows], cut[rows], sources[rows])].tolist()
     kept.sort(key=lambda row: -scores[row])
     firsts = np.searchsorted(sources, np.arange(len(every)))
     masks = None
-    if whole.masks is not None:
+    if whole.masks_rle is not None:
         masks = tuple(
             _mask_in_photo(one, int(row - firsts[sources[row]]), location, whole)
             for row in kept
             for location, one in [every[sources[row]]]
         )
     facts = {name: tuple(values[row] for row in kept) for name, values in columns.items()}
-    return replace(whole, boxes=boxes[kept].reshape(-1, 4), masks=masks, **facts)
+    return replace(whole, boxes_xywh=boxes[kept].reshape(-1, 4), masks_rle=masks, **facts)
 
 
 def _cut(boxes: np.ndarray, location: TileWindow, whole: DetectionResult) -> np.ndarray:
-    """(n,) bool: which boxes of a tile, in its own pixels, end at an edge that lies inside the photo."""
+    """(n,) bool: which boxes of a tile, corners in its own pixels, end at an edge that lies inside the photo."""
     size = np.array([location.width, location.height])
     near = AT_EDGE * size
     first = np.array([location.left, location.top]) > 0
     last = np.array([location.left, location.top]) + size < np.array([whole.width, whole.height])
-    low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
-    return np.any((low <= near) & first | (high >= size - near) & last, axis=1)
+    return np.any((boxes[:, :2] <= near) & first | (boxes[:, 2:] >= size - near) & last, axis=1)
 
 
 def _survivors(boxes: np.ndarray, scores: np.ndarray, cut: np.ndarray, sources: np.ndarray) -> np.ndarray:
@@ -167,10 +166,10 @@ def _overlaps(box: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _mask_in_photo(detections: DetectionResult, row: int, location: TileWindow, whole: DetectionResult) -> bytes:
     """A tile's mask as the photo's run lengths, without a bitmap of the photo."""
-    assert detections.masks is not None
+    assert detections.masks_rle is not None
     if detections is whole:
-        return detections.masks[row]
-    pixels = decode_mask(detections.masks[row], location.height, location.width).astype(bool)
+        return detections.masks_rle[row]
+    pixels = decode_mask(detections.masks_rle[row], location.height, location.width).astype(bool)
     steps = np.diff(np.pad(pixels, ((1, 1), (0, 0))).astype(np.int8), axis=0).T  # (w, h + 1): column by column
     offset = (location.left + np.arange(location.width))[:, None] * whole.height + location.top
     at = offset + np.arange(location.height + 1)

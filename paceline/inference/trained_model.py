@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline._utils.errors import CheckpointError, PacelineError
-from paceline._utils.reporter import WARNINGS, Reporter
+from paceline._utils.reporter import LOGGED, Reporter
 from paceline.config.recipe import Recipe
 from paceline.config.run import RunRecord, read_run, run_folder, saved_classes, saved_system
 from paceline.data.batch import DetectedInstances
@@ -64,7 +64,7 @@ class TrainedModel:
     def autocast(self) -> AbstractContextManager:
         """The number format that the run was evaluated in, where this device is of its kind; float32 elsewhere."""
         system = saved_system(self.facts, self.folder)
-        if system.accelerator != self.device.type:
+        if system.device != self.device.type:
             system = replace(system, precision="fp32")
         return autocast_for(system, self.device)()
 
@@ -76,7 +76,7 @@ def open_trained(
     device: torch.device | None = None,
     recipe: Recipe | None = None,
     workload: str = "",
-    reporter: Reporter = WARNINGS,
+    reporter: Reporter = LOGGED,
 ) -> TrainedModel:
     """Open a run folder, or the one that a run.json is in, or a file of weights with a card (config/model_card.py).
 
@@ -104,7 +104,7 @@ def open_trained(
             raise PacelineError(f"--checkpoint {checkpoint}: for a run, and {folder} holds one model. Leave it away.")
         path, step, tensors = folder, int(facts.step or 0), _tensors_of(folder)
         if facts.averaged is not None:
-            reporter.line(
+            reporter.warning(
                 f"{folder}: weights as they were trained; the run was evaluated with their average (average.safetensors)"
             )
     else:
@@ -131,7 +131,7 @@ def open_weights_only(
     recipe: Mapping[str, Recipe] | None = None,
     explicit: Collection[str] = (),
     device: torch.device | None = None,
-    reporter: Reporter = WARNINGS,
+    reporter: Reporter = LOGGED,
 ) -> TrainedModel:
     """Open any file of weights; a checkpoint of a run has recipe and classes from the run.
 
@@ -231,13 +231,13 @@ def make_results(outputs: Any, photos: Sequence[PreparedImage], trained: Trained
     if trained.workload.finds_objects or isinstance(outputs, DetectedInstances):
         return make_detections(outputs, photos, trained)
     best = zip(photos, *(part.tolist() for part in top_classes(outputs)))  # (n, K) logits
-    return [to_classification(seen, trained, classes, scores) for seen, classes, scores in best]
+    return [to_classification(seen, trained, class_ids, scores) for seen, class_ids, scores in best]
 
 
 def make_detections(
     outputs: Tensor | DetectedInstances, photos: Sequence[PreparedImage], trained: TrainedModel
 ) -> list[DetectionResult]:
-    """outputs: (n, D, 6), as `SSDWithLoss.predict` has them; or with masks (n, D, S, S), and settings with `detect.mask_above`."""
+    """outputs: (n, D, 6), as `SSDWithLoss.predict` has them; or with masks (n, D, S, S), and settings with `detect.mask_threshold`."""
     detections, masks = outputs, None
     if isinstance(outputs, DetectedInstances):
         detections, masks = outputs.detections, outputs.masks
@@ -249,9 +249,10 @@ def make_detections(
 def _pasted(
     masks: Tensor, seen: PreparedImage, trained: TrainedModel, indices: np.ndarray, corners: np.ndarray
 ) -> Iterable[bytes]:
-    rules, h, w = trained.recipe.model.detect, seen.header.height, seen.header.width
+    settings, h, w = trained.recipe.model, seen.header.height, seen.header.width
+    rules = {"threshold": settings.detect.mask_threshold, "law": settings.parity.mask_paste}
     chosen = masks[torch.from_numpy(indices)]
-    return paste_to_rle(chosen, torch.from_numpy(corners), h, w, threshold=rules.mask_above, law=rules.paste)
+    return paste_to_rle(chosen, torch.from_numpy(corners), h, w, **rules)
 
 
 def _read(workload: WorkloadSpec, recipe: Recipe[Any, Any], photo: Photo) -> PreparedImage:

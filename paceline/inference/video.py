@@ -40,18 +40,43 @@ CLOCK = 90_000  # ticks a second of a written video
 
 
 class Frame(NamedTuple):
-    """A picture of a video."""
+    """A frame of a video.
 
-    number: int  # from 0, as the video has them
-    seconds: float  # from its beginning
-    pixels: np.ndarray  # (h, w, 3) uint8 RGB
+    Attributes:
+        number (int): index of the frame in the video, from 0.
+        seconds (float): time from the beginning of the video.
+        pixels (ndarray): shape (h, w, 3), uint8, RGB.
+    """
+
+    number: int
+    seconds: float
+    pixels: np.ndarray
 
 
 class Video:
-    """An opened video, to be gone through once: `predictor.stream(frame.pixels for frame in Video(Path("clip.mp4")))`."""
+    """Read the frames of a video file or a camera, once and in order. Iterating yields `Frame`.
 
-    def __init__(self, path: Path, *, every: int = 1) -> None:
-        """every: give each N-th frame alone. Raises PacelineError where PyAV is missing, DataError for what is no video."""
+    Example::
+
+        video = paceline.Video("clip.mp4")
+        for result in predictor.predict_iter(frame.pixels for frame in video):
+            print(result.summary())
+
+    Args:
+        path (str or Path): video file, or camera: ``camera:0`` or ``/dev/video0``.
+        every (int): yield only every N-th frame. Default: 1
+
+    Attributes:
+        rate (float): frames per second.
+        broken (str): after the last frame, the reason if the video is incomplete, and "" if it is complete.
+
+    Raises:
+        PacelineError: if PyAV is not installed.
+        DataError: if the file is not a readable video, or the camera cannot be opened.
+    """
+
+    def __init__(self, path: str | Path, *, every: int = 1) -> None:
+        path = Path(path)
         av = _pyav(path)
         self.path, self.every, self.broken = path, every, ""
         self.is_camera = parse_camera(path) is not None
@@ -92,7 +117,7 @@ class Video:
             self.broken = f"it breaks off after {number + 1:,} frames, {seconds:.1f} s, of {of}"
 
     def close(self) -> None:
-        """Let go of the file or the camera."""
+        """Close the file or the camera."""
         self._container.close()
         if self._file is not None:
             self._file.close()
@@ -171,7 +196,7 @@ SMALLEST = 480
 
 def write_video_predictions(
     video: Video,
-    stream: Callable[[Iterator[np.ndarray]], Iterator[PredictionResult | FailedImage]],
+    predict_iter: Callable[[Iterator[np.ndarray]], Iterator[PredictionResult | FailedImage]],
     folder: Path,
     head: Mapping[str, Any],
     formats: Sequence[OutputFormat],
@@ -182,8 +207,8 @@ def write_video_predictions(
 ) -> PredictionCounts:
     """Print, draw and write every frame's answer. Few frames are held at a time, however long the video is.
 
-    stream    a predictor's
-    pictures  draw the answers: as one video, or where `frames` as a picture each
+    predict_iter  of a predictor
+    pictures      draw the answers: as one video, or where `frames` as a picture each
     A video that breaks off counts as one without an answer; what was answered before is kept. So it is at Ctrl-C, which is how a
     camera ends; of a file KeyboardInterrupt is raised again.
     """
@@ -196,7 +221,7 @@ def write_video_predictions(
             yield picture
 
     def asked() -> Iterator[ImageOutcome]:
-        for result in stream(pixels()):
+        for result in predict_iter(pixels()):
             number, seconds = waiting.popleft()
             name = f"frame_{number:06d}.jpg"  # as CVAT calls a video's frames
             more = {"file": source, "frame": number, "seconds": round(seconds, 3)}
@@ -212,7 +237,7 @@ def write_video_predictions(
         try:
             film.add(picture, one.more["seconds"])
         except OSError as problem:
-            raise PacelineError(f"--out {folder}: {name}: cannot be written ({problem.strerror}).") from None
+            raise PacelineError(f"--output-dir {folder}: {name}: cannot be written ({problem.strerror}).") from None
 
     with open_prediction_dir(folder, head, coco=False, formats=formats, also=[name] if filmed else []) as answers:
         interrupted = False
@@ -233,4 +258,4 @@ def write_video_predictions(
 def _whole_frame(result: PredictionResult, shown: DisplayOptions) -> Image.Image:
     """The frame with its answer, in one size for a whole video."""
     side = max(result.width, result.height, SMALLEST) if isinstance(result, DetectionResult) else 0
-    return shown.of(result).draw(shown.least, labels=shown.labels, side=side)
+    return shown.of(result).draw(shown.least, labels=shown.labels, max_side=side)

@@ -66,8 +66,10 @@ class DisplayOptions:
     labels: bool = True  # with names and scores beside the boxes
 
     def of(self, result: PredictionResult) -> PredictionResult:
-        """The result with the classes and the number that are shown; of any score, which `line` and `draw` choose by."""
-        return result.only(self.classes or None, most=self.most or None) if isinstance(result, DetectionResult) else result
+        """The result with the classes and the number that are shown; of any score, which `summary` and `draw` choose by."""
+        if not isinstance(result, DetectionResult):
+            return result
+        return result.filter(self.classes or None, max_detections=self.most or None)
 
 
 @dataclass(frozen=True)
@@ -107,15 +109,15 @@ def choose_output_formats(names: Sequence[str], folder: Path, predictor: Predict
     for name in dict.fromkeys(part for word in names for part in word.split(",") if part):
         if name not in FORMATS:
             raise PacelineError(
-                f"--write {name}: unknown. {suggest_name(name, FORMATS) or f'Known: {join_names(FORMATS, 99)}.'}"
+                f"--save-formats {name}: unknown. {suggest_name(name, FORMATS) or f'Known: {join_names(FORMATS, 99)}.'}"
             )
         kind = FORMATS[name]
         if kind.of_objects and not predictor.finds_objects:
-            raise PacelineError(f"--write {name}: for objects in photos; this run names whole photos. It can write csv.")
+            raise PacelineError(f"--save-formats {name}: for objects in photos; this run classifies. It can write csv.")
         if kind.of_masks and not masks:
-            raise PacelineError(f"--write {name}: for objects with masks, and this run finds boxes alone. Leave it away.")
+            raise PacelineError(f"--save-formats {name}: for objects with masks; this run finds only boxes. Leave it out.")
         if kind.of_files and video:
-            raise PacelineError(f"--write {name}: its files name photos, and a video's frames are none. Leave it away.")
+            raise PacelineError(f"--save-formats {name}: its files name photos, and a video has frames. Leave it out.")
         formats.append(kind(folder, predictor.classes, predictor.category_ids, masks))
     return formats
 
@@ -164,7 +166,7 @@ def write_all_predictions(
             if isinstance(one.result, FailedImage):
                 printed.note(f"{one.label}: skipped, {one.result.reason}")
             else:
-                printed.answer(one.label, shown.of(one.result).line(shown.least))
+                printed.answer(one.label, shown.of(one.result).summary(shown.least))
             yield one
 
     def drawn(one: ImageOutcome) -> tuple[ImageOutcome, bytes | DataError | Image.Image | None]:

@@ -51,15 +51,15 @@ class LaunchConfig:
     """The flags that every launched verb has."""
 
     nodes: Annotated[int, Help("machines that take part; each runs --system's ranks of one node")] = 1
-    through: Annotated[ThroughWhom, Help("who gives the nodes: this machine, a list of hosts, Slurm")] = "local"
-    start: Annotated[StartedBy, Help("who starts the ranks; auto: srun in Slurm, else torchrun")] = "auto"
-    container: Annotated[Inside, Help("what the ranks run inside")] = "none"
-    image: Annotated[str, Help("container's name or file; empty: as `container build` names it")] = ""
+    scheduler: Annotated[ThroughWhom, Help("who gives the nodes: this machine, a list of hosts, Slurm")] = "local"
+    launcher: Annotated[StartedBy, Help("who starts the ranks; auto: srun in Slurm, else torchrun")] = "auto"
+    container_runtime: Annotated[Inside, Help("what the ranks run inside")] = "none"
+    container_image: Annotated[str, Help("container's name or file; empty: as `container build` names it")] = ""
     mount: Annotated[tuple[str, ...], Help("more folders in the container: HOST or HOST:INSIDE, :rw to write")] = ()
-    hostfile: Annotated[str, Help("hosts for --through hostfile, one a line: ADDRESS slots=N")] = ""
+    hostfile: Annotated[str, Help("hosts for --scheduler hostfile, one a line: ADDRESS slots=N")] = ""
     walltime: Annotated[str, Help("longest time of the job, e.g. 90m or 2h; auto: as predicted, with a margin")] = ""
-    port: Annotated[int, Help("where rank 0 listens; 0: found by itself")] = 0
-    between: Annotated[str, Help("shell command that runs once on every node before the ranks start")] = ""
+    master_port: Annotated[int, Help("where rank 0 listens; 0: found by itself")] = 0
+    pre_run_command: Annotated[str, Help("shell command that runs once on every node before the ranks start")] = ""
     slurm: Annotated[BatchOptions, Help("what sbatch is asked for besides nodes and time")] = field(
         default_factory=BatchOptions
     )
@@ -72,21 +72,21 @@ def check_launch_config(where: LaunchConfig) -> None:
     """
     if not 1 <= where.nodes <= MAX_NODES:
         raise PacelineError(f"--nodes {where.nodes}: must lie in 1 to {MAX_NODES:,}.")
-    if not 0 <= where.port < 65536:
-        raise PacelineError(f"--port {where.port}: no port number (1 to 65535; 0 = found by itself).")
-    if where.hostfile and where.through != "hostfile":
-        raise PacelineError(f"--hostfile {where.hostfile} is read with --through hostfile alone.")
+    if not 0 <= where.master_port < 65536:
+        raise PacelineError(f"--master-port {where.master_port}: no port number (1 to 65535; 0 = found by itself).")
+    if where.hostfile and where.scheduler != "hostfile":
+        raise PacelineError(f"--hostfile {where.hostfile} is read with --scheduler hostfile alone.")
     explicit = [field.name for field in fields(BatchOptions) if getattr(where.slurm, field.name) != field.default]
-    if explicit and where.through != "slurm":
-        raise PacelineError(f"--slurm.{explicit[0].replace('_', '-')} is read with --through slurm alone.")
-    if where.container == "none" and (where.image or where.mount):
-        raise PacelineError("--image and --mount are for containers: name one with --container docker, pyxis or apptainer.")
-    check_together(where.through, choose_starter(where), where.container, where.nodes)
+    if explicit and where.scheduler != "slurm":
+        raise PacelineError(f"--slurm.{explicit[0].replace('_', '-')} is read with --scheduler slurm alone.")
+    if where.container_runtime == "none" and (where.container_image or where.mount):
+        raise PacelineError("--container-image and --mount need --container-runtime docker, pyxis or apptainer.")
+    check_together(where.scheduler, choose_starter(where), where.container_runtime, where.nodes)
 
 
 def warn_outside_variables(where: LaunchConfig, system: System) -> str:
     """A warning about a network's variables that are set in this shell and stay outside of a container; '' where there are none."""
-    if where.container == "none":
+    if where.container_runtime == "none":
         return ""
     inside = {pair.partition("=")[0] for pair in system.env}
     if not (names := [name for name in list_network_variables() if name not in inside]):
@@ -98,8 +98,8 @@ def warn_outside_variables(where: LaunchConfig, system: System) -> str:
 
 
 def choose_starter(where: LaunchConfig) -> str:
-    """Who starts the ranks, with --start auto too."""
-    return USUAL_START[where.through] if where.start == "auto" else where.start
+    """Who starts the ranks, with --launcher auto too."""
+    return USUAL_START[where.scheduler] if where.launcher == "auto" else where.launcher
 
 
 def make_job(
@@ -125,25 +125,25 @@ def make_job(
     Raises PacelineError as `check_launch_config` does.
     """
     check_launch_config(where)
-    network = where.through == "hostfile" and where.container == "none"
+    network = where.scheduler == "hostfile" and where.container_runtime == "none"
     job = LaunchJob(
         words=words,
         folder=folder,
         name=re.sub(r"[^\w.-]+", "-", Path(name).name) or "paceline",
         nodes=where.nodes,
-        per_node=system.per_node,
+        per_node=system.ranks_per_node,
         system_name=system_name,
         system=system,
-        through=where.through,
+        through=where.scheduler,
         start=choose_starter(where),
-        container=where.container,
-        image=where.image,
+        container=where.container_runtime,
+        image=where.container_image,
         hostfile=Path(where.hostfile).expanduser().absolute() if where.hostfile else None,
-        environ=collect_variables(system, where.port, local=where.through == "local", network=network),
-        port=where.port,
+        environ=collect_variables(system, where.master_port, local=where.scheduler == "local", network=network),
+        port=where.master_port,
         batch=where.slurm,
         walltime_minutes=parse_walltime(where.walltime) if minutes is None else minutes,
-        between=where.between,
+        between=where.pre_run_command,
         again=again,
     )
     return apply_container(job, where.mount, reads=reads, writes=writes)
@@ -193,7 +193,7 @@ def collect_variables(
         why = "--system.intra-op-threads" if system.intra_op_threads else "the same under every launcher"
         results.append(EnvVariable("OMP_NUM_THREADS", str(threads), f"compute threads a rank, {why}"))
     if port:
-        results.append(EnvVariable("MASTER_PORT", str(port), "--port: where rank 0 listens"))
+        results.append(EnvVariable("MASTER_PORT", str(port), "--master-port: where rank 0 listens"))
     for pair in system.env:
         name, _, value = pair.partition("=")
         results.append(EnvVariable(name, environ.get(name, value), "--system.env"))
@@ -228,7 +228,7 @@ def choose_threads_per_rank(system: System, environ: Mapping[str, str], *, local
     if environ.get("OMP_NUM_THREADS", "").isdecimal():
         return int(environ["OMP_NUM_THREADS"])
     cores = system.sockets * system.cores_per_socket or (count_cpus() if local else 0)
-    return max(1, cores // system.per_node) if cores else 0
+    return max(1, cores // system.ranks_per_node) if cores else 0
 
 
 def parse_walltime(text: str) -> int:
@@ -252,12 +252,12 @@ def check_walltime(minutes: int, batch: BatchOptions) -> None:
     minutes  0: none was asked for
     Raises PacelineError with the shortest walltime that makes sense.
     """
-    if batch.lead < 1:
-        raise PacelineError(f"--slurm.lead {batch.lead}: seconds that the run has for its last checkpoint, 1 or more.")
-    least = math.ceil((batch.lead + SLURM_SOONER_SECONDS + START_SECONDS) / 60)
+    if batch.grace_seconds < 1:
+        raise PacelineError(f"--slurm.grace-seconds {batch.grace_seconds}: seconds for the last checkpoint, 1 or more.")
+    least = math.ceil((batch.grace_seconds + SLURM_SOONER_SECONDS + START_SECONDS) / 60)
     if 0 < minutes < least:
         raise PacelineError(
-            f"--walltime of {minutes} min is too short for one checkpoint: Slurm asks the run to save {batch.lead} s before "
-            f"its end (--slurm.lead) and up to {SLURM_SOONER_SECONDS} s sooner, and a start takes {START_SECONDS} s. At "
+            f"--walltime of {minutes} min is too short for one checkpoint: Slurm asks the run to save {batch.grace_seconds} s before "
+            f"its end (--slurm.grace-seconds) and up to {SLURM_SOONER_SECONDS} s sooner, and a start takes {START_SECONDS} s. At "
             f"least {least} min:  --walltime {least}m"
         )

@@ -51,7 +51,7 @@ class BatchOptions:
     network: Annotated[str, Help("network of the switches, e.g. sharp; empty: as published")] = ""
     exclusive: Annotated[bool, Help("nobody else's job on these nodes")] = True
     requeue: Annotated[bool, Help("start again after preemption, a lost node or the walltime")] = True
-    lead: Annotated[int, Help("seconds before the walltime's end at which the run is asked to save and stop")] = 120
+    grace_seconds: Annotated[int, Help("seconds before the walltime at which the run saves and stops")] = 120
     extra: Annotated[tuple[str, ...], Help("further words for sbatch, as they are, e.g. --comment=mine")] = ()
 
 
@@ -59,7 +59,7 @@ class BatchOptions:
 class LaunchJob:
     """One start of one run (or of any other words that every rank shall carry out)."""
 
-    words: Words  # what each rank hands to paceline, e.g. ("train", "ssd-demo", "--out", "/abs/run")
+    words: Words  # what each rank hands to paceline, e.g. ("train", "ssd-demo", "--output-dir", "/abs/run")
     folder: Path  # the run's folder, absolute, on a file system that all nodes see; our files lie in its launch/
     name: str
     nodes: int = 1
@@ -83,7 +83,7 @@ class LaunchJob:
     preflight: bool = False  # look at all nodes before training (preflight/)
     preflight_reads: Words = ()  # data and weights, as absolute paths
     preflight_writes: Words = ()  # folders beside the run's
-    again: str = "the same command"  # what goes on with the run, in words: a launch without --out begins another
+    again: str = "the same command"  # what goes on with the run, in words: a launch without --output-dir begins another
 
     @property
     def ranks(self) -> int:

@@ -37,7 +37,7 @@ from paceline.launch.starters import STARTERS
 
 # Who gives nodes, by name.
 SCHEDULERS: dict[str, Scheduler] = {"local": LOCAL, "hostfile": HOSTFILE, "slurm": SLURM}
-# Who starts processes with --start auto.
+# Who starts processes with --launcher auto.
 USUAL_START = {"local": "torchrun", "hostfile": "torchrun", "slurm": "srun"}
 # What a job is handed over by begins so, whoever takes it.
 _HEAD = re.compile(rb"#!/usr/bin/env bash\n# [^\n]+: [^\n]+ on [^\n]+, started by [^\n]+\.\n")
@@ -47,35 +47,35 @@ MAX_SCRIPT_BYTES = 16 << 20
 def explain_conflict(through: str, start: str, container: str, nodes: int) -> str:
     """Why these three do not go together; '' where they do."""
     if start == "srun" and through != "slurm":
-        return f"srun starts processes inside Slurm jobs alone: use --through slurm, or --start {USUAL_START[through]}."
+        return f"srun starts processes only in Slurm jobs: use --scheduler slurm, or --launcher {USUAL_START[through]}."
     if container == "pyxis" and (through, start) == ("slurm", "mpirun"):
         return (
-            "Pyxis is a part of srun, and mpirun starts its ranks past it: use --start srun (with Pyxis), or "
-            "--container apptainer."
+            "Pyxis is a part of srun, and mpirun starts its ranks past it: use --launcher srun (with Pyxis), or "
+            "--container-runtime apptainer."
         )
     if container == "pyxis" and through != "slurm":
-        return "Pyxis is a part of Slurm's srun: use --through slurm, or --container docker or apptainer."
+        return "Pyxis is a part of Slurm's srun: use --scheduler slurm, or --container-runtime docker or apptainer."
     if container == "docker" and start == "srun":
         return (
-            "a Docker container a rank would know neither Slurm's variables nor its neighbours' memory: use --start "
-            "torchrun (one container a node), or --container pyxis or apptainer."
+            "a Docker container a rank would know neither Slurm's variables nor its neighbors' memory: use --launcher "
+            "torchrun (one container a node), or --container-runtime pyxis or apptainer."
         )
     if container == "docker" and start == "mpirun" and nodes > 1:
         return (
-            "mpirun's daemons on other nodes cannot enter a Docker container: use --start torchrun (one container a "
-            "node), or --container apptainer."
+            "mpirun's daemons on other nodes cannot enter a Docker container: use --launcher torchrun (one container a "
+            "node), or --container-runtime apptainer."
         )
     if container == "docker" and start == "mpirun" and through != "local":
-        return "with Docker, mpirun runs inside the one container: use --through local, or --start torchrun."
+        return "with Docker, mpirun runs inside the one container: use --scheduler local, or --launcher torchrun."
     if through == "local" and nodes > 1:
-        return f"--through local is this machine alone, and --nodes {nodes} are more: use --through slurm or hostfile."
+        return f"--scheduler local is this machine alone, and --nodes {nodes} are more: use --scheduler slurm or hostfile."
     return ""
 
 
 def check_together(through: str, start: str, container: str, nodes: int) -> None:
     """Raises PacelineError with the reason, and with another way, where these do not go together."""
     if why := explain_conflict(through, start, container, nodes):
-        raise PacelineError(f"--through {through} --start {start} --container {container}: {why}")
+        raise PacelineError(f"--scheduler {through} --launcher {start} --container-runtime {container}: {why}")
 
 
 def check_combination(job: LaunchJob) -> None:
@@ -105,9 +105,9 @@ def _check_lines(job: LaunchJob) -> None:
 
 def _texts_on_lines(job: LaunchJob) -> Iterator[tuple[str, str]]:
     """(where it comes from, what stands on a line of its own or behind a #)."""
-    yield "the folder (--out)", str(job.folder)
+    yield "the folder (--output-dir)", str(job.folder)
     yield "the working directory", str(job.workdir)
-    yield "--image", job.image
+    yield "--container-image", job.image
     for mount in job.mounts:
         yield "to be mounted:", str(mount.host)
         yield "to be mounted:", mount.inside
@@ -177,7 +177,7 @@ def write_files(job: LaunchJob, files: tuple[LaunchFile, ...]) -> tuple[Path, ..
         if job.launch_folder.is_symlink() or not ours:
             raise PacelineError(
                 f"{first}: is there, and no launch of ours wrote it, so nothing in its folder is replaced. Choose another folder "
-                "with --out."
+                "with --output-dir."
             )
         job.launch_folder.mkdir(parents=True, exist_ok=True)
         for file in files:
@@ -189,7 +189,7 @@ def write_files(job: LaunchJob, files: tuple[LaunchFile, ...]) -> tuple[Path, ..
             paths.append(path)
     except OSError as problem:
         raise PacelineError(
-            f"{job.launch_folder}: cannot be written ({problem.strerror}). Choose another folder with --out."
+            f"{job.launch_folder}: cannot be written ({problem.strerror}). Choose another folder with --output-dir."
         ) from None
     return tuple(paths)
 

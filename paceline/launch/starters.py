@@ -32,7 +32,7 @@ def _torchrun(job: LaunchJob, program: Words) -> Words:
 def _srun(job: LaunchJob, program: Words) -> Words:
     """All ranks of all nodes; variables travel with --export=ALL, which is srun's default and written all the same.
 
-    --cpu-bind=none: each rank binds itself (--system.bind), and Slurm's one core a task would leave it no choice.
+    --cpu-bind=none: each rank binds itself (--system.cpu-bind), and Slurm's one core a task would leave it no choice.
     --kill-on-bad-exit=0: ranks end each other by name, and one that has saved (75) must not cut off rank 0's last words.
     """
     ranks = ("--nodes", str(job.nodes), "--ntasks", str(job.ranks), "--ntasks-per-node", str(job.per_node))
@@ -56,12 +56,12 @@ def _mpirun(job: LaunchJob, program: Words) -> Words:
 def _binding(job: LaunchJob) -> Words:
     """mpirun's words for where ranks go (the first node's first, as many as it has) and which cores they may use.
 
-    Ranks of one device each know best which cores are near it, and bind themselves (--system.bind); so do those that share. Only
+    Ranks of one device each know best which cores are near it, and bind themselves (--system.cpu-bind); so do those that share. Only
     ranks with cores of their own and no adapter that could be near are bound by mpirun too: PE whole cores each, counted over.
     """
     system = job.system
     topology = Topology(())
-    if system.accelerator != "cuda" and system.bind in ("exclusive", "no-smt"):
+    if system.device != "cuda" and system.cpu_bind in ("exclusive", "no-smt"):
         if job.through == "local":
             topology = read_topology()
         elif system.sockets and system.cores_per_socket:
@@ -79,7 +79,7 @@ def _mpirun_notes(job: LaunchJob) -> str:
     if not (system.sockets and system.cores_per_socket):
         return ""
     each = count_processing_elements(topology_from_sheet(system.sockets, system.cores_per_socket), job.per_node)
-    bound = "" if "core" in _binding(job) else "; mpirun binds nothing here, ranks bind themselves (--system.bind)"
+    bound = "" if "core" in _binding(job) else "; mpirun binds nothing here, ranks bind themselves (--system.cpu-bind)"
     return (
         f"# {job.per_node} ranks on {system.sockets} sockets of {system.cores_per_socket} cores: --map-by socket:PE={each} is "
         f"a rank's share{bound}\n"
@@ -97,7 +97,7 @@ def list_forwarded_names(job: LaunchJob) -> tuple[str, ...]:
 
 
 _no_mpirun = require_programs(
-    "--start mpirun: there is no mpirun on this machine. Install Open MPI (Debian: openmpi-bin), or use --start torchrun.",
+    "--launcher mpirun: there is no mpirun on this machine. Install Open MPI (Debian: openmpi-bin), or use --launcher torchrun.",
     "mpirun",
     here=lambda job: job.through != "slurm" and job.container != "docker",
 )

@@ -122,7 +122,7 @@ class AspectBuckets:
         """train, val: sizes of this run's photos; order: of the recipe's sampler, None: each photo once an epoch."""
         self.photo, self.train, self.val, self.seed = recipe.input, train, val, recipe.seed
         self.groups = aspect_groups(*train.chosen(), recipe.input)
-        self._order = grouped_order(self.groups, seed=recipe.seed, global_batch=recipe.global_batch, base=order)
+        self._order = grouped_order(self.groups, seed=recipe.seed, global_batch_size=recipe.global_batch_size, base=order)
         self._each_once = order is None
 
     def order(self, epoch: int) -> np.ndarray:
@@ -135,18 +135,20 @@ class AspectBuckets:
         Not by the forward: statistics of BatchNorm and convolutions at a photo's edge depend on the padding, so a step would depend
         on how it is cut. Nearly every step has photos of one shape anyway.
         """
-        return self._fit(self.train, numbers, choose_short_side(self.seed, step, self.photo.short))
+        return self._fit(self.train, numbers, choose_short_side(self.seed, step, self.photo.min_size))
 
     def _fit(self, split: ImageSizes, numbers: np.ndarray, short: int) -> ResizedShape:
         if not len(numbers):
-            return ResizedShape(short, (self.photo.multiple, self.photo.multiple))
+            return ResizedShape(short, (self.photo.size_divisor, self.photo.size_divisor))
         sizes = self._resized(split, numbers, short)
         height, width = sizes.max(axis=0).tolist()
         return ResizedShape(short, padded_shape(height, width, self.photo, short))
 
     def _resized(self, split: ImageSizes, numbers: np.ndarray, short: int) -> np.ndarray:
         """(n, 2) what holds each photo; one that may be turned on its side, which is drawn for each by itself, needs a square."""
-        sizes = resized_sizes(split.heights[numbers], split.widths[numbers], short, self.photo.long, self.photo.sides)
+        sizes = resized_sizes(
+            split.heights[numbers], split.widths[numbers], short, self.photo.max_size, self.photo.parity.side_rounding
+        )
         return np.maximum(sizes, sizes[:, ::-1]) if self.photo.rot90 and split is self.train else sizes
 
     def of_run(self, plan: BatchPlan) -> Sequence[ResizedShape]:
@@ -154,8 +156,8 @@ class AspectBuckets:
 
         The latter are nearly exact; a rare step that mixes portraits with landscapes may have a smaller shape than is listed for it.
         """
-        sizes = {short: self._resized(self.train, self.train.numbers, short) for short in self.photo.short}
-        batch, images = plan.global_batch, len(self.train.numbers)
+        sizes = {short: self._resized(self.train, self.train.numbers, short) for short in self.photo.min_size}
+        batch, images = plan.global_batch_size, len(self.train.numbers)
         steps = min(plan.stop_after, max(1, min(MAX_PHOTOS, MAX_EPOCHS * images) // batch))
         together = max(1, min(AT_ONCE, images) // batch)
         results = set() if steps == plan.stop_after else self._by_groups(plan)
@@ -163,7 +165,7 @@ class AspectBuckets:
             here = range(first, min(first + together, steps))
             positions = np.arange(here.start * batch, here.stop * batch).reshape(-1, batch)
             _, of_steps = batch_indices(images, positions, seed=self.seed, order=self._order)
-            shorts = np.array([choose_short_side(self.seed, step, self.photo.short) for step in here])
+            shorts = np.array([choose_short_side(self.seed, step, self.photo.min_size) for step in here])
             for short, each in sizes.items():
                 sides = each[of_steps[shorts == short]].max(axis=1, initial=0)
                 results |= {
@@ -178,14 +180,14 @@ class AspectBuckets:
 
     def _by_groups(self, plan: BatchPlan) -> set[ResizedShape]:
         if not self._each_once:  # what meets in a step differs from epoch to epoch
-            return {ResizedShape(short, self.widest()) for short in self.photo.short}
+            return {ResizedShape(short, self.widest()) for short in self.photo.min_size}
         results: set[ResizedShape] = set()
-        for short in self.photo.short:
+        for short in self.photo.min_size:
             shapes = list_run_shapes(
                 self.groups,
                 self._resized(self.train, self.train.numbers, short),
                 lambda height, width, short=short: padded_shape(height, width, self.photo, short),
-                global_batch=plan.global_batch,
+                global_batch_size=plan.global_batch_size,
                 steps=plan.total_steps,
             )
             results |= {ResizedShape(short, shape) for shape in shapes}
@@ -194,28 +196,28 @@ class AspectBuckets:
     def widest(self) -> Shape:
         """A step may mix the tallest photo with the widest; an evaluation pads each photo for itself."""
         results = set()
-        for short in self.photo.short:
+        for short in self.photo.min_size:
             height, width = self._resized(self.train, self.train.numbers, short).max(axis=0).tolist()
             results.add(padded_shape(height, width, self.photo, short))
-        short = self.photo.short[-1]
+        short = self.photo.min_size[-1]
         for height, width in np.unique(self._resized(self.val, self.val.numbers, short), axis=0).tolist():
             results.add(padded_shape(height, width, self.photo, short))
         return max(results, key=math.prod)
 
     def largest_of_data(self) -> Shape | None:
         """Of the largest size; a step that has to mix portraits with landscapes is larger still, and rare."""
-        short = max(self.photo.short)
+        short = max(self.photo.min_size)
         sizes = np.unique(self._resized(self.train, self.train.numbers, short), axis=0).tolist()
         shapes = {padded_shape(height, width, self.photo, short) for height, width in sizes}
         return max(shapes, key=math.prod, default=None)
 
     def of_sample(self, number: int) -> ResizedShape:
         """At the size of evaluation."""
-        return self._fit(self.train, np.array([number]), self.photo.short[-1])
+        return self._fit(self.train, np.array([number]), self.photo.min_size[-1])
 
     def evaluation(self, numbers: np.ndarray, batch: int) -> tuple[Sequence[tuple[np.ndarray, ResizedShape]], Shape]:
         """Photos of one shape together: a photo's padding depends on the photo alone."""
-        short = self.photo.short[-1]
+        short = self.photo.min_size[-1]
         shapes = np.zeros((len(self.val.heights), 2), np.int64)
         for number in self.val.numbers:
             shapes[number] = self._fit(self.val, np.array([number]), short).shape
@@ -282,9 +284,9 @@ def choose_bucket(h: int, w: int, shapes: Sequence[Shape]) -> Shape:
 
 def padded_shape(h: int, w: int, settings: InstanceInput, short: int) -> Shape:
     """The shape of a batch whose photos have at most h rows and w columns, by the rule `settings.padding`."""
-    if settings.padding == "multiple":
-        return _up(h, settings.multiple), _up(w, settings.multiple)
-    return choose_bucket(h, w, make_buckets(short, settings.long, settings.multiple))
+    if settings.padding_mode == "multiple":
+        return _up(h, settings.size_divisor), _up(w, settings.size_divisor)
+    return choose_bucket(h, w, make_buckets(short, settings.max_size, settings.size_divisor))
 
 
 def aspect_groups(heights: np.ndarray, widths: np.ndarray, settings: InstanceInput) -> np.ndarray:
@@ -293,11 +295,13 @@ def aspect_groups(heights: np.ndarray, widths: np.ndarray, settings: InstanceInp
     Neighbors need little padding together. Photos of a square above S are portraits and landscapes, on either side of S x S. Places
     that no photo has do not count. With several short sides the ladder of the largest is taken: the ratios hardly differ.
     """
-    short = max(settings.short)
-    sizes = resized_sizes(heights, widths, short, settings.long, settings.sides)
-    least = _up(short, settings.multiple)
+    short = max(settings.min_size)
+    sizes = resized_sizes(heights, widths, short, settings.max_size, settings.parity.side_rounding)
+    least = _up(short, settings.size_divisor)
     axis = np.zeros(len(sizes))
-    for shape in reversed(make_buckets(short, settings.long, settings.multiple)):  # the smallest that holds it comes last
+    for shape in reversed(
+        make_buckets(short, settings.max_size, settings.size_divisor)
+    ):  # the smallest that holds it comes last
         holds = (sizes <= shape).all(axis=1)
         axis[holds] = shape[1] / shape[0]
         if shape[0] == shape[1] > least:

@@ -67,7 +67,7 @@ class DataModule(ABC):
     train_numbers: np.ndarray  # of this run's training images in their index
     val_numbers: np.ndarray
     shapes: SquareShapes | AspectBuckets  # of the network's input
-    most_objects = 0  # of one training image
+    max_objects = 0  # of one training image
     class_weights: np.ndarray | None = None  # (K,) float64, in the loss
     # Images (n, 3, H, W), labels of n, indices (n,), and the fewest object slots by name, `least` -> a batch
     batch: Callable[..., Batch]
@@ -93,7 +93,7 @@ class DataModule(ABC):
         if half := self.manifest.half:
             scored = scored[select_half(map(self.val_index.relative_name, scored.tolist()), half)]
             if not len(scored):
-                raise DataError(f"--val-half {half}: none of the validation photos of {self.manifest.called} is in it.")
+                raise DataError(f"--val-subset {half}: none of the validation photos of {self.manifest.called} is in it.")
         images = len(usable), len(scored)
         self.train_numbers = usable[select_evenly(images[0], self.limits[0])]
         self.val_numbers = scored[select_evenly(images[1], self.limits[1])]
@@ -116,7 +116,7 @@ class DataModule(ABC):
         photos, classes  (M,) int: places among the training images, and the classes that each of them has; each pair once
         """
         recipe, images = self.recipe, self.train_images
-        if recipe.sampler == "shuffle":
+        if recipe.sampler == "random":
             return None
         rates = sampling_rates(recipe.sampler, images, photos, classes, recipe.repeat_threshold)
         self.facts = {**self.facts, "draws": format_sampling(rates, photos, classes, self.classes)}
@@ -195,7 +195,7 @@ class DataModule(ABC):
     ) -> tuple[np.ndarray, np.ndarray]:
         """-> epochs and places among the training images: a rank's share of a step, by forward; of one rank, the whole step."""
         share = {"rank": rank, "world": world, "forwards": forwards, "join": join}
-        positions = stream_positions(step=step, global_batch=self.recipe.global_batch, **share)
+        positions = stream_positions(step=step, global_batch_size=self.recipe.global_batch_size, **share)
         return batch_indices(self.train_images, positions, seed=self.recipe.seed, order=self.shapes.order)
 
     def train_loader(
@@ -221,15 +221,15 @@ class DataModule(ABC):
         largest = self.shapes.largest_of_run(plan)
         loader = Loader(
             records=open_configured_records(self.train_index, system),
-            fetch_threads=choose_fetch_threads(self.train_index.records, system),
+            io_threads=choose_fetch_threads(self.train_index.records, system),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_train, largest),
             schedule=schedule,
             first_step=0 if one_batch else first,
             last_step=1 if one_batch else plan.stop_after,
             threads=rank_info.threads,
-            processes=not one_batch and (plan.stop_after - first) * plan.global_batch >= WORTH_PROCESSES * plan.world,
-            prefetch=system.prefetch,
+            processes=not one_batch and (plan.stop_after - first) * plan.global_batch_size >= WORTH_PROCESSES * plan.world,
+            prefetch=system.prefetch_steps,
             image_shape=(*largest.shape, 3),
             device=rank_info.device,
             render_batch=choose_gpu_decoder(self.recipe.input, rank_info.device),
@@ -250,7 +250,7 @@ class DataModule(ABC):
 
         return Loader(
             records=open_configured_records(self.val_index, system),
-            fetch_threads=choose_fetch_threads(self.val_index.records, system),
+            io_threads=choose_fetch_threads(self.val_index.records, system),
             exif=self.recipe.input.exif,
             draw=partial(self.draw_val, ResizedShape(min(largest), largest)),
             schedule=schedule,
@@ -258,7 +258,7 @@ class DataModule(ABC):
             last_step=len(parts),
             threads=rank_info.threads,
             processes=len(mine) >= WORTH_PROCESSES,
-            prefetch=system.prefetch,
+            prefetch=system.prefetch_steps,
             image_shape=(*largest, 3),
             device=rank_info.device,
             render_batch=choose_gpu_decoder(self.recipe.input, rank_info.device),
@@ -272,7 +272,7 @@ class DataModule(ABC):
     def warm_up_batch(self, plan: BatchPlan, device: torch.device, shape: Shape | None = None) -> Batch:
         """A made-up batch for a discarded step. shape: H, W of its input; None: as large as any of this run."""
         shape = shape or self.shapes.largest_of_run(plan).shape
-        batch = self.dummy_batch(self.recipe, plan.images_per_forward, shape, self.objects_per_probe(device))
+        batch = self.dummy_batch(self.recipe, plan.micro_batch_size, shape, self.objects_per_probe(device))
         return batch.to(device)
 
     def warm_up_step(self, plan: BatchPlan, device: torch.device, shape: Shape | None = None) -> list[Batch]:
@@ -282,7 +282,7 @@ class DataModule(ABC):
 
     def objects_per_probe(self, device: torch.device) -> int:
         """Objects of an image of a warm-up batch: as many as every batch has room for where shapes must not change."""
-        return self.most_objects
+        return self.max_objects
 
     def images_of_step(self, step: int) -> list[str]:
         """Files of the whole global batch of a step."""
@@ -315,13 +315,13 @@ def is_shape_costly(system: System, device: torch.device) -> bool:
 
 def open_configured_records(index: Index, system: System) -> RecordReader:
     """A split's photos by the system's settings: through its cache of remote stores, and their bytes compared or not."""
-    records = index.records.kept_on_disk(parse_store_cache_bytes(system.store_cache))
-    return records if system.check_photos else records.unchecked()
+    records = index.records.kept_on_disk(parse_store_cache_bytes(system.disk_cache))
+    return records if system.verify_checksums else records.unchecked()
 
 
 def choose_fetch_threads(records: RecordReader, system: System) -> int:
     """The configured number; else enough for a store that serves several requests at once, and none for files."""
-    return system.fetch_threads or (BUCKET_THREADS if records.at_once > 1 else 0)
+    return system.io_threads or (BUCKET_THREADS if records.at_once > 1 else 0)
 
 
 def select_evenly(images: int, limit: int) -> np.ndarray:

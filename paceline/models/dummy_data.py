@@ -47,7 +47,7 @@ class DummyDataModule(DataModule):
     An epoch has as many images as the recipe's own data set, an evaluation none. Every input is as large as the recipe's largest.
     """
 
-    most_objects = OBJECTS
+    max_objects = OBJECTS
     is_target_data = False
 
     def __init__(self, workload: WorkloadSpec, recipe: Recipe, *, limit_train: int = 0) -> None:  # no manifest: no data
@@ -77,7 +77,7 @@ class DummyDataModule(DataModule):
     ) -> RepeatBatch:
         """The same forwards in every step, made before the first and already on the device."""
         noise = torch.Generator().manual_seed(self.recipe.seed + rank_info.rank)
-        forwards = [self._batch(plan.images_per_forward, rank_info.device, noise) for _ in range(plan.forwards)]
+        forwards = [self._batch(plan.micro_batch_size, rank_info.device, noise) for _ in range(plan.forwards)]
         return RepeatBatch(forwards, first_step=first, last_step=plan.stop_after)
 
     def val_loader(self, batch: int, system: System, rank_info: InputRank) -> RepeatBatch:
@@ -94,7 +94,7 @@ class DummyDataModule(DataModule):
 
     def images_of_step(self, step: int) -> list[str]:
         """One placeholder for all images."""
-        return ["synthetic"] * self.recipe.global_batch
+        return ["synthetic"] * self.recipe.global_batch_size
 
 
 class DummyEvaluator(Evaluator):

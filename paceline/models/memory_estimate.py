@@ -83,7 +83,7 @@ def estimate_recipe_memory(
     classes = classes or DATA_CLASSES.get(recipe.target_data, workload.classes)
     height, width = shape or workload.network.largest(recipe)
     small = (_smaller(height), _smaller(width))
-    foreign = isinstance(recipe.model, BackboneModel) and recipe.model.trunk != RESNET
+    foreign = isinstance(recipe.model, BackboneModel) and recipe.model.backbone != RESNET
     return estimate_memory(
         lambda: workload.network.build(recipe, classes),
         lambda: workload.data().dummy_batch(recipe, 2, (height, width), TYPICAL_SLOTS),
@@ -95,7 +95,7 @@ def estimate_recipe_memory(
         else f"{classes} classes, {(height, width)}, {small if shape else None}",
         pixels=height * width,
         smaller=(math.prod(small), lambda: workload.data().dummy_batch(recipe, 2, small, TYPICAL_SLOTS)) if shape else None,
-        share=WORKING_SHARE if system.accelerator == "cpu" else workload.network.working_share,
+        share=WORKING_SHARE if system.device == "cpu" else workload.network.working_share,
     )
 
 
@@ -122,7 +122,7 @@ def estimate_memory(
     share       of the kept activations, that a step takes besides
     smaller     pixels of another shape, and what makes such a batch: separates the work that follows the pixels from the rest
     """
-    counted = system.accelerator != "cpu"
+    counted = system.device != "cpu"
     if remember:
         question = {
             "recipe": asdict(recipe.model) | asdict(recipe.input),
@@ -137,7 +137,7 @@ def estimate_memory(
     if half:
         activations /= 2
     # float32 weight, gradient and velocity; the average; a low-precision copy inside autocast.
-    per_parameter = 12 + (4 if recipe.ema else 0) + (2 if half else 0)
+    per_parameter = 12 + (4 if recipe.ema_decay else 0) + (2 if half else 0)
     per_image = int(activations * (1 + share))
     fewer = pixels - smaller[0] if smaller else 0
     return MemoryEstimate(
@@ -204,23 +204,23 @@ class _Largest(TorchDispatchMode):
 
 
 def max_images_per_forward(memory: MemoryEstimate, system: System) -> int:
-    """Most images of one forward: --system.images-per-forward where given, else what the memory estimate allows.
+    """Most images of one forward: --system.micro-batch-size where given, else what the memory estimate allows.
 
     Raises RecipeError when not even one image fits, or when more are requested than an accelerator can count.
     """
     countable = (COUNTABLE - 1) // memory.largest if memory.largest else MAX_IMAGES
-    if system.images_per_forward:
-        if memory.largest and system.images_per_forward > countable:
+    if system.micro_batch_size:
+        if memory.largest and system.micro_batch_size > countable:
             raise RecipeError(
-                f"--system.images-per-forward {system.images_per_forward}: a tensor of such a forward would have 2^31 elements "
+                f"--system.micro-batch-size {system.micro_batch_size}: a tensor of such a forward would have 2^31 elements "
                 f"or more, which an accelerator's kernels cannot count. {countable} images at most."
             )
-        return system.images_per_forward
+        return system.micro_batch_size
     most = int((system.memory_gib * GIB - memory.fixed) / memory.per_image)
     if most < 1:
         raise RecipeError(
             f"one image of this recipe needs about {memory.total(1) / GIB:.2g} GiB, --system.memory-gib is "
-            f"{system.memory_gib:g}. Use a machine with more memory, a smaller --input.size, or another --model."
+            f"{system.memory_gib:g}. Use a machine with more memory, a smaller --input.image-size, or another --model."
         )
     return min(most, MAX_IMAGES, max(1, countable))
 

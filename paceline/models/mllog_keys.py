@@ -17,7 +17,7 @@ def base_log_entries(run: RunSpec) -> dict[str, Any]:
     """Keys that every benchmark's rules require: seed and batch."""
     return {
         "seed": run.recipe.seed,
-        "global_batch_size": run.plan.global_batch,
+        "global_batch_size": run.plan.global_batch_size,
         "gradient_accumulation_steps": run.plan.forwards,
     }
 
@@ -27,11 +27,11 @@ def resnet_log_entries(run: RunSpec) -> dict[str, Any]:
     recipe, plan, schedule = run.recipe, run.plan, run.recipe.schedule
     return {
         **base_log_entries(run),
-        "model_bn_span": plan.bn_span,
+        "model_bn_span": plan.bn_batch_size,
         **optimizer_log_entries(
             recipe.optim,
-            end_lr=schedule.end_lr,
-            poly_power=2 if schedule.kind == "poly2" else None,
+            min_lr=schedule.min_lr,
+            poly_power=2 if schedule.name == "polynomial" else None,
             decay_epochs=steps_to_epochs(plan.schedule_steps, run),
             warmup_epochs=steps_to_epochs(plan.warmup_steps, run),
             boundary_epochs=[steps_to_epochs(boundary, run) for boundary in plan.boundaries],
@@ -42,7 +42,7 @@ def resnet_log_entries(run: RunSpec) -> dict[str, Any]:
 def optimizer_log_entries(
     optim: Optim,
     *,
-    end_lr: float,
+    min_lr: float,
     poly_power: float | None,
     decay_epochs: float,
     warmup_epochs: float,
@@ -54,19 +54,19 @@ def optimizer_log_entries(
     decay_epochs     length of the decay in epochs, under a key called decay_steps: what NVIDIA's v3.0 submissions log there
     boundary_epochs  where a step schedule drops
     """
-    prefix = f"{optim.kind}_opt"
+    prefix = f"{optim.name}_opt"
     facts: dict[str, Any] = {}
     if poly_power is not None:
         facts[f"{prefix}_learning_rate_decay_poly_power"] = poly_power
-    facts[f"{prefix}_end_learning_rate"] = end_lr
-    facts["opt_name"] = optim.kind
-    if optim.kind == "lars":
+    facts[f"{prefix}_end_learning_rate"] = min_lr
+    facts["opt_name"] = optim.name
+    if optim.name == "lars":
         facts["lars_epsilon"] = optim.lars_eps
     facts[f"{prefix}_weight_decay"] = optim.weight_decay
     facts[f"{prefix}_momentum"] = optim.momentum
     facts[f"{prefix}_base_learning_rate"] = optim.lr
     # The rules name the warm-up of plain SGD without its optimizer.
-    warmup_prefix = "lars_opt" if optim.kind == "lars" else "opt"
+    warmup_prefix = "lars_opt" if optim.name == "lars" else "opt"
     facts[f"{warmup_prefix}_learning_rate_warmup_epochs"] = warmup_epochs
     facts[f"{prefix}_learning_rate_decay_steps"] = decay_epochs
     if boundary_epochs:

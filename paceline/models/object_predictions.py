@@ -167,17 +167,17 @@ class InstanceScore:
         self,
         heights: np.ndarray,
         widths: np.ndarray,
-        mask_above: float = 0.5,
+        mask_threshold: float = 0.5,
         law: PasteLaw = "torchvision",
         *,
         plus_one: bool = False,
     ) -> None:
         """
         heights, widths  (N,) of every validation photo, pixels
-        mask_above, law  of masks: see `InstanceFilter` and `paste_to_rle`
+        mask_threshold, law  of masks: see `InstanceFilter` and `paste_to_rle`
         plus_one         see `to_pixel_detections`
         """
-        self.heights, self.widths, self.mask_above, self.plus_one = heights, widths, mask_above, plus_one
+        self.heights, self.widths, self.mask_threshold, self.plus_one = heights, widths, mask_threshold, plus_one
         self.law: PasteLaw = law
         self.scored: list[np.ndarray] = []
         self.rows: list[np.ndarray] = []
@@ -203,7 +203,7 @@ class InstanceScore:
             boxes = mine[:, :4] * torch.tensor([width, height, width, height])
             if outputs.masks is not None:
                 masks = outputs.masks[image][indices.to(outputs.masks.device)]
-                runs = paste_to_rle(masks, boxes, height, width, threshold=self.mask_above, law=self.law)
+                runs = paste_to_rle(masks, boxes, height, width, threshold=self.mask_threshold, law=self.law)
                 self.masks.append(runs)
             self.rows.append(np.column_stack((np.full(len(mine), number), mine.numpy())))
 

@@ -45,10 +45,10 @@ class ObjectData(DataModule):
         before = np.concatenate(([0], np.cumsum(self.wanted)))
         objects = before[self.train.object_starts[1:]] - before[self.train.object_starts[:-1]]
         warnings = self._limits(manifest)
-        drop_empty = recipe.input.drop_empty and objects.any()  # nothing is learned from a set to score
-        numbers = np.flatnonzero(objects) if drop_empty else np.arange(len(self.train))
+        skip_empty = recipe.input.skip_empty and objects.any()  # nothing is learned from a set to score
+        numbers = np.flatnonzero(objects) if skip_empty else np.arange(len(self.train))
         # Of all images, also those that this run leaves out: the same data always has the same shapes.
-        self.most_objects = int(objects.max(initial=0))
+        self.max_objects = int(objects.max(initial=0))
         self.classes, self.category_ids = self.val.names, self.val.category_ids.tolist()
         self.choose_images(
             numbers,
@@ -129,19 +129,19 @@ def select_trained_objects(split: BoxSplit, candidates: np.ndarray, photo: BoxIn
     """(M,) bool: the candidates, (M,) bool, that an input's settings keep. The largest have the largest annotated area, of equal
     ones the first.
     """
-    kept = candidates & (split.areas >= photo.least_area) if photo.least_area else candidates
+    kept = candidates & (split.areas >= photo.min_object_area) if photo.min_object_area else candidates
     images = np.repeat(np.arange(len(split)), np.diff(split.object_starts))  # (M,) each object's photo
-    if photo.least_box:
+    if photo.min_box_area:
         ltrb = np.concatenate((split.boxes[:, :2], split.boxes[:, :2] + split.boxes[:, 2:]), axis=1)
         sides = np.stack((split.widths, split.heights), axis=1)[images]
         seen = (np.minimum(ltrb[:, 2:], sides) - np.maximum(ltrb[:, :2], 0)).clip(min=0)
-        kept = kept & (seen.prod(axis=1) >= photo.least_box)
-    if photo.most_objects:
+        kept = kept & (seen.prod(axis=1) >= photo.min_box_area)
+    if photo.max_objects:
         rows = np.flatnonzero(kept)
         order = rows[np.lexsort((rows, -split.areas[rows], images[rows]))]  # by photo, the largest first
         first = np.searchsorted(images[order], images[order])  # the first place of each one's photo
         kept = np.zeros_like(kept)
-        kept[order[np.arange(len(order)) - first < photo.most_objects]] = True
+        kept[order[np.arange(len(order)) - first < photo.max_objects]] = True
     return kept
 
 

@@ -60,7 +60,7 @@ class NetworkFactory(ABC):
 
     def largest(self, recipe: Recipe) -> tuple[int, int]:
         """H, W of the largest training input of any data set; by default the input's square."""
-        return recipe.input.size, recipe.input.size
+        return recipe.input.image_size, recipe.input.image_size
 
     def eval_shape(self, recipe: Recipe, height: int, width: int) -> tuple[int, int]:
         """H, W of the evaluation input of a photo of this height and width."""

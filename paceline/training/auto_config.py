@@ -1,4 +1,4 @@
-"""--auto carried out: the facts of the opened images, what was chosen by them, and a run that goes on with its own choice."""
+"""--auto-config carried out: the facts of the opened images, what was chosen by them, and a run that goes on with its own choice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ COLUMN = 24
 def with_choices(recipe: Recipe, controls: RunOptions, choices: Collection[AutoChoice]) -> AutoConfig:
     """Recipe and controls with the choices."""
     facts = {choice.field: choice.value for choice in choices}
-    controls = replace(controls, auto=False, patience=facts.get("patience", controls.patience))
+    controls = replace(controls, auto_config=False, patience=facts.get("patience", controls.patience))
     return AutoConfig(apply_choices(recipe, choices), controls, facts)
 
 
@@ -68,10 +68,10 @@ def restore_choices(
     """What the run of this run.json was begun with: the images are not looked at again.
 
     run   its folder, for the message
-    Raises CheckpointError where it was begun without --auto.
+    Raises CheckpointError where it was begun without --auto-config.
     """
     if not isinstance(saved.auto, dict):
-        raise CheckpointError(f"{run}: it was begun without --auto, and goes on so: leave the flag away.")
+        raise CheckpointError(f"{run}: it was begun without --auto-config, and goes on so: leave the flag away.")
     facts = {name: value for name, value in saved.auto.items() if name not in explicit}
     if "patience" in facts:
         facts["patience"] = convert_checked(int, facts["patience"], f"{run}: run.json: auto.patience")
@@ -79,8 +79,8 @@ def restore_choices(
 
 
 def command_without(command: str, facts: Mapping[str, Any]) -> str:
-    """A command with the chosen fields as flags in place of --auto, to be pasted."""
-    words = [word for word in shlex.split(command) if word.partition("=")[0] != "--auto"]
+    """A command with the chosen fields as flags in place of --auto-config, to be pasted."""
+    words = [word for word in shlex.split(command) if word.partition("=")[0] != "--auto-config"]
     flags = [word for name, value in facts.items() for word in AutoChoice(name, value, "").flag.split()]
     return shlex.join([*words, *flags])
 

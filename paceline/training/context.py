@@ -30,7 +30,7 @@ class Checkpointer:
     world: DistContext  # the ranks that train together
     recorder: EventLogger
     writer: CheckpointWriter | None  # rank 0 only
-    mirror: FolderSync | None  # --mirror, on rank 0
+    mirror: FolderSync | None  # --sync-to, on rank 0
 
     def save(self, state: State, seconds: float, *, evaluates: bool) -> None:
         """Write a checkpoint in the background; every rank that trains calls it.

@@ -1,4 +1,4 @@
-"""`--system.graph on`: a step is captured once for each kind of batches, and replayed: the host sends one command, not thousands.
+"""`--system.cuda-graph on`: a step is captured once for each kind of batches, and replayed: the host sends one command, not thousands.
 
 A capture holds addresses, not values, and no Python. What changes from step to step must therefore be in tensors that keep their
 addresses: batches are copied into tensors of the capture's own, rates into the step's numbers (training/optim/step_scalars.py), and
@@ -73,7 +73,7 @@ class CudaGraphs:
 
 def choose_capture(system: System, device: torch.device) -> Capture | None:
     """The capture of steps where the system asks for it; None: every step is sent again."""
-    return CudaGraphs(device) if system.graph == "on" else None
+    return CudaGraphs(device) if system.cuda_graph == "on" else None
 
 
 class GraphedStep(ABC):
@@ -135,8 +135,9 @@ class GraphedStep(ABC):
             return
         if len(self._own) >= MAX_CAPTURES:
             raise RecipeError(
-                f"--system.graph: with images of {tuple(batches[0].images.shape)} this run has more than the {MAX_CAPTURES} kinds of "
-                "batches that are captured. Train with fewer input shapes, or with --system.graph off."
+                f"--system.cuda-graph: with images of {tuple(batches[0].images.shape)} this run has more than the "
+                f"{MAX_CAPTURES} kinds of "
+                "batches that are captured. Train with fewer input shapes, or with --system.cuda-graph off."
             )
         self._own[kind] = own = [batch.to(batch.images.device, copy=True) for batch in batches]
         with self.capture.aside():
@@ -159,7 +160,8 @@ class GraphedStep(ABC):
             raise
         except RuntimeError as problem:
             raise RecipeError(
-                f"--system.graph: this step cannot be captured: {str(problem).splitlines()[0]}. Train with --system.graph off."
+                f"--system.cuda-graph: this step cannot be captured: {str(problem).splitlines()[0]}. Train with "
+                "--system.cuda-graph off."
             ) from problem
 
     def close(self) -> None:

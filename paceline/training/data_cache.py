@@ -1,4 +1,4 @@
-"""Copies of a run's photos near the process: on a disk of each node (`--stage DIR`), or in its memory (`--system.cache`).
+"""Copies of a run's photos near the process: on a disk of each node (`--copy-data-to DIR`), or in its memory (`--system.ram-cache`).
 
 The data set stays what it is: the same manifest, hash, order and names, so a run that was begun with a copy resumes without one and
 back. Records keep the names that they have at their source, so messages, lists of predictions and everything else that a run writes
@@ -192,7 +192,7 @@ def list_files_to_stage(index: Index, kind: str, numbers: np.ndarray) -> list[Fi
 
 @contextmanager
 def open_memory_cache(data: DataModule, system: System, world: DistContext, reporter: Reporter) -> Iterator[None]:
-    """While this is open, the task's photos are kept in memory as they are read, as far as `system.cache` and the memory allow.
+    """While this is open, the task's photos are kept in memory as they are read, as far as `system.ram_cache` and the memory allow.
 
     Every rank calls it. Reports how much is kept, and in the end how many reads that saved.
     """
@@ -218,7 +218,7 @@ def open_memory_cache(data: DataModule, system: System, world: DistContext, repo
 
 def _room(indexes: list[Index], system: System, world: DistContext, reporter: Reporter) -> int:
     """Bytes of this node's memory for photos."""
-    args = parse_cache_bytes(system.cache)
+    args = parse_cache_bytes(system.ram_cache)
     if args == 0 or not indexes or (args is None and not any(is_remote(index) for index in indexes)):
         return 0
     everything = sum(int(index.lengths.sum()) for index in indexes)
@@ -226,7 +226,7 @@ def _room(indexes: list[Index], system: System, world: DistContext, reporter: Re
     if free is None:
         if args is None:
             return 0
-        reporter.line(f"--system.cache {system.cache}: this operating system does not say how much memory is free")
+        reporter.line(f"--system.ram-cache {system.ram_cache}: this operating system does not say how much memory is free")
         free = everything + args
     share = free * (AUTO_SHARE if args is None else MAX_SHARE)
     # Ranks fill their parts alike, but not to the byte.
@@ -236,7 +236,7 @@ def _room(indexes: list[Index], system: System, world: DistContext, reporter: Re
     reporter.line(
         f"keeps up to {format_bytes(min(room, everything))} of {format_bytes(everything)} of encoded photos in memory, {by}"
         f"{format_bytes(free)} being free"
-        f"{'' if args is None or args <= share or everything <= share else f': less than --system.cache {system.cache} asks for'}"
+        f"{'' if args is None or args <= share or everything <= share else f': less than --system.ram-cache {system.ram_cache}'}"
     )
     return room
 
@@ -296,5 +296,6 @@ def _own_file(photos: int, room: int) -> tuple[int, str]:
         return create_memory_file(cache_file_size(photos, room))
     except OSError as problem:
         raise PacelineError(
-            f"--system.cache: no memory file of {format_bytes(room)} can be made ({problem.strerror}). Turn it off: --system.cache off"
+            f"--system.ram-cache: no memory file of {format_bytes(room)} can be made ({problem.strerror}). Turn it off: "
+            "--system.ram-cache off"
         ) from None

@@ -57,17 +57,28 @@ class EvalHistory:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended."""
+    """Summary of a run that ended.
 
-    status: Status  # success: target reached, or no target and the whole length done
-    reason: str  # in words
-    step: int  # optimizer steps done, less discarded ones
-    best: dict[str, float]  # best value of each metric
-    run: str  # the run's folder
+    Attributes:
+        status (str): ``"success"``: the target was reached, or there is no target and the run reached its end.
+            ``"ran_out"``: the run ended without reaching its target. ``"stopped_early"``: the run stopped as requested, for
+            example by `steps`. ``"interrupted"``: the run was stopped by a signal, and can be resumed. ``"failed"``: the loss
+            or a gradient was not finite.
+        reason (str): why the run ended, in words.
+        step (int): number of optimizer steps done, without discarded ones.
+        best_metrics (dict[str, float]): best value of each metric over all evaluations.
+        run_dir (str): run folder, which `paceline.load` opens.
+    """
+
+    status: Status
+    reason: str
+    step: int
+    best_metrics: dict[str, float]
+    run_dir: str
 
     @property
     def exit_code(self) -> int:
-        """The command line's exit code for this status."""
+        """int: exit code of ``paceline train`` for this status."""
         return EXIT_CODES[self.status]
 
 
@@ -85,15 +96,15 @@ class StopTraining(Exception):
 
 
 def how_to_resume(run: RunSpec, folder: Path, ranks: int) -> str:
-    """How an interrupted run is resumed, in words: a command without --out begins a new run each time."""
-    if run.controls.out:
+    """How an interrupted run is resumed, in words: a command without --output-dir begins a new run each time."""
+    if run.controls.output_dir:
         return "the same command goes on from here"
     return f"{'under the same launcher ' if ranks > 1 else ''}it goes on with:  {resume_command(folder, run.recipe.task)}"
 
 
 def check_stop(standing: EvalHistory, run: RunSpec, due: Cadence) -> StopTraining | None:
     """The end of the run by its newest evaluation; None when training continues."""
-    targets, plan, patience = run.recipe.quality.targets, run.plan, run.controls.patience
+    targets, plan, patience = run.recipe.target, run.plan, run.controls.patience
     if meets_targets(targets, standing.metrics):
         return StopTraining("success", f"target {format_targets(targets)} reached")
     if 0 < patience <= standing.since_best:
@@ -103,7 +114,7 @@ def check_stop(standing: EvalHistory, run: RunSpec, due: Cadence) -> StopTrainin
     if standing.step >= plan.total_steps:
         return _without_target(run, f"{standing.step:,} of {plan.total_steps:,} steps done")
     facts = [
-        f"{due.why_last or 'as --steps asks,'} at step {standing.step:,} of {plan.total_steps:,}",
+        f"{due.why_last or 'as --max-steps asks,'} at step {standing.step:,} of {plan.total_steps:,}",
         format_schedule_progress(run.recipe, plan, standing.step),
         f"the target {format_targets(targets)} belongs to the whole run" if targets else "",
     ]
@@ -112,7 +123,7 @@ def check_stop(standing: EvalHistory, run: RunSpec, due: Cadence) -> StopTrainin
 
 def _without_target(run: RunSpec, reason: str) -> StopTraining:
     """The end of a run that met no target."""
-    target = format_targets(run.recipe.quality.targets)
+    target = format_targets(run.recipe.target)
     return (
         StopTraining("ran_out", f"{reason} without reaching {target}")
         if target

@@ -225,7 +225,7 @@ def _parts(inference: float, scoring: EvalPass) -> dict[str, float]:
 def make_predictions(task: Task, result: EvalResult) -> dict[str, Any]:
     """Return the content of a predictions file: the fold or half, and the predictions with a checksum of each image's bytes.
 
-    `data lint --runs` finds an image by its checksum after a correction has moved its file.
+    `data lint --predictions` finds an image by its checksum after a correction has moved its file.
     """
     results = result.predictions
     if results.get("kind") in ("classification", "boxes", "instances") and "digests" in task.data.val_index.extra:

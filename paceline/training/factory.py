@@ -63,7 +63,7 @@ def configure_splitting(model: nn.Module, plan: BatchPlan, world: DistContext, *
     if not trains:
         return
     configure_batch_norm(model, groups=plan.bn_groups, join=plan.bn_join, join_group=join_group, forwards=plan.forwards)
-    if plan.loss_group:
+    if plan.loss_normalizer_images:
         configure_loss_groups(model, plan)
 
 
@@ -71,13 +71,15 @@ def build_state(model: nn.Module, run: RunSpec, world: DistContext) -> State:
     """Fresh optimizer, average and the rest, for a model that has its first weights: the average is a copy of these."""
     recipe, system = run.recipe, run.system
     optim = recipe.optim
-    parameters = list_named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr, factors=get_lr_factors(model, optim))
+    parameters = list_named_parameters(
+        model, optim.no_decay, bias_lr_factor=optim.bias_lr_factor, factors=get_lr_factors(model, optim)
+    )
     optimizer = make_optimizer(parameters, optim)
     scaler = None
     if system.precision == "fp16":
         kind = "static" if system.loss_scale else "dynamic"
         scaler = LossScaler(kind, system.loss_scale or FIRST_LOSS_SCALE, device=world.device)
-    average = EMA(model) if recipe.ema else None
+    average = EMA(model) if recipe.ema_decay else None
     return State(model, optimizer, average, scaler, Meters(world.device))
 
 
@@ -165,7 +167,7 @@ def load_first_weights(
     elif start.snapshot is None and not run.controls.synthetic and (frozen := is_untrained(model)):
         reporter.warning(
             f"{frozen} do not train and keep random values: nothing is learned there. Name --weights, or let all parts train "
-            "(--model.frozen none, --model.freeze 0)"
+            "(--model.freeze-stages 0)"
         )
     if world.world > 1 and start.snapshot is not None:
         world.assert_equal(checkpoint_fingerprint(start.snapshot, start.checkpoint), "weights")
@@ -175,7 +177,7 @@ def load_first_weights(
 
 def _fit_head(model: nn.Module, task: Task, run: RunSpec, world: DistContext, reporter: Reporter) -> None:
     """Fit the last layer to the training photos where the recipe wants that: on rank 0, for all."""
-    if getattr(run.recipe.model, "first_head", "drawn") != "fitted" or run.controls.synthetic:
+    if getattr(run.recipe.model, "head_init", "random") != "linear-probe" or run.controls.synthetic:
         return
     from paceline.models.resnet.task import fit_linear_probe  # detectors do without a classifier's code
 

@@ -51,7 +51,8 @@ class InputRate:
     @staticmethod
     def remedy(recipe: Recipe) -> str:
         """What helps where cores are short."""
-        smaller = "More cores help, or smaller photos: paceline data pack DIR --to recordio --short 352 --out SMALLER"
+        pack = "paceline data pack DIR --format recordio --resize-shorter-side 352 --output-dir SMALLER"
+        smaller = f"More cores help, or smaller photos: {pack}"
         return f"--input.decoder auto lets it decode. {smaller}" if _fits_a_device(recipe) else smaller
 
 
@@ -86,13 +87,13 @@ def limit_to_one_core(task: Task) -> float:
 def resolve_decoder(recipe: Recipe, system: System, on_cpu: bool, saved: RunRecord | None) -> Recipe:
     """`auto` where no data are needed to decide: a resumed run keeps its decoder, and the CPU decodes where nothing else can.
 
-    on_cpu  --exact asks for it, or --synthetic decodes nothing
+    on_cpu  --deterministic asks for it, or --synthetic decodes nothing
     """
     if getattr(recipe.input, "decoder", "") != "auto":
         return recipe
     if saved is not None:
         return describe_decoder(recipe, saved.recipe["input"]["decoder"])
-    where_it_can_be = system.accelerator == "cuda" and not on_cpu and _fits_a_device(recipe)
+    where_it_can_be = system.device == "cuda" and not on_cpu and _fits_a_device(recipe)
     return recipe if where_it_can_be else describe_decoder(recipe, "simplejpeg")
 
 

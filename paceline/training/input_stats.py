@@ -32,7 +32,7 @@ def resolve_pixel_stats(
     A recipe whose author has set them otherwise than the workload does is left as it is, and so are other trunks than timm's.
     Raises RecipeError where timm is missing or has no such network.
     """
-    backbone, usual = getattr(recipe.model, "trunk", ""), get_workload(recipe.task).input
+    backbone, usual = getattr(recipe.model, "backbone", ""), get_workload(recipe.task).input
     own = any(getattr(recipe.input, name, None) != getattr(usual, name, None) for name in PIXELS)
     if not backbone.startswith(HUB) or own or {"input", "input.mean", "input.std"} & set(explicit):
         return recipe

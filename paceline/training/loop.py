@@ -51,7 +51,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
         validator = make_validator(context, vote)
         explain = partial(explain_non_finite, run, task, rank_info, world, context.folder, checkpoints.wait)
         take = partial(take_result, validator, run, standing, due, checkpoints, monitors)
-        evaluate = partial(begin_evaluation, validator, due, run.system.score_beside, monitors, take)
+        evaluate = partial(begin_evaluation, validator, due, run.system.async_metrics, monitors, take)
         save_checkpoint = partial(save, state, world, due, checkpoints, monitors, explain)
         try:
             if not pending:
@@ -89,7 +89,7 @@ def loop(context: TrainContext, *, pending: bool = False) -> TrainResult:
                 if vote.vote() and state.step < due.last_step:
                     take()
                     if vote.reason == "time budget":  # this step is the last
-                        due.end(state.step, f"time budget {run.controls.time_budget} used up")
+                        due.end(state.step, f"time budget {run.controls.max_time} used up")
                     else:
                         recorder.doing("stopping: saving a checkpoint")
                         save_checkpoint()
@@ -115,14 +115,14 @@ def make_validator(context: TrainContext, vote: StopVote) -> Validator:
         context.roles,
         vote,
         folder=context.folder,
-        batch=evaluation_batch(plan.images_per_forward, plan.val_images, plan.evaluators),
+        batch=evaluation_batch(plan.micro_batch_size, plan.val_images, plan.evaluators),
         seconds=context.monitors.clock.seconds,
         passed=lambda images: recorder.scored(images * ranks),
     )
 
 
 def serve_evaluations(context: TrainContext) -> TrainResult:
-    """On a rank that only evaluates (`--eval-ranks`): score the weights that rank 0 sends until the run ends.
+    """On a rank that only evaluates (`--dedicated-eval-ranks`): score the weights that rank 0 sends until the run ends.
 
     The ranks that train continue meanwhile, and take the result where they would take any other, so the run is the same as without
     such ranks. At most one evaluation is under way: its result is taken before the next begins.
@@ -170,7 +170,7 @@ def report_interval(
     unsettled = means.pop("unsettled", None)  # on an accelerator; a mean over steps and images, like the losses
     losses, facts = loss_facts(means), dict[str, Any]()
     if unsettled is not None:
-        facts["approximated"] = {"unsettled_boxes": round(unsettled * state.meters.steps * monitors.plan.global_batch)}
+        facts["approximated"] = {"unsettled_boxes": round(unsettled * state.meters.steps * monitors.plan.global_batch_size)}
     if state.scaler is not None:
         facts["skipped_steps"] = int(state.scaler.skipped)
     if step_once.late_captures:
@@ -178,7 +178,7 @@ def report_interval(
     facts |= ({"step_seconds": parts} if parts else {}) | monitors.facts_of_step(state.step, step_once.sizes.read())
     facts |= monitors.facts_of_ranks(ranks)
     facts |= monitors.interval.close(state.step, waited)
-    samples = state.step * monitors.plan.global_batch
+    samples = state.step * monitors.plan.global_batch_size
     event = TrainEvent(losses=losses, lr=lr, samples=samples, **facts)
     left = monitors.seconds_left(state.step, event.images_per_second)
     monitors.recorder.train(state.step, monitors.clock.seconds(), event, eta_seconds=left)
@@ -186,11 +186,11 @@ def report_interval(
 
 
 def begin_evaluation(
-    validator: Validator, due: Cadence, score_beside: bool, monitors: Monitors, take: partial[None]
+    validator: Validator, due: Cadence, async_metrics: bool, monitors: Monitors, take: partial[None]
 ) -> None:
     """Run inference with the state that was just saved, and start scoring; wait for the result where no training follows.
 
-    score_beside  whether scoring may run beside training
+    async_metrics  whether scoring may run beside training
     take          `take_result` of this run
     """
     recorder, step = monitors.recorder, validator.state.step
@@ -198,7 +198,7 @@ def begin_evaluation(
     with monitors.interval.paused():
         if not validator.begin():
             raise StopTraining("interrupted", STOPPED_INSIDE)
-    if score_beside and step < due.last_step:
+    if async_metrics and step < due.last_step:
         recorder.training_goes_on()
         recorder.doing("")
     else:
@@ -284,7 +284,7 @@ def finish(context: TrainContext, ended: StopTraining) -> TrainResult:
         **context.monitors.joules(),
         **context.checkpoints.finish_mirror(ended.status),
     )
-    met = ended.status == "success" and meets_targets(run.recipe.quality.targets, standing.metrics)
+    met = ended.status == "success" and meets_targets(run.recipe.target, standing.metrics)
     context.recorder.end(step, context.monitors.clock.seconds(), event, target_met=met)
     ending = TrainResult(ended.status, reason, step, dict(standing.best), str(folder))
     context.roles.order(end=asdict(ending))

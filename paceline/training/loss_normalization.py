@@ -44,7 +44,8 @@ def configure_loss_groups(model: nn.Module, plan: BatchPlan) -> None:
     """Set how many loss groups a model's forwards hold. Raises RecipeError for a model without loss groups."""
     if not isinstance(model, LossGroupModel):
         raise RecipeError(
-            f"{type(model).__name__}: the recipe's model has a field loss_group, but this network has no terms, loss_groups and "
+            f"{type(model).__name__}: the recipe's model has a field loss_normalizer_images, but this network has no "
+            "terms, loss_groups and "
             "count (paceline/training/loss_normalization.py says what they are). Rename the field, or add them."
         )
     model.loss_groups = plan.loss_groups
@@ -94,7 +95,7 @@ def group_losses(
     if counts is None:
         counts = outputs["counts"].detach().clone()
         _add_over_ranks(counts, plan, ranks)
-    parts = (outputs["sums"] / counts.clamp(min=1)).sum(0) * plan.loss_group
+    parts = (outputs["sums"] / counts.clamp(min=1)).sum(0) * plan.loss_normalizer_images
     losses = {"loss": parts.sum(), **dict(zip(terms, parts.unbind()))}
     for name, (total, count) in outputs.get("accuracies", {}).items():
         losses |= {name: total, name + COUNT: count}

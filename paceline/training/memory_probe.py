@@ -61,8 +61,8 @@ def find_fitting_run(run: RunSpec, task: Task, state: State, roles: RankRoles, r
     """The run with the largest cut of its batch, not above its plan's, of which a step fits into every rank's memory.
 
     state  its model is cut anew where the plan changes; nothing else of it changes
-    All ranks call it, those that only evaluate too. Raises Shortage on each rank that is short where no smaller cut keeps
-    `bn_span` and `loss_group`; other ranks wait there, and are ended with it.
+    All ranks call it, those that only evaluate too. Raises ResourceError on each rank that is short where no smaller cut keeps
+    `bn_batch_size` and `loss_normalizer_images`; other ranks wait there, and are ended with it.
     """
     device = roles.everyone.device
     while True:
@@ -76,11 +76,11 @@ def find_fitting_run(run: RunSpec, task: Task, state: State, roles: RankRoles, r
             roles.everyone.barrier()
             raise AssertionError("a rank that is short of memory ends all of them")
         reporter.line(
-            f"not enough memory for forwards of {format_count(run.plan.images_per_forward, 'image')}: "
-            f"{smaller.images_per_forward} at a time, in {smaller.forwards} forwards a step (the result is the same)"
+            f"not enough memory for forwards of {format_count(run.plan.micro_batch_size, 'image')}: "
+            f"{smaller.micro_batch_size} at a time, in {smaller.forwards} forwards a step (the result is the same)"
         )
         # Written down so, a resumed run begins with this cut.
-        system = replace(run.system, images_per_forward=smaller.images_per_forward)
+        system = replace(run.system, micro_batch_size=smaller.micro_batch_size)
         run = replace(run, plan=smaller, system=system)
         configure_splitting(state.model, smaller, roles.peers, trains=not roles.evaluates)
 
@@ -130,7 +130,7 @@ def _own_statistics(model: nn.Module) -> Iterator[None]:
 
 
 def _next_smaller(run: RunSpec, task: Task) -> BatchPlan | None:
-    smaller = plan_smaller_forwards(run, run.plan.images_per_forward - 1)
+    smaller = plan_smaller_forwards(run, run.plan.micro_batch_size - 1)
     if smaller is None:
         return None
     try:
@@ -155,7 +155,7 @@ def measure_throughput(run: RunSpec, state: State, task: Task, rank_info: InputR
     Where other ranks only evaluate, their share is measured: it counts in full, though training may continue beside it.
     """
     plan, recipe = run.plan, run.recipe
-    most_seconds = min(TRY_SECONDS, TRY_SHARE * parse_time_budget(run.controls.time_budget))
+    most_seconds = min(TRY_SECONDS, TRY_SHARE * parse_time_budget(run.controls.max_time))
     kind = rank_info.device.type
     devices = [] if kind == "cpu" else [rank_info.device.index or 0]
     forked = torch.random.fork_rng(devices, device_type="cuda" if kind == "cpu" else kind)
@@ -184,7 +184,7 @@ def measure_throughput(run: RunSpec, state: State, task: Task, rank_info: InputR
 def _evaluation_seconds(run: RunSpec, state: State, task: Task, rank_info: InputRank, most_seconds: float) -> float:
     """Seconds that one evaluation will take, from this rank's inference of all its images, or of those of `most_seconds`."""
     plan = run.plan
-    batch = evaluation_batch(plan.images_per_forward, plan.val_images, plan.evaluators)
+    batch = evaluation_batch(plan.micro_batch_size, plan.val_images, plan.evaluators)
     seen: list[int] = []
     began = time.monotonic()
     enough = lambda: time.monotonic() - began >= most_seconds  # noqa: E731
@@ -223,7 +223,7 @@ def warm_up(
         recorder.doing(f"warming up {number} of {len(shapes)} shapes")
         step_once.warm_up(made_up())
     # A captured step keeps its memory, so none is captured before all are warmed up.
-    for number, made_up in enumerate(steps if run.system.graph == "on" else (), start=1):
+    for number, made_up in enumerate(steps if run.system.cuda_graph == "on" else (), start=1):
         recorder.doing(f"capturing {number} of {len(shapes)} shapes")
         step_once.prepare(made_up())
     synchronize(device)
@@ -232,8 +232,8 @@ def warm_up(
         warm_up_seconds=time.monotonic() - began,
         compilations=count_compilations() - compiled,
         captures=step_once.captures,
-        images_per_forward=run.plan.images_per_forward,
-        memory_estimate=MemoryEstimate(**run.provenance["memory_estimate"]).total(run.plan.images_per_forward),
+        micro_batch_size=run.plan.micro_batch_size,
+        memory_estimate=MemoryEstimate(**run.provenance["memory_estimate"]).total(run.plan.micro_batch_size),
         # Of a CPU only the process's peak is known, and a step is a part of it.
         peak_memory=-all_min(world, -get_peak_memory(device)) if device.type != "cpu" else None,
     )

@@ -56,7 +56,7 @@ def open_task(
         reporter.line(
             "synthetic batches: no data is read, nothing is scored, no target can be reached; only the speed means anything"
         )
-        return make_synthetic_task(workload, recipe, limit_train=controls.limit_train)
+        return make_synthetic_task(workload, recipe, limit_train=controls.max_train_images)
     from paceline.data.transforms.decode import require_decoder
 
     require_decoder(recipe.input.decoder)
@@ -65,21 +65,21 @@ def open_task(
         from paceline.data.checks.lint import require_usable
 
         require_usable(manifest, reporter)
-    if controls.folds:
+    if controls.num_folds:
         from paceline.data.prepare.val_split import with_fold
 
         manifest = with_fold(manifest, controls, reporter)
-    if controls.val_half:
-        manifest = replace(manifest, half=controls.val_half)
-    task = workload.open(recipe, manifest, limit_train=controls.limit_train, limit_val=controls.limit_val)
+    if controls.val_subset:
+        manifest = replace(manifest, half=controls.val_subset)
+    task = workload.open(recipe, manifest, limit_train=controls.max_train_images, limit_val=controls.max_val_images)
     data = task.data
-    if controls.folds:
+    if controls.num_folds:
         reporter.line(
             f"{format_fold(task.facts['fold'])}: {data.train_images:,} training images are learned and {data.val_images:,} "
             "others of them evaluated; the validation split is not read"
         )
-    if controls.val_half:
-        reporter.line(f"{format_half(controls.val_half)}: {data.val_images:,} of the validation images are evaluated")
+    if controls.val_subset:
+        reporter.line(f"{format_half(controls.val_subset)}: {data.val_images:,} of the validation images are evaluated")
     for text in task.facts.get("warnings", ()):
         reporter.warning(f"warning: {text}")
     if not scored and (weights := task.facts.get("class_weights")):
@@ -91,13 +91,13 @@ def open_task(
 def reopen_task(task: Task, recipe: Recipe, controls: RunOptions) -> Task:
     """The same images with a recipe that was chosen by looking at them. Raises RecipeError where it cannot be."""
     task.workload.network.check(recipe)
-    limits = {"limit_train": controls.limit_train, "limit_val": controls.limit_val}
+    limits = {"limit_train": controls.max_train_images, "limit_val": controls.max_val_images}
     return task.workload.open(recipe, task.data.manifest, **limits)
 
 
 def _check_sampler(task: Task, reporter: Reporter) -> None:
     sampler = task.recipe.sampler
-    if sampler == "shuffle":
+    if sampler == "random":
         return
     if "draws" not in task.facts:
         raise RecipeError(

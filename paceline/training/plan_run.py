@@ -1,7 +1,7 @@
 """Plan a run once its data are open: how a batch is cut, in which form a step computes, and how long the run is.
 
---fit-schedule is carried out here: the recipe's schedule is shortened to a number of steps, which is found once and kept in
-run.json. With --steps the number is named; with --time-budget it is measured (memory_probe.py). Rank 0 decides, all ranks follow.
+--rescale-schedule is carried out here: the recipe's schedule is shortened to a number of steps, which is found once and kept in
+run.json. With --max-steps the number is named; with --max-time it is measured (memory_probe.py). Rank 0 decides, all ranks follow.
 From then on the number counts and no clock: repeating or resuming the run takes the same one, and gives the same bits.
 """
 
@@ -45,15 +45,15 @@ def plan_run(
     """The run of a request on its open data.
 
     nodes  the number of machines
-    new    whether its length is checked against the number of photos: nothing of it was decided by an earlier run or by --auto
+    new    whether its length is checked against the number of photos: nothing of it was decided by an earlier run or by --auto-config
     Raises RecipeError if no plan keeps to the recipe, and for a recipe that was made for far more photos.
     """
     recipe, controls, system = request.recipe, request.controls, request.system
     plan = plan_for(task, recipe, system, roles, memory, nodes)
     if new and not request.repeats:
-        check_image_count(request.name, recipe, plan, controls, request.given, system.accelerator)
-        if not (controls.steps or controls.fit_schedule):
-            report_length(request.name, recipe, plan, request.given, system.accelerator == "cpu", reporter)
+        check_image_count(request.name, recipe, plan, controls, request.given, system.device)
+        if not (controls.max_steps or controls.rescale_schedule):
+            report_length(request.name, recipe, plan, request.given, system.device == "cpu", reporter)
     return RunSpec(request.name, recipe, request.system_name, system, plan, controls)
 
 
@@ -77,11 +77,11 @@ def with_forms(
 ) -> tuple[RunSpec, str | None]:
     """-> (the run with a form of the step for each `auto`, the reason); rank 0 chooses for all ranks, and prints it."""
     controls = run.controls
-    plan = limit_steps(run.plan, steps=controls.steps, eval_every=controls.eval_every)
-    seconds = parse_time_budget(controls.time_budget) if controls.time_budget else math.inf
+    plan = limit_steps(run.plan, steps=controls.max_steps, eval_every=controls.eval_every)
+    seconds = parse_time_budget(controls.max_time) if controls.max_time else math.inf
     varied = task.data.shapes.vary
     result = choose_forms(
-        *(run.recipe, run.system, plan, task.workload), exact=controls.exact, varied=varied, seconds=seconds
+        *(run.recipe, run.system, plan, task.workload), exact=controls.deterministic, varied=varied, seconds=seconds
     )
     chosen, reason = json.loads(broadcast_from_main(world, json.dumps(result), "forms"))
     if reason:
@@ -101,7 +101,7 @@ def with_length(
     reporter: Reporter,
     began: float,
 ) -> tuple[RunSpec, dict[str, Any] | None]:
-    """-> (the run as long as its controls say, `fitted` of run.json: None without --fit-schedule). Every rank calls it.
+    """-> (the run as long as its controls say, `fitted` of run.json: None without --rescale-schedule). Every rank calls it.
 
     saved  of a resumed run, which was fitted to the same
     began  when the command did, by the monotonic clock
@@ -109,15 +109,15 @@ def with_length(
     run.json that is none of ours.
     """
     fitted = None
-    if run.controls.fit_schedule:
+    if run.controls.rescale_schedule:
         measure = partial(_measured, run, task, rank_info, roles)
         recipe, fitted = fit(run, saved, roles.everyone, reporter, measure, began)
         plan = plan_for(task, recipe, run.system, roles, memory, run.plan.nodes)
         reporter.line(f"  {format_schedule_milestones(plan)}")
-        budget = run.controls.time_budget if run.controls.steps else ""
-        controls = replace(run.controls, fit_schedule=False, steps=0, time_budget=budget)
+        budget = run.controls.max_time if run.controls.max_steps else ""
+        controls = replace(run.controls, rescale_schedule=False, max_steps=0, max_time=budget)
         run = replace(run, recipe=recipe, plan=plan, controls=controls)
-    plan = limit_steps(run.plan, steps=run.controls.steps, eval_every=run.controls.eval_every)
+    plan = limit_steps(run.plan, steps=run.controls.max_steps, eval_every=run.controls.eval_every)
     refuse_profile(run.controls.profile, plan)
     return replace(run, plan=plan), fitted
 
@@ -139,17 +139,17 @@ def fit(
     measure: Callable[[], Throughput | None],
     began: float,
 ) -> tuple[Recipe, dict[str, Any]]:
-    """-> (the recipe fitted to --steps or --time-budget, `fitted` of run.json).
+    """-> (the recipe fitted to --max-steps or --max-time, `fitted` of run.json).
 
     measure   called on every rank where the number of steps is not known yet; None on a rank that only evaluates
     """
     requested, controls, plan = restore_fitted_schedule(run.controls), run.controls, run.plan
-    facts: dict[str, Any] = {"asked": requested, "steps": min(controls.steps, plan.total_steps)}
+    facts: dict[str, Any] = {"asked": requested, "steps": min(controls.max_steps, plan.total_steps)}
     if saved.facts is not None:
         facts = dict(saved.facts.fitted)
         if type(facts.get("steps")) is not int or facts["steps"] < 1:
             raise CheckpointError(f"run.json: fitted.steps is {str(facts.get('steps'))[:60]}, which no run has had.")
-    elif not controls.steps:
+    elif not controls.max_steps:
         reporter.doing("measuring the speed")
         pace = measure()
         if pace is not None:
@@ -157,7 +157,7 @@ def fit(
         if world.is_main:
             assert pace is not None  # rank 0 trains
             result = count_steps_in_time(
-                USED * parse_time_budget(controls.time_budget) - (time.monotonic() - began) - pace.first_step,
+                USED * parse_time_budget(controls.max_time) - (time.monotonic() - began) - pace.first_step,
                 step_seconds=pace.step,
                 eval_seconds=pace.evaluation,
                 evaluations=len(plan.eval_steps),
@@ -206,6 +206,6 @@ def report_short_average(run: RunSpec, step: int, reporter: Reporter) -> None:
     share, recipe = ema_initial_share(run.recipe, run.plan), run.recipe
     if share > MAX_FIRST_WEIGHTS:
         reporter.line(
-            f"the average of the weights (--ema {recipe.ema:g}) would still be {100 * share:.0f} % first weights after "
+            f"the average of the weights (--ema-decay {recipe.ema_decay:g}) would still be {100 * share:.0f} % first weights after "
             f"{run.plan.stop_after:,} steps: its decay is warmed up, to at most (1 + t) / (10 + t) after t steps"
         )

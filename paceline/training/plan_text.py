@@ -36,33 +36,34 @@ def describe(
 
     weights  as --weights named them; "": none were named; None: no row, for a run that reports them itself
     """
-    optim, quality = recipe.optim, recipe.quality
-    length = f"{recipe.epochs:g} epochs" if recipe.epochs else f"{recipe.images_seen:,} images"
+    optim = recipe.optim
+    length = f"{recipe.epochs:g} epochs" if recipe.epochs else f"{recipe.max_images:,} images"
     stops = [f"stops after {plan.stop_after:,}"] if plan.stop_after < plan.total_steps else []
     ends = {0, plan.total_steps - 1, min(plan.total_steps - 1, int(plan.warmup_steps))}
     peak = max(lr_at(recipe, plan, step) for step in ends)
     highest = [] if f"{peak:.3g}" == f"{optim.lr:.3g}" else [f"highest lr {peak:.6g}"]
     warm_up = [f"warm-up {plan.warmup_steps:,.6g} steps"] if plan.warmup_steps else []
-    target = " and ".join(f"{metric} {value:g}" for metric, value in quality.targets) or "none: to the end"
+    target = " and ".join(f"{metric} {value:g}" for metric, value in recipe.target) or "none: to the end"
     after = ", ".join(f"{step:,}" for step in plan.eval_steps[:4]) + (", ..." if len(plan.eval_steps) > 4 else "")
-    cut = f"{plan.images_per_forward} images a forward x {format_count(plan.forwards, 'forward')}"
+    cut = f"{plan.micro_batch_size} images a forward x {format_count(plan.forwards, 'forward')}"
     return [
         ("recipe", [name, _about(recipe), *_trunk(recipe), f"seed {recipe.seed}"]),
         *([] if weights is None else _weights(recipe, weights)),
-        ("batch", [format_count(plan.global_batch, "image"), f"{cut} = {plan.images_per_rank} a rank"]),
+        ("batch", [format_count(plan.global_batch_size, "image"), f"{cut} = {plan.images_per_rank} a rank"]),
         ("length", [length, format_count(plan.total_steps, "step") + "".join(f", {stop}" for stop in stops),
                     f"{plan.steps_per_epoch:,.6g} steps an epoch of {format_count(plan.train_images, 'training image')}"]),
-        ("rate", [f"{optim.kind}, lr {optim.lr:g}", recipe.schedule.kind, *warm_up, *highest]),
+        ("rate", [f"{optim.name}, lr {optim.lr:g}", recipe.schedule.name, *warm_up, *highest]),
         *([("size", [size])] if (size := _size(recipe.input)) else []),
         ("target", [target, f"{format_count(plan.val_images, 'image')} evaluated {format_count(len(plan.eval_steps), 'time')}",
                     f"after step{'s'[: len(plan.eval_steps) != 1]} {after}"]),
         ("plan", [f"{format_count(plan.world, 'rank')} on {format_count(plan.nodes, 'node')}{_evaluating(plan)}",
                   *_batch_norms(recipe, plan, memory), *_losses(plan)]),
-        ("system", [system_name, f"{system.chip or system.accelerator} x {system.per_node} a node, {system.memory_gib:g} GiB each",
+        ("system", [system_name,
+            f"{system.device_name or system.device} x {system.ranks_per_node} a node, {system.memory_gib:g} GiB each",
                     system.precision, *_switches(system)]),
         *(("", [fact]) for fact in (*format_torch(system), *_published(name, recipe.task, system_name, system))),
-        ("memory", [f"about {memory.total(plan.images_per_forward) / GIB:.2f} GiB a rank",
-                    f"{memory.fixed / GIB:.2f} GiB for {memory.parameters / 1e6:.2f} M parameters + {plan.images_per_forward} images "
+        ("memory", [f"about {memory.total(plan.micro_batch_size) / GIB:.2f} GiB a rank",
+                    f"{memory.fixed / GIB:.2f} GiB for {memory.parameters / 1e6:.2f} M parameters + {plan.micro_batch_size} images "
                     f"x {memory.per_image / 2**20:.1f} MiB"]),
     ]  # fmt: skip
 
@@ -87,16 +88,16 @@ def _about(recipe: Recipe) -> str:
 
 def _trunk(recipe: Recipe) -> list[str]:
     """The trunk, where the model has one: ResNet-50, timm/NAME."""
-    backbone, depth = getattr(recipe.model, "trunk", ""), getattr(recipe.model, "depth", 0)
+    backbone, depth = getattr(recipe.model, "backbone", ""), getattr(recipe.model, "depth", 0)
     return [f"ResNet-{depth}" if backbone == "resnet" else backbone] if backbone else []
 
 
 def _size(photo: Any) -> str:
     """How large photos are for the network; "" of an input of one's own that says nothing of it."""
-    if short := getattr(photo, "short", ()):
+    if short := getattr(photo, "min_size", ()):
         sides = " or ".join(str(side) for side in (short if len(short) < 4 else (f"{min(short)} to {max(short)}",)))
-        return f"shorter side {sides} px, longer side up to {photo.long} px"
-    size, scored = getattr(photo, "size", 0), getattr(photo, "eval_size", 0)
+        return f"shorter side {sides} px, longer side up to {photo.max_size} px"
+    size, scored = getattr(photo, "image_size", 0), getattr(photo, "eval_crop_size", 0)
     scored = f", evaluated at {scored} x {scored} px" if scored not in (0, size) else ""
     return f"{size} x {size} px{scored}" if size else ""
 
@@ -117,7 +118,7 @@ def _weights(recipe: Recipe, named: str) -> list[Row]:
 
 def format_torch(system: System) -> list[str]:
     """The line about an accelerator that today's torch has no code for."""
-    pin = find_torch_pin(system.chip)
+    pin = find_torch_pin(system.device_name)
     return [f"torch {pin.torch} ({pin.constraints}): {pin.why}"] if pin else []
 
 
@@ -140,15 +141,19 @@ def _batch_norms(recipe: Recipe, plan: BatchPlan, memory: MemoryEstimate) -> lis
     """Which images share statistics, for networks that compute some."""
     if not memory.batch_norms:
         return []
-    span = "" if plan.bn_span == recipe.bn_span else f" (recipe: {recipe.bn_span}, capped at the global batch)"
+    span = (
+        ""
+        if plan.bn_batch_size == recipe.bn_batch_size
+        else f" (recipe: {recipe.bn_batch_size}, capped at the global batch)"
+    )
     joined = f"joined over {plan.bn_join} ranks" if plan.bn_join > 1 else "whole forward"
     shared = "split into groups" if plan.bn_groups > 1 else joined
-    return [f"BatchNorm over {format_count(plan.bn_span, 'image')}{span}: {shared}"]
+    return [f"BatchNorm over {format_count(plan.bn_batch_size, 'image')}{span}: {shared}"]
 
 
 def _losses(plan: BatchPlan) -> list[str]:
     """Which images share a divisor of their losses, for tasks that have such groups."""
-    if not plan.loss_group:
+    if not plan.loss_normalizer_images:
         return []
     where = (
         f"the whole batch, counts added over {format_count(plan.loss_join, 'rank')}"
@@ -158,12 +163,12 @@ def _losses(plan: BatchPlan) -> list[str]:
         else f"{plan.loss_forwards} forwards a group"
     )
     price = "" if plan.loss_forwards == 1 else "; counting first costs each forward once more, without its backward"
-    return [f"losses over {format_count(plan.loss_group, 'image')}: {where}{price}"]
+    return [f"losses over {format_count(plan.loss_normalizer_images, 'image')}: {where}{price}"]
 
 
 def _switches(system: System) -> list[str]:
     """What of a system is switched on."""
-    on = [name for name in ("channels_last", "compile", "graph") if getattr(system, name) == "on"]
+    on = [name for name in ("channels_last", "compile", "cuda_graph") if getattr(system, name) == "on"]
     return on + ["kernels triton"] * (system.kernels == "triton")
 
 

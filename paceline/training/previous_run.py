@@ -1,6 +1,6 @@
 """What a run's folder says about its past: whether a new command resumes it, and what a resumed run keeps of its own run.json.
 
-A run ends at its target, at its length, at --steps, at --time-budget or by --patience. The same folder is resumed where the
+A run ends at its target, at its length, at --max-steps, at --max-time or by --patience. The same folder is resumed where the
 command asks for more than that: each of the five that would end it at once is set otherwise.
 Standard library and small readers only: a refusal must not wait for torch.
 """
@@ -58,7 +58,7 @@ def load_previous_run(
         raise CheckpointError(f"{is_another(path, saved, name)} {how_to_extend(path, task)}")
     if controls.synthetic != bool(saved.controls.get("synthetic")):
         on = "data" if controls.synthetic else "synthetic batches"
-        raise CheckpointError(f"{path} was trained on {on}; choose another --out.")
+        raise CheckpointError(f"{path} was trained on {on}; choose another --output-dir.")
     events = read_events(path / "events.jsonl")
     ends = [event for event in events if event["event"] == "end"]
     ended = ends[-1]["status"] if ends and ends[-1]["status"] in ENDED else ""
@@ -71,7 +71,7 @@ def load_previous_run(
         )
     if not ended:
         return saved, ""
-    if controls.auto:
+    if controls.auto_config:
         own = restore_choices(saved, recipe, controls, explicit, path)
         recipe, controls = own.recipe, own.controls
     end = ends[-1]
@@ -80,22 +80,23 @@ def load_previous_run(
         ways = _format_extend_options(end, get_metrics(scored[-1]) if scored else {}, saved, recipe, controls, explicit)
     except (KeyError, TypeError, ValueError, ArithmeticError) as problem:
         raise PacelineError(
-            f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --out."
+            f"{path}: run.json holds what no run of ours has ({problem!r}). Choose another --output-dir."
         ) from None
     if ways:
         raise FinishedError(
-            f"--out {controls.out or path}: this run is finished ({end['status'].replace('_', ' ')}: {end.get('reason', '')}).\n"
-            f"It goes on with {', and '.join(ways)}. Or start a new run: another --out, or none.",
+            f"--output-dir {controls.output_dir or path}: this run is finished ({end['status'].replace('_', ' ')}: "
+            f"{end.get('reason', '')}).\n"
+            f"It goes on with {', and '.join(ways)}. Or start a new run: another --output-dir, or none.",
             path,
         )
     return saved, end["status"]
 
 
 def restore_fitted_schedule(controls: RunOptions) -> str:
-    """The flags that --fit-schedule fits a schedule to; empty without it."""
-    if not controls.fit_schedule:
+    """The flags that --rescale-schedule fits a schedule to; empty without it."""
+    if not controls.rescale_schedule:
         return ""
-    return f"--steps {controls.steps}" if controls.steps else f"--time-budget {controls.time_budget}"
+    return f"--max-steps {controls.max_steps}" if controls.max_steps else f"--max-time {controls.max_time}"
 
 
 def is_another(path: Path, saved: RunRecord, name: str) -> str:
@@ -110,9 +111,9 @@ def how_to_extend(path: Path, task: str) -> str:
 
 def _longer(saved: RunRecord, ended: str) -> str:
     """Flags that resume a run that has ended, for twice its length."""
-    flag = "epochs" if saved.recipe.get("epochs") else "images_seen"
+    flag = "epochs" if saved.recipe.get("epochs") else "max_images"
     words = f" --{flag.replace('_', '-')} {2 * (saved.recipe.get(flag) or 0):g}"
-    words += " --quality.targets" if ended == "success" else ""
+    words += " --target" if ended == "success" else ""
     return words + (" --patience 0" if saved.controls.get("patience") else "")
 
 
@@ -127,28 +128,28 @@ def _format_extend_options(
     """Changes to the command that would resume the run, in words; [] where it resumes as it is."""
     ways = []
     # Without the flag the run's own counts: the recipe's may have been left out for data that it was not set for.
-    targets = recipe.quality.targets if "quality.targets" in explicit else saved.recipe["quality"]["targets"]
+    targets = recipe.target if "target" in explicit else saved.recipe["target"]
     if meets_targets(targets, metrics):
-        ways.append(f"another --quality.targets than {format_targets(targets)} (or the flag alone: none)")
+        ways.append(f"another --target than {format_targets(targets)} (or the flag alone: none)")
     length = count_recipe_steps(asdict(recipe), saved.plan)
-    requested = min(length, controls.steps or length)
-    if controls.fit_schedule:  # its length is the number of steps that was found when it began
+    requested = min(length, controls.max_steps or length)
+    if controls.rescale_schedule:  # its length is the number of steps that was found when it began
         length = requested = int(saved.plan["total_steps"])
     if end["step"] >= requested:
         if end["step"] < length:  # it may stand further than this command asks
-            ways.append(f"--steps above {end['step']:,} (or without: {length:,})")
-        elif controls.fit_schedule:
-            ways.append("`paceline train RUN/run.json --out RUN` and more --epochs or --images-seen")
+            ways.append(f"--max-steps above {end['step']:,} (or without: {length:,})")
+        elif controls.rescale_schedule:
+            ways.append("`paceline train RUN/run.json --output-dir RUN` and more --epochs or --max-images")
         else:
-            flag = "epochs" if recipe.epochs else "images_seen"
+            flag = "epochs" if recipe.epochs else "max_images"
             most = max(getattr(recipe, flag), saved.recipe[flag])
             ways.append(f"--{flag.replace('_', '-')} above {most:g}")
             if requested < length:
-                ways.append(f"--steps above {end['step']:,} (or without)")
-    budget = 0.0 if controls.fit_schedule and not controls.steps else parse_time_budget(controls.time_budget)
+                ways.append(f"--max-steps above {end['step']:,} (or without)")
+    budget = 0.0 if controls.rescale_schedule and not controls.max_steps else parse_time_budget(controls.max_time)
     if 0 < budget <= end["seconds"]:
         ways.append(
-            f"--time-budget above {controls.time_budget} (or without; {format_duration(end['seconds'])} of the run are used, all its "
+            f"--max-time above {controls.max_time} (or without; {format_duration(end['seconds'])} of the run are used, all its "
             "processes together)"
         )
     if 0 < controls.patience <= end.get("evaluations_since_best", 0):
@@ -178,7 +179,7 @@ class SavedRun:
         if self.facts is None:
             return wanted
         saved = saved_system(self.facts, self.path)
-        if saved.accelerator != wanted.accelerator:  # it moved to another kind of machine
+        if saved.device != wanted.device:  # it moved to another kind of machine
             return wanted
         if "system.precision" not in explicit:
             scale = wanted.loss_scale if "system.loss_scale" in explicit else saved.loss_scale
@@ -189,9 +190,9 @@ class SavedRun:
             return wanted
         if "system" not in explicit:
             return saved
-        if "system.images_per_forward" in explicit or saved.memory_gib != wanted.memory_gib:
+        if "system.micro_batch_size" in explicit or saved.memory_gib != wanted.memory_gib:
             return wanted
-        return replace(wanted, images_per_forward=saved.images_per_forward)
+        return replace(wanted, micro_batch_size=saved.micro_batch_size)
 
     def with_threads(self, system: System, *, explicit: bool, world: int) -> System:
         """`system` with a resumed run's number of compute threads, which decides the bits of its sums.
@@ -201,7 +202,7 @@ class SavedRun:
         """
         if self.facts is None or explicit or system.intra_op_threads or self.facts.world != world:
             return system
-        if saved_system(self.facts, self.path).accelerator != system.accelerator:
+        if saved_system(self.facts, self.path).device != system.device:
             return system
         return replace(system, intra_op_threads=self.threads())
 
@@ -241,6 +242,6 @@ class SavedRun:
             flags = ", ".join(f"--mlperf.{name.replace('_', '-')}" for name in new)
             kept = ", ".join(f"{name.replace('_', ' ')} {getattr(own, name) or 'not given'}" for name in new)
             reporter.warning(
-                f"{flags}: not taken, the log of this run was begun with {kept}; another needs a new run (--out)"
+                f"{flags}: not taken, the log of this run was begun with {kept}; another needs a new run (--output-dir)"
             )
         return own

@@ -30,13 +30,14 @@ from paceline.training.checkpoint.write import Snapshot
 
 # Controls that only rank 0 uses, or that name a place.
 FREE_CONTROLS = (
-    *("data", "out", "stage", "weights", "keep", "keep_every", "profile", "quiet", "json", "sink", "tensorboard"),
+    *("data", "output_dir", "copy_data_to", "weights", "keep_checkpoints", "keep_checkpoint_every"),
+    *("profile", "quiet", "json", "logger", "tensorboard"),
     "mlperf",
 )
 FREE_SYSTEM = ("memory_gib",)
 FREE_DATA = ("root", "manifest")
-# Flags that change a run by being given, not only by their value; those of `quality` count too (request_facts).
-GIVEN = ("system", "system.intra_op_threads", "data", "epochs", "images_seen")
+# Flags that change a run by being given, not only by their value; those of `eval` and `target` count too (request_facts).
+GIVEN = ("system", "system.intra_op_threads", "data", "epochs", "max_images")
 
 
 def request_fingerprint(
@@ -55,8 +56,8 @@ def request_fingerprint(
         **_as_flags(_without(asdict(system), FREE_SYSTEM), "system."),
         **_as_flags(_without(asdict(controls), FREE_CONTROLS)),
         **more,
-        "--stage": "given" if controls.stage else "not given",
-        "flags given": sorted(name for name in explicit if name in GIVEN or name.partition(".")[0] == "quality"),
+        "--copy-data-to": "given" if controls.copy_data_to else "not given",
+        "flags given": sorted(name for name in explicit if name in GIVEN or name.partition(".")[0] in ("eval", "target")),
     }
 
 

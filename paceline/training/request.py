@@ -59,7 +59,7 @@ def _check_sinks(request: Request, launch: Launch) -> None:
 
 
 def _check_auto(request: Request, launch: Launch) -> None:
-    if request.controls.auto:
+    if request.controls.auto_config:
         check_auto(request.name, repeats=request.repeats)
 
 
@@ -71,8 +71,9 @@ def _check_target(request: Request, launch: Launch) -> None:
 
 def check_not_finished(request: Request, launch: Launch) -> None:
     """A finished run of which no more is asked; with several ranks, and where its report is missing, the run itself answers."""
-    path = Path(request.controls.out).expanduser().absolute()
-    if launch.world == 1 and request.controls.out and all((path / name).exists() for name in ("run.json", "report.html")):
+    named = request.controls.output_dir
+    path = Path(named).expanduser().absolute()
+    if launch.world == 1 and named and all((path / name).exists() for name in ("run.json", "report.html")):
         load_previous_run(path, request.name, request.recipe, request.controls, request.given, repeats=request.repeats)
 
 
@@ -85,15 +86,15 @@ def _check_data_folder(request: Request, launch: Launch) -> None:
 CHECKS: tuple[Callable[[Request, Launch], object], ...] = (
     lambda request, launch: check_controls(request.controls),
     lambda request, launch: check_submission(request.controls.mlperf, request.recipe),
-    lambda request, launch: count_training_ranks(launch.world, request.controls.eval_ranks),
-    lambda request, launch: check_weights_named(request, request.controls.out),
+    lambda request, launch: count_training_ranks(launch.world, request.controls.dedicated_eval_ranks),
+    lambda request, launch: check_weights_named(request, request.controls.output_dir),
     check_not_finished,
     lambda request, launch: check_recipe(request.recipe),
     _check_data_folder,
     _check_sinks,
     _check_auto,
     _check_target,
-    lambda request, launch: refuse_inexact(request.system, request.controls.exact),
+    lambda request, launch: refuse_inexact(request.system, request.controls.deterministic),
 )
 
 
@@ -119,8 +120,8 @@ def check_recipe(recipe: Recipe) -> WorkloadSpec:
                 "Choose a recipe of that workload: paceline list recipes"
             )
     workload.network.check(recipe)
-    if (backbone := getattr(recipe.model, "trunk", "")).startswith("timm/"):
-        require("timm", f"--model.trunk {backbone}")
+    if (backbone := getattr(recipe.model, "backbone", "")).startswith("timm/"):
+        require("timm", f"--model.backbone {backbone}")
     return workload
 
 
@@ -149,35 +150,37 @@ def check_metrics(recipe: Recipe) -> None:
     workload = get_workload(recipe.task)
     known = workload.reporting.measured(recipe)
     metrics = [name for name in workload.reporting.metrics if name in known]
-    for name, _ in recipe.quality.targets:
+    for name, _ in recipe.target:
         if name not in metrics:
-            raise RecipeError(f"--quality.targets {name}: there is no such metric. Known: {', '.join(metrics)}.")
+            raise RecipeError(f"--target {name}: there is no such metric. Known: {', '.join(metrics)}.")
 
 
 def keeps_default_target(controls: RunOptions, explicit: Collection[str], *, repeats: bool) -> bool:
     """Whether the target holds on any data: it was set by hand, or by the run that is repeated on its data."""
-    return not controls.synthetic and ("quality.targets" in explicit or (repeats and "data" not in explicit))
+    return not controls.synthetic and ("target" in explicit or (repeats and "data" not in explicit))
 
 
 def check_profile(requested: str, system: System) -> None:
     """Raises RecipeError for a --profile of NVTX ranges where nothing can read them."""
     steps, nvtx = parse_profile_steps(requested)
-    if nvtx and system.accelerator != "cuda":
+    if nvtx and system.device != "cuda":
         raise RecipeError(
-            f"--profile {requested}: NVIDIA's Nsight Systems reads such ranges, and this run computes on {system.accelerator}. "
+            f"--profile {requested}: NVIDIA's Nsight Systems reads such ranges, and this run computes on {system.device}. "
             f"--profile {steps.start}:{steps.stop} writes a trace."
         )
 
 
 def refuse_inexact(system: System, exact: bool) -> None:
-    """Raise RecipeError for --exact with gradients that are rounded before they are summed over ranks, or with TF32."""
+    """Raise RecipeError for --deterministic with gradients that are rounded before they are summed over ranks, or with TF32."""
     if exact and system.precision == "tf32":
         raise RecipeError(
-            "--exact: --system.precision tf32 rounds the inputs of float32 convolutions, so no other device gives the same "
+            "--deterministic: --system.precision tf32 rounds the inputs of float32 convolutions, so no other device gives the same "
             "result. Use --system.precision fp32."
         )
-    if exact and system.compress != "none":
+    if exact and system.grad_compression != "none":
         raise RecipeError(
-            f"--exact: --system.compress {system.compress} rounds gradients on their way, so another number of ranks would give "
+            f"--deterministic: --system.grad-compression {system.grad_compression} rounds gradients on their way, so another "
+            "number of "
+            f"ranks would give "
             "another result. Leave one of the two away."
         )

@@ -1,6 +1,6 @@
 """Decide what a request leaves open, at two moments: once the run's folder is known, and once the data are open.
 
-The only place where a run's settings change. A resumed run keeps its own system, decoder, pixels and choices of --auto.
+The only place where a run's settings change. A resumed run keeps its own system, decoder, pixels and choices of --auto-config.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: 
     controls = replace(controls, mlperf=saved.submission(controls.mlperf, reporter))
     if not request.repeats:
         recipe = resolve_pixel_stats(recipe, controls.weights, explicit, reporter, saved=saved.facts)
-    recipe = resolve_decoder(recipe, system, controls.exact or controls.synthetic, saved.facts)
-    if controls.auto and saved.facts is not None:
+    recipe = resolve_decoder(recipe, system, controls.deterministic or controls.synthetic, saved.facts)
+    if controls.auto_config and saved.facts is not None:
         own = restore_choices(saved.facts, recipe, controls, explicit, saved.path)
         recipe, controls = own.recipe, own.controls
-    system = resolve_system(recipe, system, controls.exact, reporter)
+    system = resolve_system(recipe, system, controls.deterministic, reporter)
     check_profile(controls.profile, system)
     return replace(request, recipe=recipe, system=system, controls=controls)
 
@@ -51,18 +51,19 @@ def resolve_request(request: Request, saved: SavedRun, trainers: int, reporter: 
 def resolve_with_data(
     request: Request, task: Task, rank_info: InputRank, roles: RankRoles, saved: SavedRun, reporter: Reporter
 ) -> tuple[Request, Task, dict[str, Any] | None, InputRate | None]:
-    """-> (the request with everything decided, its task on the same images, --auto's choices for run.json, how fast the input is).
+    """-> (the request with everything decided, its task on the same images, --auto-config's choices for run.json, how fast the input
+    is).
 
     Every rank calls it. Raises RecipeError for a target on a metric that no evaluation computes.
     """
     controls, auto = request.controls, None if saved.facts is None else saved.facts.auto
-    if controls.auto:
-        cpu = request.system.accelerator == "cpu"
+    if controls.auto_config:
+        cpu = request.system.device == "cpu"
         result = apply_auto(
             *(task, request.recipe, controls, request.given), cpu=cpu, ranks=roles.trainers, reporter=reporter
         )
         if request.command:
-            reporter.line(f"the same without --auto:  {command_without(request.command, result.facts)}")
+            reporter.line(f"the same without --auto-config:  {command_without(request.command, result.facts)}")
         controls, auto = result.controls, result.facts
         task = reopen_task(task, result.recipe, controls)
     feeding = measure_input_rate(task, rank_info, roles.trainers)
@@ -81,16 +82,17 @@ def resolve_with_data(
 def resolve_system(recipe: Recipe, system: System, exact: bool, reporter: Reporter) -> System:
     """The system as the recipe's workload can use it: without compilation, and with a line, where the workload cannot be compiled.
 
-    Raises RecipeError for --exact on an accelerator where a kernel of the workload has no deterministic form, and with compressed
-    gradients.
+    Raises RecipeError for --deterministic on an accelerator where a kernel of the workload has no deterministic form, and with
+    compressed gradients.
     """
     refuse_inexact(system, exact)  # a resumed run's own number format, too
     network = get_workload(recipe.task).network
-    if exact and system.accelerator != "cpu" and network.no_exact:
+    if exact and system.device != "cpu" and network.no_exact:
         own = network.exact_in_triton(recipe)
-        if not (own and system.accelerator == "cuda" and system.kernels != "torch"):
+        if not (own and system.device == "cuda" and system.kernels != "torch"):
             raise RecipeError(
-                f"--exact: {recipe.task} has no deterministic form on an accelerator: {network.no_exact}. Leave --exact away, "
+                f"--deterministic: {recipe.task} has no deterministic form on an accelerator: {network.no_exact}. Leave "
+                f"--deterministic away, "
                 f"or train with {'--system.kernels triton (CUDA), or with ' * own}--system cpu."
             )
     if system.compile != "on" or not network.no_compile:
@@ -102,7 +104,7 @@ def resolve_system(recipe: Recipe, system: System, exact: bool, reporter: Report
 def unresolved_flags(request: Request) -> tuple[str, ...]:
     """Dotted names of the recipe's fields whose values follow only from the open data."""
     kept = keeps_default_target(request.controls, request.given, repeats=request.repeats)
-    return (*(() if kept else ("quality.targets",)), *(FITTED if request.controls.fit_schedule else ()))
+    return (*(() if kept else ("target",)), *(FITTED if request.controls.rescale_schedule else ()))
 
 
 def resolve_targets(
@@ -110,11 +112,11 @@ def resolve_targets(
 ) -> Recipe:
     """The recipe without its target, and with a warning, on other data than the target was set for."""
     if controls.synthetic:  # open_task has reported that
-        return replace(recipe, quality=replace(recipe.quality, targets=()))
-    if not recipe.quality.targets or task.data.is_target_data or keeps_default_target(controls, explicit, repeats=repeats):
+        return replace(recipe, target=())
+    if not recipe.target or task.data.is_target_data or keeps_default_target(controls, explicit, repeats=repeats):
         return recipe
     reporter.warning(
-        f"the target {format_targets(recipe.quality.targets)} {'was' if len(recipe.quality.targets) == 1 else 'were'} set for "
-        f"{recipe.target_data}; on this data the run goes to its end (set one with --quality.targets)"
+        f"the target {format_targets(recipe.target)} {'was' if len(recipe.target) == 1 else 'were'} set for "
+        f"{recipe.target_data}; on this data the run goes to its end (set one with --target)"
     )
-    return replace(recipe, quality=replace(recipe.quality, targets=()))
+    return replace(recipe, target=())

@@ -61,7 +61,7 @@ def find_resume_point(
 ) -> ResumePoint:
     """Find the newest whole checkpoint; every rank calls it, before the data are opened. Skipped checkpoints are warnings.
 
-    request    of its recipe's fields that are set by hand a greater length and those of `quality` may be new
+    request    of its recipe's fields that are set by hand a greater length and those of `eval` and `target` may be new
     undecided  dotted names of the recipe's fields that the data still decide: `check_start` compares them
     Raises CheckpointError, on rank 0 alone, when it belongs to another recipe; the others wait for rank 0.
     """
@@ -96,17 +96,17 @@ def check_start(was: SavedRun, start: ResumePoint, run: RunSpec, explicit: Colle
         raise CheckpointError(
             f"{was.path} was begun on other training images ({facts['train_images']:,} there{_fold(was.facts.data)}, "
             f"{wanted['train_images']:,} now{_fold(data)}, from {data['root']}). Go on with the same "
-            "--data, --limit-train and --fold, or start a new run (another --out) from its weights alone: "
+            "--data, --max-train-images and --fold, or start a new run (another --output-dir) from its weights alone: "
             "--weights RUN/checkpoints/last"
         )
     scored, now = was.facts.plan.get("val_images"), run.plan.val_images
     if start.standing.step >= 0 and scored != now:
-        limit = was.facts.controls.get("limit_val")
-        flag = f"with --limit-val {abbreviate(limit)}" if limit else "without --limit-val"
+        limit = was.facts.controls.get("max_val_images")
+        flag = f"with --max-val-images {abbreviate(limit)}" if limit else "without --max-val-images"
         raise CheckpointError(
             f"{was.path}: its evaluations scored {abbreviate(scored)} validation images, and this command asks for {now:,}: the best "
             f"of all would be chosen by unlike numbers. Go on {flag}; "
-            f"other images are scored by  paceline eval {shlex.quote(str(was.path))} --limit-val {now}"
+            f"other images are scored by  paceline eval {shlex.quote(str(was.path))} --max-val-images {now}"
         )
 
 
@@ -156,18 +156,18 @@ def _check_recipe(
     workload = get_workload(recipe.task)
     template = Recipe(task="", model=workload.model, input=workload.input)
     saved, now = with_defaults(facts["recipe"], template), asdict(recipe)
-    may_differ = [field for field in explicit if field.startswith("quality.")] + [*undecided, NO_FLAG]
+    may_differ = [field for field in explicit if field.partition(".")[0] in ("eval", "target")] + [*undecided, NO_FLAG]
     if is_same_workload(str(saved["task"]), recipe.task):
         may_differ.append("task")
     if set(LENGTH) & set(explicit) - set(undecided):
         # By the run's own number of images: the command's data have as many, or are refused.
-        per_epoch = steps_in_epoch(facts["train_images"], recipe.global_batch, recipe.epoch_steps)
-        counts = {"steps_per_epoch": per_epoch, "global_batch": recipe.global_batch}
+        per_epoch = steps_in_epoch(facts["train_images"], recipe.global_batch_size, recipe.epoch_rounding)
+        counts = {"steps_per_epoch": per_epoch, "global_batch_size": recipe.global_batch_size}
         begun, requested = (count_recipe_steps(one, counts) for one in (saved, now))
         if requested < begun:
             raise CheckpointError(
                 f"{was.path}: it was begun with {begun:,} steps, and a run that goes on can only become longer than "
-                f"that, not {requested:,}. To end it sooner: --steps {requested}"
+                f"that, not {requested:,}. To end it sooner: --max-steps {requested}"
             )
         may_differ += LENGTH
     check_same_recipe(
@@ -190,7 +190,7 @@ def make_cards(run: RunSpec, step: int) -> dict[str, str]:
     """What a checkpoint's files of weights say of their run, by group; {} where a name in it is none that a card takes."""
     facts = run.record().as_dict()
     try:
-        average = {"average": make_card(facts, step=step)} if run.recipe.ema else {}
+        average = {"average": make_card(facts, step=step)} if run.recipe.ema_decay else {}
         return {"model": make_card(facts, step=step, **({"averaged": False} if average else {})), **average}
     except PacelineError:
         return {}
@@ -225,7 +225,7 @@ def check_same_recipe(
     more = f"\n  and {len(lines) - MAX_KEYS} more" if len(lines) > MAX_KEYS else ""
     raise CheckpointError(
         f"the checkpoint belongs to another recipe.{''.join(lines[:MAX_KEYS])}{more}\n{go_on}\n"
-        "Or start a new run (another --out) from its weights alone: --weights RUN/checkpoints/last"
+        "Or start a new run (another --output-dir) from its weights alone: --weights RUN/checkpoints/last"
     )
 
 

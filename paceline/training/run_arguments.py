@@ -33,7 +33,7 @@ def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[RunR
     """Facts and recipe of a run's folder, for `eval` and `predict`; imports no torch.
 
     recipe, workload   the verb's flags; --recipe is for a file of weights alone
-    Raises PacelineError for a folder that is no run, RecipeError for a workload of one's own that --workload does not name.
+    Raises PacelineError for a folder that is no run, RecipeError for a workload of one's own that --task-file does not name.
     """
     if not path.exists():
         raise PacelineError(
@@ -48,23 +48,25 @@ def open_run(path: Path, *, verb: str, recipe: str, workload: str) -> tuple[RunR
     return facts, load_saved_recipe(facts, path, named=named, again=format_workload_command(verb, path))
 
 
-def check_named(path: Path, *, verb: str, checkpoint: str, workload: str, recipe: str, trust: bool = False) -> None:
-    """Refuse what `predict.load` cannot open, as far as that is seen without torch: the words of a verb and its flags.
+def check_named(
+    path: Path, *, verb: str, checkpoint: str, workload: str, recipe: str, allow_code_execution: bool = False
+) -> None:
+    """Refuse what `paceline.load` cannot open, as far as that is seen without torch: the words of a verb and its flags.
 
     Raises PacelineError as `open_run` and `refuse_graph`, and for a flag of runs beside a file of weights.
     """
-    refuse_graph(path, verb, trust=trust)
+    refuse_graph(path, verb, allow_code_execution=allow_code_execution)
     if not is_weights_argument(path, recipe):
         open_run(path, verb=verb, recipe=recipe, workload=workload)
         return
-    for flag, value, usual in (("--workload", workload, ""), ("--checkpoint", checkpoint, "best")):
+    for flag, value, usual in (("--task-file", workload, ""), ("--checkpoint", checkpoint, "best")):
         if value != usual:
             raise PacelineError(f"{flag} {value}: for a run, and {path} is weights. Leave it away.")
 
 
 def format_workload_command(verb: str, path: Path) -> Callable[[str], str]:
     """The command that names a run's own workload, for `load_saved_recipe`'s error."""
-    return lambda name: format_command(verb, path, "--workload", name)
+    return lambda name: format_command(verb, path, "--task-file", name)
 
 
 def read_saved_count(facts: RunRecord, name: str) -> int:

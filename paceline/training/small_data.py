@@ -36,13 +36,14 @@ def check_image_count(
     own = find_finetune_recipe(name)
     if own not in RECIPES or (name not in RECIPES and "@" not in name):  # its author knows the photos
         return
-    if controls.synthetic or controls.limit_train or get_design_size(recipe) == plan.train_images:
+    if controls.synthetic or controls.max_train_images or get_design_size(recipe) == plan.train_images:
         return
-    photos, batch, steps = plan.train_images, plan.global_batch, plan.total_steps
-    length = {"epochs", "images_seen", "global_batch"}.intersection(explicit) or controls.steps or controls.fit_schedule
+    photos, batch, steps = plan.train_images, plan.global_batch_size, plan.total_steps
+    length = {"epochs", "max_images", "global_batch_size"}.intersection(explicit)
+    length = length or controls.max_steps or controls.rescale_schedule
     times = get_design_size(recipe) / photos
     # demo: for trying out, on any photos
-    if batch > photos and "global_batch" not in explicit and not name.endswith("-demo"):
+    if batch > photos and "global_batch_size" not in explicit and not name.endswith("-demo"):
         reason = f"a batch of {batch:,} is more than the {photos:,} training photos"
     elif steps < MIN_STEPS and not length:
         reason = (
@@ -55,11 +56,13 @@ def check_image_count(
         return
     fitting = own + ("-cpu" if accelerator == "cpu" else "")
     auto, about = (
-        ((), "for photos of one's own there is") if name != fitting else (("--auto",), "--auto chooses what fits so few")
+        ((), "for photos of one's own there is")
+        if name != fitting
+        else (("--auto-config",), "--auto-config chooses what fits so few")
     )
     raise RecipeError(
         f"{name}: {reason}.\n{about}:  {format_command('train', fitting, '--data', controls.data or 'DIR', *auto)}\n"
-        "What is set by hand is taken: --global-batch, --epochs, --images-seen, --steps."
+        "What is set by hand is taken: --global-batch-size, --epochs, --max-images, --max-steps."
     )
 
 
@@ -69,16 +72,17 @@ def get_design_size(recipe: Recipe) -> int:
 
 
 def check_auto(name: str, *, repeats: bool) -> None:
-    """Raises RecipeError for --auto where a run is repeated, and with a recipe of the menu that was made for one data set."""
+    """Raises RecipeError for --auto-config where a run is repeated, and with a recipe of the menu that was made for one data set."""
     if repeats:
         raise RecipeError(
-            "--auto chooses before a run, and this run.json holds what that one trained: leave the flag away."
+            "--auto-config chooses before a run, and this run.json holds what that one trained: leave the flag away."
         )
     if (name in RECIPES and not name.endswith(FOR_OWN)) or "@" in name:
         own = find_finetune_recipe(name)
         raise RecipeError(
-            f"--auto: {name} was made for one data set, and its numbers belong together. It chooses for the recipes for photos of "
-            f"one's own:  {format_command('train', own if own in RECIPES else 'classify-finetune', '--data', 'DIR', '--auto')}"
+            f"--auto-config: {name} was made for one data set, and its numbers belong together. It chooses for the "
+            f"recipes for photos of "
+            f"one's own:  {format_command('train', own if own in RECIPES else 'classify-finetune', '--data', 'DIR', '--auto-config')}"
         )
 
 
@@ -92,7 +96,7 @@ def report_length(
     """A line where a recipe for one's own photos is short, long, or often evaluated on these, and its length is not set by hand."""
     if not name.endswith(("-finetune", "-finetune-cpu")):
         return
-    if {"epochs", "images_seen"} & set(explicit):
+    if {"epochs", "max_images"} & set(explicit):
         return
     least, most = step_range(get_workload(recipe.task).kind == "boxes", cpu)
     steps, number = plan.total_steps, count_evaluations(recipe, plan.train_images)
@@ -105,4 +109,4 @@ def report_length(
         said += f"with {number:,} evaluations between them"
     else:
         return
-    reporter.line(f"{said}: --auto chooses length and evaluations by the photos")
+    reporter.line(f"{said}: --auto-config chooses length and evaluations by the photos")

@@ -75,7 +75,7 @@ class State:
             tensors["model"] = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
             if self.average is not None:
                 tensors["average"] = {name: tensor.clone() for name, tensor in self.average.state().items()}
-        tensors["optimiser"] = dict(self.optimizer.state())
+        tensors["optimizer"] = dict(self.optimizer.state())
         if self.scaler is not None:
             tensors["scaler"] = dict(self.scaler.state())
         own_facts = {"step": self.step, "meters": self.meters.facts(world), "world": world.world}
@@ -92,11 +92,11 @@ class State:
         for group, owner in (("average", self.average), ("scaler", self.scaler)):
             if owner is not None and group not in tensors:
                 raise CheckpointError(
-                    f"the checkpoint has no {group}: it was written with another --ema or --system.precision. "
-                    "Go on with those, or start a new run (another --out) from its weights alone."
+                    f"the checkpoint has no {group}: it was written with another --ema-decay or --system.precision. "
+                    "Go on with those, or start a new run (another --output-dir) from its weights alone."
                 )
         load_model(self.model, tensors["model"])
-        self.optimizer.load_state(tensors["optimiser"])
+        self.optimizer.load_state(tensors["optimizer"])
         if self.average is not None:
             self.average.load_state(tensors["average"])
         if self.scaler is not None:
@@ -183,8 +183,8 @@ def check_snapshot(snapshot: Snapshot) -> None:
         if not can_be(snapshot.facts.get(name)):
             value = str(snapshot.facts.get(name, "missing"))[:60]
             raise CheckpointError(f"its {name} is {value}, which no checkpoint of ours has")
-    if "model" not in snapshot.tensors or "optimiser" not in snapshot.tensors:
-        raise CheckpointError("it lacks the model's tensors or the optimiser's")
+    if "model" not in snapshot.tensors or "optimizer" not in snapshot.tensors:
+        raise CheckpointError("it lacks the model's tensors or the optimizer's")
 
 
 def is_evaluation_due(facts: Mapping[str, Any]) -> bool:

@@ -65,7 +65,7 @@ class TrainStep(GraphedStep):
         self.device = device
         self.numbers = numbers or StepScalars(state.optimizer.optim, device)
         self.autocast = autocast_for(system, device)
-        self.share = plan.world / plan.global_batch
+        self.share = plan.world / plan.global_batch_size
         self.times: StepTimes | None = None
         self.sizes = StepSizes(state.model)
         self._measured = False
@@ -148,13 +148,13 @@ class TrainStep(GraphedStep):
     def _gradients(self, batches: Sequence[Batch]) -> dict[str, Tensor]:
         totals: dict[str, Tensor] = {}
         plan, model = self.plan, self.state.model
-        counted = count_ahead(model, batches, plan, self.autocast, self.group) if plan.loss_group else []
+        counted = count_ahead(model, batches, plan, self.autocast, self.group) if plan.loss_normalizer_images else []
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
             with self._exchange(last), self.forms():
                 with record_function("forward"), self.autocast():
                     losses = self.network(batch)
-                if plan.loss_group:
+                if plan.loss_normalizer_images:
                     terms = cast(LossGroupModel, model).terms
                     losses = group_losses(losses, terms, plan, counted[number], self.group)
                 scaler = self.state.scaler
@@ -164,7 +164,7 @@ class TrainStep(GraphedStep):
                     (loss if scaler is None else scaler.scale(loss)).backward()
                 self._reached("exchange" if last and plan.world > 1 else "backward")
             for name, value in losses.items():
-                part = value.detach() / plan.global_batch
+                part = value.detach() / plan.global_batch_size
                 totals[name] = totals[name] + part if name in totals else part
         return totals
 
@@ -179,7 +179,7 @@ class TrainStep(GraphedStep):
         """
         if self.plan.world > 1:
             dist.all_reduce(count, group=self.group)
-        factor = 1 / count.clamp(min=1 / self.plan.global_batch)
+        factor = 1 / count.clamp(min=1 / self.plan.global_batch_size)
         gradients = [weight.grad for weight in self.state.model.parameters() if weight.grad is not None]
         torch._foreach_mul_(gradients, factor)  # pyright: ignore[reportPrivateImportUsage]
         losses.update({name: value * factor for name, value in losses.items()})
@@ -207,10 +207,10 @@ def _data_parallel(network: nn.Module, system: System, group: dist.ProcessGroup 
             gradient_as_bucket_view=True,
             static_graph=False,
             # torch cuts buckets otherwise where its own size is named by hand.
-            bucket_cap_mb=None if system.bucket_mib == TORCHS_BUCKET_MIB else system.bucket_mib,  # pyright: ignore[reportArgumentType]
+            bucket_cap_mb=None if system.ddp_bucket_mib == TORCHS_BUCKET_MIB else system.ddp_bucket_mib,  # pyright: ignore[reportArgumentType]
         )
     # After its first ten steps it would wait for the device in every hundredth, to measure itself; a capture could not.
     parallel._set_ddp_runtime_logging_sample_rate(NEVER)
-    if system.compress != "none":
-        parallel.register_comm_hook(group, COMPRESS[system.compress])
+    if system.grad_compression != "none":
+        parallel.register_comm_hook(group, COMPRESS[system.grad_compression])
     return parallel

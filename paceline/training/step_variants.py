@@ -78,10 +78,10 @@ def choose_forms(
     chosen = {name: FORMS[name] for name, value in requested.items() if value == "auto"}
     if not chosen:
         return {}, ""
-    why, measured = "nothing faster was measured", getattr(recipe.model, "trunk", "") == RESNET
+    why, measured = "nothing faster was measured", getattr(recipe.model, "backbone", "") == RESNET
     if exact:
-        why = "--exact uses one fixed form"
-        if "kernels" in chosen and system.accelerator == "cuda" and workload.network.no_exact:
+        why = "--deterministic uses one fixed form"
+        if "kernels" in chosen and system.device == "cuda" and workload.network.no_exact:
             chosen["kernels"] = "triton"  # check_exact has refused the run if that is not enough
     # Layouts were measured on one rank. In contiguous memory, some gradients do not have the strides of data parallel's buckets.
     elif measured and plan.world == 1 and "channels_last" in chosen and (layout := find_layout(recipe.task, system)):
@@ -90,7 +90,7 @@ def choose_forms(
             f"a full-size {recipe.task} step took {layout.channels_last:g} s in channels_last and {layout.contiguous:g} s "
             f"contiguous, with {layout.instructions} in {layout.precision}: {layout.measured}"
         )
-    elif measured and (system.accelerator, system.precision) == ("cuda", "bf16") and torch.version.hip is None:
+    elif measured and (system.device, system.precision) == ("cuda", "bf16") and torch.version.hip is None:
         more = {"varied": varied, "seconds": seconds, "builds": can_build_kernels(), "cores": count_cpus()}
         row = find_fastest(recipe.task, requested, plan, compiles=not workload.network.no_compile, **more)
         if row is not None:
@@ -102,7 +102,7 @@ def choose_forms(
 
 def find_layout(task: str, system: System) -> StepSeconds | None:
     """The measurement of both memory layouts on such a CPU; None if there is none."""
-    if system.accelerator != "cpu":
+    if system.device != "cpu":
         return None
     wanted = (task, torch.backends.cpu.get_cpu_capability(), system.precision)
     return next((row for row in LAYOUTS if (row.task, row.instructions, row.precision) == wanted), None)

@@ -89,7 +89,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         run = plan_run(request, task, roles, memory, launch.nodes, reporter, new=saved.facts is None and auto is None)
         run, forms = with_forms(run, task, world, saved, reporter)
         prepare_device(run, task, rank_info, threads, memory)
-        held.enter_context(open_staged_copy(task.data, run.controls.stage, world, reporter))
+        held.enter_context(open_staged_copy(task.data, run.controls.copy_data_to, world, reporter))
         run, fitted = with_length(run, task, rank_info, roles, memory, saved, reporter, began)
         facts = {**placement, "fitted": fitted, "forms": forms, "feeding": feeding and asdict(feeding), "auto": auto}
         run = with_provenance(run, request.command, launch.kind, threads, task, memory, facts)
@@ -100,7 +100,7 @@ def run_training(request: Request, console: Console | None = None, *, on_end: On
         check_start(saved, start, run, request.given)
         world.assert_equal(run_facts(run, start.checkpoint, weights), "run")
         state = build_state_from(run, task, roles, start, weights, reporter)
-        folder.check_space(state, run.controls.keep)
+        folder.check_space(state, run.controls.keep_checkpoints)
         if can_probe_memory(rank_info.device):
             reporter.doing("trying a step")
             run = find_fitting_run(run, task, state, roles, reporter)
@@ -139,7 +139,7 @@ def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[R
         facts = request_fingerprint(
             "train", request.recipe, request.system, request.controls, explicit=explicit, name=request.name, repeats=repeats
         )
-        folder = find_nearest_folder(request.controls.out)
+        folder = find_nearest_folder(request.controls.output_dir)
     with apply_environment(request.system, launch, named="system.interface" in request.given) as notes:
         start_early("paceline.data.loader.slots")
         for note in filter(None, (*notes, warn_untested_torch(torch.__version__)) if launch.rank == 0 else ()):
@@ -147,7 +147,7 @@ def join_ranks(request: Request, launch: Launch, console: Console) -> Iterator[R
         device = choose_device(request.system, launch.local_rank, launch.local_world)
         choose_adapter(request.system, launch, os.environ)
         with open_distributed(launch, device=device, facts=facts, secret_folder=folder) as world, explained_failures():
-            yield assign_roles(world, request.controls.eval_ranks)
+            yield assign_roles(world, request.controls.dedicated_eval_ranks)
 
 
 @contextmanager
@@ -171,9 +171,9 @@ def prepare_device(
     run: RunSpec, task: Task, rank_info: InputRank, threads: Mapping[str, int], memory: MemoryEstimate
 ) -> None:
     """Set how the device computes, before anything is built there. Raises PacelineError where it lacks what the run needs."""
-    check_address_limit(memory.total(run.plan.images_per_forward), threads["loader"] + threads["intra_op"])
+    check_address_limit(memory.total(run.plan.micro_batch_size), threads["loader"] + threads["intra_op"])
     choose_gpu_decoder(run.recipe.input, rank_info.device)  # refused before anything is written
-    make_exact(run.controls.exact, varied=task.data.shapes.vary)
+    make_exact(run.controls.deterministic, varied=task.data.shapes.vary)
     set_malloc_trim_threshold(rank_info.device)
 
 

@@ -1,4 +1,4 @@
-"""What --mirror costs a training: the same run with and without it, by turns; printed as one JSON object.
+"""What --sync-to costs a training: the same run with and without it, by turns; printed as one JSON object.
 
 AWS_ENDPOINT_URL=... AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=... python results/mirror/measure.py s3://BUCKET/PREFIX [ROUNDS]
 """
@@ -16,16 +16,16 @@ from pathlib import Path
 from paceline.training.logging.events import read_events
 
 FLAGS = (
-    *("--synthetic", "--global-batch", "16", "--optim.lr", "0.01", "--model.depth", "18", "--model.width", "32"),
-    *("--input.size", "64", "--input.eval-size", "64", "--input.eval-resize", "72"),
-    *("--steps", "240", "--save-every", "40", "--log-every", "40", "--quiet"),
+    *("--synthetic", "--global-batch-size", "16", "--optim.lr", "0.01", "--model.depth", "18", "--model.width", "32"),
+    *("--input.image-size", "64", "--input.eval-crop-size", "64", "--input.eval-resize-size", "72"),
+    *("--max-steps", "240", "--save-every", "40", "--log-every", "40", "--quiet"),
 )
 
 
 def pace(folder: Path, *more: str) -> tuple[float, float, dict]:
     """-> (steps a second from the first train event to the last, the process's CPU-seconds, what the end says of the mirror)."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-m", "paceline", "train", "classify-demo", "--out", str(folder), *FLAGS, *more]
+    command = [sys.executable, "-m", "paceline", "train", "classify-demo", "--output-dir", str(folder), *FLAGS, *more]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -44,7 +44,7 @@ def main() -> None:
             took, cpu, mirror = {}, {}, {}
             for mirrored in (number % 2 == 0, number % 2 == 1):
                 took[mirrored], cpu[mirrored], told = pace(
-                    Path(root) / f"{number}-{mirrored}", *(("--mirror", f"{url}-{number}") if mirrored else ())
+                    Path(root) / f"{number}-{mirrored}", *(("--sync-to", f"{url}-{number}") if mirrored else ())
                 )
                 mirror = mirror or told
             found.append(

@@ -123,7 +123,7 @@ def main() -> int:
     facts = {
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,
-        "images": recipe.global_batch,
+        "images": recipe.global_batch_size,
         "short": given.short,
         "rules as published": effects,
     }

@@ -42,23 +42,23 @@ def fitted(recipe: MaskRCNNRecipe, short: int, steps: int, *, images: int = 2, p
         recipe,
         model=replace(
             model,
-            loss_group=images,
-            rpn=replace(model.rpn, post_train=proposals),
-            mask=replace(model.mask, canvas=2 * short),
+            loss_normalizer_images=images,
+            rpn=replace(model.rpn, post_nms_topk_train=proposals),
+            mask=replace(model.mask, target_buffer_size=2 * short),
         ),
-        input=replace(recipe.input, short=(short,), long=2 * short, padding="multiple"),
-        global_batch=images,
+        input=replace(recipe.input, min_size=(short,), max_size=2 * short, padding_mode="multiple"),
+        global_batch_size=images,
         epochs=0,
-        images_seen=images * steps,
-        bn_span=1,
+        max_images=images * steps,
+        bn_batch_size=1,
         optim=replace(recipe.optim, lr=PEAK, weight_decay=DECAY),
         schedule=replace(
             recipe.schedule,
-            kind="steps",
+            name="steps",
             unit="steps",
             warmup=WARMUP,
-            warmup_from=WARMUP_FROM,
-            boundaries=(drop_of(steps),),
+            warmup_start_factor=WARMUP_FROM,
+            milestones=(drop_of(steps),),
         ),
         seed=1,
     )
@@ -70,22 +70,22 @@ def beside_torchvision(short: int, steps: int) -> MaskRCNNRecipe:
         task="maskrcnn",
         model=MaskRCNNModel(),
         input=InstanceInput(),
-        global_batch=2,
+        global_batch_size=2,
         epochs=1,
-        bn_span=1,
-        optim=Optim(lr=PEAK, momentum=0.9, weight_decay=DECAY, decay_on="all"),
-        schedule=Schedule(kind="steps", unit="steps", warmup=1, warmup_first=0),
+        bn_batch_size=1,
+        optim=Optim(lr=PEAK, momentum=0.9, weight_decay=DECAY, no_decay="none"),
+        schedule=Schedule(name="multistep", unit="multistep", warmup=1, warmup_step_offset=0),
     )
     return fitted(recipe, short, steps)
 
 
 def beside_mlperf(short: int, steps: int) -> MaskRCNNRecipe:
     """Recipe `maskrcnn`; the reference's frozen BatchNorm has no epsilon. Its trainer moves the schedule before each step."""
-    recipe = fitted(replace(mlperf(), schedule=replace(mlperf().schedule, warmup_first=1)), short, steps)
+    recipe = fitted(replace(mlperf(), schedule=replace(mlperf().schedule, warmup_step_offset=1)), short, steps)
     return replace(
         recipe,
-        model=replace(recipe.model, bn_eps=0.0, rpn=replace(recipe.model.rpn, least_side=MIN_SIDE)),
-        schedule=replace(recipe.schedule, boundaries=(drop_of(steps) - 1,)),
+        model=replace(recipe.model, bn_eps=0.0, rpn=replace(recipe.model.rpn, min_box_side=MIN_SIDE)),
+        schedule=replace(recipe.schedule, milestones=(drop_of(steps) - 1,)),
     )
 
 
@@ -95,7 +95,9 @@ def beside_gluoncv(short: int, steps: int) -> MaskRCNNRecipe:
     GluonCV pools and masks all places, also empty ones: with its 512 a step would take a minute.
     """
     recipe = fitted(gluoncv(), short, steps, images=1, proposals=112)
-    return replace(recipe, model=replace(recipe.model, roi=replace(recipe.model.roi, samples=128, positive_share=0.375)))
+    return replace(
+        recipe, model=replace(recipe.model, roi=replace(recipe.model.roi, samples_per_image=128, positive_fraction=0.375))
+    )
 
 
 RECIPES: dict[str, Callable[[int, int], MaskRCNNRecipe]] = {
@@ -113,16 +115,18 @@ def _shifted(batch: InstanceBatch) -> InstanceBatch:
 def planted(recipe: MaskRCNNRecipe) -> dict[str, MaskRCNNRecipe]:
     """The recipe with one error each; "class index" is planted in the batches, see `ours`."""
     model, optim, schedule = recipe.model, recipe.optim, recipe.schedule
-    other = "torch" if optim.momentum_form != "torch" else "lr_inside"
-    biases = "no_norm" if optim.decay_on == "no_norm_no_bias" else "no_norm_no_bias"
-    first = 0 if schedule.warmup_first else 1
+    other = "torch" if optim.momentum_style != "torch" else "mxnet"
+    biases = "norm" if optim.no_decay == "norm-and-bias" else "norm-and-bias"
+    first = 0 if schedule.warmup_step_offset else 1
     return {
-        "momentum's form": replace(recipe, optim=replace(optim, momentum_form=other)),
-        "warm-up one step off": replace(recipe, schedule=replace(schedule, warmup_first=first)),
+        "momentum's form": replace(recipe, optim=replace(optim, momentum_style=other)),
+        "warm-up one step off": replace(recipe, schedule=replace(schedule, warmup_step_offset=first)),
         "class index shifted": recipe,
-        "decay of biases": replace(recipe, optim=replace(optim, decay_on=biases)),
+        "decay of biases": replace(recipe, optim=replace(optim, no_decay=biases)),
         "RoIAlign's half pixel": replace(recipe, model=replace(model, roi=replace(model.roi, aligned=True))),
-        "box coder's weights": replace(recipe, model=replace(model, roi=replace(model.roi, weights=(10, 10, 10, 10)))),
+        "box coder's weights": replace(
+            recipe, model=replace(model, roi=replace(model.roi, box_reg_weights=(10, 10, 10, 10)))
+        ),
         "BatchNorm's epsilon": replace(recipe, model=replace(model, bn_eps=1e-5 if model.bn_eps == 0 else 0.0)),
     }
 
@@ -141,12 +145,12 @@ def ours(dump: Path, recipe: MaskRCNNRecipe, steps: int, twin: str = "") -> list
         candidates = int(proposed.valid.sum() + (batch.labels > 0).sum())
         assert (
             int(rows.weight.sum()) == candidates
-            and int(rows.positive.sum()) <= len(batch) * roi.samples * roi.positive_share
+            and int(rows.positive.sum()) <= len(batch) * roi.samples_per_image * roi.positive_fraction
         )
         return rows
 
     model._sample_regions = none_drawn  # type: ignore[method-assign]
-    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=1000, val_images=1)
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch_size, train_images=1000, val_images=1)
     run = RunSpec("certificate", recipe, "cpu", System(), plan, RunOptions())
     with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         task = cast(Task, SimpleNamespace(build=lambda device: model))

@@ -76,7 +76,7 @@ def make_batches(recipe: MaskRCNNRecipe, data: Path, steps: int, *, whole: bool)
     whole: only photos that need no padding
     """
     task = cast(Any, WORKLOAD.open(recipe, Manifest.load(prepare_if_needed(data, kind="boxes"))))
-    made, place, count = [], 0, recipe.global_batch
+    made, place, count = [], 0, recipe.global_batch_size
     while len(made) < steps:
         samples = []
         while len(samples) < count:
@@ -94,7 +94,7 @@ def make_batches(recipe: MaskRCNNRecipe, data: Path, steps: int, *, whole: bool)
 
 def write_start(dump: Path, recipe: MaskRCNNRecipe, data: Path, steps: int) -> None:
     """DUMP's two files."""
-    batches = make_batches(recipe, data, steps, whole=recipe.model.roi.pooling == "average")
+    batches = make_batches(recipe, data, steps, whole=recipe.model.parity.roi_pooling == "average")
     model = WORKLOAD.network.build(recipe, CLASSES)
     assert isinstance(model, MaskRCNNWithLoss)
     torch.save(first_weights(recipe, [photos_of(batch) for batch in batches[:4]]), dump / "first.pth")

@@ -74,7 +74,7 @@ def compare(name: str, asked: argparse.Namespace, python: Path) -> tuple[Run, di
     more = {"submission": str(asked.submission.resolve()), "calls": "updater"} if nvidia else {}
     recipe = recipe_of(kind, asked.steps, asked.batch, asked.size, LR[kind])
     if kind == "lars":  # else an untrained trunk of full depth magnifies rounding ten thousandfold within two steps
-        recipe = changed(recipe, model__zero_init_last_gamma=True)
+        recipe = changed(recipe, model__zero_init_residual=True)
     start = Start(first_weights(recipe), *photos(asked.data, asked.steps, asked.batch, asked.size))
     short = replace(start, images=start.images[: PLANTED_STEPS[dtype]], labels=start.labels[: PLANTED_STEPS[dtype]])
 

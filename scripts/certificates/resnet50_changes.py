@@ -57,18 +57,18 @@ def errors(kind: str, start: Start, recipe: Recipe, train: Callable[..., Losses]
         "BatchNorm epsilon 1e-3 for 1e-5": field(model__bn_eps=1e-3),
         "BatchNorm epsilon 2e-5 for 1e-5": field(model__bn_eps=2e-5),
         "stride in the 1x1": field(model__stride_in="1x1"),
-        "decay on BatchNorm too": field(optim__decay_on="all"),
-        "no decay on the linear layer's bias": field(optim__decay_on="no_norm_no_bias"),
+        "decay on BatchNorm too": field(optim__no_decay="none"),
+        "no decay on the linear layer's bias": field(optim__no_decay="norm-and-bias"),
     }
     if kind == "sgd":
         return both | {
-            "lr outside the velocity": field(optim__momentum_form="torch"),
-            "smoothing over K - 1 classes": field(model__smoothing="mxnet"),
+            "lr outside the velocity": field(optim__momentum_style="torch"),
+            "smoothing over K - 1 classes": field(model__label_smoothing_style="mxnet"),
         }
     return both | {
-        "momentum without its correction": field(optim__momentum_form="lr_inside"),
-        "smoothing over K classes": field(model__smoothing="torch"),
-        "eta 0.00101 for 0.001": field(optim__lars_eta=0.00101),
+        "momentum without its correction": field(optim__momentum_style="mxnet"),
+        "smoothing over K classes": field(model__label_smoothing_style="torch"),
+        "eta 0.00101 for 0.001": field(optim__lars_trust_coefficient=0.00101),
         "epsilon 1e-5 for 0": field(optim__lars_eps=1e-5),
         "epsilon 1e-8 for 0": field(optim__lars_eps=1e-8),
         "no trust ratio for the linear layer": with_rule(lambda one: one.adapts and not one.name.endswith("fc.weight")),
@@ -123,7 +123,7 @@ def rates_in_float32() -> Iterator[None]:
 def constants_in_float32(recipe: Recipe) -> Recipe:
     """The recipe with the numbers that MXNet's kernels keep in float32."""
     optim, model = recipe.optim, recipe.model
-    numbers = {"optim__weight_decay": optim.weight_decay, "optim__lars_eta": optim.lars_eta}
+    numbers = {"optim__weight_decay": optim.weight_decay, "optim__lars_trust_coefficient": optim.lars_trust_coefficient}
     numbers["model__label_smoothing"] = model.label_smoothing
     return changed(recipe, **{name: float(np.float32(value)) for name, value in numbers.items()})
 

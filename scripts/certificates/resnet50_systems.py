@@ -60,20 +60,20 @@ def recipe_of(kind: str, steps: int, batch: int, size: int, lr: float, depth: in
     """
     changes: dict[str, Any] = {
         "model.depth": depth,
-        "global_batch": batch,
-        "bn_span": batch,
-        "input.size": size,
+        "global_batch_size": batch,
+        "bn_batch_size": batch,
+        "input.image_size": size,
         "epochs": 0.0,
-        "images_seen": batch * steps,
+        "max_images": batch * steps,
         "optim.lr": lr,
         "schedule.unit": "steps",
         "schedule.warmup": float(WARMUP),
     }
     if kind == "sgd":
-        changes |= {"optim.momentum_form": "lr_inside", "schedule.kind": "steps"}
-        changes |= {"schedule.boundaries": (float(DROP),), "schedule.factor": FACTOR}
+        changes |= {"optim.momentum_style": "mxnet", "schedule.name": "multistep"}
+        changes |= {"schedule.milestones": (float(DROP),), "schedule.gamma": FACTOR}
         return override(RECIPES["resnet50"](), changes)
-    return override(RECIPES["resnet50-mlperf-3200"](), changes | {"schedule.horizon": float(HORIZON)})
+    return override(RECIPES["resnet50-mlperf-3200"](), changes | {"schedule.decay_end": float(HORIZON)})
 
 
 def first_weights(recipe: Recipe, classes: int = CLASSES) -> dict[str, np.ndarray]:
@@ -86,7 +86,7 @@ def first_weights(recipe: Recipe, classes: int = CLASSES) -> dict[str, np.ndarra
             weights[name] = (deviation * random.standard_normal(shape)).astype(np.float32)
         else:
             last = re.search(r"layer\d\.\d+\.bn" + ("3" if recipe.model.depth >= 50 else "2"), name)
-            gamma = "weight" in name and not (last and recipe.model.zero_init_last_gamma)
+            gamma = "weight" in name and not (last and recipe.model.zero_init_residual)
             weights[name] = np.full(shape, 1.0 if gamma else 0.0, np.float32)
     return weights
 
@@ -112,25 +112,25 @@ def original(
     """
     optim, model = recipe.optim, recipe.model
     settings = {
-        "optimiser": optim.kind,
+        "optimizer": optim.name,
         "calls": "one",
         "submission": "",
         "depth": model.depth,
         "classes": len(start.weights["fc.bias"]),
-        "channels": model.stem_channels,
+        "channels": model.input_channels,
         "dtype": dtype,
         "smoothing": model.label_smoothing,
         "lr": optim.lr,
         "momentum": optim.momentum,
         "wd": optim.weight_decay,
-        "eta": optim.lars_eta,
+        "eta": optim.lars_trust_coefficient,
         "eps": optim.lars_eps,
         "undecayed": ".*gamma|.*beta",
         "warmup": WARMUP,
         "boundaries": [DROP],
         "factor": FACTOR,
         "horizon": HORIZON,
-        "end_lr": recipe.schedule.end_lr,
+        "min_lr": recipe.schedule.min_lr,
         "mean": recipe.input.mean,
         "std": recipe.input.std,
         **more,

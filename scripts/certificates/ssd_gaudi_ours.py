@@ -41,6 +41,7 @@ class Error:
     """What is wrong in a planted run: fields of the recipe's model, optim and schedule, and a number added to each class."""
 
     model: Mapping[str, Any] = field(default_factory=dict)
+    parity: Mapping[str, Any] = field(default_factory=dict)  # of model.parity
     optim: Mapping[str, Any] = field(default_factory=dict)
     schedule: Mapping[str, Any] = field(default_factory=dict)
     shift: int = 0
@@ -52,24 +53,24 @@ BY_SHAPE, BY_CELL = "equal default boxes by shape", "equal default boxes by cell
 LAST_WINS = "last of two objects wins"
 PLANTED = {
     "1.5.0": {
-        "momentum with lr inside": Error(optim={"momentum_form": "lr_inside"}),
-        "warm-up off by one step": Error(schedule={"warmup_first": 1}),
+        "momentum with lr inside": Error(optim={"momentum_style": "mxnet"}),
+        "warm-up off by one step": Error(schedule={"warmup_step_offset": 1}),
         "BatchNorm's epsilon 1e-3": Error(model={"bn_eps": 1e-3}),
         "class index off by one": Error(shift=1),
-        LAST_WINS: Error(model={"tie": "last"}),
-        BY_CELL: Error(model={"box_order": "cell"}),
-        "even sides padded on both": Error(model={"padding": "both"}),
-        "two negatives for a positive": Error(model={"negatives": 2.0}),
+        LAST_WINS: Error(parity={"tie": "last"}),
+        BY_CELL: Error(parity={"box_order": "cell"}),
+        "even sides padded on both": Error(model={"padding": "symmetric"}),
+        "two negatives for a positive": Error(model={"negative_ratio": 2.0}),
         "BatchNorm's momentum 0.01": Error(model={"bn_momentum": 0.01}),
-        "no decay on BatchNorm": Error(optim={"decay_on": "no_norm"}),
-        "no decay on BatchNorm and biases": Error(optim={"decay_on": "no_norm_no_bias"}),
+        "no decay on BatchNorm": Error(optim={"no_decay": "norm"}),
+        "no decay on BatchNorm and biases": Error(optim={"no_decay": "norm-and-bias"}),
     },
     "1.14.0": {
-        "warm-up off by one step": Error(schedule={"warmup_first": 1}),
-        BY_SHAPE: Error(model={"box_order": "anchor"}),
-        "the stem trains": Error(model={"frozen": "none"}),
-        "the first convolution trains": Error(model={"frozen": "stem"}),
-        "decay on BatchNorm": Error(optim={"decay_on": "all"}),
+        "warm-up off by one step": Error(schedule={"warmup_step_offset": 1}),
+        BY_SHAPE: Error(parity={"box_order": "anchor"}),
+        "the stem trains": Error(model={"freeze_stages": 0}, parity={"freeze_first_conv": False}),
+        "the first convolution trains": Error(parity={"freeze_first_conv": False}),
+        "decay on BatchNorm": Error(optim={"no_decay": "none"}),
     },
 }
 RECIPES = {"1.5.0": gaudi, "1.14.0": gaudi_cosine}
@@ -80,7 +81,7 @@ def our_recipe(release: str, images: int, name: str = "") -> SSDRecipe:
     recipe, error = RECIPES[release](images, per_card=images), PLANTED[release].get(name, NONE)
     return replace(
         recipe,
-        model=replace(recipe.model, **error.model),
+        model=replace(recipe.model, parity=replace(recipe.model.parity, **error.parity), **error.model),
         optim=replace(recipe.optim, weight_decay=WEIGHT_DECAY, **error.optim),
         schedule=replace(recipe.schedule, **error.schedule),
     )
@@ -173,8 +174,8 @@ def matched(batch: DetectionBatch, recipe: SSDRecipe, detector: SSDWithLoss) -> 
         batch.labels,
         corners,
         iou=rules.match_iou,
-        positive=rules.positive,
-        tie=rules.tie,
+        match_rule=rules.match_rule,
+        tie=rules.parity.tie,
         order=detector.order,
     )
 

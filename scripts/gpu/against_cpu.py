@@ -89,9 +89,16 @@ def mask_bench(tiny: bool, batch: int, device: torch.device) -> MaskRCNNBench:
     small = replace(
         rules,
         depth=18,
-        rpn=replace(rules.rpn, pre_train=100, post_train=64, pre_test=60, post_test=30, samples=32),
-        roi=replace(rules.roi, samples=32),
-        mask=replace(rules.mask, canvas=24),
+        rpn=replace(
+            rules.rpn,
+            pre_nms_topk_train=100,
+            post_nms_topk_train=64,
+            pre_nms_topk_test=60,
+            post_nms_topk_test=30,
+            samples_per_image=32,
+        ),
+        roi=replace(rules.roi, samples_per_image=32),
+        mask=replace(rules.mask, target_buffer_size=24),
     )
     return replace(
         bench, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0, matrix=64, block=2, net=small,

@@ -1,6 +1,7 @@
 """The real training loop on real photos: do 50 losses agree, how fast are 300 steps, does anything wait, does a resume agree.
 
-Each is measured as it is sent and with its steps replayed as CUDA graphs (`--system.graph`). Runs are taken through paceline.train
+Each is measured as it is sent and with its steps replayed as CUDA graphs (`--system.cuda-graph`). Runs are taken through
+paceline.train
 in this process, where their memory can be asked; the killed and resumed ones, and those to a target, are the command `paceline train`.
 A CPU captures nothing: a dry run takes every replayed form as it is sent, so that all lines run (test_cuda_graphs.py replays there).
 """
@@ -55,20 +56,23 @@ class Workload:
 
 WORKLOADS = {
     "resnet": Workload(
-        "resnet50", "imagenette224", {"global_batch": 256, "optim.lr": 0.1, "bn_span": 256, "epochs": 2000},
-        {"model.depth": 10, "model.width": 8, "input.size": 32, "input.eval_size": 32, "input.eval_resize": 36,
-         "global_batch": 8, "optim.lr": 0.01, "bn_span": 8}, "classify-demo",
+        "resnet50", "imagenette224", {"global_batch_size": 256, "optim.lr": 0.1, "bn_batch_size": 256, "epochs": 2000},
+        {"model.depth": 10, "model.width": 8, "input.image_size": 32, "input.eval_crop_size": 32, "input.eval_resize_size": 36,
+         "global_batch_size": 8, "optim.lr": 0.01, "bn_batch_size": 8}, "classify-demo",
     ),
     "ssd": Workload(
-        "ssd", "coco_mini", {"global_batch": 128, "optim.lr": 2.5e-3, "bn_span": 128, "epochs": 2000},
-        {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 96, "global_batch": 4, "bn_span": 4,
+        "ssd", "coco_mini", {"global_batch_size": 128, "optim.lr": 2.5e-3, "bn_batch_size": 128, "epochs": 2000},
+        {"model.depth": 10, "model.width": 4, "model.extra_channels": 8, "input.image_size": 96, "global_batch_size": 4,
+            "bn_batch_size": 4,
          "optim.lr": 0.001}, "ssd-demo",
     ),
     "maskrcnn": Workload(
-        "maskrcnn-nvidia-96", "coco_mini", {"global_batch": 12, "optim.lr": 1e-3},
-        {"model.width": 8, "model.channels": 16, "model.roi.channels": 32, "model.rpn.pre_train": 100,
-         "model.rpn.post_train": 32, "model.rpn.pre_test": 100, "model.rpn.post_test": 32, "model.detect.keep": 20,
-         "input.short": (96,), "input.long": 128, "global_batch": 2, "bn_span": 2, "optim.lr": 0.001}, "maskrcnn-demo",
+        "maskrcnn-nvidia-96", "coco_mini", {"global_batch_size": 12, "optim.lr": 1e-3},
+        {"model.width": 8, "model.fpn_channels": 16, "model.roi.fc_channels": 32, "model.rpn.pre_nms_topk_train": 100,
+         "model.rpn.post_nms_topk_train": 32, "model.rpn.pre_nms_topk_test": 100, "model.rpn.post_nms_topk_test": 32,
+         "model.detect.max_detections": 20,
+         "input.min_size": (96,), "input.max_size": 128, "global_batch_size": 2, "bn_batch_size": 2, "optim.lr": 0.001},
+         "maskrcnn-demo",
     ),
 }  # fmt: skip
 
@@ -96,14 +100,16 @@ def take(
     # A few photos are an epoch of few steps: without a word every one of them would save and evaluate.
     controls = {"save_every": max(1, steps // 2), "eval_every": steps, **controls}
     if item.tiny:
-        controls = {"limit_train": 8, "limit_val": 2, **controls}
+        controls = {"max_train_images": 8, "max_val_images": 2, **controls}
     request = Request(
         name=chosen,
         recipe=recipe,
         system_name="cpu" if item.cpu else "gpu",
         system=replace(system_of(item, precision, compile=compile, graph=graph), kernels="torch" if item.cpu else kernels),
         # Drawn weights, and a batch that is larger than the photos: both on purpose.
-        controls=RunOptions(data=str(item.photos / workload.data), out=str(out), steps=steps, weights="none", **controls),
+        controls=RunOptions(
+            data=str(item.photos / workload.data), output_dir=str(out), max_steps=steps, weights="none", **controls
+        ),
         given=frozenset({"system", "weights", *changes}),
     )
     ending = run_training(request)
@@ -199,14 +205,14 @@ def throughput(item: Item, name: str) -> None:
                 events = trains(out)
                 facts = json.loads((out / "run.json").read_text())
                 estimate, plan = facts["memory_estimate"], facts["plan"]
-                predicted = estimate["fixed"] + plan["images_per_forward"] * estimate["per_image"]
+                predicted = estimate["fixed"] + plan["micro_batch_size"] * estimate["per_image"]
                 peak = torch.cuda.max_memory_allocated(item.device) if item.device.type == "cuda" else 0
                 reserved = torch.cuda.max_memory_reserved(item.device) if item.device.type == "cuda" else 0
                 scored = [event for event in read_events(out / "events.jsonl") if event["event"] == "eval"]
                 return {
                     "images_per_second": [round(event["images_per_second"], 1) for event in events],
                     "data_wait": [round(event["data_wait"], 3) for event in events],
-                    "images_per_forward": plan["images_per_forward"],
+                    "micro_batch_size": plan["micro_batch_size"],
                     "memory_predicted_gib": round(predicted / GIB, 2),
                     "memory_peak_gib": round(peak / GIB, 2),
                     "memory_reserved_gib": round(reserved / GIB, 2),
@@ -283,7 +289,7 @@ def command(item: Item, recipe: str, *words: str) -> list[str]:
 
 
 def resume(item: Item) -> None:
-    """Killed by SIGTERM and resumed under --exact, sent and replayed: the final weights of an unbroken run, byte by byte."""
+    """Killed by SIGTERM and resumed under --deterministic, sent and replayed: the final weights of an unbroken run, byte by byte."""
     net = {
         "classify-demo": ["--data", str(item.photos / "imagenette224")] if item.photos else [],
         "ssd-demo": ["--data", str(item.photos / "coco_mini")] if item.photos else [],
@@ -293,18 +299,31 @@ def resume(item: Item) -> None:
 
         def work(recipe: str = recipe, data: list[str] = data, form: str = form, graph: bool = graph) -> dict[str, Any]:
             steps, stop = (40, 2) if item.tiny else (200, 60)
-            words = [*data, "--steps", str(steps), "--log-every", "1", "--save-every", "50", "--exact"]
-            words += ["--system.graph", "on"] if graph and not item.cpu else []
+            words = [*data, "--max-steps", str(steps), "--log-every", "1", "--save-every", "50", "--deterministic"]
+            words += ["--system.cuda-graph", "on"] if graph and not item.cpu else []
             if item.tiny:
-                small = {"classify-demo": "--model.width 8 --input.size 32", "ssd-demo": "--model.width 4 --model.extras 8"}
-                words += [*small[recipe].split(), "--limit-train", "32", "--limit-val", "2", "--global-batch", "4"]
-                words += ["--bn-span", "4", "--optim.lr", "0.001"]
+                small = {
+                    "classify-demo": "--model.width 8 --input.image-size 32",
+                    "ssd-demo": "--model.width 4 --model.extra-channels 8",
+                }
+                words += [
+                    *small[recipe].split(),
+                    "--max-train-images",
+                    "32",
+                    "--max-val-images",
+                    "2",
+                    "--global-batch-size",
+                    "4",
+                ]
+                words += ["--bn-batch-size", "4", "--optim.lr", "0.001"]
             whole, broken = (item.scratch / "runs" / f"{recipe}-exact-{form}-{kind}" for kind in ("whole", "broken"))
             for folder in (whole, broken):
                 shutil.rmtree(folder, ignore_errors=True)
-            first = subprocess.run(command(item, recipe, *words, "--out", str(whole)), capture_output=True, text=True)
+            first = subprocess.run(
+                command(item, recipe, *words, "--output-dir", str(whole)), capture_output=True, text=True
+            )
             assert first.returncode in (0, 1), first.stderr[-1000:]
-            going = subprocess.Popen(command(item, recipe, *words, "--out", str(broken)), stdout=subprocess.DEVNULL)
+            going = subprocess.Popen(command(item, recipe, *words, "--output-dir", str(broken)), stdout=subprocess.DEVNULL)
             deadline = time.monotonic() + 120
             while going.poll() is None and time.monotonic() < deadline:
                 if len(trains(broken) if broken.exists() else []) >= stop:
@@ -313,7 +332,9 @@ def resume(item: Item) -> None:
                 time.sleep(0.05)
             stopped = going.wait(timeout=120)
             at = max((event["step"] for event in trains(broken)), default=0)
-            again = subprocess.run(command(item, recipe, *words, "--out", str(broken)), capture_output=True, text=True)
+            again = subprocess.run(
+                command(item, recipe, *words, "--output-dir", str(broken)), capture_output=True, text=True
+            )
             assert again.returncode in (0, 1), again.stderr[-1000:]
             weights = [(folder / "checkpoints" / "last" / "model.safetensors").read_bytes() for folder in (whole, broken)]
             bytes_of[recipe, form] = weights[0]
@@ -333,10 +354,13 @@ def target(item: Item, recipe: str) -> None:
     """`paceline train RECIPE` to its target from an empty cache's rendered pictures: seconds from Enter."""
     out = item.scratch / "runs" / f"{recipe}-target"
     shutil.rmtree(out, ignore_errors=True)
-    words = ["--out", str(out)]
+    words = ["--output-dir", str(out)]
     if item.tiny:
-        small = {"classify-demo": "--model.width 8 --input.size 32", "ssd-demo": "--model.width 4 --model.extras 8"}
-        words += [*small[recipe].split(), "--steps", "2", "--limit-train", "8", "--limit-val", "2"]
+        small = {
+            "classify-demo": "--model.width 8 --input.image-size 32",
+            "ssd-demo": "--model.width 4 --model.extra-channels 8",
+        }
+        words += [*small[recipe].split(), "--max-steps", "2", "--max-train-images", "8", "--max-val-images", "2"]
     if not item.triton:
         words += ["--system.kernels", "torch"]
 

@@ -191,7 +191,7 @@ def whole_input(item: Item) -> None:
 def on_the_device(item: Item, paths: list[Path], size: int) -> Iterator[Callable[[], int]]:
     """Random crops of 64 images, decoded and resized on the device, headers and draws included."""
     renderer, data = GpuDecoder(item.device, load_nvjpeg(item.device)), [path.read_bytes() for path in paths]
-    settings, numbers = ImageInput(size=size, decoder="nvjpeg"), itertools.count()
+    settings, numbers = ImageInput(image_size=size, decoder="nvjpeg"), itertools.count()
 
     def take() -> int:
         some = [next(numbers) % len(data) for _ in range(4 if item.tiny else 64)]

@@ -265,7 +265,7 @@ FILL: dict[str, Callable[..., str]] = {
     ),
     "memory: replayed beside sent": replayed_memory,
     "50 losses replayed": losses_replayed,
-    "resumed under `--exact` with": partial(resumed, "graph"),
+    "resumed under `--deterministic` with": partial(resumed, "graph"),
     "copies of the loader into": copied,
     "a host that is a ring ahead": lambda *, known: cell(
         (max(known.get(f"throughput-{name}", f"{name} one batch eager", "data_wait") or [None]) for name in NETWORKS), ".3f"

@@ -29,13 +29,15 @@ from paceline.models.ops.paste_masks import PasteLaw, paste_to_rle
 from paceline.models.ops.torchvision_kernels import roi_align
 
 MODEL, PHOTO = gluoncv().model, gluoncv().input
-SHORT, LONG = PHOTO.short[0], PHOTO.long
+SHORT, LONG = PHOTO.min_size[0], PHOTO.max_size
 TIE = float(np.spacing(np.float32(1)))
 
 
 def inputs(photos: Sequence[dict[str, Any]]) -> np.ndarray:
     """(N, 2) heights and widths of the photos in the input."""
-    return np.array([resized_size(photo["height"], photo["width"], SHORT, LONG, PHOTO.sides) for photo in photos])
+    return np.array(
+        [resized_size(photo["height"], photo["width"], SHORT, LONG, PHOTO.parity.side_rounding) for photo in photos]
+    )
 
 
 def cut_sides(photos: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -51,7 +53,12 @@ def best_anchors_within_rounding(photos: Sequence[dict[str, Any]]) -> dict[str, 
         grids = [(-(-height // stride), -(-width // stride)) for stride in (4, 8, 16, 32, 64)]
         anchors = torch.cat(
             make_pyramid_anchors(
-                grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
+                grids,
+                4 * grids[0][0],
+                4 * grids[0][1],
+                sizes=rpn.anchor_sizes,
+                ratios=rpn.aspect_ratios,
+                rounding=MODEL.parity.anchor_rounding,
             )
         )
         anchors = anchors[is_inside_image(anchors, torch.tensor([[height, width]]))[0]]
@@ -61,7 +68,7 @@ def best_anchors_within_rounding(photos: Sequence[dict[str, Any]]) -> dict[str, 
         best = overlap.amax(dim=1, keepdim=True)
         near = ((overlap + TIE > best) & (overlap < best)).any(dim=0) & ~(overlap == best).any(dim=0)
         value = overlap.amax(dim=0)
-        extra += int((near & (value >= rpn.negative_iou) & (value < rpn.positive_iou)).sum())
+        extra += int((near & (value >= rpn.bg_iou) & (value < rpn.fg_iou)).sum())
         anchors_seen += len(anchors)
     return {"anchors": anchors_seen, "kind_differs": extra}
 
@@ -101,7 +108,7 @@ def padding(photos: Sequence[dict[str, Any]], random: np.random.RandomState) -> 
         for pair in np.array_split(part, max(1, len(part) // 2)):
             whole = sizes[pair].max(axis=0)
             there += [1 - size.prod() / whole.prod() for size in sizes[pair]]
-    shapes = make_buckets(SHORT, LONG, PHOTO.multiple)
+    shapes = make_buckets(SHORT, LONG, PHOTO.size_divisor)
     for h, w in sizes.tolist():
         here.append(1 - h * w / np.prod(choose_bucket(h, w, shapes)))
     return {"there": float(np.mean(there)), "here": float(np.mean(here))}

@@ -62,7 +62,7 @@ class Settings:
     boundaries: tuple[int, ...]  # sgd: steps at which lr falls
     factor: float  # to this part
     horizon: int  # lars: the step at which the polynomial ends
-    end_lr: float
+    min_lr: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -94,7 +94,7 @@ def network(settings: Settings, weights: dict[str, np.ndarray]) -> ResNetV1b:
 def scheduler(settings: Settings) -> mx.lr_scheduler.LRScheduler:
     ramp = {"base_lr": settings.lr, "warmup_steps": settings.warmup}
     if settings.optimizer == "lars":
-        return mx.lr_scheduler.PolyScheduler(settings.horizon, pwr=2, final_lr=settings.end_lr, **ramp)
+        return mx.lr_scheduler.PolyScheduler(settings.horizon, pwr=2, final_lr=settings.min_lr, **ramp)
     return mx.lr_scheduler.MultiFactorScheduler(list(settings.boundaries), factor=settings.factor, **ramp)
 
 
@@ -175,7 +175,7 @@ def trainer_of(settings: Settings, net: ResNetV1b) -> gluon.Trainer | OwnCalls:
     if settings.submission:
         theirs = submission(settings.submission)
         options["lr_scheduler"] = theirs.PolySchedule(settings.lr, settings.horizon, settings.warmup)
-        options.update(lars_eta=settings.eta, lars_eps=settings.eps)
+        options.update(lars_trust_coefficient=settings.eta, lars_eps=settings.eps)
         return OwnCalls(net, theirs.SGDwFASTLARS, settings.calls, options)
     options.update(eta=settings.eta, eps=settings.eps)
     if settings.calls == "trainer":

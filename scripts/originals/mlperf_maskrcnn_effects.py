@@ -3,7 +3,8 @@
     PYTHONPATH=. python scripts/originals/mlperf_maskrcnn_effects.py --reference maskrcnn/pytorch --coco coco
 
 On the training annotations of --coco, at 800/1333 (see mlperf_maskrcnn.py for what is put in place of the reference's kernels):
-    pixel       boxes by their edges, and anchors of both --model.rpn.rounding, against the reference's last pixels and widths + 1:
+    pixel       boxes by their edges, and anchors of both --model.parity.anchor-rounding, against the reference's last pixels and
+                widths + 1:
                 anchors whose kind differs, the reference's positives that are none here; deltas of the positives of both
     best        objects that go without an anchor because their best one crosses the photo's border, in both
     polygons    a flipped photo's polygons lie a pixel further left in the reference than its pixels: mask points that it changes
@@ -73,12 +74,12 @@ def first_stage(ref, photos, rounding: Rounding) -> dict[str, float]:
         )
         mine = torch.cat(
             make_pyramid_anchors(
-                grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rounding
+                grids, 4 * grids[0][0], 4 * grids[0][1], sizes=rpn.anchor_sizes, ratios=rpn.aspect_ratios, rounding=rounding
             )
         )
         slots, kind = match_anchors(
-            boxes[None], torch.ones(1, len(boxes), dtype=torch.int64), mine, positive_iou=rpn.positive_iou,
-            negative_iou=rpn.negative_iou, best_anchor=rpn.best_anchor, eligible=None,
+            boxes[None], torch.ones(1, len(boxes), dtype=torch.int64), mine, fg_iou=rpn.fg_iou,
+            bg_iou=rpn.bg_iou, allow_low_quality_matches=rpn.allow_low_quality_matches, eligible=None,
         )  # fmt: skip
         kind = kind[0].masked_fill(~is_inside_image(mine, torch.tensor([[height, width]]), BEYOND_LAST[rounding])[0], -1)
         both = (kind == 1) & (theirs == 1)
@@ -134,7 +135,7 @@ def main() -> None:
     ref = import_reference(given.reference.resolve())
     data = json.loads((given.coco / "annotations" / "instances_train2017.json").read_text())
     photos = objects_of(data)
-    for rounding in ("legacy", "legacy_edges"):
+    for rounding in ("legacy", "legacy-edges"):
         for name, value in first_stage(ref, photos[: given.photos], rounding).items():
             print(
                 f"pixel    {rounding:13} {name:18} {value:,}"

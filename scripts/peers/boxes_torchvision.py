@@ -169,7 +169,7 @@ def train(model: nn.Module, photos: list[Any], given: argparse.Namespace) -> int
     )
     body = {id(p) for p in model.backbone.trunk.parameters()}  # pyright: ignore
     groups: list[dict[str, Any]] = []
-    for inside, rate in ((True, given.lr), (False, given.lr * given.head_rate)):
+    for inside, rate in ((True, given.lr), (False, given.lr * given.head_lr_factor)):
         part = [p for p in model.parameters() if p.requires_grad and (id(p) in body) == inside]
         groups.append({"params": [p for p in part if p.ndim > 1], "lr": rate, "peak": rate})
         groups.append({"params": [p for p in part if p.ndim == 1], "lr": rate, "peak": rate, "weight_decay": 0.0})
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--hold-out", action="store_true")
     parser.add_argument("--augment", choices=tuple(CROPS), default="ssdlite")
     parser.add_argument("--net", choices=("ssd", "faster", "mask"), default="ssd")
-    parser.add_argument("--optimiser", choices=("adamw", "sgd"), default="adamw")
+    parser.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
     parser.add_argument("--lr", type=float, default=5e-4, help="the trunk's; ssd-finetune-cpu's as the next")
     parser.add_argument("--head-rate", type=float, default=4.0, help="times as fast outside the trunk")
     parser.add_argument("--batch", type=int, default=8)

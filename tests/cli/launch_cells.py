@@ -23,7 +23,7 @@ def check_cell(asked: ParsedArgs, patch: pytest.MonkeyPatch) -> None:
         Path(where.hostfile).write_text("".join(f"node{number} slots=16\n" for number in range(where.nodes)))
     patch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     folder = Path.cwd() / "run"
-    words = ("train", asked.name, "--out", str(folder))
+    words = ("train", asked.name, "--output-dir", str(folder))
     job = make_job(
         words, folder, name=asked.name, where=where, system_name=asked.system_name, system=asked.system, minutes=60
     )

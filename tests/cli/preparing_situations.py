@@ -20,7 +20,7 @@ from paceline.data.prepare.auto_prepare import prepare_if_needed
 
 Words = Callable[[Path, Path], list[object]]
 NEW = ("prepare", "folder", "--data", "my photos")
-TO_STAGE = ("train", "classify-demo", "--data", "my photos", *TINY, "--steps", 1)
+TO_STAGE = ("train", "classify-demo", "--data", "my photos", *TINY, "--max-steps", 1)
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,14 @@ def _named(root: Path) -> list[object]:
         word
         for prefix, split in files.items()
         for word in (
-            f"--{prefix}images", root / f"{split}2017", f"--{prefix}annotations", root / f"annotations/instances_{split}2017.json",
+            f"--{prefix}images-dir", root / f"{split}2017", f"--{prefix}annotations", root / f"annotations/instances_{split}2017.json",
         )
     ]  # fmt: skip
 
 
 def _changed_named_boxes(here: Path, data: Path) -> None:
     root = _boxes(here, data)
-    _run("prepare", "coco", *_named(root), "--out", "my set")
+    _run("prepare", "coco", *_named(root), "--output-dir", "my set")
     edit(root, lambda record: record["annotations"].pop())
 
 
@@ -137,7 +137,7 @@ def _zip(here: Path, data: Path, *, torn: bool = False) -> None:
                 packed.writestr("ant/torn.jpg", b"torn")
 
 
-ZIPS = ("prepare", "zip", "--train", "my train.zip", "--val", "my val.zip", "--out", "my set")
+ZIPS = ("prepare", "zip", "--train", "my train.zip", "--val", "my val.zip", "--output-dir", "my set")
 
 
 def _changed_zips(here: Path, data: Path) -> None:
@@ -149,7 +149,7 @@ def _changed_zips(here: Path, data: Path) -> None:
 
 def _half_zips(here: Path, data: Path) -> None:
     _zip(here, data)
-    _run("prepare", "zip", "--train", "my train.zip", "--out", "my set")
+    _run("prepare", "zip", "--train", "my train.zip", "--output-dir", "my set")
 
 
 def _swapped(here: Path, data: Path) -> None:
@@ -161,7 +161,13 @@ def _swapped(here: Path, data: Path) -> None:
     os.utime(photo, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
 
 
+def _two_kinds(here: Path, data: Path) -> list[object]:
+    (_boxes(here, data) / "data.yaml").write_text("train: images\nnames: [cat]\n")
+    return ["prepare", "my boxes", "--out", "my set"]
+
+
 PREPARING = {
+    "a folder of two kinds": Situation((("cli/commands/prepare.py", "_with_kind", "prepare"),), _two_kinds, 2, (0, 2)),
     "class folders of no split": Situation(
         (("data/formats/class_folders.py", "_split_command", "prepare_command"),), _unsplit, 2, (0,)
     ),
@@ -188,7 +194,7 @@ PREPARING = {
     ),
     "a set to pack that has changed": Situation(
         (("data/prepare/auto_prepare.py", "prepare_source", "repeat_command"),),
-        _after(_changed, "data", "pack", "my photos", "--to", "webdataset", "--out", "packed"),
+        _after(_changed, "data", "pack", "my photos", "--format", "webdataset", "--output-dir", "packed"),
         2,
         (0,),
     ),
@@ -231,7 +237,7 @@ PREPARING = {
     ),
     "a photo to stage that has other bytes": Situation(
         (("training/data_cache.py", "open_staged_copy", "repeat_command"),),
-        _after(_swapped, *TO_STAGE, "--stage", "staged"),
+        _after(_swapped, *TO_STAGE, "--copy-data-to", "staged"),
         2,
         (0,),
     ),

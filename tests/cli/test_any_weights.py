@@ -56,12 +56,12 @@ def answers(folder: Path) -> list[dict]:
 
 
 def predict(capsys, *words: object, out: Path) -> tuple[Said, dict]:
-    said = command(capsys, "predict", *words, "--out", out, "--no-pictures")
+    said = command(capsys, "predict", *words, "--output-dir", out, "--no-save-images")
     assert said.code == 0, said.err
     return said, answers(out)[0]
 
 
-def test_a_classifiers_best_five_are_torchvisions_with_imagenets_readable_names(photo, tmp_path, capsys):
+def test_a_classifiers_best_five_are_torchvisions_with_imagenets_readable_names(photo, tmp_path, capsys, caplog):
     network = classifier(1000, tmp_path / "w.pth")
     said, found = predict(capsys, tmp_path / "w.pth", photo, out=tmp_path / "out")
     with Image.open(photo) as file:
@@ -72,9 +72,10 @@ def test_a_classifiers_best_five_are_torchvisions_with_imagenets_readable_names(
     assert found["names"] == [names[row] for row in best.tolist()]
     assert found["scores"] == pytest.approx(scores.tolist(), abs=1e-6)
     check_line(said.out, "w.pth", "resnet50 --model.depth 18", "1,000 classes", "tench, goldfish")
-    with pytest.warns(UserWarning, match="resnet50 --model.depth 18"):
+    with caplog.at_level("INFO", "paceline"):
         again = paceline.load(tmp_path / "w.pth").predict(photo)
-    assert again.record() == {key: found[key] for key in again.record()}
+    assert check_line(caplog.text, "INFO", "resnet50 --model.depth 18")
+    assert again.to_dict() == {key: found[key] for key in again.to_dict()}
 
 
 @pytest.mark.parametrize("masks", [True, pytest.param(False, marks=ONE_MORE)], ids=["Mask R-CNN", "Faster R-CNN"])
@@ -96,7 +97,7 @@ def test_a_detectors_objects_are_torchvisions_with_cocos_ids_and_names(tmp_path,
         theirs = network([to_tensor(file)])[0]
     torch.save(network.state_dict(), tmp_path / "w.pth")
     name = "maskrcnn-finetune" if masks else "fasterrcnn-finetune"
-    recipe = f"{name} --input.short 128 --input.long 256 --model.detect.score-above 0.4"
+    recipe = f"{name} --input.min-size 128 --input.max-size 256 --model.detect.score-threshold 0.4"
     said, found = predict(capsys, tmp_path / "w.pth", tmp_path / "photo.png", "--recipe", recipe, out=tmp_path / "out")
     assert all(("segmentation" in row) == masks for row in found["detections"])
     labels, boxes = theirs["labels"].tolist(), theirs["boxes"].clone()
@@ -215,7 +216,7 @@ BAD = {
 @pytest.mark.parametrize("make", BAD, ids=[make.__name__ for make in BAD])
 def test_what_no_network_answers_with_is_refused_in_a_line_and_nothing_is_written(make, photo, tmp_path, capsys):
     make(tmp_path / "w.pth")
-    said = command(capsys, "predict", tmp_path / "w.pth", photo, "--out", tmp_path / "out")
+    said = command(capsys, "predict", tmp_path / "w.pth", photo, "--output-dir", tmp_path / "out")
     refused(said, f"{tmp_path / 'w.pth'}: ", BAD[make], lines=1)
     if printed := re.search(r"What it is:  paceline (weights inspect .*)", said.err):
         assert f"{'fits' if make is trunk else 'not'}  " in command(capsys, *shlex.split(printed[1])).out

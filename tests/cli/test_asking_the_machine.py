@@ -13,7 +13,7 @@ from paceline.config.system import System
 from paceline.distributed.device import systems
 from paceline.distributed.device.systems import DETECTED, SYSTEMS
 
-FOUND = System("cuda", per_node=4, memory_gib=33.0, precision="fp16", channels_last="off", loader_threads=5)
+FOUND = System("cuda", ranks_per_node=4, memory_gib=33.0, precision="fp16", channels_last="off", num_workers=5)
 
 
 @pytest.fixture
@@ -37,11 +37,11 @@ def test_the_machine_is_asked_once_and_only_when_its_answer_is_read(asked, name)
 
 
 def test_fields_given_by_hand_stand_over_the_machines_answer(asked):
-    found = parsed("--system.memory-gib", "7", "--system.channels-last=on", "--system.no-score-beside").system
+    found = parsed("--system.memory-gib", "7", "--system.channels-last=on", "--system.no-async-metrics").system
     assert found == System(
-        "cuda", per_node=4, memory_gib=7.0, precision="fp16", channels_last="on", loader_threads=5, score_beside=False
+        "cuda", ranks_per_node=4, memory_gib=7.0, precision="fp16", channels_last="on", num_workers=5, async_metrics=False
     )
-    assert parsed("--system.loader_threads=0").system.loader_threads == 0  # as given, though it is a default
+    assert parsed("--system.num_workers=0").system.num_workers == 0  # as given, though it is a default
 
 
 def test_whether_a_loss_scale_fits_is_judged_by_the_machines_precision(asked, monkeypatch):
@@ -52,18 +52,18 @@ def test_whether_a_loss_scale_fits_is_judged_by_the_machines_precision(asked, mo
 
 
 @pytest.mark.parametrize("words", [(), ("--system", "gpu")])
-@pytest.mark.parametrize("flag", ["--system.graph=on", "--system.kernels=triton"])
+@pytest.mark.parametrize("flag", ["--system.cuda-graph=on", "--system.kernels=triton"])
 def test_what_is_for_cuda_is_judged_by_the_machines_accelerator(asked, monkeypatch, words, flag):
     found = parsed(*words, flag).system
-    assert found.graph == "on" or found.kernels == "triton"
+    assert found.cuda_graph == "on" or found.kernels == "triton"
     monkeypatch.setitem(SYSTEMS, (words or ("auto",))[-1], System)
     with raises(RecipeError, flag.partition("=")[0], "cpu"):
         _ = parsed(*words, flag).system
 
 
 def test_numbers_that_no_machine_has_are_refused_before_it_is_asked(asked):
-    with pytest.raises(RecipeError, match=r"--system\.loader-threads"):
-        parsed("--system.loader-threads", "-1")
+    with pytest.raises(RecipeError, match=r"--system\.num-workers"):
+        parsed("--system.num-workers", "-1")
     assert asked == []
 
 

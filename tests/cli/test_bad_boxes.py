@@ -33,15 +33,17 @@ def test_a_folder_is_prepared_and_everything_odd_is_reported(root: Path, capsys)
 
 
 def test_files_may_be_named_one_by_one(root: Path, tmp_path: Path, capsys) -> None:
-    files = ("--images", root / "train2017", "--annotations", json_file(root, "train"))
-    val = ("--val-images", root / "val2017", "--val-annotations", json_file(root, "val"))
-    said = command(capsys, "prepare", "coco", *files, *val, "--out", tmp_path / "out")
+    files = ("--images-dir", root / "train2017", "--annotations", json_file(root, "train"))
+    val = ("--val-images-dir", root / "val2017", "--val-annotations", json_file(root, "val"))
+    said = command(capsys, "prepare", "coco", *files, *val, "--output-dir", tmp_path / "out")
     assert said.code == 0, said.err
     assert (
-        f"fasterrcnn-finetune-cpu --data {tmp_path / 'out'} --auto" in said.out
+        f"fasterrcnn-finetune-cpu --data {tmp_path / 'out'} --auto-config" in said.out
         and (tmp_path / "out" / "manifest.json").is_file()
     )
-    refused(command(capsys, "prepare", "coco", *files, "--out", tmp_path / "other"), "no validation", "--val-fraction")
+    refused(
+        command(capsys, "prepare", "coco", *files, "--output-dir", tmp_path / "other"), "no validation", "--val-fraction"
+    )
     refused(command(capsys, "prepare", "coco", root, *files), "not both")
     assert not (tmp_path / "other").exists()
 

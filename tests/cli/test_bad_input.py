@@ -52,8 +52,8 @@ def test_val_classes_that_differ_from_trains(photos: Path, tmp_path: Path, capsy
 
 def test_a_run_folder_that_cannot_be_written(photos: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "file").write_text("in the way")
-    refused(train(capsys, photos, tmp_path / "file" / "run"), "--out", "run")
-    refused(train(capsys, photos, tmp_path / "file"), "--out", "file")
+    refused(train(capsys, photos, tmp_path / "file" / "run"), "--output-dir", "run")
+    refused(train(capsys, photos, tmp_path / "file"), "--output-dir", "file")
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(photos: Path, tmp_path: Path, capsys) -> None:

@@ -26,7 +26,7 @@ from paceline.training.checkpoint.read import load_checkpoint
 from paceline.training.checkpoint.write import Snapshot, save_checkpoint
 from paceline.training.step import TrainStep
 
-KEPT = ("--save-every", 1, "--log-every", 1, "--keep", 9, "--system.intra-op-threads", 1)
+KEPT = ("--save-every", 1, "--log-every", 1, "--keep-checkpoints", 9, "--system.intra-op-threads", 1)
 # Workload -> recipe, flags, the fixture of its data, a weight.
 RUNS = {
     "classification": ("classify-demo", TINY, "resnet_run", "network.layer1.0.conv1.weight"),
@@ -50,7 +50,7 @@ def train(request, workload, tmp_path_factory) -> Train:
     data, cache = request.getfixturevalue(fixture).data, str(tmp_path_factory.getbasetemp() / "cache")
 
     def train(out: Path, *more: object, steps: int = 3) -> Path:
-        words = ("train", recipe, "--data", data, "--out", out, *flags, *KEPT, "--steps", steps, *more)
+        words = ("train", recipe, "--data", data, "--output-dir", out, *flags, *KEPT, "--max-steps", steps, *more)
         with pytest.MonkeyPatch.context() as patch:  # not for longer: other tests' runs have a report
             without_report(patch)
             patch.setenv("PACELINE_CACHE", cache)
@@ -141,7 +141,7 @@ def test_other_arithmetic_is_named_by_its_tensor(one, train, capsys, tmp_path, w
 
 @pytest.mark.nightly("seconds of training")
 def test_another_order_of_sums_is_rounding(train, capsys, tmp_path):
-    cut = ("--bn-span", 2, "--system.images-per-forward", 2)
+    cut = ("--bn-batch-size", 2, "--system.micro-batch-size", 2)
     one, other = train(tmp_path / "one", *cut[:2]), train(tmp_path / "other", *cut)
     parted = bisected(capsys, one, other)["parted"]
     assert (parted["kind"], parted["step"], parted["rounding"]["could"]) == ("optimizer state", 1, True)

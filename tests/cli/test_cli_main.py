@@ -85,19 +85,19 @@ def test_help_shows_every_verb_and_every_verb_has_a_module(capsys):
 @pytest.mark.parametrize(
     ("flags", "code", "status"),
     [
-        pytest.param(["--images-seen", "16"], 0, "success", id="no target and the whole length done"),
-        pytest.param(["--steps", "2"], 0, "stopped_early", id="as many steps as asked"),
-        pytest.param(["--quality.targets", "top1", "0.0", "--eval-every", "1"], 0, "success", id="target reached"),
-        pytest.param(["--quality.targets", "top1", "1.0", "--images-seen", "16"], 1, "ran_out", id="ended without it"),
+        pytest.param(["--max-images", "16"], 0, "success", id="no target and the whole length done"),
+        pytest.param(["--max-steps", "2"], 0, "stopped_early", id="as many steps as asked"),
+        pytest.param(["--target", "top1=0.0", "--eval-every", "1"], 0, "success", id="target reached"),
+        pytest.param(["--target", "top1=1.0", "--max-images", "16"], 1, "ran_out", id="ended without it"),
         pytest.param(
-            ["--quality.targets", "top1", "1.0", "--steps", "2"], 0, "stopped_early", id="asked to stop before the target"
+            ["--target", "top1=1.0", "--max-steps", "2"], 0, "stopped_early", id="asked to stop before the target"
         ),
         pytest.param(["--optim.lr", "1e30", "--schedule.warmup", "0", "--log-every", "1"], 3, "failed", id="not finite"),
     ],
 )
 def test_the_exit_code_tells_how_the_run_ended(photos, tmp_path, capsys, monkeypatch, flags, code, status):
     without_report(monkeypatch)
-    words = ["train", "classify-demo", "--data", photos, "--out", tmp_path / "run", *TINY, *flags]
+    words = ["train", "classify-demo", "--data", photos, "--output-dir", tmp_path / "run", *TINY, *flags]
     said = command(capsys, *words)
     assert said.code == code, said
     assert "Traceback" not in said.err
@@ -118,7 +118,7 @@ def test_images_of_a_non_finite_step_are_those_of_the_repeated_batch(photos, tmp
     images = {}
     for name, flags in {"plain": [], "one": ["--overfit-one-batch"]}.items():
         ruin = ["--optim.lr", "1e30", "--schedule.warmup", "0", "--log-every", "1", *flags]
-        said = command(capsys, "train", "classify-demo", "--data", photos, "--out", tmp_path / name, *TINY, *ruin)
+        said = command(capsys, "train", "classify-demo", "--data", photos, "--output-dir", tmp_path / name, *TINY, *ruin)
         assert said.code == 3, said
         images[name] = set(json.loads((tmp_path / name / "non-finite-step-000002.json").read_text())["images"])
     assert len(images["one"]) == 8 and images["one"].isdisjoint(images["plain"])
@@ -129,8 +129,8 @@ def test_a_checkpoint_between_two_readings_of_the_loss_never_holds_weights_that_
 ):
     without_report(monkeypatch)
     run = tmp_path / "run"
-    ruin = ["--optim.lr", "1e30", "--schedule.warmup", "0", "--save-every", "1", "--log-every", "50", "--steps", "20"]
-    said = command(capsys, "train", "classify-demo", "--data", photos, "--out", run, *TINY, *ruin)
+    ruin = ["--optim.lr", "1e30", "--schedule.warmup", "0", "--save-every", "1", "--log-every", "50", "--max-steps", "20"]
+    said = command(capsys, "train", "classify-demo", "--data", photos, "--output-dir", run, *TINY, *ruin)
     assert said.code == 3 and "not finite" in said.out + said.err, said
     assert next(run.glob("non-finite-step-*.json"))
     for step in (run / "checkpoints").glob("step-*"):
@@ -183,9 +183,9 @@ def test_a_message_comes_from_one_rank_of_a_node_only(capsys, monkeypatch):
         (["train", "classify-demo", "--system=cpuu"], "cpu"),
         (["train", "classify-demo", "--optim.lrr", "1"], "--optim.lr"),
         (["eval", "--checkpont", "last"], "--checkpoint"),
-        (["predict", "--pictuers", "x"], "--pictures"),
+        (["predict", "--save-imges", "x"], "--save-images"),
         (["prepare", "folder", "--data", ".", "--worker", "1"], "--workers"),
-        (["prepare", "floder"], "folder"),
+        (["prepare", "floder"], "folder DIR"),
         (["bench", "inputs"], "input"),
     ],
 )
@@ -221,7 +221,7 @@ def test_one_wrong_letter_in_any_flag_is_noticed_and_the_right_one_named(capsys,
 
 
 def test_a_value_that_does_not_fit_its_flag_is_refused_by_name(capsys):
-    cases = {"--seed": "abc", "--optim.kind": "adam", "--input.area": "0.5", "--json": "maybe", "stray": "word"}
+    cases = {"--seed": "abc", "--optim.name": "adam", "--input.crop-scale": "0.5", "--json": "maybe", "stray": "word"}
     for flag, value in cases.items():
         said = command(capsys, "plan", "classify-demo", "--system", "h100x8", flag, value)
         assert said.code == 2 and "Traceback" not in said.err
@@ -241,7 +241,7 @@ def fn():
     return replace(demo(), seed=77)
 
 def rack7():
-    return System("cpu", per_node=1, memory_gib=3, loader_threads=2)
+    return System("cpu", ranks_per_node=1, memory_gib=3, num_workers=2)
 
 def broken():
     raise ValueError("planted")
@@ -262,13 +262,25 @@ def test_a_recipe_and_a_system_of_ones_own_train_from_their_file(photos, own_fil
     without_report(monkeypatch)
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
-    words = ["train", "./my.py:fn", "--system", "./my.py:rack7", "--data", photos, "--out", run, *TINY, "--steps", 2]
+    words = [
+        "train",
+        "./my.py:fn",
+        "--system",
+        "./my.py:rack7",
+        "--data",
+        photos,
+        "--output-dir",
+        run,
+        *TINY,
+        "--max-steps",
+        2,
+    ]
     assert command(capsys, *words).code == 0
     facts = json.loads((run / "run.json").read_text())
     assert (facts["name"], facts["recipe"]["seed"], facts["system"]["memory_gib"]) == ("./my.py:fn", 77, 3)
     assert facts["system_name"] == "./my.py:rack7" and facts["threads"]["loader"] == 2
     own_file.unlink()  # the recipe is in run.json: its file is not needed any more
-    assert command(capsys, "train", run / "run.json", "--out", tmp_path / "again").code == 0
+    assert command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again").code == 0
     assert command(capsys, "eval", run).code == 0
 
 
@@ -276,7 +288,7 @@ def test_without_out_a_run_of_ones_own_recipe_gets_a_numbered_folder(photos, own
     without_report(monkeypatch)
     monkeypatch.chdir(tmp_path)
     for number in (1, 2):
-        assert command(capsys, "train", f"{own_file}:fn", "--data", photos, *TINY, "--steps", 1).code == 0
+        assert command(capsys, "train", f"{own_file}:fn", "--data", photos, *TINY, "--max-steps", 1).code == 0
         assert (tmp_path / "runs").is_dir() and len(list((tmp_path / "runs").glob(f"*-{number:03d}"))) == 1
 
 
@@ -309,7 +321,7 @@ def test_a_file_of_ones_own_that_does_not_hold_is_named(own_file, capsys, name, 
             ["resnet50-a100-3264", "--system", "a100x8"],
             ["393 steps an epoch", "3,264 images   408 images a forward", "408 a rank"],
         ),
-        (["classify-demo", "--system", "h100x8", "--world", "1", "--train-images", "640"], ["640 training images"]),
+        (["classify-demo", "--system", "h100x8", "--world-size", "1", "--train-images", "640"], ["640 training images"]),
     ],
 )
 def test_show_prints_the_published_numbers(capsys, words, wanted):
@@ -323,7 +335,7 @@ def test_show_json_is_one_object_with_recipe_system_plan_and_memory(capsys):
     said = command(capsys, "plan", "resnet50-mlperf-3200", "--system", "h100x8", "--json")
     facts = json.loads(said.out)
     assert facts["plan"]["steps_per_epoch"] == 401 and facts["plan"]["total_steps"] == 14_837
-    assert facts["recipe"]["optim"]["lr"] == 11.0 and facts["system"]["per_node"] == 8
+    assert facts["recipe"]["optim"]["lr"] == 11.0 and facts["system"]["ranks_per_node"] == 8
     assert facts["memory"]["parameters"] == 25_560_168
     assert set(facts["plan"]) == {field.name for field in dataclasses.fields(paceline.config.plan.BatchPlan)}  # type: ignore[attr-defined]
 
@@ -343,7 +355,7 @@ def test_show_of_a_run_plans_with_the_runs_own_recipe_data_and_ranks(photos, tmp
 
 def test_show_refuses_what_no_machine_can_do(capsys):
     refused(command(capsys, "plan", "classify-demo", "--nodes", 0), "--nodes")
-    refused(command(capsys, "plan", "resnet50", "--world", 3), "2048 ... 3 ranks")
+    refused(command(capsys, "plan", "resnet50", "--world-size", 3), "2048 ... 3 ranks")
     refused(command(capsys, "plan", "resnet50", "--target-data", "mine"), "--train-images")
 
 
@@ -352,51 +364,51 @@ def test_show_refuses_what_no_machine_can_do(capsys):
 
 @pytest.mark.parametrize("verb", ["train", "plan"])
 def test_a_changed_batch_without_its_learning_rate_is_refused_with_both_ways_out(capsys, tmp_path, verb):
-    out = ["--out", tmp_path / "run", "--data", tmp_path / "none"] if verb == "train" else []
-    said = command(capsys, verb, "resnet50", "--global-batch", 1024, *out)
+    out = ["--output-dir", tmp_path / "run", "--data", tmp_path / "none"] if verb == "train" else []
+    said = command(capsys, verb, "resnet50", "--global-batch-size", 1024, *out)
     refused(said, "from 2048 to 1024", "--optim.lr 1.024", "--optim.lr 2.048")
     assert not (tmp_path / "run").exists()
-    assert command(capsys, "plan", "resnet50", "--global-batch", 1024, "--optim.lr", "1").code == 0
+    assert command(capsys, "plan", "resnet50", "--global-batch-size", 1024, "--optim.lr", "1").code == 0
 
 
-@pytest.mark.parametrize(("flag", "value", "other"), [("--epochs", 2, "images_seen"), ("--images-seen", 640, "epochs")])
+@pytest.mark.parametrize(("flag", "value", "other"), [("--epochs", 2, "max_images"), ("--max-images", 640, "epochs")])
 def test_one_length_replaces_the_other(capsys, flag, value, other):
     name = "classify-demo" if flag == "--epochs" else "resnet50"
     facts = json.loads(command(capsys, "plan", name, flag, value, "--json").out)
     assert facts["recipe"][other] == 0 and facts["recipe"][flag[2:].replace("-", "_")] == value
-    refused(command(capsys, "plan", name, "--epochs", 1, "--images-seen", 5), "length")
+    refused(command(capsys, "plan", name, "--epochs", 1, "--max-images", 5), "length")
 
 
 def test_a_run_json_repeats_the_run_exactly(photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
-    assert train(capsys, photos, tmp_path / "first", "--optim.momentum", "0.8", "--ema", "0.5", steps=6).code == 0
-    assert command(capsys, "train", tmp_path / "first" / "run.json", "--out", tmp_path / "second").code == 0
+    assert train(capsys, photos, tmp_path / "first", "--optim.momentum", "0.8", "--ema-decay", "0.5", steps=6).code == 0
+    assert command(capsys, "train", tmp_path / "first" / "run.json", "--output-dir", tmp_path / "second").code == 0
     first = tensor_files(tmp_path / "first")
-    assert sorted(first) == ["average.safetensors", "model.safetensors", "optimiser.safetensors"]
+    assert sorted(first) == ["average.safetensors", "model.safetensors", "optimizer.safetensors"]
     assert tensor_files(tmp_path / "second") == first
     was, now = (facts_of(tmp_path / name) for name in ("first", "second"))
     assert was["recipe"] == now["recipe"] and was["plan"] == now["plan"]
     # One changed flag makes another run of it.
-    words = ["train", tmp_path / "first" / "run.json", "--out", tmp_path / "third", "--seed", 2]
+    words = ["train", tmp_path / "first" / "run.json", "--output-dir", tmp_path / "third", "--seed", 2]
     assert command(capsys, *words).code == 0
     assert tensor_files(tmp_path / "third")["model.safetensors"] != first["model.safetensors"]
 
 
 def test_a_repeated_run_forgets_the_target_only_when_the_data_change(photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
-    assert train(capsys, photos, tmp_path / "a", "--quality.targets", "top1", "1.0").code == 0
+    assert train(capsys, photos, tmp_path / "a", "--target", "top1=1.0").code == 0
     other = make_photos(tmp_path / "other")
-    assert command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "b").code == 0
-    said = command(capsys, "train", tmp_path / "a" / "run.json", "--out", tmp_path / "c", "--data", other)
+    assert command(capsys, "train", tmp_path / "a" / "run.json", "--output-dir", tmp_path / "b").code == 0
+    said = command(capsys, "train", tmp_path / "a" / "run.json", "--output-dir", tmp_path / "c", "--data", other)
     assert said.code == 0 and check_text(said.out, "target", "shapes")
-    targets = [json.loads((tmp_path / run / "run.json").read_text())["recipe"]["quality"]["targets"] for run in "abc"]
+    targets = [json.loads((tmp_path / run / "run.json").read_text())["recipe"]["target"] for run in "abc"]
     assert targets == [[["top1", 1.0]], [["top1", 1.0]], []]
 
 
 def test_naming_a_system_by_either_spelling_counts_as_given():
     from paceline.cli.flags import parse_run_args
 
-    for words in (["--system", "h100x8"], ["--system=h100x8"], ["--system.prefetch", "4"]):
+    for words in (["--system", "h100x8"], ["--system=h100x8"], ["--system.prefetch-steps", "4"]):
         assert "system" in parse_run_args(["resnet50", *words], RunOptions(), verb="train").given
     assert "system" not in parse_run_args(["resnet50", "--seed", "4"], RunOptions(), verb="train").given
 
@@ -405,7 +417,17 @@ def test_naming_a_system_by_either_spelling_counts_as_given():
 
 
 def test_a_run_says_what_it_does_on_stdout_and_nothing_on_stderr(photos, tmp_path):
-    words = ["train", "classify-demo", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, "--steps", "2"]
+    words = [
+        "train",
+        "classify-demo",
+        "--data",
+        str(photos),
+        "--output-dir",
+        str(tmp_path / "run"),
+        *TINY,
+        "--max-steps",
+        "2",
+    ]
     done = in_a_process("-m", "paceline", *words)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -38,12 +38,12 @@ def test_bash_offers_verbs_kinds_recipes_flags_and_values(offered):
     assert offered("paceline", "mlperf", "a") == ["analyze"] and offered("paceline", "weights", "c") == ["convert"]
     assert offered("paceline", "train", "ssd", "--optim.l") == [
         "--optim.lr",
-        "--optim.lars-eta",
+        "--optim.lars-trust-coefficient",
         "--optim.lars-eps",
         "--optim.layer-decay",
     ]
     assert offered("paceline", "prepare", "coco", "DIR", "--on-m") == ["--on-missing"]
-    assert "--no-tensorboard" in offered("paceline", "train", "ssd-demo", "--no-") or "--no-pictures" in offered(
+    assert "--no-tensorboard" in offered("paceline", "train", "ssd-demo", "--no-") or "--no-save-images" in offered(
         "paceline", "predict", "RUN", "--no-"
     )
     assert offered("paceline", "plan", "ssd", "--system", "dgx-h") == ["dgx-h100"]
@@ -53,5 +53,5 @@ def test_bash_offers_verbs_kinds_recipes_flags_and_values(offered):
 def test_the_other_shells_get_the_same_words(capsys):
     assert command(capsys, "completion", "zsh").out.startswith("autoload -U +X bashcompinit && bashcompinit\n_paceline() {")
     fish = command(capsys, "completion", "fish").out
-    assert "'__fish_seen_subcommand_from eval' -l score-above\n" in fish and "-l system -r -a 'auto cpu" in fish
+    assert "'__fish_seen_subcommand_from eval' -l score-threshold\n" in fish and "-l system -r -a 'auto cpu" in fish
     refused(command(capsys, "completion", "tcsh"), "bash, zsh, fish")

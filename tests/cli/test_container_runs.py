@@ -44,7 +44,7 @@ def folder(tmp_path_factory, patch):
 def wanted(folder, tmp_path_factory):
     """The weights of four steps from the folder, never stopped."""
     out = tmp_path_factory.mktemp("reference") / "run"
-    words = ["train", "classify-demo", "--data", folder, "--out", out, *TINY, "--steps", 4, "--quiet"]
+    words = ["train", "classify-demo", "--data", folder, "--output-dir", out, *TINY, "--max-steps", 4, "--quiet"]
     assert main(list(map(str, words))) == 0
     return tensor_files(out)
 
@@ -52,7 +52,7 @@ def wanted(folder, tmp_path_factory):
 @pytest.mark.parametrize("container", [pytest.param(name, marks=() if name in BY_DAY else ONE_MORE) for name in CONTAINERS])
 def test_a_run_goes_on_from_a_container_to_the_weights_of_the_folders(folder, wanted, container, tmp_path, capsys):
     words = pack_both(folder, container, tmp_path / "packed")
-    assert command(capsys, "prepare", *words, "--out", tmp_path / "set").code == 0
+    assert command(capsys, "prepare", *words, "--output-dir", tmp_path / "set").code == 0
     # Begun on the folder, gone on with from the container; and the other way.
     for number, (first, second) in enumerate([(folder, tmp_path / "set"), (tmp_path / "set", folder)]):
         run = tmp_path / f"run-{number}"
@@ -70,7 +70,7 @@ def test_a_run_from_a_bucket_has_the_weights_of_the_folders(folder, wanted, tmp_
     packed_sets.webdataset(photos["val"], tmp_path / "up" / "val-000.tar")
     s3_bucket.upload(tmp_path / "up", "shards/")
     sources = ("--train", s3_bucket.url("shards/train-*.tar"), "--val", s3_bucket.url("shards/val-000.tar"))
-    said = command(capsys, "prepare", "webdataset", *sources, "--out", tmp_path / "set")
+    said = command(capsys, "prepare", "webdataset", *sources, "--output-dir", tmp_path / "set")
     assert said.code == 0, said.err
     assert train(capsys, tmp_path / "set", tmp_path / "run", steps=2).code == 0
     said = train(capsys, tmp_path / "set", tmp_path / "run", steps=4)
@@ -81,7 +81,7 @@ def test_a_run_from_a_bucket_has_the_weights_of_the_folders(folder, wanted, tmp_
 def test_objects_of_a_bucket_that_are_a_photo_each_are_the_folder(folder, wanted, tmp_path, capsys, s3_bucket):
     s3_bucket.upload(folder, "set/")
     sources = ("--train", s3_bucket.url("set/train/*/*"), "--val", s3_bucket.url("set/val/*/*"))
-    said = command(capsys, "prepare", "photos", *sources, "--out", tmp_path / "set")
+    said = command(capsys, "prepare", "photos", *sources, "--output-dir", tmp_path / "set")
     assert said.code == 0, said.err
     assert train(capsys, tmp_path / "set", tmp_path / "run", steps=4).code == 0
     assert tensor_files(tmp_path / "run") == wanted
@@ -92,7 +92,7 @@ def test_objects_of_a_bucket_that_are_a_photo_each_are_the_folder(folder, wanted
     assert said.code == 2 and f"set/{name}: 5 bytes, " in said.err
     s3_bucket.put("set/train/deep/er/x.jpg", b"x")
     deeper = ("--train", s3_bucket.url("set/train/*/*"), s3_bucket.url("set/train/*/*/*"))
-    said = command(capsys, "prepare", "photos", *deeper, "--out", tmp_path / "deep")
+    said = command(capsys, "prepare", "photos", *deeper, "--output-dir", tmp_path / "deep")
     assert said.code == 2 and check_text(said.err, "class folders")
 
 
@@ -102,7 +102,7 @@ def test_boxes_of_photos_in_a_bucket_are_the_folders(tmp_path, capsys, s3_bucket
     words = []
     for split, before in (("train", ""), ("val", "val-")):
         words += [f"--{split}", s3_bucket.url(f"coco/{split}2017/*.jpg"), f"--{before}annotations", json_file(root, split)]
-    said = command(capsys, "prepare", "photos", *words, "--out", tmp_path / "set")
+    said = command(capsys, "prepare", "photos", *words, "--output-dir", tmp_path / "set")
     assert said.code == 0, said.err
     here = prepare_boxes(root, out=tmp_path / "here")
     assert Manifest.load(tmp_path / "set").content_hash == here.content_hash
@@ -128,10 +128,10 @@ def test_imagenets_tars_are_read_as_they_were_downloaded(folder, tmp_path, capsy
     with open(tmp_path / "ILSVRC2012_img_val.tar", "wb") as file:
         packed_sets.write_tar(file, [(name.encode(), data) for name, data in flat[::-1]])
     tars = ("--train-tar", tmp_path / "ILSVRC2012_img_train.tar", "--val-tar", tmp_path / "ILSVRC2012_img_val.tar")
-    said = command(capsys, "prepare", "imagenet", *tars, "--out", tmp_path / "out")
+    said = command(capsys, "prepare", "imagenet", *tars, "--output-dir", tmp_path / "out")
     assert said.code == 2 and "ILSVRC2012_devkit_t12.tar.gz" in said.err
     (tmp_path / "kit.tar.gz").rename(tmp_path / "ILSVRC2012_devkit_t12.tar.gz")
-    said = command(capsys, "prepare", "imagenet", *tars, "--out", tmp_path / "out")
+    said = command(capsys, "prepare", "imagenet", *tars, "--output-dir", tmp_path / "out")
     assert said.code == 0, said.err
     unpacked = tmp_path / "unpacked"
     for name, _, file, data in renamed:
@@ -146,5 +146,5 @@ def test_imagenets_tars_are_read_as_they_were_downloaded(folder, tmp_path, capsy
     ours, plain = Manifest.load(tmp_path / "out"), Manifest.load(unpacked)
     assert (ours.content_hash, ours.expect) == (plain.content_hash, "imagenet")
     packed_sets.tar_in_tar(renamed[1:], tmp_path / "ILSVRC2012_img_train.tar")
-    said = command(capsys, "prepare", "imagenet", *tars, "--out", tmp_path / "out")
+    said = command(capsys, "prepare", "imagenet", *tars, "--output-dir", tmp_path / "out")
     assert said.code == 2 and "ILSVRC2012_img_train.tar: 17 images, ImageNet has 18" in said.err

@@ -68,8 +68,8 @@ def test_the_recipes_of_the_recipe_page_train(name, class_photos, tmp_path, monk
     without_report(monkeypatch)
     (tmp_path / "my_recipe.py").write_text(recipe_page())
     monkeypatch.chdir(tmp_path)
-    flags = [*TINY, "--bn-span", "8", "--steps", "1"]
-    said = carry_out(capsys, "train", f"./my_recipe.py:{name}", "--data", class_photos, "--out", "run", *flags)
+    flags = [*TINY, "--bn-batch-size", "8", "--max-steps", "1"]
+    said = carry_out(capsys, "train", f"./my_recipe.py:{name}", "--data", class_photos, "--output-dir", "run", *flags)
     assert said.code == 0, said
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert facts["name"] == f"./my_recipe.py:{name}"

@@ -24,7 +24,7 @@ from paceline.config.recipes import RECIPES
 def recipe():
     whole = RECIPES["ssd-demo"]()
     model = replace(whole.model, depth=10, width=4, extras=8)
-    return replace(whole, model=model, input=replace(whole.input, size=96), global_batch=4, bn_span=4)
+    return replace(whole, model=model, input=replace(whole.input, image_size=96), global_batch_size=4, bn_batch_size=4)
 """
 
 
@@ -63,7 +63,9 @@ def test_a_test_set_alone_scores_as_the_same_pictures_do_in_the_run_s_own_set(wh
     for entry in record["categories"]:
         entry["id"] = 1000 - entry["id"]
     file.write_text(json.dumps(record))
-    other = numbers(capsys, run.folder, "--images", alone / "test", "--annotations", file, "--out", tmp_path / "out.json")
+    other = numbers(
+        capsys, run.folder, "--images-dir", alone / "test", "--annotations", file, "--output", tmp_path / "out.json"
+    )
     assert metrics(other) == metrics(own)
     written = json.loads((tmp_path / "out.json").read_text())
     assert set(written["category_ids"]) >= {entry["id"] for entry in record["categories"]}
@@ -72,7 +74,7 @@ def test_a_test_set_alone_scores_as_the_same_pictures_do_in_the_run_s_own_set(wh
 def test_a_test_set_is_scored_whole_although_the_run_took_a_part_of_its_own(resnet_run, capsys, tmp_path):
     shutil.copytree(resnet_run.data / "val", tmp_path / "test" / "test")
     assert numbers(capsys, resnet_run.folder, "--data", tmp_path / "test")["images"] == 9
-    assert numbers(capsys, resnet_run.folder, "--data", tmp_path / "test", "--limit-val", 3)["images"] == 3
+    assert numbers(capsys, resnet_run.folder, "--data", tmp_path / "test", "--max-val-images", 3)["images"] == 3
     # One class alone, and readable names that came later.
     shutil.rmtree(tmp_path / "test" / "test" / "ant")
     (tmp_path / "test" / "classes.json").write_text(json.dumps({"bee": "Apis", "cat": "Felis"}))
@@ -86,7 +88,7 @@ def test_a_test_set_is_scored_whole_although_the_run_took_a_part_of_its_own(resn
 def test_readable_names_that_came_after_training_do_not_part_a_run_from_its_own_data(capsys, tmp_path):
     data = make_photos(tmp_path / "photos")
     run = tmp_path / "run"
-    assert command(capsys, "train", "classify-demo", "--data", data, "--out", run, *TINY, "--steps", 1).code == 0
+    assert command(capsys, "train", "classify-demo", "--data", data, "--output-dir", run, *TINY, "--max-steps", 1).code == 0
     before = numbers(capsys, run)
     (data / "classes.json").write_text(json.dumps({name: name.title() for name in CLASSES}))
     assert metrics(numbers(capsys, run)) == metrics(before)
@@ -95,18 +97,18 @@ def test_readable_names_that_came_after_training_do_not_part_a_run_from_its_own_
 
 def test_thresholds_and_suppression_are_flags(ssd_run, resnet_run, capsys, tmp_path):
     def found(*flags: object) -> list[int]:
-        assert command(capsys, "eval", ssd_run.folder, "--out", tmp_path / "out.json", *flags).code == 0
+        assert command(capsys, "eval", ssd_run.folder, "--output", tmp_path / "out.json", *flags).code == 0
         return [len(image["boxes"]) for image in json.loads((tmp_path / "out.json").read_text())["images"]]
 
-    plain = found("--score-above", 0.0)
+    plain = found("--score-threshold", 0.0)
     assert min(plain) > 3
-    assert set(found("--score-above", 0.0, "--keep", 3)) == {3}
-    assert set(found("--score-above", 0.99)) == {0}
-    few = ("--score-above", 0.0, "--candidates", 10, "--keep", 100)
-    assert sum(found(*few, "--iou", 0.01)) < sum(found(*few, "--iou", 1.0))
-    assert sum(found("--score-above", 0.0, "--candidates", 2)) < sum(plain)
-    refused(command(capsys, "eval", ssd_run.folder, "--iou", 2), "--iou 2 ... (0, 1]")
-    refused(command(capsys, "eval", resnet_run.folder, "--iou", 0.5), "--iou", "threshold")
+    assert set(found("--score-threshold", 0.0, "--max-detections", 3)) == {3}
+    assert set(found("--score-threshold", 0.99)) == {0}
+    few = ("--score-threshold", 0.0, "--topk-candidates", 10, "--max-detections", 100)
+    assert sum(found(*few, "--nms-iou", 0.01)) < sum(found(*few, "--nms-iou", 1.0))
+    assert sum(found("--score-threshold", 0.0, "--topk-candidates", 2)) < sum(plain)
+    refused(command(capsys, "eval", ssd_run.folder, "--nms-iou", 2), "--nms-iou 2 ... (0, 1]")
+    refused(command(capsys, "eval", resnet_run.folder, "--nms-iou", 0.5), "--nms-iou", "threshold")
 
 
 def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tmp_path):
@@ -120,14 +122,14 @@ def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tm
     tensors = {**load_file(best / "model.safetensors"), **load_file(weights)}
     save_file(tensors, tmp_path / "w.safetensors")
     own = numbers(capsys, ssd_run.folder)
-    flags = ("--recipe", recipe, "--system", "cpu", "--batch", 4)
+    flags = ("--recipe", recipe, "--system", "cpu", "--batch-size", 4)
     found = numbers(capsys, tmp_path / "w.safetensors", *flags, "--data", ssd_run.data)
     assert found["images"] == own["images"]
     for name, value in metrics(own).items():
         assert found[name] == pytest.approx(value, abs=1e-3), name
     refused(command(capsys, "eval", tmp_path / "w.safetensors"), "score", "w.safetensors --data DIR")
     # Which output is which class is for who made the weights to know.
-    said = command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", ssd_run.data, "--limit-val", 2)
+    said = command(capsys, "eval", tmp_path / "w.safetensors", *flags, "--data", ssd_run.data, "--max-val-images", 2)
     names = json.loads((ssd_run.folder / "run.json").read_text())["classes"]
     check_line(said.out, "classes", "order", ", ".join(names[:2]))
     # Data of other classes would get new class heads, and a score of nothing.
@@ -141,7 +143,7 @@ def test_weights_alone_are_scored_in_the_network_of_a_recipe(ssd_run, capsys, tm
 
 def test_json_leaves_stdout_to_objects(ssd_run, capsys, tmp_path):
     alone = val_alone(ssd_run.data, tmp_path / "alone")  # data that is new is verified, and that is said
-    said = command(capsys, "eval", ssd_run.folder, "--data", alone, "--json", "--limit-val", 2)
+    said = command(capsys, "eval", ssd_run.folder, "--data", alone, "--json", "--max-val-images", 2)
     assert [json.loads(line)["images"] for line in said.out.splitlines()] == [2]
     assert "verifying" in said.err
 
@@ -149,13 +151,13 @@ def test_json_leaves_stdout_to_objects(ssd_run, capsys, tmp_path):
 def test_flags_that_contradict_each_other_are_refused(ssd_run, resnet_run, capsys, tmp_path):
     refused(command(capsys, "eval", ssd_run.folder, "--split", "test"), "--split test", "--data DIR")
     refused(command(capsys, "eval", ssd_run.folder, "--recipe", "ssd"), "--recipe ssd", "recipe ... run.json")
-    files = ("--images", tmp_path, "--annotations", "x.json")
+    files = ("--images-dir", tmp_path, "--annotations", "x.json")
     refused(command(capsys, "eval", ssd_run.folder, *files, "--split", "test"), "without --data and --split")
-    said = command(capsys, "eval", ssd_run.folder, "--out", tmp_path)
-    refused(said, f"--out {tmp_path} ... a folder")
+    said = command(capsys, "eval", ssd_run.folder, "--output", tmp_path)
+    refused(said, f"--output {tmp_path} ... a folder")
     assert said.out == ""  # before anything is scored
-    refused(command(capsys, "eval", ssd_run.folder, "--images", tmp_path), "--images DIR and --annotations FILE")
-    refused(command(capsys, "eval", resnet_run.folder, "--images", tmp_path, "--annotations", "x"), "class folders")
+    refused(command(capsys, "eval", ssd_run.folder, "--images-dir", tmp_path), "--images-dir DIR and --annotations FILE")
+    refused(command(capsys, "eval", resnet_run.folder, "--images-dir", tmp_path, "--annotations", "x"), "class folders")
     refused(command(capsys, "eval", ssd_run.folder, "--data", tmp_path / "none"), "--data", "folder")
 
 
@@ -198,7 +200,7 @@ def test_what_training_scored_are_the_weights_that_are_averaged_as_eval_scores_t
     run: SharedRun = request.getfixturevalue(kind)
     (scored,) = (run.folder / "predictions").iterdir()
     assert (run.folder / "checkpoints" / "last" / "average.safetensors").is_file()
-    said = command(capsys, "eval", run.folder, "--checkpoint", "last", "--out", tmp_path / "found.json")
+    said = command(capsys, "eval", run.folder, "--checkpoint", "last", "--output", tmp_path / "found.json")
     assert said.code == 0, said
     then, now = (json.loads(file.read_text())["images"] for file in (scored, tmp_path / "found.json"))
     assert now == then and "score" in str(now)

@@ -79,7 +79,7 @@ def test_coco_s_results_score_as_pycocotools_scores_them_boxes_and_masks(data, t
     assert {name: found[name] for name in wanted} == wanted and 0.2 < wanted["box_ap50"] < 0.9
     low, high = found["intervals"]["box_ap50"]
     assert low < wanted["box_ap50"] < high and "mask_ap" not in found
-    masks = scored(capsys, written(tmp_path / "masks.json", answers), data, "--no-intervals")
+    masks = scored(capsys, written(tmp_path / "masks.json", answers), data, "--no-confidence-intervals")
     # Without boxes, as detectron2 gives them to pycocotools, which else takes a box's area for its mask's.
     alone = [{name: value for name, value in one.items() if name != "bbox"} for one in answers]
     strings = [{**one, "segmentation": _encoded(one, truth)} for one in alone]
@@ -87,13 +87,15 @@ def test_coco_s_results_score_as_pycocotools_scores_them_boxes_and_masks(data, t
     assert {name: masks[name] for name in wanted} == wanted and "intervals" not in masks
     assert masks["box_ap50"] == found["box_ap50"]
     # Masks alone, as run lengths: the boxes are those around them.
-    again = scored(capsys, written(tmp_path / "alone.json", strings), data, "--no-intervals")
+    again = scored(capsys, written(tmp_path / "alone.json", strings), data, "--no-confidence-intervals")
     assert {name: again[name] for name in wanted} == wanted and abs(again["box_ap50"] - found["box_ap50"]) < 0.2
 
 
-@pytest.mark.parametrize("flags", [("--val-half", "test"), ("--limit-val", 5)])
+@pytest.mark.parametrize("flags", [("--val-subset", "test"), ("--max-val-images", 5)])
 def test_answers_on_a_part_of_the_photos_score_as_theirs_alone(data, truth, answers, capsys, tmp_path, flags):
-    found = scored(capsys, written(tmp_path / "all.json", boxes_of(answers)), data, "--out", tmp_path / "out.json", *flags)
+    found = scored(
+        capsys, written(tmp_path / "all.json", boxes_of(answers)), data, "--output", tmp_path / "out.json", *flags
+    )
     here = {image["image_id"] for image in json.loads((tmp_path / "out.json").read_text())["images"]}
     part = {
         **truth,
@@ -119,7 +121,7 @@ def _encoded(one: dict[str, Any], truth: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_form_says_the_same(data, truth, answers, capsys, tmp_path):
-    wanted = scored(capsys, written(tmp_path / "boxes.json", boxes_of(answers)), data, "--no-intervals")
+    wanted = scored(capsys, written(tmp_path / "boxes.json", boxes_of(answers)), data, "--no-confidence-intervals")
     images = {image["id"]: image for image in truth["images"]}
     # YOLO: numbers from 0 in the order of the ids, fractions of the photo, a photo without answers has no file.
     folder, outlines = tmp_path / "labels", tmp_path / "outlines"
@@ -151,14 +153,14 @@ def test_every_form_says_the_same(data, truth, answers, capsys, tmp_path):
         "yolo": (folder,),
         "csv": (tmp_path / "table.csv",),
         # Photos by their names, classes by the model's own numbers.
-        "named": (written(tmp_path / "named.json", named), "--class-names", "class1", "class0", "--first-class", 1),
+        "named": (written(tmp_path / "named.json", named), "--class-names", "class1", "class0", "--label-offset", 1),
         "mine": (written(tmp_path / "whole.json", {**truth, "annotations": boxes_of(answers)}),),
     }
     for name, (file, *flags) in forms.items():
-        found = scored(capsys, file, data, "--no-intervals", *flags)
+        found = scored(capsys, file, data, "--no-confidence-intervals", *flags)
         assert all(abs(found[f"box_{one}"] - wanted[f"box_{one}"]) < 1e-9 for one in OFFICIAL), name
-    masks = scored(capsys, written(tmp_path / "masks.json", answers), data, "--no-intervals")
-    again = scored(capsys, outlines, data, "--no-intervals")
+    masks = scored(capsys, written(tmp_path / "masks.json", answers), data, "--no-confidence-intervals")
+    again = scored(capsys, outlines, data, "--no-confidence-intervals")
     assert all(abs(again[f"mask_{one}"] - masks[f"mask_{one}"]) < 1e-9 for one in OFFICIAL)
 
 
@@ -183,12 +185,14 @@ def test_classes_of_photos_by_name_or_number_best_first(capsys, tmp_path):
     table.write_text("\n".join(rows).replace(".png", ".jpg"))
     found = scored(capsys, table, root)
     assert found["top1"] == pytest.approx(7 / 9) and found["top5"] == pytest.approx(8 / 9)
-    head, *lines = table.read_text().splitlines()  # as `predict --write csv` has classes, with empty columns of boxes
+    head, *lines = (
+        table.read_text().splitlines()
+    )  # as `predict --save-formats csv` has classes, with empty columns of boxes
     table.write_text("\n".join([f"{head},left,top,width,height", *lines]))
-    assert scored(capsys, table, root, "--no-intervals")["top1"] == found["top1"]
+    assert scored(capsys, table, root, "--no-confidence-intervals")["top1"] == found["top1"]
     for number, name in enumerate(("ant", "bee", "cat")):
         table.write_text(table.read_text().replace(f",{name},", f",{number},"))
-    assert scored(capsys, table, root, "--no-intervals")["top1"] == found["top1"]
+    assert scored(capsys, table, root, "--no-confidence-intervals")["top1"] == found["top1"]
     table.write_text("file,name\nval/ant/0.jpg,ant\n1.jpg,bee\n")
     refused(command(capsys, "eval", "--predictions", table, "--data", root), "line 3", "'1.jpg'")
 
@@ -223,7 +227,7 @@ def test_wrong_files_and_flags_are_refused(data, answers, capsys, tmp_path):
     refused(no(tmp_path / "gone.json", "--data", data), "gone.json ... folder")
     refused(no(json_file(data, "val"), "--data", data), "entry 0 ... ground truth")
     refused(no(file), "--data DIR")
-    refused(no(file, "--data", data, "--iou", 0.5), "--iou")
+    refused(no(file, "--data", data, "--nms-iou", 0.5), "--nms-iou")
     refused(no(file, "--data", data, "--class-names", "dog"), "--class-names ... dog")
     refused(command(capsys, "eval", tmp_path, "--predictions", file, "--data", data), "scored")
     refused(no(written(tmp_path / "n.json", 7), "--data", data), "n.json ... list")
@@ -305,15 +309,15 @@ def test_ids_are_compared_as_numbers_before_they_are_names_of_files(form, crosse
     wanted = official(record, crossed_answers, "box")
     assert 0.5 < wanted["box_ap"] < 0.9
     file = written(tmp_path / "a.json", [IDS[form](one) for one in crossed_answers])
-    found = scored(capsys, file, crossed, "--no-intervals")
+    found = scored(capsys, file, crossed, "--no-confidence-intervals")
     assert {name: found[name] for name in wanted} == wanted
-    said = command(capsys, "eval", "--predictions", file, "--data", crossed, "--no-intervals")
+    said = command(capsys, "eval", "--predictions", file, "--data", crossed, "--no-confidence-intervals")
     assert "image_id has ids" in said.out
     # The same numbers in a column for names are names.
     named = [{"file_name": str(one["image_id"]), **one} for one in crossed_answers]
     for one in named:
         del one["image_id"]
-    found = scored(capsys, written(tmp_path / "b.json", named), crossed, "--no-intervals")
+    found = scored(capsys, written(tmp_path / "b.json", named), crossed, "--no-confidence-intervals")
     assert found["box_ap"] < wanted["box_ap"]
 
 
@@ -334,7 +338,7 @@ def test_a_folder_of_another_split_is_another_photo(form, crossed, crossed_answe
     file = written(tmp_path / "a.json", named)
     if FOLDERS[form]:
         wanted = official(record, crossed_answers, "box")
-        found = scored(capsys, file, crossed, "--no-intervals")
+        found = scored(capsys, file, crossed, "--no-confidence-intervals")
         assert {name: found[name] for name in wanted} == wanted
     else:
         refused(command(capsys, "eval", "--predictions", file, "--data", crossed), "entry 0", "data's")
@@ -345,9 +349,9 @@ ENCODINGS = ("utf-8-sig", "utf-16", "utf-16-le", "utf-32")
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_byte_order_marks_are_read(encoding, data, answers, capsys, tmp_path):
-    wanted = scored(capsys, written(tmp_path / "a.json", boxes_of(answers)), data, "--no-intervals")
+    wanted = scored(capsys, written(tmp_path / "a.json", boxes_of(answers)), data, "--no-confidence-intervals")
     (tmp_path / "b.json").write_text(json.dumps(boxes_of(answers)), encoding=encoding)
-    found = scored(capsys, tmp_path / "b.json", data, "--no-intervals")
+    found = scored(capsys, tmp_path / "b.json", data, "--no-confidence-intervals")
     assert {**found, "checkpoint": ""} == {**wanted, "checkpoint": ""}
 
 
@@ -369,8 +373,8 @@ def test_tables_in_each_form_score_alike(form, data, truth, answers, capsys, tmp
     text = (more if more != " " else "") + "\r\n".join(lines) + "\r\n\r\n"
     file = tmp_path / ("a.tsv" if form == "tabs" else "a.csv")
     file.write_bytes(text.encode(encoding))
-    wanted = scored(capsys, written(tmp_path / "a.json", boxes_of(answers)), data, "--no-intervals")
-    found = scored(capsys, file, data, "--no-intervals")
+    wanted = scored(capsys, written(tmp_path / "a.json", boxes_of(answers)), data, "--no-confidence-intervals")
+    found = scored(capsys, file, data, "--no-confidence-intervals")
     assert all(found[f"box_{one}"] == wanted[f"box_{one}"] for one in OFFICIAL)
     # A wrong cell is reported with its line.
     lines[2] = lines[2].replace(cells[2][3], "left", 1)
@@ -381,7 +385,7 @@ def test_tables_in_each_form_score_alike(form, data, truth, answers, capsys, tmp
 def test_a_table_without_rows_scores_zero_and_one_that_is_none_is_refused(data, capsys, tmp_path):
     file = tmp_path / "a.csv"
     file.write_text("file_name,class,score,x1,y1,x2,y2\n")
-    found = scored(capsys, file, data, "--no-intervals")
+    found = scored(capsys, file, data, "--no-confidence-intervals")
     assert found["box_ap"] == 0 and found["box_ar100"] == 0
     file.write_text("file_name,class,score,x1,y1,x2,y2\n" + '"' + "x" * 200_000)
     refused(command(capsys, "eval", "--predictions", file, "--data", data), "a.csv")
@@ -409,10 +413,10 @@ def test_yolo_folders_as_label_tools_leave_them(data, truth, answers, capsys, tm
     (labels / "README.dataset.txt").write_text("Exported\n")
     (labels / "._000.txt").write_bytes(b"\0\5\x16\7" * 10)
     (labels / ".ipynb_checkpoints").mkdir()
-    wanted = scored(capsys, written(tmp_path / "a.json", boxes_of(answers)), data, "--no-intervals")
-    found = scored(capsys, root, data, "--no-intervals")
+    wanted = scored(capsys, written(tmp_path / "a.json", boxes_of(answers)), data, "--no-confidence-intervals")
+    found = scored(capsys, root, data, "--no-confidence-intervals")
     assert all(abs(found[f"box_{one}"] - wanted[f"box_{one}"]) < 1e-9 for one in OFFICIAL)
-    said = command(capsys, "eval", "--predictions", labels, "--data", data, "--no-intervals")
+    said = command(capsys, "eval", "--predictions", labels, "--data", data, "--no-confidence-intervals")
     assert "passed over README.dataset.txt, classes.txt" in said.out
     (labels / "plain.txt").write_text("0 0.5 0.5 0.1 0.1 0.9 7\n")
     refused(command(capsys, "eval", "--predictions", labels, "--data", data), "plain.txt, line 1: 7 numbers")
@@ -423,17 +427,21 @@ def test_boxes_that_look_like_corners_are_reported(data, truth, answers, capsys,
     for one in entries:
         x, y, width, height = one["bbox"]
         one["bbox"] = [x, y, x + width, y + height]
-    said = command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-intervals")
+    said = command(
+        capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-confidence-intervals"
+    )
     assert said.code == 0 and "x1 y1 x2 y2" in said.out, said
     wanted = official(truth, entries, "box")
-    found = scored(capsys, tmp_path / "a.json", data, "--no-intervals")
+    found = scored(capsys, tmp_path / "a.json", data, "--no-confidence-intervals")
     assert {name: found[name] for name in wanted} == wanted
     for value in ([], None):
         entries[3]["bbox"] = value
         said = command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data)
         refused(said, "entry 3 ... bbox ... 4 numbers")
     entries[3]["bbox"] = [5, 5, 0, -2]
-    said = command(capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-intervals")
+    said = command(
+        capsys, "eval", "--predictions", written(tmp_path / "a.json", entries), "--data", data, "--no-confidence-intervals"
+    )
     assert said.code == 0 and "Boxes without area: 1 of" in said.out
 
 
@@ -444,6 +452,6 @@ def test_classes_whose_names_are_digits(capsys, tmp_path):
     table = tmp_path / "table.csv"
     rows = [f"val/{name}/{photo}.jpg,{name},0.6" for name in names for photo in range(3)]
     table.write_text("\n".join(["file,name,score", *rows]))
-    assert scored(capsys, table, root, "--no-intervals")["top1"] == 1
+    assert scored(capsys, table, root, "--no-confidence-intervals")["top1"] == 1
     table.write_text("\n".join(["file,name,score", *rows]).replace("val/1/", "train/1/"))
     refused(command(capsys, "eval", "--predictions", table, "--data", root), "line 2", "9 photos")

@@ -45,8 +45,8 @@ def trained(boxes, tmp_path_factory) -> Path:
 
 
 def trained_in(out: Path, boxes: Path, steps: int) -> Path:
-    words = ["train", "fasterrcnn-finetune-cpu", "--data", str(boxes), "--out", str(out), *FLAGS.split()]
-    assert main([*words, "--steps", str(steps)]) == 0
+    words = ["train", "fasterrcnn-finetune-cpu", "--data", str(boxes), "--output-dir", str(out), *FLAGS.split()]
+    assert main([*words, "--max-steps", str(steps)]) == 0
     return out
 
 
@@ -71,12 +71,12 @@ def test_boxes_alone_are_learned_scored_answered_and_shown(boxes, trained, tmp_p
     assert said.code == 0 and json.loads(said.out)["box_ap"] == scored["box_ap"] and "mask" not in said.out
     assert "box AP" in command(capsys, "runs", trained.parent).out
     photo = next((boxes / "val2017").iterdir())
-    said = command(capsys, "predict", trained, photo, "--out", tmp_path / "answers")
+    said = command(capsys, "predict", trained, photo, "--output-dir", tmp_path / "answers")
     (image,) = json.loads((tmp_path / "answers" / "predictions.json").read_text())["images"]
     assert said.code == 0 and image["detections"]
     assert not any("segmentation" in row for row in image["detections"])
     said = command(
-        capsys, "preview", "fasterrcnn-finetune-cpu", "--data", boxes, "--out", tmp_path / "seen.png", "--images", 4
+        capsys, "preview", "fasterrcnn-finetune-cpu", "--data", boxes, "--output", tmp_path / "seen.png", "--num-images", 4
     )
     assert said.code == 0 and "4 training images" in said.out, said
     with Image.open(tmp_path / "seen.png") as picture:
@@ -103,9 +103,9 @@ def test_masks_of_the_data_change_no_bit(boxes, trained, tmp_path, maskrcnn_run,
 def test_its_log_is_of_no_benchmark_and_what_is_asked_of_masks_is_refused(boxes, trained, tmp_path, capsys):
     assert '"submission_benchmark", "value": ""' in (trained / "mllog.txt").read_text()
     refused(command(capsys, "mlperf", "check", trained), "benchmark")
-    refused(command(capsys, "eval", trained, "--mask-above", 0.4), "--mask-above")
-    words = ("--quality.targets", "mask_ap", 0.1)
+    refused(command(capsys, "eval", trained, "--mask-threshold", 0.4), "--mask-threshold")
+    words = ("--target", "mask_ap=0.1")
     said = command(
-        capsys, "train", "fasterrcnn-finetune-cpu", "--data", boxes, "--out", tmp_path / "no", *FLAGS.split(), *words
+        capsys, "train", "fasterrcnn-finetune-cpu", "--data", boxes, "--output-dir", tmp_path / "no", *FLAGS.split(), *words
     )
-    refused(said, "--quality.targets mask_ap", "box_ap")
+    refused(said, "--target mask_ap", "box_ap")

@@ -1,4 +1,4 @@
-"""--folds K --fold I in whole commands: what is learned and scored, a resume, `eval`, a repetition, ranks, and what is refused."""
+"""--num-folds K --fold I in whole commands: what is learned and scored, a resume, `eval`, a repetition, ranks, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.tools.report.run_report import write_report
 
 pytestmark = pytest.mark.usefixtures("no_report", "no_charts")
 
-STEPS = ["--log-every", 1, "--save-every", 1, "--eval-every", 2, "--keep", 9]
+STEPS = ["--log-every", 1, "--save-every", 1, "--eval-every", 2, "--keep-checkpoints", 9]
 
 
 def scored(run) -> list[str]:
@@ -25,7 +25,7 @@ def scored(run) -> list[str]:
 
 @pytest.fixture
 def first(class_photos, tmp_path, capsys):
-    assert train(capsys, class_photos, tmp_path / "one", "--folds", 3, "--fold", 1, *STEPS, steps=4).code == 0
+    assert train(capsys, class_photos, tmp_path / "one", "--num-folds", 3, "--fold", 1, *STEPS, steps=4).code == 0
     return tmp_path / "one"
 
 
@@ -33,7 +33,7 @@ def test_folds_are_scored_once_each_whatever_the_seed_and_named_everywhere(first
     files = [scored(first)]
     for fold, seed in ((2, 0), (3, 7)):
         run = tmp_path / f"run{fold}"
-        more = ("--folds", 3, "--fold", fold, "--seed", seed)
+        more = ("--num-folds", 3, "--fold", fold, "--seed", seed)
         assert train(capsys, class_photos, run, *more, steps=1).code == 0
         files.append(scored(run))
     every = sorted(str(path) for path in (class_photos / "train").rglob("*.jpg"))
@@ -50,23 +50,23 @@ def test_folds_are_scored_once_each_whatever_the_seed_and_named_everywhere(first
 
 def test_a_resumed_run_and_a_repeated_one_have_the_same_fold_and_bits(first, class_photos, tmp_path, capsys):
     cut = cut_after(shutil.copytree(first, tmp_path / "cut", symlinks=True), 2)
-    assert train(capsys, class_photos, cut, "--folds", 3, "--fold", 1, *STEPS, steps=4).code == 0
-    assert command(capsys, "train", f"{first}/run.json", "--out", tmp_path / "again").code == 0
+    assert train(capsys, class_photos, cut, "--num-folds", 3, "--fold", 1, *STEPS, steps=4).code == 0
+    assert command(capsys, "train", f"{first}/run.json", "--output-dir", tmp_path / "again").code == 0
     for run in (cut, tmp_path / "again"):
         assert tensor_files(run) == tensor_files(first) and scored(run) == scored(first)
         assert [event["top1"] for event in events_of(run, "eval")] == [event["top1"] for event in events_of(first, "eval")]
     cut = cut_after(shutil.copytree(first, tmp_path / "other", symlinks=True), 2)
-    said = train(capsys, class_photos, cut, "--folds", 3, "--fold", 2, *STEPS, steps=4)
+    said = train(capsys, class_photos, cut, "--num-folds", 3, "--fold", 2, *STEPS, steps=4)
     refused(said, "12 there ... fold 1 of 3 ... fold 2 of 3", "--fold")
     refused(train(capsys, class_photos, cut, *STEPS, steps=4), "12 there ... fold 1 of 3 ... 18 now")
 
 
 def test_eval_scores_the_runs_own_fold_and_other_data_whole(first, class_photos, tmp_path, capsys):
-    said = command(capsys, "eval", first, "--checkpoint", "last", "--out", tmp_path / "found.json")
+    said = command(capsys, "eval", first, "--checkpoint", "last", "--output", tmp_path / "found.json")
     assert said.code == 0 and "fold 1 of 3" in said.out, said
     found = json.loads((tmp_path / "found.json").read_text())
     assert sorted(image["file"] for image in found["images"]) == scored(first) and found["fold"]["number"] == 1
-    said = command(capsys, "eval", first, "--data", class_photos, "--json", "--out", tmp_path / "val.json")
+    said = command(capsys, "eval", first, "--data", class_photos, "--json", "--output", tmp_path / "val.json")
     found = json.loads((tmp_path / "val.json").read_text())
     assert said.code == 0 and "fold" not in found
     assert all("/val/" in image["file"] for image in found["images"]) and len(found["images"]) == 9
@@ -77,11 +77,11 @@ def test_eval_scores_the_runs_own_fold_and_other_data_whole(first, class_photos,
     [
         ("--fold 1", "--fold 1"),
         ("--fold-seed 3", "--fold-seed 3"),
-        ("--folds 3", "--folds 3 without --fold"),
-        ("--folds 3 --fold 4", "--fold 4 ... --fold 1 to --fold 3"),
-        ("--folds 1 --fold 1", "--folds 1: one part"),
-        ("--folds 9 --fold 1", "Take at most --folds 6"),
-        ("--folds 99 --fold 1", "18 different"),
+        ("--num-folds 3", "--num-folds 3 without --fold"),
+        ("--num-folds 3 --fold 4", "--fold 4 ... --fold 1 to --fold 3"),
+        ("--num-folds 1 --fold 1", "--num-folds 1: one part"),
+        ("--num-folds 9 --fold 1", "Take at most --num-folds 6"),
+        ("--num-folds 99 --fold 1", "18 different"),
     ],
 )
 def test_what_cannot_be_is_refused(class_photos, tmp_path, capsys, flags, wanted):
@@ -90,14 +90,16 @@ def test_what_cannot_be_is_refused(class_photos, tmp_path, capsys, flags, wanted
 
 
 def test_show_plans_a_fold_and_a_detector_trains_on_one(ssd_run, tmp_path, capsys):
-    words = ("--data", ssd_run.data, "--folds", 2, "--fold", 2)
+    words = ("--data", ssd_run.data, "--num-folds", 2, "--fold", 2)
     said = command(capsys, "plan", "ssd-demo", *words)
     assert said.code == 0 and "fold 2 of 2" in said.out and "6 training images" in said.out, said
-    refused(command(capsys, "plan", "ssd-demo", "--folds", 2, "--fold", 1), "--data DIR")
+    refused(command(capsys, "plan", "ssd-demo", "--num-folds", 2, "--fold", 1), "--data DIR")
     for fold in (1, 2):
         run = tmp_path / f"run{fold}"
-        more = ("--folds", 2, "--fold", fold, "--steps", 1)
-        assert command(capsys, "train", "ssd-demo", "--data", ssd_run.data, "--out", run, *SSD.split(), *more).code == 0
+        more = ("--num-folds", 2, "--fold", fold, "--max-steps", 1)
+        assert (
+            command(capsys, "train", "ssd-demo", "--data", ssd_run.data, "--output-dir", run, *SSD.split(), *more).code == 0
+        )
     one, other = scored(tmp_path / "run1"), scored(tmp_path / "run2")
     assert len(set(one) | set(other)) == 12 and len(one) == len(other) == 6
     assert write_report(tmp_path / "run1").exists()
@@ -105,8 +107,8 @@ def test_show_plans_a_fold_and_a_detector_trains_on_one(ssd_run, tmp_path, capsy
 
 def test_a_staged_copy_is_read_by_a_fold(class_photos, tmp_path, capsys):
     said = command(
-        capsys, "train", "classify-demo", "--data", class_photos, "--out", tmp_path / "run", *TINY, "--steps", 1,
-        "--stage", tmp_path / "near", "--folds", 3, "--fold", 1,
+        capsys, "train", "classify-demo", "--data", class_photos, "--output-dir", tmp_path / "run", *TINY, "--max-steps", 1,
+        "--copy-data-to", tmp_path / "near", "--num-folds", 3, "--fold", 1,
     )  # fmt: skip
     assert said.code == 0 and "18 files copied" in said.out, said
 
@@ -114,7 +116,8 @@ def test_a_staged_copy_is_read_by_a_fold(class_photos, tmp_path, capsys):
 def test_runs_gives_the_mean_and_deviation_of_folds_and_seeds_by_a_plain_sum(class_photos, tmp_path, capsys):
     folder, told = tmp_path / "runs", {}
     for name, flags in {
-        "a1": "--folds 3 --fold 1", "a1b": "--folds 3 --fold 1", "a2": "--folds 3 --fold 2", "a2s": "--folds 3 --fold 2 --seed 5",
+        "a1": "--num-folds 3 --fold 1", "a1b": "--num-folds 3 --fold 1", "a2": "--num-folds 3 --fold 2",
+        "a2s": "--num-folds 3 --fold 2 --seed 5",
         "b": "", "bs": "--seed 9", "alone": "--optim.momentum 0.5",
     }.items():  # fmt: skip
         assert train(capsys, class_photos, folder / name, *flags.split(), "--eval-every", 1).code == 0

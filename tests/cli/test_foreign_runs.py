@@ -62,10 +62,11 @@ def forgeries(file: Path) -> list[dict[str, object]]:
 def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys, number):
     forge(run, forgeries(evil)[number])
     commands = [
-        ["eval", run], ["plan", run], ["plan", run / "run.json"], ["report", run], ["preview", run, "--out", tmp_path / "a.png"],
-        ["predict", run, photos / "val" / "ant", "--out", tmp_path / "found"], ["weights", "inspect", run / "checkpoints" / "last"],
-        ["train", run / "run.json", "--out", tmp_path / "again"],
-        ["train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2],
+        ["eval", run], ["plan", run], ["plan", run / "run.json"], ["report", run], ["preview", run, "--output", tmp_path / "a.png"],
+        ["predict", run, photos / "val" / "ant", "--output-dir", tmp_path / "found"],
+        ["weights", "inspect", run / "checkpoints" / "last"],
+        ["train", run / "run.json", "--output-dir", tmp_path / "again"],
+        ["train", "classify-demo", "--data", photos, "--output-dir", run, *TINY, "--max-steps", 2],
     ]  # fmt: skip
     ended = [command(capsys, *words) for words in commands]
     with pytest.MonkeyPatch.context() as patch:
@@ -85,15 +86,15 @@ def test_no_verb_runs_code_that_a_run_names(run, evil, photos, tmp_path, capsys,
 def test_the_command_that_a_refusal_prints_runs_the_file(run, evil, photos, tmp_path, capsys):
     forge(run, {"recipe.task": f"{evil}:workload", "name": f"{evil}:recipe"})
     more = {
-        "eval": [], "plan": [], "train": ["--out", tmp_path / "again"],
-        "predict": [photos / "val" / "ant", "--out", tmp_path / "found", "--checkpoint", "last"],
+        "eval": [], "plan": [], "train": ["--output-dir", tmp_path / "again"],
+        "predict": [photos / "val" / "ant", "--output-dir", tmp_path / "found", "--checkpoint", "last"],
     }  # fmt: skip
     for verb, rest in more.items():
         named = run / "run.json" if verb == "train" else run
         said = command(capsys, verb, named, *rest)
-        refused(said, "unasked", f"--workload {evil}:workload")
+        refused(said, "unasked", f"--task-file {evil}:workload")
         offered = said.err.strip().splitlines()[-1].split()
-        assert offered[:4] == ["paceline", verb, str(named), "--workload"] and not (run / "RAN").exists()
+        assert offered[:4] == ["paceline", verb, str(named), "--task-file"] and not (run / "RAN").exists()
         said = command(capsys, *offered[1:], *rest)
         assert said.code == 0 and (run / "RAN").exists(), said
         (run / "RAN").unlink()
@@ -115,15 +116,15 @@ def test_naming_one_file_trusts_no_other(run, evil, tmp_path, capsys):
         forge(run, forged)
         refused(command(capsys, "eval", run), "unasked")
         assert not (run / "RAN").exists() and not (tmp_path / "RAN").exists()
-        said = command(capsys, "eval", run, "--workload", f"{other}:workload")
+        said = command(capsys, "eval", run, "--task-file", f"{other}:workload")
         assert said.code == 0 and "top1" in said.out and not (run / "RAN").exists()
         (tmp_path / "RAN").unlink()
         python_file._made.clear()
-    refused(command(capsys, "eval", run, "--workload", f"{other}:recipe"), "paceline.models.workload.WorkloadSpec")
+    refused(command(capsys, "eval", run, "--task-file", f"{other}:recipe"), "paceline.models.workload.WorkloadSpec")
 
 
 def test_a_run_of_ones_own_file_goes_on_by_the_same_command(evil, photos, tmp_path, capsys):
-    words = ["train", f"{evil}:recipe", "--data", photos, "--out", tmp_path / "mine", *TINY, "--steps", 4]
+    words = ["train", f"{evil}:recipe", "--data", photos, "--output-dir", tmp_path / "mine", *TINY, "--max-steps", 4]
     assert command(capsys, *words, "--save-every", 2).code == 0
     unfinished(tmp_path / "mine")
     said = command(capsys, *words)
@@ -134,25 +135,26 @@ def test_a_path_that_a_run_names_is_said_to_come_from_it(run, tmp_path, capsys):
     (tmp_path / "private" / "letters").mkdir(parents=True)
     forge(run, {"controls.data": str(tmp_path / "private")})
     refused(command(capsys, "eval", run), "run.json ... data set", "--data", "letters", lines=6)
-    said = command(capsys, "train", run / "run.json", "--out", tmp_path / "again")
+    said = command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again")
     refused(said, "letters", lines=6)
     assert f"--data {str(tmp_path / 'private')!r}: as {run / 'run.json'} names it" in said.out
-    said = command(capsys, "train", run / "run.json", "--out", tmp_path / "again", "--data", tmp_path / "private")
+    said = command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again", "--data", tmp_path / "private")
     assert "names it" not in said.out
 
 
 ABSURD = {
-    "world": "x", "world missing": None, "plan": [], "system": 5, "system.accelerator": 3, "system.precision": "fp64",
-    "system.prefetch": 10**9, "system.intra_op_threads": 10**6, "system.loader_threads": -1, "system.compile": "yes",
-    "system.memory_gib": 10**400, "system.per_node": 1.5, "system.odd": 1, "threads.intra_op": 10**6, "format": 2,
+    "world": "x", "world missing": None, "plan": [], "system": 5, "system.device": 3, "system.precision": "fp64",
+    "system.prefetch_steps": 10**9, "system.intra_op_threads": 10**6, "system.num_workers": -1, "system.compile": "yes",
+    "system.memory_gib": 10**400, "system.ranks_per_node": 1.5, "system.odd": 1, "threads.intra_op": 10**6, "format": 2,
 }  # fmt: skip
 # Refused as the flag of that name would be.
-FLAGS = ("controls.limit_val", "system.intra_op_threads", "system.loader_threads")
+FLAGS = ("controls.max_val_images", "system.intra_op_threads", "system.num_workers")
 ABSURD_TO_EVAL = {
-    "recipe.task": 5, "recipe.model.width": 2**40, "recipe.model.depth": 51, "recipe.model": "x", "recipe.input.size": "x",
-    "recipe.input.area": [0.1], "recipe.input.mean": ["a", 0, 0], "recipe.optim.lr": "fast", "recipe.global_batch": True,
-    "recipe.quality.targets": [["top1", "high"]], "recipe.epochs": 10**400, "recipe.odd": 1, "plan.images_per_forward": 0,
-    "plan.images_per_forward missing": None, "controls.data": 5, "controls.limit_val": -1, "classes": "abc", "classes[]": [1, 2, 3],
+    "recipe.task": 5, "recipe.model.width": 2**40, "recipe.model.depth": 51, "recipe.model": "x", "recipe.input.image_size": "x",
+    "recipe.input.crop_scale": [0.1], "recipe.input.mean": ["a", 0, 0], "recipe.optim.lr": "fast", "recipe.global_batch_size": True,
+    "recipe.target": [["top1", "high"]], "recipe.epochs": 10**400, "recipe.odd": 1, "plan.micro_batch_size": 0,
+    "plan.micro_batch_size missing": None, "controls.data": 5, "controls.max_val_images": -1,
+    "classes": "abc", "classes[]": [1, 2, 3],
     "data.category_ids": "x", **{name: value for name, value in ABSURD.items() if not name.startswith("threads")},
 }  # fmt: skip
 
@@ -165,17 +167,19 @@ def test_an_absurd_value_in_a_run_is_refused_by_its_name(run, photos, tmp_path, 
     last = name.removesuffix(" missing").removesuffix("[]").rpartition(".")[2]
     refused(command(capsys, "eval", run), "" if last == "width" else last.replace("_", "-") if name in FLAGS else last)
     if not name.startswith(("plan", "controls")):
-        refused(command(capsys, "predict", run, photos / "val" / "ant", "--out", tmp_path / "found"))
+        refused(command(capsys, "predict", run, photos / "val" / "ant", "--output-dir", tmp_path / "found"))
     assert "Traceback" not in command(capsys, "plan", run).err
     assert "Traceback" not in command(capsys, "report", run).err
-    assert "Traceback" not in command(capsys, "train", run / "run.json", "--out", tmp_path / "a", "--steps", 1).err
+    assert (
+        "Traceback" not in command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "a", "--max-steps", 1).err
+    )
 
 
 @pytest.mark.parametrize("name", ABSURD)
 def test_a_run_with_an_absurd_value_is_not_resumed(run, photos, capsys, name):
     unfinished(run)
     forge(run, {name.removesuffix(" missing"): ABSURD[name]})
-    said = command(capsys, "train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2)
+    said = command(capsys, "train", "classify-demo", "--data", photos, "--output-dir", run, *TINY, "--max-steps", 2)
     last = name.removesuffix(" missing").rpartition(".")[2]
     refused(said, last.replace("_", "-") if name in FLAGS else last)
 
@@ -185,10 +189,10 @@ def test_a_run_json_that_was_edited_is_not_evaluated_but_can_be_trained_again_wi
     facts["recipe"]["seed"] = 9
     (run / "run.json").write_text(json.dumps(facts, indent=4))
     unfinished(run)
-    words = ["train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2]
+    words = ["train", "classify-demo", "--data", photos, "--output-dir", run, *TINY, "--max-steps", 2]
     for refusal in (["eval", run], ["predict", run, photos / "val" / "ant"], words):
-        refused(command(capsys, *refusal), "checksum", f"paceline train {run}/run.json --out ANOTHER")
-    said = command(capsys, "train", run / "run.json", "--out", tmp_path / "again")
+        refused(command(capsys, *refusal), "checksum", f"paceline train {run}/run.json --output-dir ANOTHER")
+    said = command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again")
     assert said.code == 0 and check_line(said.err, "run.json", "checksum", "taken"), said
     assert facts_of(tmp_path / "again")["recipe"]["seed"] == 9
     assert command(capsys, "eval", tmp_path / "again").code == 0
@@ -202,7 +206,7 @@ def test_a_run_json_that_was_only_laid_out_anew_is_the_same(run, capsys):
 
 def test_what_is_no_text_file_in_a_run_gets_one_sentence(run, photos, capsys):
     unfinished(run)
-    words = ["train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2]
+    words = ["train", "classify-demo", "--data", photos, "--output-dir", run, *TINY, "--max-steps", 2]
     events, saved = (run / "events.jsonl").read_bytes(), (run / "run.json").read_bytes()
     (run / "STOP").mkdir()
     refused(command(capsys, *words), "STOP", "folder")
@@ -233,14 +237,14 @@ def test_lines_that_no_run_writes_are_left_out_and_named(run, photos, capsys):
     assert command(capsys, "report", run).code == 0
     lines = whole.count(b"\n")
     assert f"lines {', '.join(str(lines + place) for place in range(1, 6))}" in (run / "report.html").read_text()
-    said = command(capsys, "train", "classify-demo", "--data", photos, "--out", run, *TINY, "--steps", 2)
+    said = command(capsys, "train", "classify-demo", "--data", photos, "--output-dir", run, *TINY, "--max-steps", 2)
     assert said.code == 0 and "events.jsonl: lines" in said.out and "mllog.txt: lines" in said.out, said
     assert (run / "events.jsonl").read_bytes().startswith(whole)
 
 
 @pytest.mark.parametrize(
-    "flags", [["--global-batch", 2**40, "--optim.lr", 1], ["--epochs", "1e300"], ["--input.size", 10**9]]
+    "flags", [["--global-batch-size", 2**40, "--optim.lr", 1], ["--epochs", "1e300"], ["--input.image-size", 10**9]]
 )
 def test_a_flag_that_no_machine_could_follow_is_refused_by_its_name(photos, tmp_path, capsys, flags):
-    words = ["train", "classify-demo", "--data", photos, "--out", tmp_path / "run", "--quality.unit", "epochs"]
-    refused(command(capsys, *words, *TINY, *flags), "quality.every" if "--epochs" in flags else str(flags[0]))
+    words = ["train", "classify-demo", "--data", photos, "--output-dir", tmp_path / "run", "--eval.unit", "epochs"]
+    refused(command(capsys, *words, *TINY, *flags), "eval.every" if "--epochs" in flags else str(flags[0]))

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 
 STEPS = 4
 # Fields of a recipe's model that came after the first runs.
-NEW = ("trunk", "groups", "group_width")
+NEW = ("trunk", "groups", "width_per_group")
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def two_threads(photos, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
         patch.setenv("OMP_NUM_THREADS", "2")
-        words = ["train", "classify-demo", "--data", str(photos), "--out", str(run), *TINY, "--save-every", "2"]
-        assert main([*words, "--steps", str(STEPS)]) == 0
+        words = ["train", "classify-demo", "--data", str(photos), "--output-dir", str(run), *TINY, "--save-every", "2"]
+        assert main([*words, "--max-steps", str(STEPS)]) == 0
     torch.set_num_threads(before)
     return run
 
@@ -59,7 +59,7 @@ def threads_of(run: Path) -> int:
 
 
 def words_for(photos: Path, run: Path) -> list[object]:
-    return ["train", "classify-demo", "--data", photos, "--out", run, *TINY, "--save-every", 2, "--steps", STEPS]
+    return ["train", "classify-demo", "--data", photos, "--output-dir", run, *TINY, "--save-every", 2, "--max-steps", STEPS]
 
 
 def test_on_fewer_cores_a_run_keeps_its_threads_and_so_its_bits(photos, two_threads, run, capsys, monkeypatch):
@@ -85,7 +85,7 @@ def test_a_number_that_the_command_names_wins_and_is_said(photos, run, capsys):
 
 def test_another_flag_of_the_system_does_not_change_the_threads(photos, run, capsys, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    said = command(capsys, *words_for(photos, run), "--system.prefetch", 2)
+    said = command(capsys, *words_for(photos, run), "--system.prefetch-steps", 2)
     assert said.code == 0 and threads_of(run) == 2 and "sums round" not in said.out
 
 
@@ -110,8 +110,8 @@ def test_a_report_that_a_kill_cut_off_is_written_by_the_same_command(photos, two
 @pytest.mark.parametrize(
     ("more", "code"),
     [
-        ("--steps 2", 0),
-        pytest.param("--quality.targets top1 1.5 --eval-every 1 --patience 1 --optim.lr 1e-9", 1, marks=ONE_MORE),
+        ("--max-steps 2", 0),
+        pytest.param("--target top1=1.5 --eval-every 1 --patience 1 --optim.lr 1e-9", 1, marks=ONE_MORE),
     ],
 )
 def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
@@ -121,7 +121,7 @@ def test_a_report_that_cannot_be_written_changes_nothing_of_how_a_run_ended(
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr("paceline.tools.report.run_report.atomic_write", full)
-    words = ["train", "classify-demo", "--data", class_photos, "--out", tmp_path / "run", *TINY, *more.split()]
+    words = ["train", "classify-demo", "--data", class_photos, "--output-dir", tmp_path / "run", *TINY, *more.split()]
     said = command(capsys, *words)
     assert said.code == code and "Traceback" not in said.err, said
     (last,) = [line for line in (said.out + said.err).splitlines() if line.startswith("no report (")]
@@ -153,7 +153,18 @@ def test_a_folder_called_stop_that_appears_stops_the_run_and_is_named(photos, ru
 
 
 def test_weights_out_of_a_checkpoint_are_checked_also_where_the_file_itself_is_named(photos, run, tmp_path, capsys):
-    words = ["train", "classify-demo", "--data", photos, "--out", tmp_path / "new", *TINY, "--steps", 1, "--weights"]
+    words = [
+        "train",
+        "classify-demo",
+        "--data",
+        photos,
+        "--output-dir",
+        tmp_path / "new",
+        *TINY,
+        "--max-steps",
+        1,
+        "--weights",
+    ]
     model = run / "checkpoints" / f"step-{2:06d}" / "model.safetensors"
     assert command(capsys, *words, model).code == 0
     shutil.rmtree(tmp_path / "new")
@@ -184,7 +195,7 @@ def test_a_checkpoint_of_impossible_facts_is_skipped_by_name(photos, run, two_th
 
 def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class_photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
-    words = ["train", "classify-demo", "--data", class_photos, "--out", tmp_path / "run", *TINY]
+    words = ["train", "classify-demo", "--data", class_photos, "--output-dir", tmp_path / "run", *TINY]
     whole = context.run_fingerprint
 
     def of_an_older_version(run):
@@ -194,22 +205,23 @@ def test_a_run_that_was_begun_before_a_field_of_its_recipe_existed_goes_on(class
 
     with monkeypatch.context() as patch:
         patch.setattr(context, "run_fingerprint", of_an_older_version)
-        assert command(capsys, *words, "--steps", 2).code == 0
+        assert command(capsys, *words, "--max-steps", 2).code == 0
     forge(tmp_path / "run", {f"recipe.model.{name}": None for name in NEW})
-    said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3)
+    said = command(capsys, "train", tmp_path / "run" / "run.json", "--output-dir", tmp_path / "run", "--max-steps", 3)
     assert said.code == 0 and check_line(said.out, "resumed", "step-000002"), said
-    refused(command(capsys, *words, "--seed", 5, "--steps", 4), "seed ... 1 ... 5", lines=5)
+    refused(command(capsys, *words, "--seed", 5, "--max-steps", 4), "seed ... 1 ... 5", lines=5)
 
 
 @pytest.mark.parametrize(
-    ("first", "then", "way"), [(0, 5, "without --limit-val"), (5, 4, "with --limit-val 5"), (5, 0, "limit-val 5")]
+    ("first", "then", "way"),
+    [(0, 5, "without --max-val-images"), (5, 4, "with --max-val-images 5"), (5, 0, "max-val-images 5")],
 )
 def test_a_run_goes_on_with_the_validation_images_that_its_best_was_chosen_by(
     class_photos, tmp_path, capsys, no_report, first, then, way
 ):
     def words(limit: int, steps: int) -> list[object]:
-        more = ["--limit-val", limit] if limit else []
-        flags = ["--data", class_photos, "--out", tmp_path / "run", "--eval-every", 2, "--steps", steps]
+        more = ["--max-val-images", limit] if limit else []
+        flags = ["--data", class_photos, "--output-dir", tmp_path / "run", "--eval-every", 2, "--max-steps", steps]
         return ["train", "classify-demo", *flags, *TINY, *more]
 
     assert command(capsys, *words(first, 2)).code == 0
@@ -229,14 +241,19 @@ def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_comm
 
     without_report(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    words = ["train", "classify-demo", "--data", photos, *TINY, "--steps", STEPS]
+    words = ["train", "classify-demo", "--data", photos, *TINY, "--max-steps", STEPS]
     passed, at = EventLogger.passed, tmp_path / "runs" / "classify-demo-001"
     with monkeypatch.context() as patch:
         patch.setattr(EventLogger, "passed", lambda self, *facts: ((at / "STOP").touch(), passed(self, *facts)))
         said = command(capsys, *words)
     assert said.code == 75 and said.out.splitlines()[0] == "run: runs/classify-demo-001", said
     again = said.out.partition("it goes on with:  paceline ")[2].splitlines()[0]
-    assert shlex.split(again) == ["train", f"{at.relative_to(tmp_path)}/run.json", "--out", str(at.relative_to(tmp_path))]
+    assert shlex.split(again) == [
+        "train",
+        f"{at.relative_to(tmp_path)}/run.json",
+        "--output-dir",
+        str(at.relative_to(tmp_path)),
+    ]
     said = command(capsys, *shlex.split(again))
     assert said.code == 0 and check_line(said.out, "resumed", "step-"), said
     assert [run.name for run in (tmp_path / "runs").iterdir()] == [at.name]
@@ -246,11 +263,11 @@ def test_a_launch_whose_folder_nobody_named_says_what_follows_it(photos, tmp_pat
     monkeypatch.chdir(tmp_path)
     words = ["launch", "classify-demo", "--data", photos, "--system", "cpu", "--dry-run"]
     said = command(capsys, *words)
-    assert said.code == 0 and check_line(said.out, "same command", "--out runs/classify-demo-001"), said
+    assert said.code == 0 and check_line(said.out, "same command", "--output-dir runs/classify-demo-001"), said
     script = tmp_path / "runs" / "classify-demo-001" / "launch" / "run.sh"
     before = script.read_text()
     script.unlink()
-    assert command(capsys, *words, "--out", "runs/classify-demo-001").code == 0
+    assert command(capsys, *words, "--output-dir", "runs/classify-demo-001").code == 0
     assert script.read_text() == before and len(list((tmp_path / "runs").iterdir())) == 1
 
 
@@ -264,14 +281,16 @@ def test_a_run_of_data_that_were_named_from_another_folder_finds_them(
     monkeypatch.chdir(tmp_path / "work" / "sub")
     data = "../photos"
     if prepared:
-        assert command(capsys, "prepare", "folder", data, "--out", "../set").code == 0
+        assert command(capsys, "prepare", "folder", data, "--output-dir", "../set").code == 0
         data = "../set"
-    assert command(capsys, "train", "classify-demo", "--data", data, "--out", "run", *TINY, "--steps", 2).code == 0
+    assert (
+        command(capsys, "train", "classify-demo", "--data", data, "--output-dir", "run", *TINY, "--max-steps", 2).code == 0
+    )
     monkeypatch.chdir(tmp_path / "elsewhere")
     run = tmp_path / "work" / "sub" / "run"
     said = command(capsys, "eval", run)
     assert said.code == 0, said
-    said = command(capsys, "train", run / "run.json", "--out", "again")
+    said = command(capsys, "train", run / "run.json", "--output-dir", "again")
     assert said.code == 0, said
     shutil.rmtree(tmp_path / "work" / ("set" if prepared else "photos"))
     refused(command(capsys, "eval", run), f"'{data}' ... data set", "--data DIR", lines=3)

@@ -100,21 +100,21 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run, nightly) -> di
         "help of a recipe": ["train", "resnet50", "--help"],
         "unknown recipe": ["train", "classify-dmeo"],
         "unknown flag": ["train", "ssd-demo", "--lr", "1"],
-        "batch without lr": ["train", "maskrcnn-demo", "--global-batch", "3"],
+        "batch without lr": ["train", "maskrcnn-demo", "--global-batch-size", "3"],
         "missing data": ["train", "ssd-demo", "--data", str(folder / "none")],
         "missing run": ["eval", str(folder / "none")],
         "missing run to predict with": ["predict", str(folder / "none"), str(ssd_run.data)],
         "missing test set": ["eval", str(ssd_run.folder), "--data", str(folder / "none")],
-        "threshold beyond 1": ["eval", str(ssd_run.folder), "--iou", "2"],
+        "threshold beyond 1": ["eval", str(ssd_run.folder), "--nms-iou", "2"],
         "finished run": [
             "train",
             "ssd-demo",
             "--data",
             str(ssd_run.data),
-            "--out",
+            "--output-dir",
             str(ssd_run.folder),
             *SSD.split(),
-            "--steps",
+            "--max-steps",
             "6",
         ],
         "runs": ["runs", str(ssd_run.folder.parent)],
@@ -127,9 +127,15 @@ def imported(tmp_path_factory, resnet_run, ssd_run, maskrcnn_run, nightly) -> di
     for recipe, (run, flags) in runs.items():
         photo = next(path for path in sorted(run.data.rglob("*.*g")) if path.suffix in (".jpg", ".png"))
         heavy[f"plan {recipe}"] = ["plan", recipe]
-        heavy[f"predict {recipe}"] = ["predict", str(run.folder), str(photo), "--out", str(folder / f"{recipe}-answers")]
-        heavy[f"train {recipe}"] = ["train", recipe, "--data", str(run.data), "--out", str(folder / recipe), *flags,
-                                    "--steps", "3", "--log-every", "1"]  # fmt: skip
+        heavy[f"predict {recipe}"] = [
+            "predict",
+            str(run.folder),
+            str(photo),
+            "--output-dir",
+            str(folder / f"{recipe}-answers"),
+        ]
+        heavy[f"train {recipe}"] = ["train", recipe, "--data", str(run.data), "--output-dir", str(folder / recipe), *flags,
+                                    "--max-steps", "3", "--log-every", "1"]  # fmt: skip
     shutil.copytree(ssd_run.data.parent / "cache", folder / "cache")
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "PACELINE_CACHE": str(folder / "cache")}
     words = [json.dumps(light), json.dumps(heavy), str(folder)]

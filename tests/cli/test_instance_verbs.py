@@ -27,7 +27,7 @@ def test_masks_fill_their_boxes_whatever_crop_and_flip_did(pictures, tmp_path, c
     real = samples.draw_annotations
     monkeypatch.setattr(samples, "draw_annotations", lambda *args, **more: drawn.append(args) or real(*args, **more))
     out = tmp_path / "mosaic.png"
-    flags = ["--data", pictures, "--out", out, "--images", 8, "--columns", 4, "--input.crop", 0.6]
+    flags = ["--data", pictures, "--output", out, "--num-images", 8, "--columns", 4, "--input.min-crop-scale", 0.6]
     said = command(capsys, "preview", "maskrcnn-demo", *flags)
     assert said.code == 0 and "8 training images" in said.out, said
     with Image.open(out) as picture:

@@ -23,8 +23,8 @@ STEPS = 6
 
 
 def words_for(photos: Path, run: Path) -> list[object]:
-    every = ["--eval-every", 2, "--save-every", 1, "--keep", 99, "--log-every", 2]
-    return ["train", "classify-demo", "--data", photos, "--out", run, *TINY, *every, "--steps", STEPS]
+    every = ["--eval-every", 2, "--save-every", 1, "--keep-checkpoints", 99, "--log-every", 2]
+    return ["train", "classify-demo", "--data", photos, "--output-dir", run, *TINY, *every, "--max-steps", STEPS]
 
 
 # Lines of logs in the order in which the run below wrote them: file, kind of event or key of MLPerf's log, step.

@@ -67,12 +67,15 @@ def taken_port() -> Iterator[int]:
 
 def test_train_gets_every_word_that_is_not_the_launchs_own():
     words = (
-        "ssd-demo --nodes 2 --system cpu --through=slurm --steps 4 --start mpirun --slurm.partition big --quantities 3 "
-        "--slurm.no-requeue --walltime 2h --loss-groups 1 2 --dry-run --trials 5 --out runs/x --no-exact --slurm.extra a b "
-        "--hostfile hosts --image x --port 5 --container none --between 'sync; true' --json"
+        "ssd-demo --nodes 2 --system cpu --scheduler=slurm --max-steps 4 --launcher mpirun --slurm.partition big --quantities 3 "
+        "--slurm.no-requeue --walltime 2h --loss-groups 1 2 --dry-run --num-trials 5 --output-dir runs/x "
+        "--no-deterministic --slurm.extra a b "
+        "--hostfile hosts --container-image x --master-port 5 --container-runtime none --pre-run-command 'sync; true' --json"
     )
-    kept = remove_flags(shlex.split(words), LaunchFlags(), LaunchConfig, ("trials", "dry_run", "out"))
-    assert " ".join(kept) == "ssd-demo --system cpu --steps 4 --quantities 3 --loss-groups 1 2 --no-exact --json"
+    kept = remove_flags(shlex.split(words), LaunchFlags(), LaunchConfig, ("num_trials", "dry_run", "output_dir"))
+    assert (
+        " ".join(kept) == "ssd-demo --system cpu --max-steps 4 --quantities 3 --loss-groups 1 2 --no-deterministic --json"
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,29 +83,29 @@ def test_train_gets_every_word_that_is_not_the_launchs_own():
     [
         ("--system.interface 'x;id'", "--system.interface 'x;id'"),
         ("--system.interface '$(id)'", "--system.interface '$(id)'"),
-        ("--out 'a\ntouch HIT'", r"/a\ntouch HIT ... line break"),
-        ("--through slurm --slurm.partition 'x\ntouch HIT'", r"--slurm.partition x\ntouch HIT ... line break"),
-        ("--through slurm --slurm.extra a 'x\ntouch HIT'", r"--slurm.extra x\ntouch HIT ... line break"),
+        ("--output-dir 'a\ntouch HIT'", r"/a\ntouch HIT ... line break"),
+        ("--scheduler slurm --slurm.partition 'x\ntouch HIT'", r"--slurm.partition x\ntouch HIT ... line break"),
+        ("--scheduler slurm --slurm.extra a 'x\ntouch HIT'", r"--slurm.extra x\ntouch HIT ... line break"),
         ("--nodes 0", "--nodes 0 ... 1 ... 65,536"),
-        ("--nodes 2", "--through local ... --nodes 2 ... --through slurm"),
-        ("--nodes 3 --through slurm", "--global-batch 8 ... 3 ranks"),
-        ("--start srun", "srun ... --through slurm ... --start torchrun"),
-        ("--container pyxis", "Pyxis ... srun"),
-        ("--through slurm --start mpirun --container pyxis", "mpirun"),
-        ("--through slurm --container docker", "--start torchrun"),
-        ("--through slurm --walltime 3m", "one checkpoint"),
+        ("--nodes 2", "--scheduler local ... --nodes 2 ... --scheduler slurm"),
+        ("--nodes 3 --scheduler slurm", "--global-batch-size 8 ... 3 ranks"),
+        ("--launcher srun", "srun ... --scheduler slurm ... --launcher torchrun"),
+        ("--container-runtime pyxis", "Pyxis ... srun"),
+        ("--scheduler slurm --launcher mpirun --container-runtime pyxis", "mpirun"),
+        ("--scheduler slurm --container-runtime docker", "--launcher torchrun"),
+        ("--scheduler slurm --walltime 3m", "one checkpoint"),
         ("--walltime soon", "auto ... 90m"),
-        ("--port 70000", "--port 70000"),
-        ("--trials -1", "--trials -1 ... 1,000"),
-        ("--hostfile hosts", "--hostfile hosts ... --through hostfile"),
-        ("--slurm.gres gpu:8", "--slurm.gres ... --through slurm"),
-        ("--slurm.no-requeue", "--slurm.requeue ... --through slurm"),
-        ("--rate 100", "--rate ... --link-gbit ... --walltime auto"),
-        ("--walltime 2h --link-gbit 100", "--rate ... --link-gbit ... --walltime auto"),
+        ("--master-port 70000", "--master-port 70000"),
+        ("--num-trials -1", "--num-trials -1 ... 1,000"),
+        ("--hostfile hosts", "--hostfile hosts ... --scheduler hostfile"),
+        ("--slurm.gres gpu:8", "--slurm.gres ... --scheduler slurm"),
+        ("--slurm.no-requeue", "--slurm.requeue ... --scheduler slurm"),
+        ("--images-per-second 100", "--images-per-second ... --network-gbit ... --walltime auto"),
+        ("--walltime 2h --network-gbit 100", "--images-per-second ... --network-gbit ... --walltime auto"),
         ("--system.interface nope0", "interface ... lo 127.0.0.1"),
         ("--systm cpu", "--systm"),
         ("--data /no/such/folder", "--data /no/such/folder"),
-        ("--global-batch 16", "optim.lr"),
+        ("--global-batch-size 16", "optim.lr"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_left(words, text, capsys, tmp_path, monkeypatch):
@@ -118,20 +121,20 @@ def test_bad_input_is_one_line_and_nothing_is_left(words, text, capsys, tmp_path
 def test_a_working_directory_that_slurms_lines_cannot_name(name, text, capsys, tmp_path, monkeypatch):
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / name)
-    said = refused(f"ssd-demo --system cpu --through slurm --out {tmp_path}/run --dry-run", capsys)
+    said = refused(f"ssd-demo --system cpu --scheduler slurm --output-dir {tmp_path}/run --dry-run", capsys)
     assert "working directory" in said and check_text(said, text)
     assert not (tmp_path / "run").exists()
 
 
 def test_data_that_the_nodes_alone_have_are_no_mistake(capsys, tmp_path, sbatch):
-    words = f"ssd-demo --system cpu --through slurm --data /raid/no/such --out {tmp_path}/run --dry-run"
+    words = f"ssd-demo --system cpu --scheduler slurm --data /raid/no/such --output-dir {tmp_path}/run --dry-run"
     check_text(launched(words, capsys), "--data /raid/no/such", "nodes")
 
 
 def test_weights_that_are_not_here_are_named_before_a_job_waits(capsys, tmp_path, sbatch):
-    words = f"ssd-demo --weights {tmp_path}/nothere.pth --system cpu --out {tmp_path}/run --dry-run"
-    check_text(launched(f"{words} --through slurm", capsys), "nothere.pth", "nodes")
-    check_text(refused(f"{words} --through local", capsys), "nothere.pth", "file")
+    words = f"ssd-demo --weights {tmp_path}/nothere.pth --system cpu --output-dir {tmp_path}/run --dry-run"
+    check_text(launched(f"{words} --scheduler slurm", capsys), "nothere.pth", "nodes")
+    check_text(refused(f"{words} --scheduler local", capsys), "nothere.pth", "file")
 
 
 def mounted(script: Path) -> set[str]:
@@ -140,8 +143,8 @@ def mounted(script: Path) -> set[str]:
 
 
 def test_data_weights_and_stage_of_the_nodes_come_into_the_container(capsys, tmp_path, sbatch):
-    run, where = tmp_path / "run", "--through slurm --container apptainer --image x.sif --dry-run"
-    words = f"ssd-demo --system cpu --data /raid/no/such --stage /local/no/disk --mount /raid/x:/x {where} --out {run}"
+    run, where = tmp_path / "run", "--scheduler slurm --container-runtime apptainer --container-image x.sif --dry-run"
+    words = f"ssd-demo --system cpu --data /raid/no/such --copy-data-to /local/no/disk --mount /raid/x:/x {where} --output-dir {run}"
     launched(words, capsys)
     script = run / "launch" / "container.sh"
     assert mounted(script) >= {"/raid/no/such:/raid/no/such:ro", "/local/no/disk:/local/no/disk:rw", "/raid/x:/x:ro"}
@@ -150,10 +153,10 @@ def test_data_weights_and_stage_of_the_nodes_come_into_the_container(capsys, tmp
 
 def test_a_repeated_runs_own_data_come_into_the_container(capsys, tmp_path, sbatch, ssd_run):
     facts = json.loads((ssd_run.folder / "run.json").read_text())
-    facts["controls"] |= {"data": "/raid/no/such", "stage": "/local/no/disk"}
+    facts["controls"] |= {"data": "/raid/no/such", "copy_data_to": "/local/no/disk"}
     (tmp_path / "run.json").write_text(json.dumps(facts))
-    run, where = tmp_path / "again", "--through slurm --container apptainer --image x.sif --dry-run"
-    launched(f"{tmp_path}/run.json --system cpu {where} --out {run}", capsys)
+    run, where = tmp_path / "again", "--scheduler slurm --container-runtime apptainer --container-image x.sif --dry-run"
+    launched(f"{tmp_path}/run.json --system cpu {where} --output-dir {run}", capsys)
     assert mounted(run / "launch" / "container.sh") >= {
         "/raid/no/such:/raid/no/such:ro",
         "/local/no/disk:/local/no/disk:rw",
@@ -163,7 +166,8 @@ def test_a_repeated_runs_own_data_come_into_the_container(capsys, tmp_path, sbat
 def test_the_folder_that_doctor_writes_into_is_written(capsys, tmp_path, monkeypatch, sbatch):
     (tmp_path / "shared").mkdir()
     monkeypatch.chdir(tmp_path)
-    words = "--nodes 2 --through slurm --container apptainer --image x.sif --system cpu --folder shared --dry-run"
+    words = "--nodes 2 --scheduler slurm --container-runtime apptainer --container-image x.sif --check-dir shared"
+    words += " --system cpu --dry-run"
     assert main(["doctor", *words.split()]) == 0, capsys.readouterr().err
     (script,) = tmp_path.glob("runs/*/launch/container.sh")
     assert f"{tmp_path}/shared:{tmp_path}/shared:rw" in mounted(script)
@@ -171,7 +175,7 @@ def test_the_folder_that_doctor_writes_into_is_written(capsys, tmp_path, monkeyp
 
 def test_no_sbatch_is_said_with_another_way(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = refused(f"ssd-demo --system cpu --through slurm --out {tmp_path}/run", capsys)
+    said = refused(f"ssd-demo --system cpu --scheduler slurm --output-dir {tmp_path}/run", capsys)
     assert check_text(said, "sbatch", "login node") and not (tmp_path / "run").exists()
 
 
@@ -185,7 +189,7 @@ def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
     )
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sbatch.parent}:/usr/bin:/bin")
-    code = main(["launch", *f"ssd-demo --system cpu --through slurm --nodes 8 --out {tmp_path}/run".split()])
+    code = main(["launch", *f"ssd-demo --system cpu --scheduler slurm --nodes 8 --output-dir {tmp_path}/run".split()])
     said = capsys.readouterr().err
     assert code == 2 and said.count("\n") == 1
     check_text(said, "run/launch/job.sbatch", "Node count specification invalid", "`sinfo`")
@@ -193,31 +197,32 @@ def test_sbatchs_own_refusal_is_one_line(capsys, tmp_path, monkeypatch):
 
 def test_no_mpirun_is_said(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = refused(f"ssd-demo --system cpu --start mpirun --out {tmp_path}/run", capsys)
+    said = refused(f"ssd-demo --system cpu --launcher mpirun --output-dir {tmp_path}/run", capsys)
     check_text(said, "mpirun")
 
 
 def test_a_busy_port_is_said(capsys, tmp_path, taken_port):
-    said = refused(f"ssd-demo --system cpu --port {taken_port} --out {tmp_path}/run", capsys)
-    check_text(said, f"--port {taken_port}", "(Address already in use)")
+    said = refused(f"ssd-demo --system cpu --master-port {taken_port} --output-dir {tmp_path}/run", capsys)
+    check_text(said, f"--master-port {taken_port}", "(Address already in use)")
 
 
 def test_more_ranks_than_devices_are_refused(capsys, tmp_path):
-    said = refused(f"resnet50-mlperf-3200 --system h100x8 --system.per-node 64 --out {tmp_path}/run", capsys)
+    said = refused(f"resnet50-mlperf-3200 --system h100x8 --system.ranks-per-node 64 --output-dir {tmp_path}/run", capsys)
     check_text(said, "64 ranks")
     said = refused(
-        f"resnet50-mlperf-3200 --system h100x8 --through slurm --slurm.gres gpu:h100:4 --out {tmp_path}/run", capsys
+        f"resnet50-mlperf-3200 --system h100x8 --scheduler slurm --slurm.gres gpu:h100:4 --output-dir {tmp_path}/run",
+        capsys,
     )
     check_text(said, "--slurm.gres gpu:h100:4", "4 devices", "--system h100x8", "8 ranks")
 
 
 def test_a_login_nodes_own_devices_are_not_taken_for_the_nodes(capsys, tmp_path):
-    said = refused(f"ssd-demo --system auto --through slurm --out {tmp_path}/run", capsys)
+    said = refused(f"ssd-demo --system auto --scheduler slurm --output-dir {tmp_path}/run", capsys)
     assert check_text(said, "machine", "paceline list systems") and "paceline list systems" in said
 
 
 def test_a_finished_run_is_refused(capsys, ssd_run):
-    words = f"ssd-demo {SSD} --data {ssd_run.data} --steps 6 --out {ssd_run.folder}"
+    words = f"ssd-demo {SSD} --data {ssd_run.data} --max-steps 6 --output-dir {ssd_run.folder}"
     code = main(["launch", *words.split()])
     said = capsys.readouterr().err
     assert code == 2 and str(ssd_run.folder) in said and "finished" in said, said
@@ -225,21 +230,22 @@ def test_a_finished_run_is_refused(capsys, ssd_run):
 
 def test_a_dry_run_writes_and_prints_each_file_and_starts_nothing(capsys, tmp_path):
     run = tmp_path / "run"
-    said = launched(f"ssd-demo --system cpu --system.per-node 2 --out {run} --dry-run --seed 7", capsys)
+    said = launched(f"ssd-demo --system cpu --system.ranks-per-node 2 --output-dir {run} --dry-run --seed 7", capsys)
     (file,) = (run / "launch").iterdir()
     assert file.name == "run.sh" and file.read_text().rstrip() in said
-    assert f"paceline train ssd-demo --system cpu --system.per-node 2 --seed 7 --out {run}" in file.read_text().replace(
-        " \\\n   ", ""
+    assert (
+        f"paceline train ssd-demo --system cpu --system.ranks-per-node 2 --seed 7 --output-dir {run}"
+        in file.read_text().replace(" \\\n   ", "")
     )
     assert file.stat().st_mode & 0o111
 
 
 def test_trials_have_seeds_and_folders_of_their_own(capsys, tmp_path):
     run = tmp_path / "run"
-    launched(f"ssd-demo --system cpu --out {run} --dry-run --trials 3 --seed 5 --between sync", capsys)
+    launched(f"ssd-demo --system cpu --output-dir {run} --dry-run --num-trials 3 --seed 5 --pre-run-command sync", capsys)
     for number in range(3):
         text = (run / f"trial-{number}" / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
-        assert f"--out {run}/trial-{number} --seed {5 + number}\n" in text and text.count("--seed") == 1
+        assert f"--output-dir {run}/trial-{number} --seed {5 + number}\n" in text and text.count("--seed") == 1
         assert "\nsync\n" in text
 
 
@@ -249,7 +255,7 @@ def test_a_run_without_a_name_gets_the_next_number(capsys, tmp_path, monkeypatch
     assert main(["launch", "ssd-demo", "--system", "cpu", "--dry-run"]) == 0
     assert Path("runs/ssd-demo-002/launch/run.sh").is_file()
     text = Path("runs/ssd-demo-002/launch/run.sh").read_text()
-    assert f"--out {tmp_path}/runs/ssd-demo-002" in text.replace(" \\\n   ", "")
+    assert f"--output-dir {tmp_path}/runs/ssd-demo-002" in text.replace(" \\\n   ", "")
 
 
 def test_a_predicted_walltime_is_said_with_its_reason(capsys, script):
@@ -266,13 +272,16 @@ def test_a_published_plan_has_a_walltime_where_neither_chip_nor_links_are_known(
 
 
 def test_an_unknown_speed_is_asked_for(capsys, tmp_path):
-    said = refused(f"ssd-demo --system cpu --walltime auto --out {tmp_path}/run", capsys)
-    assert check_text(said, "ssd-demo", "--rate IMG/S") and "--rate IMG/S" in said
+    said = refused(f"ssd-demo --system cpu --walltime auto --output-dir {tmp_path}/run", capsys)
+    assert check_text(said, "ssd-demo", "--images-per-second IMG/S") and "--images-per-second IMG/S" in said
 
 
 def test_a_number_of_nodes_without_a_plan_names_what_was_published(capsys, tmp_path):
     code = main(
-        ["launch", *f"resnet50-mlperf-3200 --system dgx-h100 --through slurm --nodes 7 --out {tmp_path}/run".split()]
+        [
+            "launch",
+            *f"resnet50-mlperf-3200 --system dgx-h100 --scheduler slurm --nodes 7 --output-dir {tmp_path}/run".split(),
+        ]
     )
     said = capsys.readouterr().err
     assert code == 2 and "resnet50-mlperf" in said and "node" in said, said
@@ -299,21 +308,21 @@ def test_every_published_command_has_one_of_ours():
 
 
 def test_ranks_that_only_evaluate_belong_to_the_plan(capsys, tmp_path, script):
-    words = ["launch", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48", "--through", "slurm"]
+    words = ["launch", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48", "--scheduler", "slurm"]
     words += ["--weights", "none"]
     words += [
-        *["--walltime", "1h", "--dry-run", "--start", "torchrun", "--data"],
+        *["--walltime", "1h", "--dry-run", "--launcher", "torchrun", "--data"],
         str(tmp_path),
-        "--out",
+        "--output-dir",
         str(tmp_path / "run"),
     ]
-    assert main([*words, "--eval-ranks", "128"]) == 0, capsys.readouterr().err
-    assert "--eval-ranks 128" in (tmp_path / "run" / "launch" / "job.sbatch").read_text()
+    assert main([*words, "--dedicated-eval-ranks", "128"]) == 0, capsys.readouterr().err
+    assert "--dedicated-eval-ranks 128" in (tmp_path / "run" / "launch" / "job.sbatch").read_text()
     capsys.readouterr()
     assert main(words) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 1 and error.endswith("Add --eval-ranks 128.\n"), error
-    assert main([*words, "--eval-ranks", "100"]) == 2
+    assert error.count("\n") == 1 and error.endswith("Add --dedicated-eval-ranks 128.\n"), error
+    assert main([*words, "--dedicated-eval-ranks", "100"]) == 2
     assert "284 train" in capsys.readouterr().err
 
 
@@ -323,7 +332,7 @@ def script(tmp_path, sbatch):
 
     def script(capsys, words: str) -> tuple[str, str]:
         run = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
-        said = launched(f"{words} --through slurm --dry-run --out {run}", capsys)
+        said = launched(f"{words} --scheduler slurm --dry-run --output-dir {run}", capsys)
         return (run / "launch" / "job.sbatch").read_text(), said
 
     return script
@@ -352,37 +361,37 @@ def test_the_network_that_was_published_is_asked_for_unless_another_is_named(cap
 @pytest.mark.parametrize(("status", "code"), [("success", 0), ("stopped_early", 0), ("ran_out", 1)])
 def test_a_trial_that_is_finished_already_counts_as_it_ended(capsys, tmp_path, monkeypatch, status, code):
     def finished(request, launch):
-        raise FinishedError("this run is finished", Path(request.controls.out))
+        raise FinishedError("this run is finished", Path(request.controls.output_dir))
 
     (tmp_path / "five" / "trial-0").mkdir(parents=True)
     log = EventLog(tmp_path / "five" / "trial-0" / "events.jsonl")
     log.write("end", step=3, epoch=1.0, seconds=12.5, status=status, best={})
     monkeypatch.setattr("paceline.cli.commands.launch.check_not_finished", finished)
-    assert main(["launch", *f"ssd-demo --system cpu --out {tmp_path}/five --trials 1".split()]) == code
+    assert main(["launch", *f"ssd-demo --system cpu --output-dir {tmp_path}/five --num-trials 1".split()]) == code
     said = capsys.readouterr().out
     assert check_line(said, "trial 0", "finished") and f",{status},unchecked\n" in said
 
 
 def test_without_words_the_flags_are_told_and_it_is_a_mistake(capsys):
-    assert main(["launch"]) == 2 and "--through" in capsys.readouterr().out
-    assert main(["launch", "--help"]) == 0 and "--through" in capsys.readouterr().out
+    assert main(["launch"]) == 2 and "--scheduler" in capsys.readouterr().out
+    assert main(["launch", "--help"]) == 0 and "--scheduler" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "lacks"),
     [
-        ("--through slurm", "no sbatch"),
-        ("--start mpirun", "no mpirun"),
-        ("--container docker --image x", "no docker"),
-        ("--container apptainer --image x.sif", "apptainer ... singularity"),
-        ("--through hostfile --hostfile hosts", "no ssh"),
+        ("--scheduler slurm", "no sbatch"),
+        ("--launcher mpirun", "no mpirun"),
+        ("--container-runtime docker --container-image x", "no docker"),
+        ("--container-runtime apptainer --container-image x.sif", "apptainer ... singularity"),
+        ("--scheduler hostfile --hostfile hosts", "no ssh"),
     ],
 )
 def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     Path("hosts").write_text("node1 slots=1\n")
-    command = ["launch", *f"ssd-demo --system cpu {words} --out run".split()]
+    command = ["launch", *f"ssd-demo --system cpu {words} --output-dir run".split()]
     assert main(command) == 2 and check_text(capsys.readouterr().err, lacks) and not Path("run").exists()
     assert main([*command, "--dry-run"]) == 0
     said = capsys.readouterr().out
@@ -395,7 +404,7 @@ def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, c
 def test_what_to_type_by_hand_is_quoted(capsys, tmp_path):
     run = tmp_path / "it's here"
     for through, words in (("local", []), ("slurm", ["sbatch"])):
-        command = ["ssd-demo", "--system", "cpu", "--through", through, "--out", str(run), "--dry-run"]
+        command = ["ssd-demo", "--system", "cpu", "--scheduler", through, "--output-dir", str(run), "--dry-run"]
         assert main(["launch", *command]) == 0
         by_hand = capsys.readouterr().out.splitlines()[-1].partition("By hand:")[2]
         assert shlex.split(by_hand)[:-1] == words and Path(shlex.split(by_hand)[-1]).is_file()
@@ -404,21 +413,25 @@ def test_what_to_type_by_hand_is_quoted(capsys, tmp_path):
 def test_a_preflight_stands_before_the_ranks_and_its_flags_stay_with_the_launch(capsys, tmp_path, sbatch):
     run, text = tmp_path / "run", {}
     for start in ("srun", "torchrun", "mpirun"):
-        words = f"ssd-demo --system cpu --out {run} --dry-run --through slurm --start {start} --nodes 2 --preflight"
-        launched(f"{words} --between sync --data {tmp_path}", capsys)
+        words = (
+            f"ssd-demo --system cpu --output-dir {run} --dry-run --scheduler slurm --launcher {start} --nodes 2 --preflight"
+        )
+        launched(f"{words} --pre-run-command sync --data {tmp_path}", capsys)
         text[start] = (run / "launch" / "job.sbatch").read_text().replace(" \\\n   ", "")
     for script in text.values():
         assert "#SBATCH --nodes=2\n" in script and "--preflight" not in script and "--nodes 2 --ranks 1" in script
         looks, trains = script.index("paceline.launch.preflight.node"), script.index("paceline train")
         assert looks < script.index("sh -c sync") < trains and f"--reads {tmp_path}" in script
-    assert re.search(r"paceline.launch.preflight.node .*--port \d+", text["torchrun"]) and "--port" not in text["srun"]
+    assert (
+        re.search(r"paceline.launch.preflight.node .*--port \d+", text["torchrun"]) and "--master-port" not in text["srun"]
+    )
 
 
 @pytest.mark.parametrize("start", ["torchrun", "mpirun"])
 def test_a_preflight_of_hosts_looks_at_those_that_train(capsys, tmp_path, start):
     run, hosts = tmp_path / "run", tmp_path / "hosts"
     hosts.write_text("h1\nh2\nh3\nh4\n")
-    words = f"ssd-demo --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --start {start}"
+    words = f"ssd-demo --system cpu --output-dir {run} --dry-run --scheduler hostfile --hostfile {hosts} --nodes 2 --launcher {start}"
     launched(f"{words} --preflight", capsys)
     script = (run / "launch" / "run.sh").read_text().replace(" \\\n   ", "")
     assert subprocess.run(["bash", "-n", str(run / "launch" / "run.sh")], check=False).returncode == 0
@@ -441,15 +454,16 @@ def test_what_a_network_s_libraries_read_goes_over_ssh_and_into_no_container(cap
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("UCX_ODD", "two\nlines")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "mine")
-    words = f"ssd-demo --system cpu --out {run} --dry-run --through hostfile --hostfile {hosts} --nodes 2 --system.env NCCL_DEBUG=WARN"
+    words = f"ssd-demo --system cpu --output-dir {run} --dry-run --scheduler hostfile --hostfile {hosts} --nodes 2"
+    words += " --system.env NCCL_DEBUG=WARN"
     for start, name in (("torchrun", "node.sh"), ("mpirun", "run.sh")):
-        launched(f"{words} --start {start}", capsys)
+        launched(f"{words} --launcher {start}", capsys)
         text = (run / "launch" / name).read_text()
         assert "export LD_LIBRARY_PATH=/opt/amazon/efa/lib:/opt/aws-ofi-nccl/lib " in text
         assert "export FI_EFA_FORK_SAFE=1 " in text and text.count("export NCCL_DEBUG=") == 1
         assert "AWS_SECRET" not in text and "UCX_ODD" not in text
         assert start == "torchrun" or "-x LD_LIBRARY_PATH" in text
-    said = launched(f"{words} --container apptainer --image x.sif", capsys)
+    said = launched(f"{words} --container-runtime apptainer --container-image x.sif", capsys)
     check_text(said, "FI_EFA_FORK_SAFE, LD_LIBRARY_PATH", "container")
     assert "export LD_LIBRARY_PATH" not in (run / "launch" / "node.sh").read_text()
 

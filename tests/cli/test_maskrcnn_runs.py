@@ -29,7 +29,7 @@ METRICS = WORKLOADS["maskrcnn"].reporting.metrics
 # pycocotools itself does what numpy 2 warns of.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
-OF_COCO = f"{NET} --input.short 128 --input.long 192 --steps 2 --global-batch 2 --bn-span 2 --optim.lr 0.001"
+OF_COCO = f"{NET} --input.min-size 128 --input.max-size 192 --max-steps 2 --global-batch-size 2 --bn-batch-size 2 --optim.lr 0.001"
 STEPS = 4
 
 
@@ -66,7 +66,7 @@ def test_predictions_of_photos_of_other_sizes_are_a_result_file_of_pycocotools(t
         Image.effect_noise(size, 90).convert("RGB").save(tmp_path / f"{number:03d}.png")
     out = tmp_path / "answers"
     named = [tmp_path / f"{number:03d}.png" for number in sizes]
-    assert command(capsys, "predict", trained, *named, "--out", out).code == 0
+    assert command(capsys, "predict", trained, *named, "--output-dir", out).code == 0
     images = json.loads((out / "predictions.json").read_text())["images"]
     detections = json.loads((out / "coco_results.json").read_text())
     assert len(images) == 2 and {detection["image_id"] for detection in detections} == set(sizes)
@@ -107,7 +107,7 @@ def test_show_prints_the_published_plan_and_its_memory(capsys, words, wanted):
 def test_coco_photos_with_a_crowd_and_an_empty_image_train_evaluate_and_predict(shared_data, tmp_path, capsys):
     root, out = tmp_path / "few", tmp_path / "run"
     few_coco_photos(shared_data / "coco_mini", root)
-    said = command(capsys, "train", "maskrcnn-demo", "--data", root, "--out", out, *OF_COCO.split())
+    said = command(capsys, "train", "maskrcnn-demo", "--data", root, "--output-dir", out, *OF_COCO.split())
     assert said.code == 0 and "warning" not in said.err.lower(), said
     facts = json.loads((out / "run.json").read_text())
     assert len(facts["classes"]) == 80 and facts["data"]["category_ids"][-1] == 90
@@ -115,7 +115,7 @@ def test_coco_photos_with_a_crowd_and_an_empty_image_train_evaluate_and_predict(
     (scored,) = events_of(out, "eval")
     assert scored["images"] == 4 and 0 <= scored["mask_ap"] <= 1
     photo = next((root / "val2017").iterdir())
-    assert command(capsys, "predict", out, photo, "--out", tmp_path / "answers").code == 0
+    assert command(capsys, "predict", out, photo, "--output-dir", tmp_path / "answers").code == 0
     with Image.open(photo) as opened:
         (image,) = json.loads((tmp_path / "answers" / "predictions.json").read_text())["images"]
         assert (image["width"], image["height"]) == opened.size
@@ -155,7 +155,16 @@ def test_boxes_without_masks_are_refused_with_what_learns_them(photos, tmp_path,
         document["annotations"] = [entry for entry in document["annotations"] if not entry["iscrowd"]]
         masks_file(root, split).write_text(json.dumps(document))
     flags = SMALL if verb == "train" else TOY
-    said = command(capsys, verb, "maskrcnn-demo", "--data", root, "--out", out, *flags.split())
+    said = command(
+        capsys,
+        verb,
+        "maskrcnn-demo",
+        "--data",
+        root,
+        "--output-dir" if verb == "train" else "--output",
+        out,
+        *flags.split(),
+    )
     refused(said, str(root), "no masks", "fasterrcnn-finetune", "ssd-finetune")
     assert not out.exists()
 
@@ -166,7 +175,7 @@ def test_training_photos_with_crowds_alone_are_refused_where_empty_ones_are_left
     document = json.loads(masks_file(root, "train").read_text())
     document["annotations"] = [entry for entry in document["annotations"] if entry["iscrowd"]]
     masks_file(root, "train").write_text(json.dumps(document))
-    flags = [*SMALL.split(), "--input.drop-empty"]
-    said = command(capsys, "train", "maskrcnn-demo", "--data", root, "--out", out, *flags)
+    flags = [*SMALL.split(), "--input.skip-empty"]
+    said = command(capsys, "train", "maskrcnn-demo", "--data", root, "--output-dir", out, *flags)
     refused(said, str(root), "object", "12 training images")
     assert not out.exists()

@@ -124,13 +124,13 @@ def test_runs_shows_the_steps_done_of_the_recipes_whatever_ended_the_run(class_p
     without_report(monkeypatch)
     ends = {
         "whole": [],
-        "cut": ["--steps", 2],
-        "lengthened": ["--steps", 1],
+        "cut": ["--max-steps", 2],
+        "lengthened": ["--max-steps", 1],
         "patient": ["--patience", 1, "--eval-every", 1, "--optim.lr", 1e-9],
         "stopped": [],
         "killed": [],
     }
-    words = ["train", "classify-demo", "--data", class_photos, *TINY, "--images-seen", 48, "--quality.targets"]
+    words = ["train", "classify-demo", "--data", class_photos, *TINY, "--max-images", 48, "--target"]
     passed = EventLogger.passed
     stop = tmp_path / "runs" / "stopped" / "STOP"
     for name, more in ends.items():
@@ -138,8 +138,8 @@ def test_runs_shows_the_steps_done_of_the_recipes_whatever_ended_the_run(class_p
         with monkeypatch.context() as patch:
             if name == "stopped":
                 patch.setattr(EventLogger, "passed", lambda self, *facts: (stop.touch(), passed(self, *facts)))
-            assert command(capsys, *words, "--out", run, *more).code == (75 if name == "stopped" else 0)
-    assert command(capsys, *words, "--out", tmp_path / "runs/lengthened", "--steps", 3).code == 0
+            assert command(capsys, *words, "--output-dir", run, *more).code == (75 if name == "stopped" else 0)
+    assert command(capsys, *words, "--output-dir", tmp_path / "runs/lengthened", "--max-steps", 3).code == 0
     unfinished(tmp_path / "runs/killed")
     found = {row["name"]: row for row in json.loads(command(capsys, "runs", tmp_path / "runs", "--json").out)}
     assert found.keys() == ends.keys() and {row["steps"] for row in found.values()} == {6}
@@ -189,24 +189,24 @@ def test_the_main_help_and_doctor_end_in_the_same_next_command(capsys):
     ("words", "wanted"),
     [
         (["train", "ssd-demo", "--lr", "0.1"], "--optim.lr"),
-        (["train", "ssd-demo", "--batch", "4"], "--global-batch"),
-        (["train", "ssd-demo", "--batch_size=4"], "--global-batch"),
-        (["train", "classify-demo", "--bs", "4"], "--global-batch"),
+        (["train", "ssd-demo", "--batch", "4"], "--global-batch-size"),
+        (["train", "ssd-demo", "--batch_size=4"], "--global-batch-size"),
+        (["train", "classify-demo", "--bs", "4"], "--global-batch-size"),
         (["train", "ssd-demo", "--device", "0"], "--system"),
         (["train", "ssd-demo", "--gpus", "2"], "--system"),
-        (["train", "ssd-demo", "--resume"], "Name the same --out again"),
-        (["train", "ssd-demo", "--name", "x"], "--out"),
-        (["train", "ssd-demo", "--project", "x"], "--out"),
-        (["train", "ssd-demo", "--imgsz", "320"], "--input.size"),
-        (["train", "maskrcnn-demo", "--imgsz", "320"], "--input.short"),
-        (["train", "ssd-demo", "--workers", "2"], "--system.loader-threads"),
+        (["train", "ssd-demo", "--resume"], "Name the same --output-dir again"),
+        (["train", "ssd-demo", "--name", "x"], "--output-dir"),
+        (["train", "ssd-demo", "--project", "x"], "--output-dir"),
+        (["train", "ssd-demo", "--imgsz", "320"], "--input.image-size"),
+        (["train", "maskrcnn-demo", "--imgsz", "320"], "--input.min-size"),
+        (["train", "ssd-demo", "--workers", "2"], "--system.num-workers"),
         (["train", "ssd-demo", "--amp"], "--system.precision"),
         (["train", "ssd-demo", "--pretrained"], "--weights"),
         (["train", "ssd-demo", "--model", "yolo11n.pt"], "paceline list recipes"),
         (["train", "ssd-demo", "--momentum", "0.9"], "--optim.momentum"),
-        (["train", "ssd-demo", "--conf", "0.3"], "--model.detect.score-above"),
-        (["predict", "RUN", "photo.jpg", "--conf", "0.3"], "--score-above"),
-        (["eval", "RUN", "--batch-size", "3"], "--batch"),
+        (["train", "ssd-demo", "--conf", "0.3"], "--model.detect.score-threshold"),
+        (["predict", "RUN", "photo.jpg", "--conf", "0.3"], "--score-threshold"),
+        (["eval", "RUN", "--batch", "3"], "--batch-size"),
     ],
 )
 def test_a_flag_of_another_tool_is_answered_with_ours(capsys, words, wanted):
@@ -272,7 +272,7 @@ def test_a_run_that_is_not_there_is_said_to_be_missing(capsys, tmp_path, monkeyp
         refused(command(capsys, verb, "runs/none"), "runs/none", "./file.py:function")
 
 
-@pytest.mark.parametrize("flag", ["--steps", "--fit-schedule", "--time-budget"])
+@pytest.mark.parametrize("flag", ["--max-steps", "--rescale-schedule", "--max-time"])
 def test_a_flag_of_train_alone_is_named_as_one_and_no_other_is_suggested_for_it(capsys, flag):
     for verb in ("plan", "preview"):
         said = command(capsys, verb, "ssd-demo", flag, "5")
@@ -297,11 +297,11 @@ def test_a_missing_data_folder_is_answered_with_the_workloads_layout(capsys, tmp
 
 
 def test_show_tells_ranks_that_train_from_those_that_only_evaluate(capsys):
-    words = ("plan", "maskrcnn-nvidia-256-48nodes", "--system", "h100x8", "--nodes", "48", "--eval-ranks")
+    words = ("plan", "maskrcnn-nvidia-256-48nodes", "--system", "h100x8", "--nodes", "48", "--dedicated-eval-ranks")
     said = command(capsys, *words, "128")
     assert said.code == 0 and check_text(" ".join(said.out.split()), "256 ranks", "48 nodes", "128")
     refused(command(capsys, *words, "100"), "284 ranks", "Of 384 ranks 284 train")
-    refused(command(capsys, *words, "384"), "--eval-ranks 384 ... 384 ranks")
+    refused(command(capsys, *words, "384"), "--dedicated-eval-ranks 384 ... 384 ranks")
 
 
 # show --data ----------------------------------------------------------------------------------------------------------
@@ -322,20 +322,20 @@ def test_show_with_data_plans_what_the_run_does(capsys, ssd_run):
         "eval_steps": found["plan"]["eval_steps"],
     }
     assert found["plan"]["train_images"] == run["plan"]["train_images"]
-    assert found["recipe"]["quality"]["targets"] == []  # set for other data
+    assert found["recipe"]["target"] == []  # set for other data
     usual = described(command(capsys, "plan", "ssd-demo", *SSD.split(), "--json"))
-    assert usual["plan"]["train_images"] == 1_600 and usual["recipe"]["quality"]["targets"]
+    assert usual["plan"]["train_images"] == 1_600 and usual["recipe"]["target"]
 
 
 def test_show_of_a_run_on_other_data_counts_those_data_within_the_runs_own_limits(capsys, ssd_run, tmp_path):
     run = shutil.copytree(ssd_run.folder, tmp_path / "run", symlinks=True)
     counts = {"plan.train_images": 2, "plan.val_images": 1}  # of the data that the run had
-    forge(run, {**counts, "controls.limit_train": 0, "controls.limit_val": 0})
+    forge(run, {**counts, "controls.max_train_images": 0, "controls.max_val_images": 0})
     whole = described(command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, *SSD.split(), "--json"))["plan"]
     found = described(command(capsys, "plan", run, "--data", ssd_run.data, "--json"))["plan"]
     assert (found["train_images"], found["val_images"]) == (whole["train_images"], whole["val_images"]) != (2, 1)
     assert described(command(capsys, "plan", run, "--json"))["plan"]["train_images"] == 2
-    forge(run, {"controls.limit_train": 3})
+    forge(run, {"controls.max_train_images": 3})
     assert described(command(capsys, "plan", run, "--data", ssd_run.data, "--json"))["plan"]["train_images"] == 3
 
 
@@ -355,7 +355,7 @@ def test_show_with_data_takes_as_many_images_as_asked(capsys, ssd_run):
 
 @pytest.mark.parametrize(
     ("word", "ours"),
-    [("resume", "train RUN/run.json --out RUN"), ("track", "predict"), ("benchmark", "bench"), ("pack", "data pack")],
+    [("resume", "train RUN/run.json --output-dir RUN"), ("track", "predict"), ("benchmark", "bench"), ("pack", "data pack")],
 )  # fmt: skip
 def test_a_verb_of_other_tools_is_answered_with_ours(word, ours, capsys):
     said = command(capsys, word)

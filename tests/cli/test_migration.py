@@ -183,7 +183,7 @@ def name_of(span: str) -> str:
 MY_SITE = """from paceline.config.system import System
 
 def a30():
-    return System("cuda", per_node=8, memory_gib=24, precision="bf16")
+    return System("cuda", ranks_per_node=8, memory_gib=24, precision="bf16")
 """
 
 
@@ -211,7 +211,7 @@ def packed(rows: list[Row]) -> list[tuple[str, list[str]]]:
     lots: list[tuple[str, set[str], list[str]]] = []
     for follows, added in dict.fromkeys(pair for row in rows for pair in row.commands):
         named, taken = flags_in(added), flags_in(follows)
-        lone = {"--through"}  # others would not be refused beside it, and would be by themselves
+        lone = {"--scheduler"}  # others would not be refused beside it, and would be by themselves
         likely = (lot for lot in lots if follows and lot[0] == follows and not (lot[1] | named) & lone)
         fits = (lot for lot in likely if not (lot[1] | taken) & named)
         if (lot := next(fits, None)) is None:
@@ -269,10 +269,10 @@ def test_the_overview_names_every_page():
     [
         "train ssd --optim.lrr 1",
         "train ssd --system.precision fp17",
-        "train ssd --model.frozen trunk",
+        "train ssd --model.norm trunk",
         "launch ssd --system c4140 --nodes 4",
-        "launch ssd --system c4140 --through slurm --container pyxis",
-        "launch ssd --system c4140 --through hostfile",
+        "launch ssd --system c4140 --scheduler slurm --container-runtime pyxis",
+        "launch ssd --system c4140 --scheduler hostfile",
     ],
 )
 def test_a_cell_that_the_real_command_refuses_would_be_noticed(command, parses):
@@ -286,7 +286,7 @@ LAUNCHES = [command for row in ROWS for follows, command in row.commands if not 
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(command, id=command, marks=() if "--eval-ranks" in command else ONE_MORE)
+        pytest.param(command, id=command, marks=() if "--dedicated-eval-ranks" in command else ONE_MORE)
         for command in dict.fromkeys(LAUNCHES)
     ],
 )
@@ -306,6 +306,6 @@ def test_a_launch_of_a_published_system_has_a_plan_and_files(command, tmp_path, 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(launch_checks, "count_devices", lambda _: 16)
     words = shlex.split(command.replace("/data/", f"{tmp_path}/"))
-    code = front_door.main([*words, "--out", str(tmp_path / "run"), "--dry-run"])
+    code = front_door.main([*words, "--output-dir", str(tmp_path / "run"), "--dry-run"])
     assert code == 0, capsys.readouterr().err
     assert any((tmp_path / "run").rglob("launch/*"))

@@ -19,7 +19,7 @@ from paceline.training.logging.events import read_events
 from paceline.training.logging.mllog import PREFIX, MLLog
 
 LARS = Optim("lars", 11.0, weight_decay=5e-5)
-SCHEDULE = dict(end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2)
+SCHEDULE = dict(min_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2)
 needs_checker = pytest.mark.skipif(
     importlib.util.find_spec("mlperf_logging") is None, reason="mlperf-logging is not installed (extra: mlperf)"
 )
@@ -192,7 +192,7 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     other = resnet_log(tmp_path / "bert.txt", benchmark="bert")
     for file, *wanted in (
-        (torn, "line ", "is no :::MLLOG line: the log was cut there", "Go on with its run (the same --out mends"),
+        (torn, "line ", "is no :::MLLOG line: the log was cut there", "--output-dir"),
         (strange, "is no :::MLLOG line: the log was cut there, or damaged. Name another one."),
         (tmp_path / "empty.txt", "empty"),
         (tmp_path / "words.txt", "no line with :::MLLOG", "no MLPerf log"),
@@ -222,7 +222,7 @@ def test_analyze_knows_the_answers_of_our_own_logs(capsys, tmp_path):
     facts = facts_of(capsys, tmp_path)
     row = facts["runs"][0]
     assert (row["written_by"], row["benchmark"], row["system"]) == ("paceline", "resnet", "somebody 8xNVIDIA H100")
-    assert (row["accelerators"], row["global_batch"], row["status"], row["epochs"]) == (8, 64, "success", 4)
+    assert (row["accelerators"], row["global_batch_size"], row["status"], row["epochs"]) == (8, 64, "success", 4)
     assert row["minutes"] == pytest.approx(54 / 60) and row["eval_seconds"] == pytest.approx(4) and row["evaluations"] == 2
     assert row["images_per_second"] == pytest.approx(100) and row["images_per_second_per_accelerator"] == pytest.approx(
         12.5
@@ -325,27 +325,29 @@ EACH = "images_per_second_per_accelerator"
 KNOWN = {
     "gluoncv": (
         GLUONCV,
-        dict(written_by="GluonCV", benchmark="maskrcnn", global_batch=8, epochs=2, evaluations=2)
+        dict(written_by="GluonCV", benchmark="maskrcnn", global_batch_size=8, epochs=2, evaluations=2)
         | dict(minutes=6.0, images_per_second=80.0, eval_seconds=60.0, quality={"bbox_ap": 0.2, "segm_ap": 0.18}),
     ),
     # Before 2021: an epoch's line has no speed, and nothing tells how long an evaluation took.
     "old gluoncv": (
         re.sub(r"(?<=0, )Speed: [0-9.]+ samples/sec, (?=RPN_Conf=0.2\n)|.*Inference cost.*\n", "", GLUONCV),
-        dict(written_by="GluonCV", benchmark="maskrcnn", global_batch=8, epochs=2, evaluations=0)
+        dict(written_by="GluonCV", benchmark="maskrcnn", global_batch_size=8, epochs=2, evaluations=0)
         | dict(minutes=5.0, images_per_second=65.0, quality={"bbox_ap": 0.2, "segm_ap": 0.18}),
     ),
     "habana": (
         HABANA,
-        dict(system="Gaudi", benchmark="ssd", accelerators=8, global_batch=1024, epochs=3, evaluations=2)
+        dict(system="Gaudi", benchmark="ssd", accelerators=8, global_batch_size=1024, epochs=3, evaluations=2)
         | {"minutes": 1530.0, "images_per_second": 401.0, EACH: 401 / 8, "quality": {"box_ap": 0.2301}},
     ),
     "dllogger": (
         DLL,
-        dict(accelerators=8, global_batch=2048, minutes=2.0, epochs=2, images_per_second=20.0, quality={"top1": 0.755}),
+        dict(
+            accelerators=8, global_batch_size=2048, minutes=2.0, epochs=2, images_per_second=20.0, quality={"top1": 0.755}
+        ),
     ),
     "horovod": (
         HOROVOD,
-        {"benchmark": "ResNet50", "accelerators": 4, "global_batch": 128, "images_per_second": 1400.4, EACH: 350.1},
+        {"benchmark": "ResNet50", "accelerators": 4, "global_batch_size": 128, "images_per_second": 1400.4, EACH: 350.1},
     ),
     "mxnet": (MXNET, dict(minutes=2.0, epochs=2, images_per_second=40.0, evaluations=2, quality={"accuracy": 0.76})),
 }
@@ -371,7 +373,7 @@ ABSURD = {
         + mllog(key="train_samples", value=1000)
         + mllog(key="d_batch_size", value=8)
         + mllog(key="eval_accuracy", value=ENDLESS, metadata={"epoch_num": ENDLESS}),
-        ("global_batch", "accelerators", "epochs"),
+        ("global_batch_size", "accelerators", "epochs"),
         {"evaluations": 1, "quality": {}},
     ),
     "times": (
@@ -383,22 +385,26 @@ ABSURD = {
     ),
     "gluoncv": (
         GLUONCV.replace("[Epoch 0]", f"[Epoch {DIGITS}]").replace("batch_size=8", f"batch_size={DIGITS}"),
-        ("global_batch",),
+        ("global_batch_size",),
         {"epochs": 2, "images_per_second": 80.0},
     ),
     "habana": (
         HABANA.replace("'num_shards': 8", f"'num_shards': {DIGITS}").replace("1 day, 1:30:00", "soon"),
         ("accelerators", "minutes", EACH),
-        {"global_batch": 1024, "images_per_second": 401.0},
+        {"global_batch_size": 1024, "images_per_second": 401.0},
     ),
     "habana's days": (HABANA.replace("1 day,", f"{DIGITS} days,"), ("minutes",), {"epochs": 3}),
     "habana's rate": (HABANA.replace("IPS: 40", "IPS: 1e999"), ("images_per_second", EACH), {"accelerators": 8}),
     "dllogger": (
         DLL.replace('"num_gpus": 8', f'"num_gpus": {ENDLESS}').replace("120.0", str(ENDLESS)).replace("75.5", "1e999"),
-        ("accelerators", "global_batch", "minutes", EACH),
+        ("accelerators", "global_batch_size", "minutes", EACH),
         {"quality": {"top1": 0.4}, "images_per_second": 20.0},
     ),
-    "horovod": (HOROVOD.replace("on 4 ", f"on {DIGITS} "), ("accelerators", "global_batch"), {"benchmark": "ResNet50"}),
+    "horovod": (
+        HOROVOD.replace("on 4 ", f"on {DIGITS} "),
+        ("accelerators", "global_batch_size"),
+        {"benchmark": "ResNet50"},
+    ),
     "horovod's rate": (HOROVOD.replace("1400.4", "1e999"), ("images_per_second", EACH), {"accelerators": 4}),
     "mxnet": (MXNET.replace("0.76", "1e999").replace("=30.0", "=1e999"), ("minutes",), {"epochs": 2, "quality": {}}),
 }
@@ -419,7 +425,7 @@ ABSURD = {
 def test_dllogger_tells_the_batch_of_one_gpu(capsys, tmp_path, told, batch):
     record = {"elapsedtime": 0.0, "type": "LOG", "step": "PARAMETER", "data": told}
     (tmp_path / "train.log").write_text(f"DLLL {json.dumps(record)}\n")
-    assert facts_of(capsys, tmp_path / "train.log")["runs"][0]["global_batch"] == batch
+    assert facts_of(capsys, tmp_path / "train.log")["runs"][0]["global_batch_size"] == batch
 
 
 @pytest.mark.parametrize("name", ABSURD)

@@ -38,7 +38,7 @@ def no_links(request, monkeypatch) -> None:
 def test_without_symbolic_links_a_run_is_trained_resumed_scored_and_started_from(no_links, class_photos, tmp_path, capsys):
     run = tmp_path / "run"
     assert train(capsys, class_photos, run, steps=2).code == 0
-    assert train(capsys, class_photos, run, "--keep", 1, steps=4).code == 0
+    assert train(capsys, class_photos, run, "--keep-checkpoints", 1, steps=4).code == 0
     checkpoints = run / "checkpoints"
     assert sorted(path.name for path in checkpoints.iterdir() if path.name.startswith(".")) == []
     (last,) = [step for step in list_steps(checkpoints) if step == link_step(checkpoints, LAST)]
@@ -47,7 +47,7 @@ def test_without_symbolic_links_a_run_is_trained_resumed_scored_and_started_from
     assert (checkpoints / LAST).read_text() == "step-000004\n"
     scored = {}
     for which in ("last", "best", "step-4"):
-        said = command(capsys, "eval", run, "--checkpoint", which, "--json", "--no-intervals")
+        said = command(capsys, "eval", run, "--checkpoint", which, "--json", "--no-confidence-intervals")
         assert said.code == 0, said
         scored[which] = json.loads(said.out)
     assert scored["last"]["step"] == 4 and scored["best"]["step"] == best
@@ -79,7 +79,7 @@ def test_without_locks_a_run_is_trained_with_a_warning(number, class_photos, tmp
     assert said.code == 0 and "no locks" in said.out + said.err, said
     assert train(capsys, class_photos, tmp_path / "run", steps=2).code == 0
     packed = tmp_path / "packed"
-    said = command(capsys, "data", "pack", class_photos, "--to", "webdataset", "--out", packed)
+    said = command(capsys, "data", "pack", class_photos, "--format", "webdataset", "--output-dir", packed)
     assert said.code == 0 and any(packed.rglob("*.tar")), said
 
 

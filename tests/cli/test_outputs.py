@@ -1,4 +1,4 @@
-"""A file that --out names is written whole, in place of an earlier one of ours at most."""
+"""A file that --output names is written whole, in place of an earlier one of ours at most."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ REFUSED = "exists and does not say that paceline wrote it"
 
 @pytest.mark.parametrize("name", ["preview.png", "preview.jpg"])
 def test_a_preview_takes_the_place_of_an_earlier_one_and_of_no_other_picture(name, ssd_run: SharedRun, capsys, tmp_path):
-    words = ["preview", "ssd-demo", "--data", ssd_run.data, "--images", 2, "--columns", 2, "--out", tmp_path / name]
+    words = ["preview", "ssd-demo", "--data", ssd_run.data, "--num-images", 2, "--columns", 2, "--output", tmp_path / name]
     Image.new("RGB", (8, 8)).save(tmp_path / name)
     before = (tmp_path / name).read_bytes()
-    refused(command(capsys, *words), f"--out {tmp_path / name}", REFUSED)
+    refused(command(capsys, *words), f"--output {tmp_path / name}", REFUSED)
     assert (tmp_path / name).read_bytes() == before
     (tmp_path / name).unlink()
     for _ in range(2):
@@ -35,14 +35,14 @@ def test_predictions_of_eval_take_the_place_of_earlier_ones_and_of_nothing_else(
     file = tmp_path / "found.json"
     for notes in ('{"my": "notes"}', '{"step": 12, "loss": 0.3}'):
         file.write_text(notes)
-        said = command(capsys, "eval", ssd_run.folder, "--out", file)
-        refused(said, f"--out {file}", REFUSED)
+        said = command(capsys, "eval", ssd_run.folder, "--output", file)
+        refused(said, f"--output {file}", REFUSED)
         assert said.out == "" and file.read_text() == notes
     (tmp_path / ".found.json.01234567.part").write_text("of a killed one")
     (tmp_path / ".other.json.01234567.part").write_text("of somebody else")
     file.unlink()
     for _ in range(2):
-        assert command(capsys, "eval", ssd_run.folder, "--out", file, "--limit-val", 2).code == 0
+        assert command(capsys, "eval", ssd_run.folder, "--output", file, "--max-val-images", 2).code == 0
         assert next(iter(json.loads(file.read_text()))) == "paceline"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".other.json.01234567.part", "found.json"]
 
@@ -56,17 +56,17 @@ def test_predictions_of_eval_take_the_place_of_earlier_ones_and_of_nothing_else(
         "bench startup",
         "bench step",
         "bench comm",
-        "bench comm --through local --nodes 1",
-        "weights convert {out} --to ours",
+        "bench comm --scheduler local --nodes 1",
+        "weights convert {out} --format paceline",
     ],
 )
 def test_every_verb_refuses_a_file_of_the_users_before_it_begins(words, capsys, tmp_path):
     out = tmp_path / "mine.safetensors"
     out.write_text("mine")
-    said = command(capsys, *words.format(out=tmp_path / "other").split(), "--out", out)
+    said = command(capsys, *words.format(out=tmp_path / "other").split(), "--output", out)
     assert said.code == 2 and out.read_text() == "mine"
     if "convert" not in words:  # the weights are not there either
-        refused(said, f"--out {out}", REFUSED)
+        refused(said, f"--output {out}", REFUSED)
 
 
 def test_a_link_of_the_users_is_neither_followed_nor_replaced(tmp_path):

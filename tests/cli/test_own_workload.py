@@ -13,7 +13,7 @@ from tiny_runs import NET, command, refused, without_report
 import paceline
 
 ROOT = Path(paceline.__file__).parents[1]
-SMALL = [*NET[4:], "--global-batch", 8, "--bn-span", 8, "--optim.lr", 0.02]  # the input's, without a ResNet's
+SMALL = [*NET[4:], "--global-batch-size", 8, "--bn-batch-size", 8, "--optim.lr", 0.02]  # the input's, without a ResNet's
 
 
 @pytest.fixture(scope="module")
@@ -27,33 +27,36 @@ def page(tmp_path_factory) -> Path:
 
 def test_the_page_s_workload_trains_resumes_and_answers(page, class_photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
-    run, named = tmp_path / "run", ("--workload", f"{page}:MINE")
-    train = ["train", f"{page}:recipe", "--data", class_photos, "--out", run, *SMALL, "--model.depth", 2]
-    assert command(capsys, *train, "--steps", 2).code == 0
-    said = command(capsys, *train, "--steps", 4)
+    run, named = tmp_path / "run", ("--task-file", f"{page}:MINE")
+    train = ["train", f"{page}:recipe", "--data", class_photos, "--output-dir", run, *SMALL, "--model.depth", 2]
+    assert command(capsys, *train, "--max-steps", 2).code == 0
+    said = command(capsys, *train, "--max-steps", 4)
     assert said.code == 0 and check_line(said.out, "resumed", "step-000002")
     assert "top1" in command(capsys, "eval", run, *named).out
-    said = command(capsys, "predict", run, class_photos / "val" / "ant", "--out", tmp_path / "found", *named)
+    said = command(capsys, "predict", run, class_photos / "val" / "ant", "--output-dir", tmp_path / "found", *named)
     assert said.code == 0 and "images/s" in said.out
-    assert re.search(r"\bwidth +16\b.*\bdepth +2\b", command(capsys, "plan", run, *named, "--all").out)
-    preview = ["preview", f"{page}:recipe", "--out", tmp_path / "a.png", "--data", class_photos]
+    assert re.search(r"\bwidth +16\b.*\bdepth +2\b", command(capsys, "plan", run, *named, "--verbose").out)
+    preview = ["preview", f"{page}:recipe", "--output", tmp_path / "a.png", "--data", class_photos]
     assert command(capsys, *preview).code == 0
-    refused(command(capsys, *train[:4], *SMALL, "--model.depth", 2, "--input.mixup", 0.2, "--out", tmp_path / "b"), "mix")
+    refused(
+        command(capsys, *train[:4], *SMALL, "--model.depth", 2, "--input.mixup-alpha", 0.2, "--output-dir", tmp_path / "b"),
+        "mix",
+    )
     with pytest.raises(paceline.PacelineError, match=r"paceline.load\(.*workload="):
         paceline.load(run)
     assert paceline.load(run, checkpoint="last", workload=f"{page}:MINE").finds_objects is False
     file, photos = tmp_path / "mine.safetensors", class_photos / "val" / "ant"
-    assert command(capsys, "export", run, "--out", file, *named).code == 0
-    refused(command(capsys, "predict", file, photos), "unasked", f"--workload {page}:MINE")
-    refused(command(capsys, "compare", run, run, "--bisect"), "unasked", f"--bisect --workload {page}:MINE")
+    assert command(capsys, "export", run, "--output", file, *named).code == 0
+    refused(command(capsys, "predict", file, photos), "unasked", f"--task-file {page}:MINE")
+    refused(command(capsys, "compare", run, run, "--bisect"), "unasked", f"--bisect --task-file {page}:MINE")
     assert "No difference" in command(capsys, "compare", run, run, "--bisect", *named).out
     there = paceline.load(run, workload=f"{page}:MINE").predict(photos)
     here = paceline.load(file, workload=f"{page}:MINE").predict(photos)
-    assert [found.record() for found in here] == [found.record() for found in there]
-    weights = ["--weights", run / "checkpoints" / "last", "--out", tmp_path / "again"]
-    said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--steps", 1)
+    assert [found.to_dict() for found in here] == [found.to_dict() for found in there]
+    weights = ["--weights", run / "checkpoints" / "last", "--output-dir", tmp_path / "again"]
+    said = command(capsys, *train[:4], *SMALL, "--model.depth", 2, *weights, "--max-steps", 1)
     assert said.code == 0 and "tensors used" in said.out
-    assert "paceline report RUN --workload" in _report(capsys, run)
+    assert "paceline report RUN --task-file" in _report(capsys, run)
     assert "another class" in _report(capsys, run, *named)
 
 
@@ -63,7 +66,7 @@ def _report(capsys, run: Path, *named: str) -> str:
 
 
 def test_a_workload_without_a_recipe_takes_a_recipe_s_defaults(page, class_photos, capsys):
-    said = command(capsys, "plan", f"{page}:MINE", "--data", class_photos, *SMALL, "--epochs", 3, "--all")
+    said = command(capsys, "plan", f"{page}:MINE", "--data", class_photos, *SMALL, "--epochs", 3, "--verbose")
     assert said.code == 0 and re.search(r"\bwidth +16\b", said.out) and "3 epochs" in said.out
     refused(command(capsys, "plan", f"{page}:MINE", "--data", class_photos, *SMALL), "--epochs")
     refused(command(capsys, "plan", f"{page}:MyModel", "--data", class_photos), "returned MyModel, not a Recipe")
@@ -111,21 +114,21 @@ def test_a_workload_with_a_section_of_its_own_is_reported_by_it_and_its_classes_
     own_kind, class_photos, capsys
 ):
     run = own_kind.parent / "run"
-    words = ["train", f"{own_kind}:kind", "--data", class_photos, "--out", run, *SMALL]
-    said = command(capsys, *words, "--model.depth", 2, "--steps", 1)
+    words = ["train", f"{own_kind}:kind", "--data", class_photos, "--output-dir", run, *SMALL]
+    said = command(capsys, *words, "--model.depth", 2, "--max-steps", 1)
     assert said.code == 0, said
     assert re.search(r"my own section: \d+ photos", (run / "report.html").read_text())
     assert '"submission_benchmark", "value": ""' in (run / "mllog.txt").read_text()
     (own_kind.parent / "kind.html.jinja").write_text("{{ pictures.nothing }}")
-    refused(command(capsys, "report", run, "--workload", f"{own_kind}:KIND"), "kind.html.jinja", "filled in")
+    refused(command(capsys, "report", run, "--task-file", f"{own_kind}:KIND"), "kind.html.jinja", "filled in")
     own_kind.write_text(OWN_KIND.replace('len(predictions["images"])', "1 / 0"))
     (own_kind.parent / "kind.html.jinja").write_text("unused")
-    assert "ZeroDivisionError" in _report(capsys, run, "--workload", f"{own_kind}:KIND")
+    assert "ZeroDivisionError" in _report(capsys, run, "--task-file", f"{own_kind}:KIND")
     own_kind.write_text(OWN_KIND.replace('KindReporting("top1"', 'KindReporting("nothing"'))
-    refused(command(capsys, "eval", run, "--workload", f"{own_kind}:KIND"), "headline 'nothing' ... metrics")
+    refused(command(capsys, "eval", run, "--task-file", f"{own_kind}:KIND"), "headline 'nothing' ... metrics")
     # A method would be hidden by the field of its name.
     own_kind.write_text(OWN_KIND.replace("def section(self, predictions, data, exif)", "def log_facts(self, run)"))
-    refused(command(capsys, "eval", run, "--workload", f"{own_kind}:KIND"), "log_facts=...")
+    refused(command(capsys, "eval", run, "--task-file", f"{own_kind}:KIND"), "log_facts=...")
 
 
 def test_a_run_goes_on_through_its_run_json_from_wherever_its_file_lies_now(
@@ -137,15 +140,15 @@ def test_a_run_goes_on_through_its_run_json_from_wherever_its_file_lies_now(
     there.mkdir()
     (here / "my_net.py").write_text(page.read_text())
     monkeypatch.chdir(here)
-    words = ["--data", class_photos, "--out", tmp_path / "run", *SMALL, "--model.depth", 2]
-    assert command(capsys, "train", "./my_net.py:recipe", *words, "--steps", 2).code == 0
+    words = ["--data", class_photos, "--output-dir", tmp_path / "run", *SMALL, "--model.depth", 2]
+    assert command(capsys, "train", "./my_net.py:recipe", *words, "--max-steps", 2).code == 0
     (here / "my_net.py").rename(there / "moved.py")
     monkeypatch.chdir(there)
-    go_on = ["train", tmp_path / "run" / "run.json", "--out", tmp_path / "run", "--steps", 3]
-    said = command(capsys, *go_on, "--workload", "./moved.py:MINE")
+    go_on = ["train", tmp_path / "run" / "run.json", "--output-dir", tmp_path / "run", "--max-steps", 3]
+    said = command(capsys, *go_on, "--task-file", "./moved.py:MINE")
     assert said.code == 0 and check_line(said.out, "resumed", "step-000002"), said
-    refused(command(capsys, *go_on, "--workload", "./moved.py"), "--workload './moved.py'", "./file.py:name")
-    refused(command(capsys, *go_on, "--workload"), "--workload: name one")
+    refused(command(capsys, *go_on, "--task-file", "./moved.py"), "--task-file './moved.py'", "./file.py:name")
+    refused(command(capsys, *go_on, "--task-file"), "--task-file: name one")
 
 
 def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, capsys):
@@ -154,9 +157,9 @@ def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, cap
     other.write_text(page.read_text().replace("    depth: ", "    height: Literal[7] = 7\n    depth: "))
     late = "from __future__ import annotations\nfrom typing import Literal\nfrom dataclasses import"
     other.write_text(other.read_text().replace("from dataclasses import", late, 1))
-    said = command(capsys, "plan", f"{other}:recipe", "--data", class_photos, *SMALL, "--all")
+    said = command(capsys, "plan", f"{other}:recipe", "--data", class_photos, *SMALL, "--verbose")
     assert said.code == 0 and re.search(r"\bheight +7\b", said.out)
-    assert "height" not in command(capsys, "plan", f"{page}:recipe", "--data", class_photos, *SMALL, "--all").out
+    assert "height" not in command(capsys, "plan", f"{page}:recipe", "--data", class_photos, *SMALL, "--verbose").out
     said = command(capsys, "plan", f"{other}:recipe", "--data", class_photos, *SMALL, "--model.height", 8)
     assert said.code == 2  # its type hints are looked up in its own module
     said = command(capsys, "plan", f"{page}:recipe", "--data", class_photos, *SMALL, "--task", f"{other}:MINE")

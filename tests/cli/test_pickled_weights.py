@@ -45,14 +45,16 @@ def resnet(seed: int, classes: int = 3, depth: int = 50, **built: str) -> ResNet
 
 
 def mask_rcnn(seed: int, classes: int = 3, **built: str) -> MaskRCNN:
-    settings = MaskRCNNModel(depth=50, width=4, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=1), **built)  # type: ignore[arg-type]
+    settings = MaskRCNNModel(
+        depth=50, width=4, fpn_channels=8, roi=RoI(fc_channels=16), mask=MaskHead(num_convs=1), **built
+    )  # type: ignore[arg-type]
     model = MaskRCNN(settings, classes)
     init_mask_rcnn(model, torch.Generator().manual_seed(seed))
     return model
 
 
 def ssd(seed: int) -> SSD:
-    settings = SSDModel(depth=34, width=4, extras=8)
+    settings = SSDModel(depth=34, width=4, extra_channels=8)
     model = SSD(build_backbone(settings, BackboneSpec(stride=8)), 3, settings, grid_sizes(96))
     init_ssd(model, torch.Generator().manual_seed(seed))
     return model
@@ -71,7 +73,7 @@ def mxnets(folder: Path) -> Path:
 
 
 def safetensors_of(file: Path) -> list[object]:
-    return ["weights", "convert", file, "--to", "ours", "--out", file.with_suffix(".safetensors")]
+    return ["weights", "convert", file, "--format", "paceline", "--output", file.with_suffix(".safetensors")]
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def test_a_new_file_knows_what_the_pickle_did(tmp_path, capsys):
 
 def test_a_list_of_class_names_is_certain_where_published_ones_were_not(tmp_path, capsys):
     (tmp_path / "names.txt").write_text("".join(f"thing {number}\n" for number in range(1000)))
-    assert command(capsys, *safetensors_of(msra(tmp_path)), "--classes", tmp_path / "names.txt").code == 0
+    assert command(capsys, *safetensors_of(msra(tmp_path)), "--class-names-file", tmp_path / "names.txt").code == 0
     file = open_weights(tmp_path / "R-50.safetensors")
     assert file.certain and file.classes[-1] == ("thing 999",)
     again = safetensors_of(tmp_path / "R-50.safetensors")[:-1]
@@ -145,9 +147,9 @@ def test_msras_trains_in_two_steps_and_in_its_own_network_alone(photos, tmp_path
     refused(
         train(capsys, photos, tmp_path / "run", *words, "--model.stride-in", "1x1", "--weights", file),
         f"{file}: pickled arrays are read by one verb alone. Name the file that it writes:  "
-        f"paceline weights convert {file} --to ours --out {out}",
+        f"paceline weights convert {file} --format paceline --output {out}",
     )
-    said = command(capsys, "weights", "convert", file, "--to", "ours", "--out", out)
+    said = command(capsys, "weights", "convert", file, "--format", "paceline", "--output", out)
     assert said.code == 0 and check_line(said.out, "weights", "--model.stride-in 1x1")
     refused(train(capsys, photos, tmp_path / "run", *words, "--weights", out), f"{out}: ", "--model.stride-in 1x1")
     assert not (tmp_path / "run").exists()
@@ -159,7 +161,7 @@ def test_msras_trains_in_two_steps_and_in_its_own_network_alone(photos, tmp_path
 def test_training_scoring_and_python_refuse_them_before_their_reader_is_loaded(photos, tmp_path):
     file = msra(tmp_path)
     net = ["--model.depth", "50", "--model.width", "4", "--model.stride-in", "1x1"]
-    tiny = ["train", "classify-demo", "--data", str(photos), "--out", str(tmp_path / "run"), *TINY, *net]
+    tiny = ["train", "classify-demo", "--data", str(photos), "--output-dir", str(tmp_path / "run"), *TINY, *net]
     script = f"""
 import sys
 from pathlib import Path
@@ -172,7 +174,8 @@ file = {str(file)!r}
 assert main([*{tiny!r}, "--weights", file]) == 2
 assert main(["eval", file, "--recipe", "classify-demo", "--data", {str(photos)!r}]) == 2
 for load in (lambda: load_weights(ResNet(50, 3, width=4), file), lambda: load_same_network(ResNet(50, 3, width=4), Path(file), None),
-             lambda: paceline.train("classify-demo", data={str(photos)!r}, out={str(tmp_path / "py")!r}, weights=file, steps=1)):
+             lambda: paceline.train("classify-demo", data={str(photos)!r}, output_dir={str(tmp_path / "py")!r}, weights=file,
+             max_steps=1)):
     try:
         load()
     except paceline.PacelineError as refusal:
@@ -204,7 +207,7 @@ def test_the_command_that_converts_them_is_to_be_pasted_from_check_and_from_trai
 
 def test_get_says_that_a_pickle_is_converted_before_it_is_trained_from(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(download, "fetch", lambda *_, **__: None)
-    said = command(capsys, "weights", "download", "resnet50-msra", "--out", tmp_path).out
+    said = command(capsys, "weights", "download", "resnet50-msra", "--output-dir", tmp_path).out
     file = tmp_path / "R-50.pkl"
     assert f"then:  {' '.join(map(str, ['paceline', *safetensors_of(file)]))}\n" in said
     assert f"--weights {file.with_suffix('.safetensors')}\n" in said and f"--weights {file}" not in said

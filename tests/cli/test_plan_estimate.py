@@ -45,7 +45,7 @@ def told(
     plan = make_plan(
         recipe,
         system,
-        world=nodes * system.per_node - evaluating,
+        world=nodes * system.ranks_per_node - evaluating,
         most=512,
         train_images=train,
         val_images=val,
@@ -82,7 +82,7 @@ def test_the_model_lies_as_near_the_published_run_as_it_can(name, system_name, n
 
 def test_a_rate_that_is_told_outweighs_the_published_one():
     facts = told(*EIGHT_NODES, rate=1000, gbit=10)[1]
-    assert facts["compute_seconds"] == pytest.approx(0.05) and "--rate 1000" in facts["basis"]
+    assert facts["compute_seconds"] == pytest.approx(0.05) and "--images-per-second 1000" in facts["basis"]
     assert facts["exposed_seconds"] > 0.1
 
 
@@ -109,7 +109,7 @@ def test_what_was_published_for_exactly_this_goes_before_the_fit(plan, evaluatin
     ],
 )
 def test_a_step_that_was_measured_on_an_h200_is_estimated_by_the_table(name, batch, form):
-    changes = {"global_batch": batch, "bn_span": batch}
+    changes = {"global_batch_size": batch, "bn_batch_size": batch}
     text, facts = told(name, "h200x8", changes=changes, per_node=1)
     task = RECIPES[name]().task
     row = next(row for row in RATES if (row.task, row.compile, row.graph, row.kernels) == (task, *form))
@@ -121,14 +121,14 @@ def test_a_step_that_was_measured_on_an_h200_is_estimated_by_the_table(name, bat
     assert by_hand["images_per_second"] == pytest.approx(plain.rate)
     for other in ({"precision": "fp16"}, {"channels_last": "off"}, {"chip": "H100-SXM5-80GB"}):
         assert "results/gpu" not in told(name, "h200x8", changes=changes, per_node=1, **other)[0]
-    few = {"global_batch": 4, "bn_span": 4}
+    few = {"global_batch_size": 4, "bn_batch_size": 4}
     assert task == "maskrcnn" or "results/gpu" not in told(name, "h200x8", changes=few, per_node=1)[0]
     assert "results/gpu" not in told(name, "h200x8", changes=changes, per_node=1, rate=10)[0]
 
 
 def test_unknown_links_are_said():
     text = told("ssd-mlperf-1024", "c4140", 4)[0]
-    assert "--link-gbit N" in text and "at least" in text
+    assert "--network-gbit N" in text and "at least" in text
 
 
 def test_a_row_of_the_system_alone_stands_in_where_its_chip_has_no_fit():
@@ -145,8 +145,10 @@ def test_published_speeds_are_those_of_half_precision(precision):
 def test_where_nothing_is_known_it_says_how_to_know():
     assert told("ssd-mlperf-1024", "mi300x8") == ("", None)
     text = "\n".join(format_definitions(unknown_rows("ssd-mlperf-1024", "bf16"), 400))
-    assert "estimate   none" in text and "--rate IMG/S" in text
-    assert f"paceline train ssd-mlperf-1024 --synthetic --steps 100 --out probe\n{'':11}paceline plan probe" in text
+    assert "estimate   none" in text and "--images-per-second IMG/S" in text
+    assert (
+        f"paceline train ssd-mlperf-1024 --synthetic --max-steps 100 --output-dir probe\n{'':11}paceline plan probe" in text
+    )
 
 
 def test_a_run_is_estimated_from_what_it_measured(capsys, ssd_run):
@@ -184,7 +186,15 @@ def test_show_adds_the_lines_and_the_json(capsys, monkeypatch):
     assert facts["step_seconds"] == pytest.approx(told(*EIGHT_NODES)[1]["step_seconds"], rel=1e-3)
 
 
-@pytest.mark.parametrize("words", [("--rate", "-1"), ("--rate", "inf"), ("--link-gbit", "nan"), ("--rate", "1e-300")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--images-per-second", "-1"),
+        ("--images-per-second", "inf"),
+        ("--network-gbit", "nan"),
+        ("--images-per-second", "1e-300"),
+    ],
+)
 def test_a_speed_that_cannot_be_is_refused_in_a_line(capsys, words):
     said = command(capsys, "plan", "ssd-demo", *words)
     assert said.code == 2 and said.err.count("\n") == 1 and words[0] in said.err

@@ -28,7 +28,7 @@ def test_a_run_is_planned_for_other_numbers_of_nodes(capsys, ssd_run):
     plan = plan_of(capsys, ssd_run.folder, "--nodes", "2")
     assert (plan["world"], plan["nodes"]) == (2, 2) and (before["world"], before["nodes"]) == (1, 1)
     assert plan["images_per_rank"] == before["images_per_rank"] / 2
-    assert plan_of(capsys, ssd_run.folder, "--world", "2", "--nodes", "2") == plan
+    assert plan_of(capsys, ssd_run.folder, "--world-size", "2", "--nodes", "2") == plan
 
 
 def test_ranks_of_a_run_are_on_the_nodes_that_they_were_on(capsys, tmp_path, ssd_run):
@@ -36,16 +36,16 @@ def test_ranks_of_a_run_are_on_the_nodes_that_they_were_on(capsys, tmp_path, ssd
     facts = json.loads((ssd_run.folder / "run.json").read_text())
     facts |= {"world": 2, "plan": {**facts["plan"], "world": 2, "nodes": 1}}
     (tmp_path / "run.json").write_text(json.dumps(facts))
-    for words, nodes in (((), 1), (("--nodes", "2"), 2), (("--world", "2"), 2)):
+    for words, nodes in (((), 1), (("--nodes", "2"), 2), (("--world-size", "2"), 2)):
         plan = plan_of(capsys, tmp_path, *words)
         assert (plan["world"], plan["nodes"]) == (2, nodes)
 
 
 def test_nodes_and_ranks_that_disagree_are_refused(capsys, ssd_run):
-    words = ("--nodes", "2", "--world", "3")
+    words = ("--nodes", "2", "--world-size", "3")
     for what in (ssd_run.folder, "ssd-demo"):
         said = command(capsys, "plan", what, "--system", "cpu", *words)
-        refused(said, "--nodes 2 ... --world 3")
+        refused(said, "--nodes 2 ... --world-size 3")
 
 
 def variables_of(words: str, controls) -> dict[str, str]:
@@ -64,7 +64,7 @@ def test_a_variable_given_by_hand_leaves_the_systems_others_as_they_are():
     ("nodes", "controls", "published"),
     [
         ("--nodes 448", PlanFlags(), True),
-        ("--world 3584", PlanFlags(), True),
+        ("--world-size 3584", PlanFlags(), True),
         ("--nodes 448", LaunchFlags(), True),
         ("--nodes 224", LaunchFlags(), False),
         ("", PlanFlags(), False),
@@ -99,11 +99,11 @@ def test_show_and_launch_say_the_same_of_nodes_that_were_not_published(capsys, t
     words = ("resnet50-mlperf-3200", "--system", "dgx-h100", "--nodes", "2")
     note = "--nodes 2: resnet50-mlperf-3200 is the nearest of those published on dgx-h100\n"
     assert command(capsys, "plan", *words).out.startswith(note)
-    job = ("--through", "slurm", "--dry-run", "--out", tmp_path / "run")
+    job = ("--scheduler", "slurm", "--dry-run", "--output-dir", tmp_path / "run")
     assert note in command(capsys, "launch", *words, *job).out
-    assert note not in command(capsys, "launch", *words, *job, "--global-batch", "1600", "--optim.lr", "5").out
+    assert note not in command(capsys, "launch", *words, *job, "--global-batch-size", "1600", "--optim.lr", "5").out
 
 
 def test_ranks_that_only_evaluated_are_named_where_they_were_left_out(capsys):
     words = ("plan", "maskrcnn-nvidia-256-48nodes", "--system", "dgx-h100", "--nodes", "48")
-    refused(command(capsys, *words), "128 ... 384 ranks", "--eval-ranks 128")
+    refused(command(capsys, *words), "128 ... 384 ranks", "--dedicated-eval-ranks 128")

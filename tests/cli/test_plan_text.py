@@ -24,7 +24,7 @@ HEADS = ["recipe", "batch", "length", "rate", "size", "target", "plan", "system"
 
 
 @pytest.mark.parametrize("width", [60, 200])
-@pytest.mark.parametrize("more", [(), ("--all",), ("--diff", "resnet50")], ids=str)
+@pytest.mark.parametrize("more", [(), ("--verbose",), ("--compare-with", "resnet50")], ids=str)
 def test_every_line_fits_and_nothing_is_written_as_python_writes_it(capsys, monkeypatch, width, more):
     monkeypatch.setenv("COLUMNS", str(width))
     said = command(capsys, "plan", "ssd-demo", *more)
@@ -70,8 +70,8 @@ def test_units_ranges_and_numbers_are_a_person_s():
         (group, name): texts
         for group, name, texts in differing_cells(RECIPES["ssd-finetune-cpu"](), RECIPES["ssd-finetune"]())
     }
-    assert found["input", "size"] == ["416 px", "300 px"] and found["input", "crop-side"] == ["0.6 to 1", "0.3 to 1"]
-    assert found["schedule", "warmup"] == ["0.05 of the run", "1 epoch"] and found["model", "extras-norm"] == ["yes", "no"]
+    assert found["input", "image-size"] == ["416 px", "300 px"] and found["input", "crop-scale"] == ["0.6 to 1", "0.3 to 1"]
+    assert found["schedule", "warmup"] == ["0.05 of the run", "1 epoch"] and found["model", "extra-norm"] == ["yes", "no"]
     assert found["recipe", "global-batch"] == ["8 images", "32 images"]
     assert found["model", "scales"][0] == "0.027, 0.06, 0.14, 0.3, 0.5, 0.75, 0.95"
 
@@ -83,12 +83,12 @@ def test_items_are_broken_where_they_alone_are_too_long():
 
 
 def test_a_run_and_a_recipe_are_compared_in_words_and_in_json(capsys, ssd_run):
-    said = command(capsys, "plan", ssd_run.folder, "--diff", "ssd-demo")
+    said = command(capsys, "plan", ssd_run.folder, "--compare-with", "ssd-demo")
     assert said.code == 0 and re.search(r"model +width +4 +32\n", said.out), said.out
-    facts = json.loads(command(capsys, "plan", "ssd-demo", "--diff", ssd_run.folder, "--json").out)
+    facts = json.loads(command(capsys, "plan", "ssd-demo", "--compare-with", ssd_run.folder, "--json").out)
     assert facts["differences"]["model.width"] == [32, 4] and facts["recipes"] == ["ssd-demo", str(ssd_run.folder)]
-    check_text(command(capsys, "plan", "ssd", "--diff", "ssd").out, "ssd", "same values")
-    refused(command(capsys, "plan", "ssd", "--diff", "sdd"), "'sdd'")
+    check_text(command(capsys, "plan", "ssd", "--compare-with", "ssd").out, "ssd", "same values")
+    refused(command(capsys, "plan", "ssd", "--compare-with", "sdd"), "'sdd'")
 
 
 def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, tmp_path, monkeypatch):
@@ -99,11 +99,13 @@ def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, t
     assert said.code == 0 and "tensors used" in said.out and f"weights    {own}"[:60] in said.out, said
     for weights in (tmp_path / "none.pth", other):
         shown = command(capsys, "plan", *words, "--weights", weights)
-        trained = command(capsys, "train", *words, "--weights", weights, "--steps", "1", "--out", tmp_path / "run")
+        trained = command(
+            capsys, "train", *words, "--weights", weights, "--max-steps", "1", "--output-dir", tmp_path / "run"
+        )
         assert shown.code == trained.code == 2 and shown.err == trained.err, (shown.err, trained.err)
-    said = command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, "--auto", "--weights", "none")
+    said = command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, "--auto-config", "--weights", "none")
     (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
-    assert shlex.split(line)[-2:] != ["--weights", "none"] and "--weights none" in line and "--auto" not in line
+    assert shlex.split(line)[-2:] != ["--weights", "none"] and "--weights none" in line and "--auto-config" not in line
 
 
 def test_weights_of_another_trunk_are_named_by_show_and_by_train(capsys, class_photos):
@@ -111,7 +113,7 @@ def test_weights_of_another_trunk_are_named_by_show_and_by_train(capsys, class_p
         assert pretrained_for(make()) == make().pretrained, name
     made = RECIPES["ssd-finetune-cpu"]()
     for trunk, wanted in (("timm/tf_efficientnet_lite0", "efficientnet-lite0"), ("timm/resnet26d", "timm/resnet26d")):
-        assert pretrained_for(override(made, {"model.trunk": trunk})) == wanted
+        assert pretrained_for(override(made, {"model.backbone": trunk})) == wanted
     assert pretrained_for(override(RECIPES["classify-finetune"](), {"model.depth": 200})) == "FILE"
     words = ["classify-finetune", "--model.depth", "34"]
     text = " ".join(command(capsys, "plan", *words, *FEW).out.split())

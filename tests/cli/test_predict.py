@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from messages import check_line, check_text, has
+from messages import check_line, check_text
 from odd_photos import BAD, GOOD, main, make_odd_photos
 from PIL import Image
 from tiny_runs import command, refused
@@ -30,7 +30,7 @@ def test_a_folder_of_odd_files_gets_an_answer_for_every_good_photo_and_a_reason_
 ):
     run, odd, out = request.getfixturevalue(f"{task}_run").folder, tmp_path / "odd", tmp_path / "out"
     assert main([str(odd)]) == 0
-    said = command(capsys, "predict", run, odd, "--out", out)
+    said = command(capsys, "predict", run, odd, "--output-dir", out)
     assert said.code == 1 and said.err == ""
     lines = said.out.splitlines()
     assert lines[0] == "skipped 2 files: 1 .mp4, 1 .txt"
@@ -54,7 +54,7 @@ def test_only_bad_photos_still_give_an_empty_list(resnet_run, tmp_path, capsys):
     (tmp_path / "empty.jpg").write_bytes(b"")
     os.mkfifo(tmp_path / "pipe.jpg")
     out = tmp_path / "out"
-    said = command(capsys, "predict", resnet_run.folder, tmp_path / "empty.jpg", tmp_path / "pipe.jpg", "--out", out)
+    said = command(capsys, "predict", resnet_run.folder, tmp_path / "empty.jpg", tmp_path / "pipe.jpg", "--output-dir", out)
     assert said.code == 1 and "0 photos in " in said.out and "named pipe" in said.out
     facts = json.loads((out / "predictions.json").read_text())
     assert facts["images"] == [] and len(facts["skipped"]) == 2
@@ -67,18 +67,20 @@ def test_a_photo_that_is_not_there_is_refused_before_the_run_is_opened(tmp_path,
 def test_a_second_prediction_replaces_the_first_and_a_folder_of_ones_own_is_refused(resnet_run, tmp_path, capsys):
     odd, out = tmp_path / "odd", tmp_path / "out"
     make_odd_photos(odd)
-    assert command(capsys, "predict", resnet_run.folder, odd, "--out", out).code == 1
-    assert command(capsys, "predict", resnet_run.folder, odd / "cmyk.jpg", "--out", out).code == 0
+    assert command(capsys, "predict", resnet_run.folder, odd, "--output-dir", out).code == 1
+    assert command(capsys, "predict", resnet_run.folder, odd / "cmyk.jpg", "--output-dir", out).code == 0
     assert pictures(out) == {"cmyk.jpg"} and {path.name for path in out.iterdir()} == {"cmyk.jpg", "predictions.json"}
     before = sorted(odd.rglob("*"))
-    refused(command(capsys, "predict", resnet_run.folder, odd / "cmyk.jpg", "--out", odd), "--out", "other files")
+    refused(
+        command(capsys, "predict", resnet_run.folder, odd / "cmyk.jpg", "--output-dir", odd), "--output-dir", "other files"
+    )
     assert sorted(odd.rglob("*")) == before
 
 
 def test_answers_among_the_photos_are_not_photos_the_next_time(resnet_run, tmp_path, capsys):
     shutil.copytree(resnet_run.data / "val", tmp_path / "set")
     for name in ("first", "second", "first"):
-        said = command(capsys, "predict", resnet_run.folder, tmp_path / "set", "--out", tmp_path / "set" / name)
+        said = command(capsys, "predict", resnet_run.folder, tmp_path / "set", "--output-dir", tmp_path / "set" / name)
         assert said.code == 0 and len(json.loads((tmp_path / "set" / name / "predictions.json").read_text())["images"]) == 9
 
 
@@ -95,10 +97,10 @@ def test_a_prediction_that_is_broken_off_looks_unfinished_and_the_next_one_repla
                 raise KeyboardInterrupt
 
         patch.setattr(Printer, "say", interrupted)
-        assert command(capsys, "predict", resnet_run.folder, photos, "--out", out).code == 75
+        assert command(capsys, "predict", resnet_run.folder, photos, "--output-dir", out).code == 75
     check_text(lines[-1], "not finished", "same command")
     assert not (out / "predictions.json").exists() and (out / "predictions.json.part").exists()
-    assert command(capsys, "predict", resnet_run.folder, photos, "--out", out).code == 0
+    assert command(capsys, "predict", resnet_run.folder, photos, "--output-dir", out).code == 0
     assert len(pictures(out)) == 9 and not (out / "predictions.json.part").exists()
 
 
@@ -107,19 +109,19 @@ def test_filters_choose_what_is_printed_and_drawn_and_the_files_have_all(ssd_run
     result = load(ssd_run.folder).predict(photo)
     assert isinstance(result, DetectionResult) and len(set(result.names)) > 1
     chosen = result.names[1]
-    words = ["--score-above", 0, "--classes", chosen, "--max-objects", 2]
-    said = command(capsys, "predict", ssd_run.folder, photo, "--out", out, *words)
+    words = ["--score-threshold", 0, "--classes", chosen, "--max-detections", 2]
+    said = command(capsys, "predict", ssd_run.folder, photo, "--output-dir", out, *words)
     line = next(line for line in said.out.splitlines() if line.startswith(f"{photo}: "))
-    assert line == f"{photo}: {result.only([chosen], most=2).line(0)}" and line.count(chosen) == 2
+    assert line == f"{photo}: {result.filter([chosen], max_detections=2).summary(0)}" and line.count(chosen) == 2
     (image,) = json.loads((out / "predictions.json").read_text())["images"]
     assert len(image["detections"]) == len(result.scores) > 2
 
     def drawn(*more: object) -> np.ndarray:
-        assert command(capsys, "predict", ssd_run.folder, photo, "--out", out, *words, *more).code == 0
+        assert command(capsys, "predict", ssd_run.folder, photo, "--output-dir", out, *words, *more).code == 0
         with Image.open(out / image["picture"]) as picture:
             return np.asarray(picture).astype(int)
 
-    assert np.abs(drawn() - drawn("--no-labels")).max() > 60
+    assert np.abs(drawn() - drawn("--no-show-labels")).max() > 60
 
 
 def test_without_a_score_it_shows_from_the_runs_best_f1_on_and_says_so(ssd_run, tmp_path, capsys):
@@ -137,16 +139,16 @@ def test_without_a_score_it_shows_from_the_runs_best_f1_on_and_says_so(ssd_run, 
         for event in events:
             more = {"best_f1": best} if event["event"] == "eval" else {}
             log.write(**{**event, **more})
-        said = command(capsys, "predict", run, photo, "--out", tmp_path / "out")
+        said = command(capsys, "predict", run, photo, "--output-dir", tmp_path / "out")
         assert said.code == 0
         return said.out
 
     best = {"iou": 0.5, "threshold": threshold, "f1": 0.5, "precision": 0.5, "recall": 0.5}
     out = with_best(best)
-    assert result.line(threshold) in out and f"from score {threshold:g} on" in out
+    assert result.summary(threshold) in out and f"from score {threshold:g} on" in out
     for wrong in ({**best, "threshold": 7}, {"f1": 0.5}, "x"):
         out = with_best(wrong)
-        assert result.line(0.3) in out and "from score" not in out
+        assert result.summary(0.3) in out and "from score" not in out
 
 
 def test_classes_that_the_run_does_not_have_and_flags_of_objects_for_a_classifier_are_refused(
@@ -154,25 +156,25 @@ def test_classes_that_the_run_does_not_have_and_flags_of_objects_for_a_classifie
 ):
     photo, out = sorted((ssd_run.data / "val2017").iterdir())[0], tmp_path / "out"
     known = load(ssd_run.folder).classes[0]
-    asked = ["predict", ssd_run.folder, photo, "--out", out]
+    asked = ["predict", ssd_run.folder, photo, "--output-dir", out]
     refused(command(capsys, *asked, "--classes", known, f"{known}x"), f"--classes {known}x", f"Did you mean {known}")
     refused(command(capsys, *asked, "--classes", "zzz"), "--classes zzz", "Its classes: ")
-    refused(command(capsys, *asked, "--max-objects", -1), "--max-objects")
-    for flag in (["--classes", "ant"], ["--max-objects", 3], ["--no-labels"], ["--annotations", "x.json"]):
-        refused(command(capsys, "predict", resnet_run.folder, photo, "--out", out, *flag), flag[0], "whole photos")
+    refused(command(capsys, *asked, "--max-detections", -1), "--max-detections")
+    for flag in (["--classes", "ant"], ["--max-detections", 3], ["--no-show-labels"], ["--image-ids", "x.json"]):
+        refused(command(capsys, "predict", resnet_run.folder, photo, "--output-dir", out, *flag), flag[0], "whole photos")
     assert not out.exists()
 
 
-def test_a_run_without_a_best_checkpoint_answers_with_its_last_and_says_so(resnet_run, tmp_path, capsys):
+def test_a_run_without_a_best_checkpoint_answers_with_its_last_and_says_so(resnet_run, tmp_path, capsys, caplog):
     run, photo = tmp_path / "run", next((resnet_run.data / "val" / "ant").iterdir())
     shutil.copytree(resnet_run.folder, run, symlinks=True)
     (run / "checkpoints" / "best").unlink()
-    said = command(capsys, "predict", run, photo, "--out", tmp_path / "out")
+    said = command(capsys, "predict", run, photo, "--output-dir", tmp_path / "out")
     assert said.code == 0 and check_line(said.out, "best checkpoint", "step-000002")
-    with pytest.warns(UserWarning, match=has("best checkpoint")):
-        assert load(run).trained.checkpoint == "step-000002"
+    assert load(run).trained.checkpoint == "step-000002"
+    assert check_line(caplog.text, "WARNING", "best checkpoint", "step-000002")
     shutil.rmtree(run / "checkpoints")
-    refused(command(capsys, "predict", run, photo, "--out", tmp_path / "out"), "no checkpoint 'best'", "There: none")
+    refused(command(capsys, "predict", run, photo, "--output-dir", tmp_path / "out"), "no checkpoint 'best'", "There: none")
 
 
 def test_a_photo_that_cannot_be_drawn_keeps_its_answer_and_is_listed(resnet_run, tmp_path, capsys, monkeypatch):
@@ -184,7 +186,7 @@ def test_a_photo_that_cannot_be_drawn_keeps_its_answer_and_is_listed(resnet_run,
 
     monkeypatch.setattr(ClassificationResult, "draw", fails)
     photo, out = next((resnet_run.data / "val" / "ant").iterdir()), tmp_path / "out"
-    said = command(capsys, "predict", resnet_run.folder, photo, "--out", out)
+    said = command(capsys, "predict", resnet_run.folder, photo, "--output-dir", out)
     assert said.code == 1 and "no picture: a.jpg: gone meanwhile" in said.out
     (image,) = json.loads((out / "predictions.json").read_text())["images"]
     assert image["picture"] is None and image["names"] and pictures(out) == set()
@@ -194,7 +196,7 @@ def test_json_prints_one_object_a_photo_to_stdout_and_quiet_prints_none(resnet_r
     photos, out = tmp_path / "photos", tmp_path / "out"
     shutil.copytree(resnet_run.data / "val" / "ant", photos)
     (photos / "bad.jpg").write_bytes(b"no photo")
-    words = ["predict", resnet_run.folder, photos / "*.jpg", photos / "0.jpg", "--out", out]
+    words = ["predict", resnet_run.folder, photos / "*.jpg", photos / "0.jpg", "--output-dir", out]
     said = command(capsys, *words, "--json")
     rows = [json.loads(line) for line in said.out.splitlines()]
     facts = json.loads((out / "predictions.json").read_text())

@@ -45,8 +45,9 @@ TO_FILL_IN = re.compile(r"(?<![\w{/.-])[A-Z][A-Z_]{2,}(?![\w}])|\.\.\.|a\|b|\|")
 def recipe_file(here: Path, data: Path) -> str:
     """A recipe of one's own that trains in a blink, in a file whose name wants quotes."""
     changes = "{" + ", ".join(f"{name!r}: {value}" for name, value in (
-        ("model.depth", 10), ("model.width", 8), ("input.size", 32), ("input.eval_size", 32), ("input.eval_resize", 36),
-        ("global_batch", 8), ("optim.lr", 0.01),
+        ("model.depth", 10), ("model.width", 8), ("input.image_size", 32), ("input.eval_crop_size", 32),
+        ("input.eval_resize_size", 36),
+        ("global_batch_size", 8), ("optim.lr", 0.01),
     )) + "}"  # fmt: skip
     text = (
         "from paceline.config.recipe import override\nfrom paceline.config.recipes import RECIPES\n\n\n"
@@ -79,13 +80,13 @@ SITUATIONS = {
     ),
     "a speed that is not known, of a run on data": Situation(
         (),
-        lambda here, data: ["plan", "a run/run.json", "--system", "gaudi8", "--system.chip", "none", "--world", "1"],
+        lambda here, data: ["plan", "a run/run.json", "--system", "gaudi8", "--system.device-name", "none", "--world-size", "1"],
         0,
         (0, 0),
     ),
     "a run of another recipe": Situation(
         (("_utils/commands.py", "resume_command", "train"), ("training/previous_run.py", "how_to_extend", "resume_command")),
-        lambda here, data: ["train", "ssd-demo", "--out", unfinished(here, data)],
+        lambda here, data: ["train", "ssd-demo", "--output-dir", unfinished(here, data)],
         2,
         (0,),
     ),
@@ -183,7 +184,7 @@ REASONS = {
     (
         "training/run_arguments.py",
         "format_workload_command",
-        "--workload",
+        "--task-file",
     ): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("tools/compare/bisect.py", "again", "compare"): "runs a Python file: tests/cli/test_own_workload.py types it",
     ("models/weights/identify.py", "recipe_of_run", "eval"): "runs a Python file: tests/cli/test_own_workload.py types it",

@@ -49,31 +49,32 @@ def tree(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--input.size", 0], ["--input.eval-size", 64], ["--input.area", 0.5, 0.1], ["--input.aspect", 0, 1],
-        ["--input.augment", "auto"], ["--input.flip", 2], ["--input.std", 0, 1, 1], ["--model.width", 0],
+        ["--input.image-size", 0], ["--input.eval-crop-size", 64], ["--input.crop-scale", 0.5, 0.1], ["--input.crop-ratio", 0, 1],
+        ["--input.auto-augment", "auto"], ["--input.hflip", 2], ["--input.std", 0, 1, 1], ["--model.width", 0],
         ["--model.label-smoothing", 1], ["--model.bn-eps", 0], ["--model.bn-momentum", 0], ["--model.depth", 42],
         ["--optim.momentum", 1],
         ["--optim.weight-decay", -1], ["--optim.lr", "nan"], ["--optim.lr", 0], ["--schedule.warmup", 2],
-        ["--schedule.boundaries", 0.5, 0.2], ["--quality.every", 0], ["--quality.targets", "top1", 75.9],
-        ["--quality.targets", "top7", 0.5], ["--quality.at", 0], ["--seed", -1], ["--epochs", "inf"], ["--ema", 1],
-        ["--bn-span", 0], ["--bn-span", 3], ["--global-batch", 0], ["--limit-val", -1], ["--steps", -1], ["--keep", 0],
-        ["--time-budget", "soon"], ["--profile", 5], ["--task", "segmentation"], ["--system.memory-gib", "nan"],
-        ["--system.loss-scale", 128], ["--system.images-per-forward", 3], ["--system.prefetch", 0], ["--system.fetch-threads", -1],
-        ["--bn-span", 1, "--global-batch", 1, "--optim.lr", 0.1],
+        ["--schedule.milestones", 0.5, 0.2], ["--eval.every", 0], ["--target", "top1=75.9"],
+        ["--target", "top7=0.5"], ["--eval.at", 0], ["--seed", -1], ["--epochs", "inf"], ["--ema-decay", 1],
+        ["--bn-batch-size", 0], ["--bn-batch-size", 3], ["--global-batch-size", 0], ["--max-val-images", -1], ["--max-steps", -1],
+            ["--keep-checkpoints", 0],
+        ["--max-time", "soon"], ["--profile", 5], ["--task", "segmentation"], ["--system.memory-gib", "nan"],
+        ["--system.loss-scale", 128], ["--system.micro-batch-size", 3], ["--system.prefetch-steps", 0], ["--system.io-threads", -1],
+        ["--bn-batch-size", 1, "--global-batch-size", 1, "--optim.lr", 0.1],
     ],
     ids=lambda flags: " ".join(map(str, flags)),
 )  # fmt: skip
 def test_a_number_that_cannot_be_meant_is_refused_by_its_flag(photos, tmp_path, capsys, flags):
     said = train(capsys, photos, tmp_path / "run", *flags)
     assert said.code == 2 and "Traceback" not in said.err, said
-    flag = "--bn-span" if "images-per-forward" in flags[0] else flags[0]
+    flag = "--bn-batch-size" if "images-per-forward" in flags[0] else flags[0]
     assert flag.removeprefix("--").split(".")[-1] in said.err, said.err
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_folder_whose_name_is_no_text_is_refused(photos, tmp_path, capsys, monkeypatch):
     odd = tmp_path / os.fsdecode(b"caf\xe9")
-    refused(train(capsys, photos, odd), "caf\\udce9 ... UTF-8", "--out", lines=1)
+    refused(train(capsys, photos, odd), "caf\\udce9 ... UTF-8", "--output-dir", lines=1)
     assert not odd.exists()
     odd.mkdir()
     monkeypatch.chdir(odd)
@@ -124,8 +125,8 @@ def test_a_read_only_out_folder_is_refused(photos, tmp_path, capsys):
     elif subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,ro", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("cannot mount a read-only disk here, and root may write into any folder")
     try:
-        refused(train(capsys, photos, disk / "run"), "--out", "written")
-        refused(train(capsys, photos, disk), "--out", "written")
+        refused(train(capsys, photos, disk / "run"), "--output-dir", "written")
+        refused(train(capsys, photos, disk), "--output-dir", "written")
     finally:
         if os.geteuid() == 0:
             subprocess.run(["umount", "-l", disk], check=True)
@@ -145,7 +146,7 @@ def broken(photos, tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         of_its_own(patch, tmp_path_factory)
         patch.setattr(ClassificationData, "draw_val", planted)
-        words = f"train classify-demo --data {photos} --out {run} --steps 6 --save-every 2 --keep 3"
+        words = f"train classify-demo --data {photos} --output-dir {run} --max-steps 6 --save-every 2 --keep-checkpoints 3"
         assert main([*words.split(), *TINY]) == 3
     return run
 
@@ -166,11 +167,11 @@ def spoil_newest(run: Path) -> Path:
 
 def test_after_a_damaged_checkpoint_the_run_ends_with_the_unbroken_runs_bytes(photos, broken_off, tmp_path, capsys):
     damaged = spoil_newest(broken_off)
-    said = train(capsys, photos, broken_off, "--save-every", 2, "--keep", 3, steps=6)
+    said = train(capsys, photos, broken_off, "--save-every", 2, "--keep-checkpoints", 3, steps=6)
     assert said.code == 0, said
     assert check_line(said.out, damaged.name, "checksum") and check_line(said.out, "resumed", "step-")
     assert said.out.count("skipping") == 1
-    assert train(capsys, photos, tmp_path / "unbroken", "--save-every", 2, "--keep", 3, steps=6).code == 0
+    assert train(capsys, photos, tmp_path / "unbroken", "--save-every", 2, "--keep-checkpoints", 3, steps=6).code == 0
     assert tensor_files(broken_off) == tensor_files(tmp_path / "unbroken")
 
 
@@ -178,7 +179,7 @@ def test_when_every_checkpoint_is_damaged_nothing_starts_over_silently(photos, b
     for folder in (broken_off / "checkpoints").glob("step-*"):
         (folder / "model.safetensors").write_bytes(b"")
     before = tree(broken_off)
-    refused(train(capsys, photos, broken_off, steps=6), "damaged", "--out", lines=8)
+    refused(train(capsys, photos, broken_off, steps=6), "damaged", "--output-dir", lines=8)
     assert tree(broken_off) == before
 
 
@@ -210,8 +211,8 @@ def test_a_finished_run_is_never_written_to_again(photos, resnet_run, tmp_path, 
     finished = shutil.copytree(resnet_run.folder, tmp_path / "run", symlinks=True)
     (finished / "report.html").write_text("as it was")
     before = tree(finished)
-    refused(train(capsys, photos, finished), "--out", "finished")
-    refused(command(capsys, "train", finished / "run.json", "--out", finished), "finished")
+    refused(train(capsys, photos, finished), "--output-dir", "finished")
+    refused(command(capsys, "train", finished / "run.json", "--output-dir", finished), "finished")
     refused(command(capsys, "train", finished), "a folder", "run.json")
     assert tree(finished) == before
 
@@ -261,7 +262,7 @@ def test_a_malicious_pickle_runs_nothing_whatever_its_name(photos, tmp_path, cap
         file.write_bytes(pickle.dumps({"conv1.weight": Malicious(target)}))
     refused(train(capsys, photos, tmp_path / "run", "--weights", file), file.name, lines=6)
     out = tmp_path / "out.safetensors"
-    said = command(capsys, "weights", "convert", file, "--to", "ours", "--out", out)
+    said = command(capsys, "weights", "convert", file, "--format", "paceline", "--output", out)
     refused(said, file.name, "would run" if suffix == "pkl" else "", lines=6)
     assert not target.exists() and not (tmp_path / "run").exists() and not out.exists()
     pickle.loads(pickle.dumps(Malicious(target)))
@@ -284,7 +285,7 @@ def test_weights_that_are_none_are_refused(photos, finished, broken_off, tmp_pat
 
 
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(finished, photos, tmp_path, capsys):
-    for words in (["eval", finished], ["predict", finished, photos / "val" / "ant", "--out", tmp_path / "answers"]):
+    for words in (["eval", finished], ["predict", finished, photos / "val" / "ant", "--output-dir", tmp_path / "answers"]):
         refused(command(capsys, *words, "--checkpoint", "step-77"), "step-77", "step-000002")
         refused(command(capsys, *words, "--checkpoint", "newest"), "newest", "best")
     assert not (tmp_path / "answers").exists()
@@ -295,11 +296,11 @@ def test_predict_refuses_before_it_writes_anything(finished, photos, tmp_path, c
     text.write_text("these are no pixels")
     (tmp_path / "empty").mkdir()
     for photo, wanted in ((tmp_path / "empty", "no photos"), (tmp_path / "gone.jpg", "gone.jpg")):
-        refused(command(capsys, "predict", finished, photos / "val" / "ant", photo, "--out", answers), wanted)
+        refused(command(capsys, "predict", finished, photos / "val" / "ant", photo, "--output-dir", answers), wanted)
         assert not answers.exists()
     refused(command(capsys, "predict", finished), "photo")
     refused(command(capsys, "predict", photos, photos / "val" / "ant"), "run.json")
-    refused(command(capsys, "predict", finished, photos / "val" / "ant", "--out", text), "--out")
+    refused(command(capsys, "predict", finished, photos / "val" / "ant", "--output-dir", text), "--output-dir")
 
 
 def test_eval_refuses_data_with_other_classes_by_name(finished, tmp_path, capsys):
@@ -310,28 +311,28 @@ def test_eval_refuses_data_with_other_classes_by_name(finished, tmp_path, capsys
 
 
 def test_eval_refuses_flags_that_cannot_be_meant(finished, tmp_path, capsys):
-    refused(command(capsys, "eval", finished, "--batch", -1), "--batch")
-    refused(command(capsys, "eval", finished, "--checkpoint", "all", "--out", tmp_path / "x.json"), "--out")
+    refused(command(capsys, "eval", finished, "--batch-size", -1), "--batch-size")
+    refused(command(capsys, "eval", finished, "--checkpoint", "all", "--output", tmp_path / "x.json"), "--output")
     (tmp_path / "file").write_text("")
-    refused(command(capsys, "eval", finished, "--out", tmp_path / "file" / "x.json"), "--out")
+    refused(command(capsys, "eval", finished, "--output", tmp_path / "file" / "x.json"), "--output")
 
 
 def test_a_damaged_checkpoint_is_named_by_eval_and_the_others_can_be_scored(broken_off, photos, capsys):
-    assert train(capsys, photos, broken_off, "--save-every", 2, "--keep", 3, steps=6).code == 0
+    assert train(capsys, photos, broken_off, "--save-every", 2, "--keep-checkpoints", 3, steps=6).code == 0
     spoil_newest(broken_off)
     refused(command(capsys, "eval", broken_off, "--checkpoint", "last"), "damaged", "model.safetensors")
     assert command(capsys, "eval", broken_off, "--checkpoint", "step-4").code == 0
 
 
 def test_preview_and_report_name_what_they_cannot_do(finished, photos, tmp_path, capsys):
-    words = ["preview", "classify-demo", "--data", photos, "--images", 6]
-    assert command(capsys, *words, "--out", tmp_path / "new" / "mosaic.png").code == 0
+    words = ["preview", "classify-demo", "--data", photos, "--num-images", 6]
+    assert command(capsys, *words, "--output", tmp_path / "new" / "mosaic.png").code == 0
     assert (tmp_path / "new" / "mosaic.png").stat().st_size > 1000
-    refused(command(capsys, *words, "--out", tmp_path / "mosaic.doc"), "--out", ".png")
+    refused(command(capsys, *words, "--output", tmp_path / "mosaic.doc"), "--output", ".png")
     refused(command(capsys, *words, "--columns", 0), "--columns")
     refused(command(capsys, "report"), "run folder")
     refused(command(capsys, "report", tmp_path), "no run.json")
-    refused(command(capsys, "plan", finished, "--world", 3), "3 ranks")
+    refused(command(capsys, "plan", finished, "--world-size", 3), "3 ranks")
 
 
 def test_doctor_is_content_here_and_names_a_cache_that_cannot_be_written(tmp_path, capsys, monkeypatch):
@@ -347,10 +348,10 @@ def test_doctor_is_content_here_and_names_a_cache_that_cannot_be_written(tmp_pat
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("ssd-finetune-cpu --input.copy-paste 0.5", "--input.copy-paste here"),
-        ("maskrcnn-finetune-cpu --input.mosaic 0.5", "--input.mosaic here"),
-        ("ssd-finetune-cpu --input.cutmix=1", "--input.cutmix here"),
-        ("fasterrcnn-finetune-cpu --input.copy-paste 0.5", "boxes"),
+        ("ssd-finetune-cpu --input.copy-paste-prob 0.5", "--input.copy-paste-prob here"),
+        ("maskrcnn-finetune-cpu --input.mosaic-prob 0.5", "--input.mosaic-prob here"),
+        ("ssd-finetune-cpu --input.cutmix-alpha=1", "--input.cutmix-alpha here"),
+        ("fasterrcnn-finetune-cpu --input.copy-paste-prob 0.5", "boxes"),
     ],
 )
 def test_an_augmentation_of_another_workload_is_refused_by_whose_it_is(words, said, capsys):
@@ -361,6 +362,6 @@ def test_weights_of_another_trunk_are_refused_with_what_to_choose(set_of_its_own
     timm, file, run = pytest.importorskip("timm"), tmp_path / "other.safetensors", tmp_path / "run"
     save_file(timm.create_model("test_efficientnet").state_dict(), file)
     for trunk in ("resnet", "timm/test_resnet"):
-        said = train(capsys, set_of_its_own, run, "--weights", file, "--model.trunk", trunk, "--model.norm", "batch")
-        refused(said, "another model", "--model.trunk, --model.depth")
+        said = train(capsys, set_of_its_own, run, "--weights", file, "--model.backbone", trunk, "--model.norm", "batch")
+        refused(said, "another model", "--model.backbone, --model.depth")
         assert not run.exists()

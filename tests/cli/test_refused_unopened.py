@@ -14,12 +14,12 @@ from paceline.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
-LENGTH = ["--images-seen", 160]
-FIT = ["--fit-schedule", "--save-every", 2, "--keep", 99]
+LENGTH = ["--max-images", 160]
+FIT = ["--rescale-schedule", "--save-every", 2, "--keep-checkpoints", 99]
 
 
 def words_for(data: Path, run: Path, *more: object) -> list[object]:
-    return ["train", "classify-demo", "--data", data, "--out", run, *TINY, "--steps", 4, *more]
+    return ["train", "classify-demo", "--data", data, "--output-dir", run, *TINY, "--max-steps", 4, *more]
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +59,12 @@ def test_a_command_that_goes_on_with_the_run_fails_at_these_data(run, unopened, 
     ("more", "wanted"),
     [
         ([*LENGTH, "--optim.momentum", 0.5], "optim.momentum ... 0.9 ... 0.5"),
-        ([*LENGTH, "--seed", 9, "--quality.every", 2], "seed ... 1 ... 9"),
-        (["--images-seen", 80], "20 steps ... 10"),
-        (["--epochs", 1, "--images-seen", 0], "20 steps ... longer"),
-        ([], "images_seen ... 160 ... 72000"),
-        ([*LENGTH, "--optim.lr", 1, "--seed", 2, "--model.width", 16, "--ema", 0.5, "--input.flip", 0, "--bn-span", 4], "and 1 more"),
+        ([*LENGTH, "--seed", 9, "--eval.every", 2], "seed ... 1 ... 9"),
+        (["--max-images", 80], "20 steps ... 10"),
+        (["--epochs", 1, "--max-images", 0], "20 steps ... longer"),
+        ([], "max_images ... 160 ... 72000"),
+        ([*LENGTH, "--optim.lr", 1, "--seed", 2, "--model.width", 16, "--ema-decay", 0.5, "--input.hflip", 0,
+        "--bn-batch-size", 4], "and 1 more"),
     ],
 )  # fmt: skip
 def test_another_recipe_than_the_runs_is_refused(run, unopened, capsys, more, wanted):
@@ -74,14 +75,14 @@ def test_another_recipe_than_the_runs_is_refused(run, unopened, capsys, more, wa
 
 
 def test_another_recipes_run_is_refused_by_name(run, unopened, capsys):
-    said = command(capsys, "train", "resnet50", "--data", unopened, "--out", run, "--system", "cpu")
+    said = command(capsys, "train", "resnet50", "--data", unopened, "--output-dir", run, "--system", "cpu")
     refused(said, f"{run} ... classification ... classify-demo ... resnet50", lines=2)
 
 
 def test_of_a_fitted_run_all_that_no_number_of_images_changes_is_compared(begun, photos, unopened, tmp_path, capsys):
     run = shutil.copytree(begun["fitted"], tmp_path / "fitted", symlinks=True)
     words = words_for(unopened, run, *LENGTH, *FIT)
-    refused(command(capsys, *words, "--schedule.kind", "cosine"), "schedule.kind: ", '"cosine" now', lines=5)
+    refused(command(capsys, *words, "--schedule.name", "cosine"), "schedule.name: ", '"cosine" now', lines=5)
     # How long its warm-up is depends on the images there are.
     refused(command(capsys, *words, "--schedule.warmup", 0.25), str(unopened))
     words = words_for(photos, run, *LENGTH, *FIT)
@@ -92,7 +93,7 @@ def test_of_a_fitted_run_all_that_no_number_of_images_changes_is_compared(begun,
 @pytest.mark.parametrize(
     ("more", "wanted"),
     [
-        (["--quality.targets", "mask_ap", 0.5], "--quality.targets mask_ap"),
+        (["--target", "mask_ap=0.5"], "--target mask_ap"),
         (["--weights", "none.pth"], "none.pth"),
         (["--weights", "resnet3"], "resnet34"),
         (["--profile", "nvtx:0:1"], "Nsight Systems"),
@@ -109,7 +110,7 @@ def test_what_a_new_run_cannot_do_is_refused_too(unopened, tmp_path, capsys, mon
 
 def test_weights_of_made_up_batches_are_refused(unopened, tmp_path, capsys):
     synthetic = tmp_path / "synthetic"
-    words = ["train", "classify-demo", "--synthetic", "--out", synthetic, *TINY, "--steps", 1]
+    words = ["train", "classify-demo", "--synthetic", "--output-dir", synthetic, *TINY, "--max-steps", 1]
     assert command(capsys, *words).code == 0
     weights = synthetic / "checkpoints" / "last"
     said = command(capsys, *words_for(unopened, tmp_path / "run", "--weights", weights))

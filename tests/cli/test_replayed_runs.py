@@ -28,10 +28,8 @@ DATA = {"classify-demo": "resnet_run", "ssd-demo": "ssd_run", "maskrcnn-demo": "
 
 
 def trained(recipe: str, data: Path, out: Path, capsys: pytest.CaptureFixture, *more: object) -> Said:
-    words = shlex.split(
-        f"{FLAGS[recipe]} --system.intra-op-threads 1 --system.loader-threads 1 --eval-every 8 --log-every 1"
-    )
-    said = command(capsys, "train", recipe, "--data", data, "--out", out, *words, *more)
+    words = shlex.split(f"{FLAGS[recipe]} --system.intra-op-threads 1 --system.num-workers 1 --eval-every 8 --log-every 1")
+    said = command(capsys, "train", recipe, "--data", data, "--output-dir", out, *words, *more)
     assert said.code == 0, said.err
     return said
 
@@ -70,11 +68,11 @@ def test_a_run_of_replayed_steps_leaves_what_the_run_leaves(recipe, steps, tmp_p
 
     with dispatch.static_shapes():
         monkeypatch.setattr(LOOP, "TrainStep", eager)
-        trained(recipe, data, tmp_path / "eager", capsys, "--steps", steps)
+        trained(recipe, data, tmp_path / "eager", capsys, "--max-steps", steps)
         monkeypatch.setattr(LOOP, "TrainStep", replayed)
-        trained(recipe, data, tmp_path / "replayed", capsys, "--steps", 5)
+        trained(recipe, data, tmp_path / "replayed", capsys, "--max-steps", 5)
         said = trained(
-            recipe, data, tmp_path / "replayed", capsys, "--steps", steps
+            recipe, data, tmp_path / "replayed", capsys, "--max-steps", steps
         )  # from its checkpoint, in another process
     assert sum(tape.played for tape in tapes) == steps and len(tapes) == 2
     assert [step.captures for step in steps_of_runs] == [0, 0]  # NCCL's connections could not be closed before

@@ -21,7 +21,7 @@ def test_names_are_workload_submitter_machine_batch_and_no_recipe_s():
     assert len(ROWS) > 75 and not ROWS.keys() & RECIPES.keys()
     for name, row in ROWS.items():
         assert re.fullmatch(r"(resnet50|ssd|maskrcnn)@[a-z0-9][a-z0-9.-]*-\d+", name)
-        assert row.make().global_batch == int(name.rpartition("-")[2]) == row.images * row.nodes * row.per_node
+        assert row.make().global_batch_size == int(name.rpartition("-")[2]) == row.images * row.nodes * row.per_node
         assert row.source and (row.chip in LIKE or row.chip == "TPU")
     assert {system for system, _ in LIKE.values()} <= SYSTEMS.keys()
 
@@ -29,8 +29,8 @@ def test_names_are_workload_submitter_machine_batch_and_no_recipe_s():
 def test_show_plans_a_row_on_the_machine_that_it_ran_on(capsys):
     shown = json.loads(command(capsys, "plan", "ssd@nvidia-128xdgx-a100-3072", "--json").out)
     plan, system = shown["plan"], shown["system"]
-    assert (plan["world"], plan["nodes"], plan["images_per_forward"], plan["bn_join"]) == (1024, 128, 3, 8)
-    assert (system["chip"], system["precision"], system["loss_scale"]) == ("A100-SXM4-80GB", "fp16", 128.0)
+    assert (plan["world"], plan["nodes"], plan["micro_batch_size"], plan["bn_join"]) == (1024, 128, 3, 8)
+    assert (system["device_name"], system["precision"], system["loss_scale"]) == ("A100-SXM4-80GB", "fp16", 128.0)
     text = command(capsys, "plan", "resnet50@krai-2xa5000-408").out
     assert "v3.0 Krai 7920T_2xA5000_mxnet22.04, on 2 x RTX-A5000" in text and "2 ranks on 1 node" in text
     assert "published row" not in text  # of another chip
@@ -56,11 +56,11 @@ def test_a_system_that_is_named_is_taken_in_place_of_the_row_s_machine(capsys):
     ("words", "gone"),
     [
         (["--nodes=2"], ("--nodes",)),
-        (["--world", "2"], ("--nodes",)),
-        (["--system.per_node", "2"], ("--system.per-node",)),
+        (["--world-size", "2"], ("--nodes",)),
+        (["--system.ranks_per_node", "2"], ("--system.ranks-per-node",)),
         (["--system.precision", "bf16"], ("--system.precision", "--system.loss-scale")),
-        (["--system.chip", "X", "--nodes", "3"], ("--system.chip", "--nodes")),
-        (["--rate", "100"], ()),
+        (["--system.device-name", "X", "--nodes", "3"], ("--system.device-name", "--nodes")),
+        (["--images-per-second", "100"], ()),
     ],
     ids=" ".join,
 )
@@ -91,7 +91,7 @@ def test_an_unknown_row_names_its_neighbours(capsys, verb):
 
 def test_a_row_is_trained_like_a_recipe(tmp_path):
     ended = paceline.train(
-        "resnet50@krai-2xa5000-408", out=str(tmp_path / "run"), changes={**TINY_CHANGES, "bn_span": 8}, steps=1,
+        "resnet50@krai-2xa5000-408", output_dir=str(tmp_path / "run"), overrides={**TINY_CHANGES, "bn_batch_size": 8}, max_steps=1,
         synthetic=True, quiet=True,
     )  # fmt: skip
     assert ended.step == 1 and facts_of(tmp_path / "run")["name"] == "resnet50@krai-2xa5000-408"

@@ -1,4 +1,4 @@
-"""What a run was asked for beside its recipe, in whole runs: --patience, --exact, --profile."""
+"""What a run was asked for beside its recipe, in whole runs: --patience, --deterministic, --profile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 @pytest.mark.parametrize("target", [None, 1.5])
 def test_patience_ends_a_run_at_the_evaluation_that_uses_it_up(class_photos, tmp_path, capsys, target):
-    more = [] if target is None else ["--quality.targets", "top1", target]
+    more = [] if target is None else ["--target", f"top1={target}"]
     flags = ["--eval-every", 1, "--patience", 2, "--optim.lr", 1e-9, *more]
     said = train(capsys, class_photos, tmp_path / "run", *flags, steps=30)
     assert target is None or "(target top1 150 %)" in said.out  # in the terms of the numbers beside it
@@ -63,7 +63,7 @@ def test_two_exact_runs_have_the_same_bits_and_were_deterministic(class_photos, 
     files = []
     for name in ("first", "again"):
         with seen_deterministic(monkeypatch) as seen:
-            said = train(capsys, class_photos, tmp_path / name, "--exact", "--log-every", 1, steps=4)
+            said = train(capsys, class_photos, tmp_path / name, "--deterministic", "--log-every", 1, steps=4)
         assert said.code == 0 and seen == {True}, said.err
         files.append(tensor_files(tmp_path / name))
     assert files[0] == files[1]

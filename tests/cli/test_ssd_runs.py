@@ -38,23 +38,25 @@ def test_a_run_writes_the_twelve_numbers_pictures_and_a_report(trained):
 def test_predict_draws_and_writes_boxes(trained, pictures, tmp_path, capsys):
     out = tmp_path / "answers"
     photos = sorted((pictures / "val2017").iterdir())[:3]
-    assert main(["predict", str(trained), *map(str, photos), "--out", str(out)]) == 0
+    assert main(["predict", str(trained), *map(str, photos), "--output-dir", str(out)]) == 0
     facts = json.loads((out / "predictions.json").read_text())
     assert len(facts["images"]) == 3
     assert len(list(out.glob("*.jpg"))) == 3
 
 
 def test_weights_of_a_run_start_another_with_other_classes_removed(trained, pictures, tmp_path, capsys):
-    flags = ["--data", str(pictures), *SMALL, "--steps", "1", "--weights", str(trained / "checkpoints" / "last")]
-    assert main(["train", "ssd-demo", "--out", str(tmp_path / "tuned"), *flags]) == 0
+    flags = ["--data", str(pictures), *SMALL, "--max-steps", "1", "--weights", str(trained / "checkpoints" / "last")]
+    assert main(["train", "ssd-demo", "--output-dir", str(tmp_path / "tuned"), *flags]) == 0
     assert "tensors used" in capsys.readouterr().out
 
 
 def test_coco_photos_with_crowds_and_an_empty_image_train_evaluate_and_predict(shared_data, tmp_path, capsys):
     root, out = shared_data / "coco_mini", tmp_path / "run"
-    flags = ["--data", str(root), *SMALL, "--steps", "3", "--limit-val", "12", "--out", str(out)]
+    flags = ["--data", str(root), *SMALL, "--max-steps", "3", "--max-val-images", "12", "--output-dir", str(out)]
     assert main(["train", "ssd-demo", *flags]) == 0
-    assert main(["predict", str(out), str(sorted((root / "val2017").iterdir())[0]), "--out", str(tmp_path / "p")]) == 0
+    assert (
+        main(["predict", str(out), str(sorted((root / "val2017").iterdir())[0]), "--output-dir", str(tmp_path / "p")]) == 0
+    )
     assert "warning" not in capsys.readouterr().err.lower()
     facts = json.loads((out / "run.json").read_text())
     assert len(facts["classes"]) == 80 and facts["data"]["category_ids"][-1] == 90
@@ -62,6 +64,6 @@ def test_coco_photos_with_crowds_and_an_empty_image_train_evaluate_and_predict(s
 
 @pytest.mark.nightly("a step at full size")
 def test_full_size_ssd_takes_a_step_on_coco_photos(shared_data, tmp_path):
-    data = ["--data", str(shared_data / "coco_mini"), "--out", str(tmp_path / "run")]
-    flags = f"--weights none --steps 1 --limit-val 2 --global-batch 2 --optim.lr 0.0002 {FP32}"
+    data = ["--data", str(shared_data / "coco_mini"), "--output-dir", str(tmp_path / "run")]
+    flags = f"--weights none --max-steps 1 --max-val-images 2 --global-batch-size 2 --optim.lr 0.0002 {FP32}"
     assert main(["train", "ssd", *data, *flags.split()]) == 0

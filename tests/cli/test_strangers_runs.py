@@ -28,7 +28,7 @@ READERS = [
     ("run.json", "plan {run}"),
     ("run.json", "eval {run}"),
     ("run.json", "predict {run} {photo}"),
-    ("run.json", "train {run}/run.json --out {run}"),
+    ("run.json", "train {run}/run.json --output-dir {run}"),
     ("events.jsonl", "report {run}"),
     ("checkpoints/last/index.json", "eval {run}"),
     ("checkpoints/last/state.json", "predict {run} {photo}"),
@@ -116,8 +116,8 @@ def test_training_follows_no_link_out_of_its_folder(run, resnet_run, tmp_path, c
         target.write_text("all\nmine")
     old.symlink_to(target)
     before = {path: path.lstat().st_size for path in [target, *target.rglob("*")]}
-    words = ["train", "classify-demo", "--data", resnet_run.data, "--out", run, *TINY, "--steps", 50]
-    refused(command(capsys, *words), f"{old} ... {ELSEWHERE} ... --out")
+    words = ["train", "classify-demo", "--data", resnet_run.data, "--output-dir", run, *TINY, "--max-steps", 50]
+    refused(command(capsys, *words), f"{old} ... {ELSEWHERE} ... --output-dir")
     assert {path: path.lstat().st_size for path in [target, *target.rglob("*")]} == before
 
 
@@ -125,7 +125,7 @@ def test_training_follows_no_link_out_of_its_folder(run, resnet_run, tmp_path, c
 def test_a_folder_without_a_run_is_probed_and_locked_through_no_link_or_pipe(resnet_run, tmp_path, capsys, odd) -> None:
     (tmp_path / "new").mkdir()
     odd(tmp_path / "new" / ".probe")
-    words = ["train", "classify-demo", "--data", resnet_run.data, "--out", tmp_path / "new", *TINY, "--steps", 1]
+    words = ["train", "classify-demo", "--data", resnet_run.data, "--output-dir", tmp_path / "new", *TINY, "--max-steps", 1]
     refused(command(capsys, *words), ".probe: this is ")
 
 
@@ -141,7 +141,7 @@ def test_a_folder_without_a_run_is_probed_and_locked_through_no_link_or_pipe(res
 def test_an_entry_of_the_other_kind_is_refused_before_training(run, resnet_run, capsys, name, wrong) -> None:
     shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(missing_ok=True)
     (run / name).write_text("x") if wrong.startswith("a file") else (run / name).mkdir()
-    words = ["train", "classify-demo", "--data", resnet_run.data, "--out", run, *TINY, "--steps", 50]
+    words = ["train", "classify-demo", "--data", resnet_run.data, "--output-dir", run, *TINY, "--max-steps", 50]
     refused(command(capsys, *words), f"{run / name}: this is {wrong}")
 
 
@@ -200,7 +200,7 @@ def test_an_index_that_comes_with_a_run_speaks_of_photos_in_its_folder_alone(run
     predictions_name(run, "secret.png")
     forge(run, {"data.root": str(private), "data.manifest": str(run / "data")})
     assert pictures(run) == 0
-    shutil.move(run / "data", private.parent / "own")  # where `prepare --out` wrote it
+    shutil.move(run / "data", private.parent / "own")  # where `prepare --output-dir` wrote it
     forge(run, {"data.manifest": str(private.parent / "own")})
     assert pictures(run) > 0
 

@@ -30,13 +30,13 @@ pytestmark = pytest.mark.usefixtures("no_charts")
 
 SMALL = {
     "classify-demo": TINY,
-    "ssd-demo": ["--global-batch", "2", "--optim.lr", "0.001"],
-    "maskrcnn-demo": ["--global-batch", "1", "--optim.lr", "0.001"],
+    "ssd-demo": ["--global-batch-size", "2", "--optim.lr", "0.001"],
+    "maskrcnn-demo": ["--global-batch-size", "1", "--optim.lr", "0.001"],
 }
 
 
 def train(capsys, recipe: str, out: Path, *more: object, steps: int = 2):
-    return command(capsys, "train", recipe, "--synthetic", "--out", out, *SMALL[recipe], "--steps", steps, *more)
+    return command(capsys, "train", recipe, "--synthetic", "--output-dir", out, *SMALL[recipe], "--max-steps", steps, *more)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_a_workload_trains_on_nothing_and_says_so(recipe, capsys, tmp_path):
 
 
 def test_no_target_is_reached_and_no_checkpoint_is_the_best(capsys, tmp_path):
-    said = train(capsys, "classify-demo", tmp_path / "run", "--quality.targets", "top1", "0")
+    said = train(capsys, "classify-demo", tmp_path / "run", "--target", "top1=0")
     assert said.code == 0 and "target top1" not in said.out
     events = read_events(tmp_path / "run" / "events.jsonl")
     assert events[-1]["status"] == "stopped_early"
@@ -79,11 +79,11 @@ def test_no_target_is_reached_and_no_checkpoint_is_the_best(capsys, tmp_path):
 def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_photos):
     assert train(capsys, "classify-demo", tmp_path / "run").code == 0
     check_line(train(capsys, "classify-demo", tmp_path / "run", steps=3).out, "resumed", "step-000002")
-    on_data = command(capsys, "train", "classify-demo", "--data", class_photos, "--out", tmp_path / "run", *TINY)
-    refused(on_data, f"{tmp_path / 'run'} ... synthetic ... --out", lines=1)
+    on_data = command(capsys, "train", "classify-demo", "--data", class_photos, "--output-dir", tmp_path / "run", *TINY)
+    refused(on_data, f"{tmp_path / 'run'} ... synthetic ... --output-dir", lines=1)
     assert "verifying" not in on_data.out  # nor were data opened: see above
     forge(tmp_path / "run", {"controls.synthetic": False})
-    refused(train(capsys, "classify-demo", tmp_path / "run", steps=4), "on data ... --out")
+    refused(train(capsys, "classify-demo", tmp_path / "run", steps=4), "on data ... --output-dir")
     forge(tmp_path / "run", {"controls.synthetic": True})
     refused(command(capsys, "eval", tmp_path / "run"), "synthetic", "score")
     refused(command(capsys, "predict", tmp_path / "run", class_photos / "val"), "synthetic", "answer")
@@ -96,7 +96,7 @@ def test_it_goes_on_and_is_not_taken_for_a_run_on_data(capsys, tmp_path, class_p
 
 
 def test_batches_are_made_once_and_fill_every_forward():
-    task = make_synthetic_task(WORKLOADS["ssd"], replace(demo(), global_batch=6, bn_span=3))
+    task = make_synthetic_task(WORKLOADS["ssd"], replace(demo(), global_batch_size=6, bn_batch_size=3))
     images = task.data.train_images, task.data.val_images
     plan = make_plan(task.recipe, System(), world=1, most=3, train_images=images[0], val_images=images[1])
     plan = replace(plan, stop_after=4)

@@ -31,7 +31,7 @@ def test_prepare_train_and_predict_show_class_names_escaped(tmp_path: Path, caps
     harmless(said)
     photo = photos / "val" / "bee" / "0.jpg"
     odd = photo.rename(photo.with_name(f"{NAME}.jpg"))
-    said = command(capsys, "predict", tmp_path / "run", odd, "--out", tmp_path / "found", "--no-pictures")
+    said = command(capsys, "predict", tmp_path / "run", odd, "--output-dir", tmp_path / "found", "--no-save-images")
     assert said.code == 0 and said.out.count(SHOWN) == 2 and len(said.out.splitlines()) == 2, said
     harmless(said)
 

@@ -52,7 +52,7 @@ def test_json_prints_the_events_on_stdout_and_all_else_on_stderr(photos, tmp_pat
 def test_how_it_prints_is_no_part_of_what_a_run_repeats(photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
     assert train(capsys, photos, tmp_path / "run", "--json", "--quiet").code == 0
-    said = command(capsys, "train", tmp_path / "run" / "run.json", "--out", tmp_path / "again")
+    said = command(capsys, "train", tmp_path / "run" / "run.json", "--output-dir", tmp_path / "again")
     assert said.code == 0 and "saved step-" in said.out and "{" not in said.out, said
 
 
@@ -67,7 +67,7 @@ def test_on_a_terminal_a_run_shows_what_goes_on_and_draws_nothing_below_its_end(
     monkeypatch.setenv("COLUMNS", "80")
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
-    words = ["train", "classify-demo", "--data", photos, "--out", tmp_path / "run", *TINY, "--steps", 3]
+    words = ["train", "classify-demo", "--data", photos, "--output-dir", tmp_path / "run", *TINY, "--max-steps", 3]
     assert main([str(word) for word in words]) == 0
     text = out.getvalue()
     shown = ["starting", "opening the data", "building the model", "first step", "evaluating 0/9", "scoring"]
@@ -92,7 +92,7 @@ def _opens_with_text(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> bool:
 
 
 def test_every_flag_that_a_message_of_training_names_exists():
-    known = {"--help", "--system", "--workload", "--task"}
+    known = {"--help", "--system", "--task-file", "--task"}
     known |= {"--shm-size", "--porcelain", "--untracked-files"}  # docker's and git's
     known |= {
         "--nproc-per-node",
@@ -104,14 +104,14 @@ def test_every_flag_that_a_message_of_training_names_exists():
         "--ntasks",
     }  # torchrun's, mpirun's and srun's; of programs asked
     known |= {"--train", "--val"}  # of `paceline prepare`, which data in containers need first
-    known |= {"--trust"}  # of `paceline predict`, `eval` and `serve`
-    known |= {"--to", "--short"}  # of `paceline data pack`
+    known |= {"--allow-code-execution"}  # of `paceline predict`, `eval` and `serve`
+    known |= {"--format", "--resize-shorter-side"}  # of `paceline data pack`
     known |= {
         "--recipe",
         "--checkpoint",
         "--nodes",
-        "--world",
-        "--rate",
+        "--world-size",
+        "--images-per-second",
     }  # of `paceline predict` and `eval`, which find a network; of `plan` and `launch`
     for name in RECIPES:
         recipe: Recipe = RECIPES[name]()

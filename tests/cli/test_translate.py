@@ -28,7 +28,7 @@ def test_our_command_comes_first_then_what_carries_over_is_dead_differs_and_both
     assert front_door.main(["translate", C4140]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith(
-        "paceline launch ssd-mlperf-512 --system c4140 --through slurm --start mpirun --container apptainer "
+        "paceline launch ssd-mlperf-512 --system c4140 --scheduler slurm --launcher mpirun --container-runtime apptainer "
     )
     assert "--weights resnet34-mlperf" in first
     titles = [line for line in rest if line and not line.startswith(" ")]
@@ -53,7 +53,7 @@ def test_flags_are_read_as_argparse_reads_them():
     spelt = "python -u ssd_main.py --batch-size 56 --lr-warmup-epochs 5 --lr-decay-epochs 60 75 --dali-workers 3"
     short = "python -u ssd_main.py --batch=56 --lr-warmup-e=5 --lr-decay-epochs 60 75 -j3"
     assert translation_record(spelt) == translation_record(short)
-    assert "--schedule.boundaries 60 75" in command(short)
+    assert "--schedule.milestones 60 75" in command(short)
 
 
 def test_an_unknown_flag_is_refused_with_its_neighbours(capsys):
@@ -76,24 +76,24 @@ def test_a_command_that_is_not_in_quotes_is_told_how(capsys):
         capsys, "ssd_main.py", "--batch-size", "3"
     )
     assert "in quotes" in refused(capsys, "--json")
-    assert front_door.main(["translate", "--system-of", "mxnet-ssd", "--json", "ssd_main.py --batch-size 8"]) == 0
+    assert front_door.main(["translate", "--source-system", "mxnet-ssd", "--json", "ssd_main.py --batch-size 8"]) == 0
 
 
 def test_a_line_longer_than_a_file_name_may_be_is_read():
-    assert f"--out /{'a' * 300}" in command(f"ssd_main.py --batch-size 8 --results /{'a' * 300}")
+    assert f"--output-dir /{'a' * 300}" in command(f"ssd_main.py --batch-size 8 --results /{'a' * 300}")
 
 
 def test_a_variable_that_is_set_nowhere_is_named(capsys):
     assert "Put SYSTEM=NAME before" in refused(capsys, "source ./config_${SYSTEM}.sh; bash run_and_time.sh")
     assert "put BS=VALUE before it" in refused(capsys, "ssd_main.py --batch-size $BS")
     assert "Put NGPU=N" in refused(capsys, "mpirun -np $NGPU python ssd_main.py --batch-size 8")
-    assert "--global-batch 8 " in command("NGPU=2; mpirun -np $NGPU ssd_main.py --batch-size ${BS:-4}")
+    assert "--global-batch-size 8 " in command("NGPU=2; mpirun -np $NGPU ssd_main.py --batch-size ${BS:-4}")
 
 
 def test_text_without_a_known_program_is_refused_with_a_neighbour(capsys):
     assert "ssd_main.py" in refused(capsys, "python ssd_mian.py --batch-size 3")
-    check_text(refused(capsys, C4140, "--system-of", "mxnet"), "--system-of mxnet", "gaudi-ssd")
-    check_text(refused(capsys, C4140, "--system-of", "gaudi-ssd"), "known system", "run.slurm")
+    check_text(refused(capsys, C4140, "--source-system", "mxnet"), "--source-system mxnet", "gaudi-ssd")
+    check_text(refused(capsys, C4140, "--source-system", "gaudi-ssd"), "known system", "run.slurm")
 
 
 def test_a_configuration_that_is_neither_there_nor_published_is_named(capsys, tmp_path):
@@ -105,7 +105,7 @@ def test_a_configuration_that_is_neither_there_nor_published_is_named(capsys, tm
     assert "config_common.sh: not found" in refused(capsys, str(config))
     (tmp_path / "config_common.sh").write_text("export MORE='--lr=3e-3 --epochs 20'  # tried\n")
     found = translation_record(str(config))["facts"]["theirs"]
-    assert (found["global_batch"], found["epochs"], found["devices"]) == (256, 20, 4)
+    assert (found["global_batch_size"], found["epochs"], found["devices"]) == (256, 20, 4)
 
 
 SCRIPT = r"""#!/bin/bash
@@ -133,7 +133,7 @@ def test_a_script_is_read_to_the_program_that_it_calls(tmp_path):
     script.write_text(SCRIPT)
     found = translation_record(str(script))
     theirs = found["facts"]["theirs"]
-    assert (theirs["global_batch"], theirs["epochs"], theirs["weight_decay"]) == (256, 70, 1.6e-4)
+    assert (theirs["global_batch_size"], theirs["epochs"], theirs["weight_decay"]) == (256, 70, 1.6e-4)
     assert found["command"].startswith("mpirun -np 4 paceline train ")
     assert not any(row["row"] == "" for row in found["differs"])
 
@@ -164,7 +164,7 @@ def test_nothing_of_a_line_is_run(tmp_path, monkeypatch):
 )
 def test_published_numbers_name_a_recipe_without_flags(line, recipe):
     words = command(line)
-    assert f"launch {recipe} " in words and not any(group in words for group in ("--optim", "--schedule", "--quality"))
+    assert f"launch {recipe} " in words and not any(group in words for group in ("--optim.", "--schedule.", "--quality."))
 
 
 def test_other_numbers_are_the_nearest_recipe_and_flags():
@@ -177,7 +177,11 @@ def test_a_containers_folders_are_those_outside():
     words = command(
         'docker run --rm -v /raid/coco:/data -e NGPU=8 -e "EXTRA_PARAMS=--batch-size=96" mlperf/ssd ./run_and_time.sh'
     )
-    assert "--container docker" in words and "--data /raid/coco/coco2017" in words and "--system.per-node 8" in words
+    assert (
+        "--container-runtime docker" in words
+        and "--data /raid/coco/coco2017" in words
+        and "--system.ranks-per-node 8" in words
+    )
 
 
 def test_work_beside_training_has_its_verb():

@@ -24,7 +24,7 @@ from paceline.training.logging.monitors import LogInterval
 from paceline.training.step import TrainStep
 
 pytestmark = pytest.mark.usefixtures("no_report")
-SYNTHETIC = ["--synthetic", *TINY, "--bn-span", "2"]
+SYNTHETIC = ["--synthetic", *TINY, "--bn-batch-size", "2"]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def compiled(monkeypatch):
 
 
 def train(capsys, out, *more, steps=3):
-    return command(capsys, "train", "classify-demo", *SYNTHETIC, "--out", out, "--steps", steps, *more)
+    return command(capsys, "train", "classify-demo", *SYNTHETIC, "--output-dir", out, "--max-steps", steps, *more)
 
 
 @pytest.mark.nightly("trains with warm-up or compiled")
@@ -62,7 +62,7 @@ def test_a_compiled_run_has_compiled_all_before_its_first_step(capsys, tmp_path,
     first = read_events(run / "events.jsonl")[0]
     assert (first["event"], first["step"], first["shapes"], first["captures"]) == ("warm_up", 0, 1, 0)
     assert first["compilations"] == 1 and first["memory_estimate"] > 0 and "peak_memory" not in first
-    assert first["images_per_forward"] == json.loads((run / "run.json").read_text())["plan"]["images_per_forward"]
+    assert first["micro_batch_size"] == json.loads((run / "run.json").read_text())["plan"]["micro_batch_size"]
     assert not any("recompilations" in event for event in events_of(run, "train")) and "warning" not in said.out
 
 
@@ -85,9 +85,11 @@ def test_a_shape_that_the_warm_up_did_not_have_is_told_and_counted(capsys, tmp_p
 
 
 MASKRCNN = (
-    "--model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 --model.rpn.post-train 32 "
-    "--model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20 --input.short 48 64 --input.long 96 "
-    "--model.rpn.sizes 12 24 36 48 64 --optim.lr 0.002 --bn-span 1 --global-batch 2 --system.precision fp32"
+    "--model.width 8 --model.fpn-channels 16 --model.roi.fc-channels 32 --model.rpn.pre-nms-topk-train 100 "
+    "--model.rpn.post-nms-topk-train 32 "
+    "--model.rpn.pre-nms-topk-test 100 --model.rpn.post-nms-topk-test 32 --model.detect.max-detections 20 "
+    "--input.min-size 48 64 --input.max-size 96 "
+    "--model.rpn.anchor-sizes 12 24 36 48 64 --optim.lr 0.002 --bn-batch-size 1 --global-batch-size 2 --system.precision fp32"
 )
 
 
@@ -95,8 +97,8 @@ MASKRCNN = (
 def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(capsys, tmp_path, monkeypatch):
     """The way of an accelerator, on a CPU: whole runs with and without it have the same bits."""
     data = make_instances(tmp_path / "photos", train=9, val=2)
-    words = ["train", "maskrcnn-demo", "--data", data, *MASKRCNN.split(), "--steps", "12"]
-    assert command(capsys, *words, "--out", tmp_path / "plain").code == 0
+    words = ["train", "maskrcnn-demo", "--data", data, *MASKRCNN.split(), "--max-steps", "12"]
+    assert command(capsys, *words, "--output-dir", tmp_path / "plain").code == 0
     prepared, brought, said = [], set(), []
     alone, took, doing = TrainStep.warm_up, LogInterval.took, EventLogger.doing
 
@@ -117,7 +119,7 @@ def test_each_shape_of_a_run_has_its_own_discarded_step_and_none_leaves_a_trace(
     monkeypatch.setattr(LogInterval, "took", spy_took)
     monkeypatch.setattr(EventLogger, "doing", spy_doing)
     monkeypatch.setattr(trial_steps, "is_shape_costly", lambda *_: True)
-    assert command(capsys, *words, "--out", tmp_path / "warmed").code == 0
+    assert command(capsys, *words, "--output-dir", tmp_path / "warmed").code == 0
     assert set(prepared) == brought and len(prepared) == len(brought) > 2
     areas = [height * width for height, width in prepared]
     assert areas == sorted(areas, reverse=True)
@@ -136,10 +138,10 @@ def test_what_the_loader_brings_is_what_was_warmed(recipe, capsys, tmp_path, com
     """Also of a CPU, whose own forms of SSD's loss follow from values: compiled, it takes those of accelerators."""
     make = make_photos if recipe == "classify-demo" else make_instances
     data = make(tmp_path / "photos", train=8, val=2)
-    small = ["--data", data, "--global-batch", "4", "--optim.lr", "0.001", "--bn-span", "2"]
-    small += TINY[:4] if recipe == "classify-demo" else ["--input.size", "96"]
-    words = ["--steps", "6", "--log-every", "1", "--system.images-per-forward", "2", "--system.compile", "on"]
-    said = command(capsys, "train", recipe, "--out", tmp_path / "run", *small, *words)
+    small = ["--data", data, "--global-batch-size", "4", "--optim.lr", "0.001", "--bn-batch-size", "2"]
+    small += TINY[:4] if recipe == "classify-demo" else ["--input.image-size", "96"]
+    words = ["--max-steps", "6", "--log-every", "1", "--system.micro-batch-size", "2", "--system.compile", "on"]
+    said = command(capsys, "train", recipe, "--output-dir", tmp_path / "run", *small, *words)
     assert said.code == 0, said
     assert [event["compilations"] for event in events_of(tmp_path / "run", "warm_up")] == [1]
     assert not any("recompilations" in event for event in events_of(tmp_path / "run", "train"))
@@ -180,9 +182,9 @@ def test_a_run_whose_forward_does_not_fit_is_written_down_with_one_that_does(cap
     lines = [line for line in said.out.splitlines() if "enough memory" in line]
     assert check_lines(lines, ("4", "2 forwards"), ("2", "4 forwards"))
     facts = json.loads((run / "run.json").read_text())
-    assert facts["system"]["images_per_forward"] == 2
-    assert (facts["plan"]["images_per_forward"], facts["plan"]["forwards"]) == (2, 4)
-    again = train(capsys, run, "--system.prefetch", "2", steps=4)  # it begins with what was found
+    assert facts["system"]["micro_batch_size"] == 2
+    assert (facts["plan"]["micro_batch_size"], facts["plan"]["forwards"]) == (2, 4)
+    again = train(capsys, run, "--system.prefetch-steps", "2", steps=4)  # it begins with what was found
     assert again.code == 0 and "enough memory" not in again.out
     assert json.loads((run / "run.json").read_text())["plan"]["forwards"] == 4
 
@@ -206,5 +208,5 @@ def test_convolutions_are_searched_only_for_images_of_one_shape(capsys, recipe, 
 
     monkeypatch.setattr(trainer, "make_exact", stop)
     data = str(make_instances(tmp_path / "instances", train=8, val=2))
-    assert command(capsys, "train", recipe, "--data", data, "--out", tmp_path / "run").code == 2
+    assert command(capsys, "train", recipe, "--data", data, "--output-dir", tmp_path / "run").code == 2
     assert asked == [(False, {"varied": varied})]

@@ -69,6 +69,6 @@ def test_timms_other_networks_are_answered_with_the_trunk_that_the_files_name_sa
     )
     said = command(capsys, "weights", "inspect", tmp_path / "convnext_atto.d2_in1k.safetensors")
     printed = said.out.splitlines()[-1]
-    assert said.code == 1 and printed.endswith("--recipe resnet50 --model.trunk timm/convnext_atto"), said
+    assert said.code == 1 and printed.endswith("--recipe resnet50 --model.backbone timm/convnext_atto"), said
     again = command(capsys, *printed.partition("paceline ")[2].split())
     assert again.code == 0 and "\nfits " in again.out, again

@@ -35,7 +35,7 @@ def saved(model: torch.nn.Module, file: Path) -> Path:
 
 @pytest.fixture
 def ours(tmp_path):
-    settings = SSDModel(depth=10, width=4, extras=8)
+    settings = SSDModel(depth=10, width=4, extra_channels=8)
     model = SSD(build_backbone(settings, BackboneSpec(stride=8)), 3, settings, grid_sizes(96))
     init_ssd(model, torch.Generator().manual_seed(0))
     return saved(model, tmp_path / "ours.safetensors")
@@ -48,7 +48,9 @@ def resnet(depth: int, classes: int, width: int = 4, **more) -> ResNet:
 
 
 def mask_rcnn(width: int = 4, **more) -> MaskRCNN:
-    model = MaskRCNN(MaskRCNNModel(width=width, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2), **more), 3)
+    model = MaskRCNN(
+        MaskRCNNModel(width=width, fpn_channels=8, roi=RoI(fc_channels=16), mask=MaskHead(num_convs=2), **more), 3
+    )
     init_mask_rcnn(model, torch.Generator().manual_seed(1))
     return model
 
@@ -59,9 +61,9 @@ def weights_verb(*words: object) -> int:
 
 def test_there_and_back_is_the_same_file_content(ours, tmp_path, capsys):
     theirs, back = tmp_path / "made" / "theirs.pth", tmp_path / "back.safetensors"
-    assert weights_verb("convert", ours, "--to", "reference", "--out", theirs) == 0
+    assert weights_verb("convert", ours, "--format", "reference", "--output", theirs) == 0
     assert "conf.0.weight" in torch.load(theirs, weights_only=True)["model"]
-    assert weights_verb("convert", theirs, "--to", "ours", "--out", back) == 0
+    assert weights_verb("convert", theirs, "--format", "paceline", "--output", back) == 0
     first, last = load_file(ours), load_file(back)
     assert first.keys() == last.keys() and all(torch.equal(first[name], last[name]) for name in first)
     assert str(back) in capsys.readouterr().out
@@ -76,7 +78,7 @@ def test_mask_rcnn_goes_to_detectron2_and_comes_back_but_for_rows_of_the_backgro
     needs = {"stride_in": stride} if stride == "1x1" else {}
     tensors = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_file(tensors, source, {"paceline": json.dumps({"needs": needs})})
-    assert weights_verb("convert", source, "--to", "detectron2", "--out", theirs) == 0
+    assert weights_verb("convert", source, "--format", "detectron2", "--output", theirs) == 0
     said = capsys.readouterr().out
     assert "INPUT.FORMAT RGB" in said and "MODEL.RESNETS.DEPTH 50" in said and "RES2_OUT_CHANNELS" not in said
     assert "MODEL.ROI_HEADS.NUM_CLASSES 3, " in said
@@ -100,7 +102,7 @@ def test_mask_rcnn_goes_to_detectron2_and_comes_back_but_for_rows_of_the_backgro
     state = model.state_dict()
     scores = state["roi_heads.box_predictor.cls_score.weight"].numpy()
     np.testing.assert_array_equal(found["roi_heads.box_predictor.cls_score.weight"], [*scores[1:], scores[0]])
-    assert weights_verb("convert", theirs, "--to", "ours", "--out", back) == 0
+    assert weights_verb("convert", theirs, "--format", "paceline", "--output", back) == 0
     with safe_open(back, "pt") as file:
         assert json.loads(file.metadata()["paceline"]).get("needs", {}) == needs
     last = load_file(back)
@@ -111,13 +113,13 @@ def test_mask_rcnn_goes_to_detectron2_and_comes_back_but_for_rows_of_the_backgro
 
 
 def test_a_resnet_goes_to_torchvision_timm_and_detectron2(tmp_path, capsys):
-    source = saved(resnet(18, 5, width=64, stem_channels=4), tmp_path / "r.safetensors")
+    source = saved(resnet(18, 5, width=64, input_channels=4), tmp_path / "r.safetensors")
     theirs = torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [2, 2, 2, 2], num_classes=5)
     for form, end in (("torchvision", "pth"), ("timm", "safetensors")):
         out = tmp_path / f"{form}.{end}"
-        assert weights_verb("convert", source, "--to", form, "--out", out) == 0
+        assert weights_verb("convert", source, "--format", form, "--output", out) == 0
         theirs.load_state_dict(torch.load(out, weights_only=True) if end == "pth" else load_file(out))
-    assert weights_verb("convert", source, "--to", "detectron2", "--out", tmp_path / "r.pkl") == 0
+    assert weights_verb("convert", source, "--format", "detectron2", "--output", tmp_path / "r.pkl") == 0
     assert "MODEL.RESNETS.DEPTH 18, MODEL.RESNETS.RES2_OUT_CHANNELS 64" in capsys.readouterr().out
     content = pickle.loads((tmp_path / "r.pkl").read_bytes())
     assert content["matching_heuristics"] is True and "stem.fc.weight" in content["model"]
@@ -125,7 +127,7 @@ def test_a_resnet_goes_to_torchvision_timm_and_detectron2(tmp_path, capsys):
 
 def test_the_trunk_of_a_mask_rcnn_goes_to_timm_and_says_what_it_leaves(tmp_path, capsys):
     source = saved(mask_rcnn(64, depth=18), tmp_path / "m.safetensors")
-    assert weights_verb("convert", source, "--to", "timm", "--out", tmp_path / "t.safetensors") == 0
+    assert weights_verb("convert", source, "--format", "timm", "--output", tmp_path / "t.safetensors") == 0
     assert "trunk" in capsys.readouterr().out
     assert {name.split(".")[0] for name in load_file(tmp_path / "t.safetensors")} == {
         "conv1", "bn1", "layer1", "layer2", "layer3", "layer4"
@@ -135,7 +137,10 @@ def test_the_trunk_of_a_mask_rcnn_goes_to_timm_and_says_what_it_leaves(tmp_path,
 def test_class_names_stay_with_our_own_files(ours, tmp_path, capsys):
     (tmp_path / "names.txt").write_text("person\ntraffic light\ndog\n")
     out = tmp_path / "named.safetensors"
-    assert weights_verb("convert", ours, "--to", "ours", "--out", out, "--classes", tmp_path / "names.txt") == 0
+    assert (
+        weights_verb("convert", ours, "--format", "paceline", "--output", out, "--class-names-file", tmp_path / "names.txt")
+        == 0
+    )
     with safe_open(out, "pt") as file:
         assert json.loads(file.metadata()["paceline"])["classes"] == ["person", "traffic light", "dog"]
     capsys.readouterr()
@@ -145,23 +150,25 @@ def test_class_names_stay_with_our_own_files(ours, tmp_path, capsys):
 
 REFUSED = {
     "no file": ([], "name a weight file"),
-    "the form that it has": (["{theirs}", "--to", "reference", "--out", "x.pth"], "in this form already"),
-    "an odd ending": (["{ours}", "--to", "reference", "--out", "x.bin"], "must end in"),
-    "no such form": (["{ours}", "--to", "caffe", "--out", "x.bin"], "there is no such form"),
-    "no place": (["{ours}", "--to", "reference"], "name the file to write"),
-    "a ResNet as an SSD": (["{resnet}", "--to", "reference", "--out", "x.pth"], "is for an SSD"),
-    "an SSD to torchvision": (["{ours}", "--to", "torchvision", "--out", "x.pth"], "torchvision has no network with"),
-    "an SSD to timm": (["{ours}", "--to", "timm", "--out", "x.safetensors"], "timm has no ResNet with"),
-    "a depth of our own": (["{resnet}", "--to", "torchvision", "--out", "x.pth"], "no ResNet of depth 10; it has 18, 34,"),
-    "another width": (["{narrow}", "--to", "timm", "--out", "x.pth"], "7x7 stem alone, and this one has width 4"),
-    "a small stem": (["{small}", "--to", "timm", "--out", "x.pth"], "and a small stem"),
-    "an SSD to detectron2": (["{ours}", "--to", "detectron2", "--out", "x.pkl"], "detectron2 has no network with"),
-    "nothing": (["{nothing}", "--to", "ours", "--out", "x.pth"], "no such weight file"),
-    "onto what is there": (["{ours}", "--to", "ours", "--out", "{theirs}"], "exists and does not say that paceline wrote it"),
-    "onto itself": (["{ours}", "--to", "ours", "--out", "{ours}"], "the file that is converted"),
-    "a folder that cannot be": (["{ours}", "--to", "ours", "--out", "{ours}/x.pth"], "cannot be written"),
-    "too few names": (["{ours}", "--to", "ours", "--out", "x.safetensors", "--classes", "{names}"], "1 names for the 3 class rows"),
-    "a deep stem": (["{deep}", "--to", "ours", "--out", "x.pth"], "three convolutions in its stem"),
+    "the form that it has": (["{theirs}", "--format", "reference", "--output", "x.pth"], "in this form already"),
+    "an odd ending": (["{ours}", "--format", "reference", "--output", "x.bin"], "must end in"),
+    "no such form": (["{ours}", "--format", "caffe", "--output", "x.bin"], "there is no such form"),
+    "no place": (["{ours}", "--format", "reference"], "name the file to write"),
+    "a ResNet as an SSD": (["{resnet}", "--format", "reference", "--output", "x.pth"], "is for an SSD"),
+    "an SSD to torchvision": (["{ours}", "--format", "torchvision", "--output", "x.pth"], "torchvision has no network with"),
+    "an SSD to timm": (["{ours}", "--format", "timm", "--output", "x.safetensors"], "timm has no ResNet with"),
+    "a depth of our own": (["{resnet}", "--format", "torchvision", "--output", "x.pth"], "no ResNet of depth 10; it has 18, 34,"),
+    "another width": (["{narrow}", "--format", "timm", "--output", "x.pth"], "7x7 stem alone, and this one has width 4"),
+    "a small stem": (["{small}", "--format", "timm", "--output", "x.pth"], "and a small stem"),
+    "an SSD to detectron2": (["{ours}", "--format", "detectron2", "--output", "x.pkl"], "detectron2 has no network with"),
+    "nothing": (["{nothing}", "--format", "paceline", "--output", "x.pth"], "no such weight file"),
+    "onto what is there": (["{ours}", "--format", "paceline", "--output", "{theirs}"], "exists and does not say that "
+    "paceline wrote it"),
+    "onto itself": (["{ours}", "--format", "paceline", "--output", "{ours}"], "the file that is converted"),
+    "a folder that cannot be": (["{ours}", "--format", "paceline", "--output", "{ours}/x.pth"], "cannot be written"),
+    "too few names": (["{ours}", "--format", "paceline", "--output", "x.safetensors", "--class-names-file", "{names}"],
+        "1 names for 3 class rows"),
+    "a deep stem": (["{deep}", "--format", "paceline", "--output", "x.pth"], "three convolutions in its stem"),
 }  # fmt: skip
 
 
@@ -169,7 +176,7 @@ REFUSED = {
 def test_what_cannot_be_converted_is_refused_in_one_line(case, ours, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flags, says = REFUSED[case]
-    weights_verb("convert", ours, "--to", "reference", "--out", tmp_path / "theirs.pth")
+    weights_verb("convert", ours, "--format", "reference", "--output", tmp_path / "theirs.pth")
     (tmp_path / "names").write_text("one\n")
     one = np.ones(1, "f4")
     (tmp_path / "deep.params").write_bytes(
@@ -183,14 +190,17 @@ def test_what_cannot_be_converted_is_refused_in_one_line(case, ours, tmp_path, m
     }  # fmt: skip
     before = set(tmp_path.iterdir())
     capsys.readouterr()
-    assert weights_verb("convert", *(flag.format(**places) for flag in flags), *([] if flags else ["--to", "ours"])) == 2
+    assert (
+        weights_verb("convert", *(flag.format(**places) for flag in flags), *([] if flags else ["--format", "paceline"]))
+        == 2
+    )
     said = capsys.readouterr()
     assert says in said.err and "Traceback" not in said.err and said.err.count("\n") == 1
     assert set(tmp_path.iterdir()) == before
 
 
 def test_the_former_verb_names_the_new_one(capsys):
-    assert main(["convert", "a.pth", "--to", "ours"]) == 2
+    assert main(["convert", "a.pth", "--format", "paceline"]) == 2
     assert "paceline weights convert" in capsys.readouterr().err
 
 
@@ -215,14 +225,16 @@ def test_inspect_says_row_by_row_what_is_missing_and_what_is_unknown(tmp_path, c
     said = capsys.readouterr().out
     check_line(said, "1 missing", "bn1.weight", "1 unknown", "layer9.weight")
     good = saved(resnet(18, 5), tmp_path / "g.safetensors")
-    assert weights_verb("inspect", good, "--recipe", "ssd", "--rows") == 0
+    assert weights_verb("inspect", good, "--recipe", "ssd", "--all-tensors") == 0
     said = capsys.readouterr().out
     check_line(said, "44", "extras.0.reduce.weight, extras.0.reduce.bias")
 
 
 def test_inspect_takes_the_flags_of_the_recipe_that_it_names(tmp_path, capsys):
     file = saved(resnet(18, 5), tmp_path / "w.safetensors")
-    assert weights_verb("inspect", file, "--recipe", "resnet50", "--model.depth", 18, "--model.width", 4, "--rows") == 0
+    assert (
+        weights_verb("inspect", file, "--recipe", "resnet50", "--model.depth", 18, "--model.width", 4, "--all-tensors") == 0
+    )
     assert "fits      resnet50 --model.depth 18 --model.width 4: " in capsys.readouterr().out
     assert weights_verb("inspect", "--recipe=resnet50", "--model.width", 8, file) == 1
     assert "not       resnet50 --model.width 8" in capsys.readouterr().out
@@ -237,7 +249,7 @@ def test_inspect_says_where_names_are_timms(tmp_path, capsys):
         {"stem.0.weight": torch.ones(4, 3, 4, 4), "stages.0.blocks.0.gamma": torch.ones(4)}, tmp_path / "w.safetensors"
     )
     assert weights_verb("inspect", tmp_path / "w.safetensors") == 1
-    assert "--recipe resnet50 --model.trunk timm/NAME" in capsys.readouterr().out
+    assert "--recipe resnet50 --model.backbone timm/NAME" in capsys.readouterr().out
 
 
 def test_inspect_fails_where_numbers_are_not_finite(tmp_path, capsys):
@@ -246,7 +258,10 @@ def test_inspect_fails_where_numbers_are_not_finite(tmp_path, capsys):
         model.fc.weight[0, 0] = torch.inf
     assert weights_verb("inspect", saved(model, tmp_path / "w.safetensors")) == 1
     assert "finite    no: fc.weight" in capsys.readouterr().out
-    assert weights_verb("convert", tmp_path / "w.safetensors", "--to", "ours", "--out", tmp_path / "x.safetensors") == 0
+    assert (
+        weights_verb("convert", tmp_path / "w.safetensors", "--format", "paceline", "--output", tmp_path / "x.safetensors")
+        == 0
+    )
     check_line(capsys.readouterr().out, "fc.weight", "finite")
 
 
@@ -255,7 +270,7 @@ def test_download_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(download, "fetch", lambda *asking, **_: asked.append(asking))
     assert weights_verb("download") == 0
     assert "resnet34-mlperf" in capsys.readouterr().out
-    assert weights_verb("download", "resnet50", "--out", tmp_path / "kept") == 0
+    assert weights_verb("download", "resnet50", "--output-dir", tmp_path / "kept") == 0
     urls, path, expected = asked.pop()
     assert urls == ["https://download.pytorch.org/models/resnet50-11ad3fa6.pth"]
     assert path == tmp_path / "kept" / "resnet50-11ad3fa6.pth" and expected.sha256_prefix == "11ad3fa6"
@@ -266,7 +281,7 @@ def test_download_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
         (str(tmp_path / "other.pth"), str(tmp_path / "other.pth")),
         (str(tmp_path), f"{tmp_path}/resnet50-11ad3fa6.pth"),
     ):
-        assert weights_verb("download", "resnet50", "--out", tmp_path / "kept", "--from", source) == 0
+        assert weights_verb("download", "resnet50", "--output-dir", tmp_path / "kept", "--source", source) == 0
         assert asked.pop()[0] == [place]
     assert weights_verb("download", "resnet3") == 2
     check_text(capsys.readouterr().err, "resnet34")
@@ -277,7 +292,7 @@ def test_download_brings_what_its_name_promises(tmp_path, monkeypatch, capsys):
 def test_download_says_how_far_it_is(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(printing, "LINE_EVERY", -1.0)
     monkeypatch.setattr(download, "fetch", lambda urls, path, *_, reporter: reporter.progress(path.name, 2**20, 2**21))
-    assert weights_verb("download", "resnet50", "--out", tmp_path) == 0
+    assert weights_verb("download", "resnet50", "--output-dir", tmp_path) == 0
     assert "resnet50-11ad3fa6.pth: 1.0 MiB of 2.0 MiB" in capsys.readouterr().out
 
 
@@ -293,7 +308,7 @@ def test_published_names_carry_a_checksum_where_there_is_one():
 def test_a_converted_file_is_for_whom_new_files_are(ours, tmp_path):
     (tmp_path / "new").touch()
     for end in (".safetensors", ".pth"):
-        assert weights_verb("convert", ours, "--to", "ours", "--out", tmp_path / f"out{end}") == 0
+        assert weights_verb("convert", ours, "--format", "paceline", "--output", tmp_path / f"out{end}") == 0
         assert (tmp_path / f"out{end}").stat().st_mode == (tmp_path / "new").stat().st_mode
 
 

@@ -48,7 +48,7 @@ def of_lars(log: dict[str, Any]) -> Table:
             log["lars_opt_momentum"],
             log["evaluated"][0],
         ),
-        sheet("its log", quality__every=log["evaluated"][1] - log["evaluated"][0]),
+        sheet("its log", eval__every=log["evaluated"][1] - log["evaluated"][0]),
     )
 
 
@@ -71,7 +71,7 @@ def of_later_mxnet(log: dict[str, Any], epochs: int) -> Table:
     return joined(
         of_mxnet(log),
         sheet("v1.1 config_DGXA100_*.sh NUMEPOCHS", epochs=epochs),
-        sheet("ssd_main.py --val-interval, --val-epochs; its log", quality__first=5, quality__every=5, quality__at=()),
+        sheet("ssd_main.py --val-interval, --val-epochs; its log", eval__start=5, eval__every=5, eval__at=()),
     )
 
 
@@ -82,10 +82,16 @@ def of_pytorch(log: dict[str, Any]) -> Table:
         of_mxnet(log),
         reference,
         sheet("v0.7 NVIDIA pytorch ssd300.py: one convolution a level", model__heads="fused"),
-        sheet("build_pipeline.py: the reference's default boxes, DALI's BoxEncoder", model__box_order="anchor-last"),
-        sheet("dali_pipeline.py: ColorTwist, one matrix", input__jitter="matrix"),
-        sheet("train.py: torch's SGD, its warm-up's steps from 0", optim__momentum_form="torch", schedule__warmup_first=0),
-        sheet("parse_config.py --evaluation", quality__at=(40, 50, 55, 60, 65, 70, 75, 80)),
+        sheet(
+            "build_pipeline.py: the reference's default boxes, DALI's BoxEncoder", model__parity__box_order="anchor-last"
+        ),
+        sheet("dali_pipeline.py: ColorTwist, one matrix", input__color_jitter="matrix"),
+        sheet(
+            "train.py: torch's SGD, its warm-up's steps from 0",
+            optim__momentum_style="torch",
+            schedule__warmup_step_offset=0,
+        ),
+        sheet("parse_config.py --evaluation", eval__at=(40, 50, 55, 60, 65, 70, 75, 80)),
     )
 
 
@@ -97,14 +103,14 @@ def of_tpu(log: dict[str, Any], epochs: int) -> Table:
         ours(GOOGLE, epochs=epochs),
         sheet(
             "its log",
-            bn_span=log["model_bn_span"],
+            bn_batch_size=log["model_bn_span"],
             optim__lr=log["opt_learning_rate_warmup_factor"] * log["opt_base_learning_rate"],
             optim__weight_decay=log["opt_weight_decay"],
             schedule__warmup=log["opt_learning_rate_warmup_steps"] / steps_of(117_266, batch),
-            schedule__boundaries=tuple(log["opt_learning_rate_decay_boundary_epochs"]),
-            input__crop_attempts=log["max_samples"],
-            quality__first=log["evaluated"][0],
-            quality__every=log["evaluated"][1] - log["evaluated"][0],
+            schedule__milestones=tuple(log["opt_learning_rate_decay_boundary_epochs"]),
+            input__crop_trials=log["max_samples"],
+            eval__start=log["evaluated"][0],
+            eval__every=log["evaluated"][1] - log["evaluated"][0],
         ),
     )
 
@@ -126,8 +132,8 @@ def of_nvidia(log: dict[str, Any], accelerators: int, steps: int) -> Table:
         ),
         sheet(
             "its log's num_image_candidates, whole ones for each image",
-            model__rpn__post_train=round(log["num_image_candidates"] / each),
-            model__rpn__post_group=log["num_image_candidates"] if log["num_image_candidates"] % each else 0,
+            model__rpn__post_nms_topk_train=round(log["num_image_candidates"] / each),
+            model__parity__post_nms_batch=log["num_image_candidates"] if log["num_image_candidates"] % each else 0,
         ),
     )
 
@@ -186,8 +192,8 @@ def from_reference_files(name: str, batch: int) -> Table:
     per_epoch, warmup, lr, _, span, _ = FROM_FILES[name]
     return joined(
         ssd.REFERENCE,
-        sheet("config_DGX1_*node.sh", global_batch=batch, bn_span=span, optim__lr=lr),
-        sheet("train.py: 2.619685 epochs in whole steps, from 0", schedule__warmup=warmup / per_epoch, schedule__warmup_first=0),
+        sheet("config_DGX1_*node.sh", global_batch_size=batch, bn_batch_size=span, optim__lr=lr),
+        sheet("train.py: 2.619685 epochs in whole steps, from 0", schedule__warmup=warmup / per_epoch, schedule__warmup_step_offset=0),
     )  # fmt: skip
 
 
@@ -196,7 +202,9 @@ def from_cosine(name: str, batch: int) -> Table:
     _, _, lr, _, span, _ = FROM_FILES[name]
     return joined(
         ssd.TABLES["ssd-gaudi-cosine"],
-        sheet("SSD 6 B (>=1.7.0), -b", global_batch=batch, bn_span=span, optim__lr=lr, schedule__end_lr=lr / 101),
+        sheet(
+            "SSD 6 B (>=1.7.0), -b", global_batch_size=batch, bn_batch_size=span, optim__lr=lr, schedule__min_lr=lr / 101
+        ),
     )
 
 
@@ -205,7 +213,7 @@ TYPED: dict[str, Table] = {
     "resnet50@nvidia-316x8xh100-40448": resnet50.config(40_448, 16, 19.4, 24, 70, 1e-4, 0.95, 2, group=2),
     "resnet50@nvidia-527x8xa100-67456": joined(
         resnet50.config(67_456, 16, 24.699, 31, 90, 1e-4, 0.951807, 2, group=2),
-        sheet("A 4.1 sgdwfastlarsv2: its decay vector is one constant", optim__decay_on="all"),
+        sheet("A 4.1 sgdwfastlarsv2: its decay vector is one constant", optim__no_decay="none"),
     ),
     "ssd@dell-dgx-a100-1x8x2x1-16": joined(from_mxnet_files("ssd@dell-dgx-a100-1x8x2x1-16", 16), SCALE_OUT),
     "ssd@dell-dgx-a100-1x8x2x8-16": joined(from_mxnet_files("ssd@dell-dgx-a100-1x8x2x8-16", 16), SCALE_OUT),

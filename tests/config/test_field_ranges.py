@@ -34,9 +34,9 @@ def test_photos_are_normalised_as_torchvision_s_weights_want_them(settings):
 @pytest.mark.parametrize(
     ("recipe", "field", "value", "flag"),
     [
-        ("maskrcnn", "model.rpn.iou", 1.5, "--model.rpn.iou"),
-        ("maskrcnn", "model.rpn.iou", 0.0, "--model.rpn.iou"),
-        ("maskrcnn", "model.roi.samples", 3, "--model.roi.samples"),
+        ("maskrcnn", "model.rpn.nms_iou", 1.5, "--model.rpn.nms-iou"),
+        ("maskrcnn", "model.rpn.nms_iou", 0.0, "--model.rpn.nms-iou"),
+        ("maskrcnn", "model.roi.samples_per_image", 3, "--model.roi.samples-per-image"),
         ("resnet50", "seed", -1, "--seed"),
         ("resnet50", "optim.momentum", 1.0, "--optim.momentum"),
         ("resnet50", "optim.weight_decay", -0.1, "--optim.weight-decay"),
@@ -50,7 +50,7 @@ def test_a_number_out_of_its_range_is_refused_by_its_flag(recipe, field, value, 
         get_workload(changed.task).network.check(changed)  # what a workload's own fields mean
 
 
-@pytest.mark.parametrize(("field", "value"), [("model.rpn.channels", 2**16 + 1), ("input.size", 2**14 + 1)])
+@pytest.mark.parametrize(("field", "value"), [("model.rpn.channels", 2**16 + 1), ("input.image_size", 2**14 + 1)])
 def test_a_count_that_no_network_has_is_refused_by_its_flag(field, value):
     recipe = RECIPES["maskrcnn" if "rpn" in field else "ssd"]()
     with pytest.raises(RecipeError, match=rf"^--{field.replace('_', '-')} {value}: must be [\d,]+ or less"):

@@ -9,7 +9,7 @@ from messages import check_text, raises
 
 from paceline._utils.errors import RecipeError
 from paceline.config.plan import lr_at, make_plan
-from paceline.config.recipe import DATA_IMAGES, Quality, Recipe
+from paceline.config.recipe import DATA_IMAGES, Evaluation, Recipe
 from paceline.config.recipes import RECIPES
 from paceline.config.run_length import (
     FITTED,
@@ -24,9 +24,9 @@ from paceline.config.system import System
 
 def planned(recipe: Recipe):
     train, val = DATA_IMAGES.get(recipe.target_data, (1_000, 100))
-    span = {"bn_span": min(recipe.bn_span, recipe.global_batch)}
+    span = {"bn_batch_size": min(recipe.bn_batch_size, recipe.global_batch_size)}
     return make_plan(
-        replace(recipe, **span), System(), world=1, most=recipe.global_batch, train_images=train, val_images=val
+        replace(recipe, **span), System(), world=1, most=recipe.global_batch_size, train_images=train, val_images=val
     )
 
 
@@ -62,9 +62,9 @@ def test_a_fitted_schedule_is_the_recipes_own_drawn_smaller(name, share):
 
 @pytest.mark.parametrize(("epochs", "steps"), [(0.01, 1), (0.1, 1), (0.2, 2)])
 def test_a_run_of_less_than_a_step_takes_one(epochs, steps):
-    assert count_recipe_steps({"epochs": epochs, "images_seen": 0}, {"steps_per_epoch": 10.0}) == steps
-    seen = {"epochs": 0.0, "images_seen": round(epochs * 320)}
-    assert count_recipe_steps(seen, {"steps_per_epoch": 10.0, "global_batch": 32}) == steps
+    assert count_recipe_steps({"epochs": epochs, "max_images": 0}, {"steps_per_epoch": 10.0}) == steps
+    seen = {"epochs": 0.0, "max_images": round(epochs * 320)}
+    assert count_recipe_steps(seen, {"steps_per_epoch": 10.0, "global_batch_size": 32}) == steps
 
 
 def test_a_recipe_that_is_no_longer_stays_as_it_is():
@@ -76,17 +76,19 @@ def test_a_recipe_that_is_no_longer_stays_as_it_is():
 
 def test_what_fitting_changes_is_what_is_said_to_change():
     def flat(recipe: Recipe) -> dict[str, object]:
-        parts = {"": recipe, "schedule.": recipe.schedule, "quality.": recipe.quality}
+        parts = {"": recipe, "schedule.": recipe.schedule, "eval.": recipe.eval}
         return {f"{above}{name}": value for above, part in parts.items() for name, value in vars(part).items()}
 
     changed: set[str] = set()
     whole = RECIPES["resnet50"]()
-    whole = replace(whole, schedule=replace(whole.schedule, hold=1.0, horizon=99.0), quality=Quality(first=2, every=3))
+    whole = replace(
+        whole, schedule=replace(whole.schedule, decay_start=1.0, decay_end=99.0), eval=Evaluation(start=2, every=3)
+    )
     for recipe in (*(make() for make in RECIPES.values()), whole):
         plan = planned(recipe)
         before, after = flat(recipe), flat(fit_schedule(recipe, plan, plan.total_steps // 2))
-        changed |= {name for name in before if before[name] != after[name]} - {"schedule", "quality"}
-    assert changed <= set(FITTED) and {"quality.at"} >= set(FITTED) - changed, changed
+        changed |= {name for name in before if before[name] != after[name]} - {"schedule", "eval"}
+    assert changed <= set(FITTED) and {"eval.at"} >= set(FITTED) - changed, changed
 
 
 def test_a_warm_up_counted_in_steps_keeps_a_tenth_of_the_run():
@@ -108,7 +110,7 @@ def test_the_steps_that_fit_are_the_most_whose_time_is_not_above_the_budget(eval
 
 
 def test_a_time_without_room_for_a_step_is_refused_with_what_it_would_take():
-    with raises(RecipeError, "--fit-schedule", "20 evaluations", "4 s", "60 s") as error:
+    with raises(RecipeError, "--rescale-schedule", "20 evaluations", "4 s", "60 s") as error:
         count_steps_in_time(60, step_seconds=0.5, eval_seconds=4.0, evaluations=20)
     assert "--eval-every" in str(error.value)
 
@@ -121,7 +123,7 @@ def test_how_far_the_learning_rate_had_come_is_said_in_words():
     steps = RECIPES["maskrcnn"]()
     check_text(format_schedule_progress(steps, planned(steps), 1_000), "not begun")
     check_text(format_schedule_progress(steps, planned(steps), 60_001), "10 %", "peak")
-    constant = replace(recipe, schedule=replace(recipe.schedule, kind="constant", warmup=0.0))
+    constant = replace(recipe, schedule=replace(recipe.schedule, name="constant", warmup=0.0))
     assert format_schedule_progress(constant, planned(constant), 5) == ""
 
 

@@ -19,14 +19,14 @@ from paceline.config.system import System
 from paceline.data.loader.sampler import stream_positions
 
 
-def recipe_of(loss_group: int, batch: int = 16) -> Recipe:
+def recipe_of(loss_normalizer_images: int, batch: int = 16) -> Recipe:
     return Recipe(
         task="maskrcnn",
-        model=MaskRCNNModel(loss_group=loss_group),
+        model=MaskRCNNModel(loss_normalizer_images=loss_normalizer_images),
         input=InstanceInput(),
-        global_batch=batch,
+        global_batch_size=batch,
         epochs=1,
-        bn_span=1,
+        bn_batch_size=1,
     )
 
 
@@ -43,7 +43,7 @@ def test_a_group_that_is_reached_holds_neighbouring_images_of_the_stream(world, 
         images, forwards, _, bn_join = split_batch(batch, world, most, span, group)
     except RecipeError as refusal:
         # Without joined statistics every group that divides a rank's share is reached, and so is the whole batch.
-        assert "--bn-span" in str(refusal) or span > 1 or (share % group and group != batch)
+        assert "--bn-batch-size" in str(refusal) or span > 1 or (share % group and group != batch)
         return
     cut = split_loss_groups(group, images=images, forwards=forwards, world=world, bn_join=bn_join)
     assert cut is not None and images <= most
@@ -52,7 +52,7 @@ def test_a_group_that_is_reached_holds_neighbouring_images_of_the_stream(world, 
         return  # all of the batch, whoever holds it
     for rank in range(world):
         places = stream_positions(
-            step=3, rank=rank, world=world, global_batch=batch, forwards=forwards, join=bn_join
+            step=3, rank=rank, world=world, global_batch_size=batch, forwards=forwards, join=bn_join
         ).reshape(-1, group)
         assert (places % group == range(group)).all()  # the same images in any cut
 
@@ -60,7 +60,8 @@ def test_a_group_that_is_reached_holds_neighbouring_images_of_the_stream(world, 
 @pytest.mark.parametrize(
     ("group", "world", "most", "found"),
     [
-        # loss_group, ranks, images at most -> (images, forwards, loss_group, loss_groups, loss_forwards, loss_join)
+        # loss_normalizer_images, ranks, images at most -> (images, forwards, loss_normalizer_images, loss_groups,
+        # loss_forwards, loss_join)
         (0, 1, 16, (16, 1, 16, 1, 1, 1)),
         (0, 1, 4, (4, 4, 16, 1, 4, 1)),
         (0, 4, 16, (4, 1, 16, 1, 1, 4)),
@@ -76,7 +77,7 @@ def test_a_group_that_is_reached_holds_neighbouring_images_of_the_stream(world, 
 def test_plans_of_known_cuts(group, world, most, found):
     plan = make_plan(recipe_of(group), System(), world=world, most=most, train_images=160, val_images=1)
     assert found == (
-        plan.images_per_forward, plan.forwards, plan.loss_group, plan.loss_groups, plan.loss_forwards, plan.loss_join
+        plan.micro_batch_size, plan.forwards, plan.loss_normalizer_images, plan.loss_groups, plan.loss_forwards, plan.loss_join
     )  # fmt: skip
 
 
@@ -89,15 +90,15 @@ def test_a_group_beyond_a_rank_s_share_is_refused_with_both_ways_out():
     with pytest.raises(RecipeError) as refusal:
         make_plan(recipe_of(4), System(), world=8, most=2, train_images=160, val_images=1)
     text = str(refusal.value)
-    assert "--model.loss-group 4" in text and check_text(text, "2 images", "8 ranks")
+    assert "--model.loss-normalizer-images 4" in text and check_text(text, "2 images", "8 ranks")
     check_text(text, "1, 2, or 0")
-    assert "ranks" in text and "--system.images-per-forward" in text
+    assert "ranks" in text and "--system.micro-batch-size" in text
 
 
 def test_neighbouring_forwards_of_ranks_that_share_statistics_are_no_group():
     # 2 ranks x 4 forwards of 2, statistics over 4: a rank's neighboring forwards are 4 images apart in the stream.
     assert split_batch(16, 2, 2, 4) == (2, 4, 1, 2)
-    with raises(RecipeError, "--model.loss-group 8", "1, 2"):
+    with raises(RecipeError, "--model.loss-normalizer-images 8", "1, 2"):
         split_batch(16, 2, 2, 4, 8)
     assert split_batch(16, 2, 2, 4, 16) == (2, 4, 1, 2)
 
@@ -130,4 +131,4 @@ def test_tasks_without_loss_groups_have_none():
     recipe = Recipe(task="classification", model=ResNetModel(), input=ImageInput(), epochs=1)
     assert recipe_loss_group(recipe) == 0
     plan = make_plan(recipe, System(), world=2, most=64, train_images=512, val_images=1)
-    assert (plan.loss_group, plan.loss_groups, plan.loss_forwards, plan.loss_join) == (0, 1, 1, 1)
+    assert (plan.loss_normalizer_images, plan.loss_groups, plan.loss_forwards, plan.loss_join) == (0, 1, 1, 1)

@@ -41,7 +41,7 @@ def imagenet_plan(name: str, world: int, most: int = 512):
 def test_a_published_configuration_has_its_published_plan(name: str) -> None:
     batch, world, each, lr, warmup, schedule, first, per_epoch = PUBLISHED[name]
     recipe, plan = RECIPES[name](), imagenet_plan(name, world)
-    assert (plan.global_batch, plan.images_per_rank, plan.images_per_forward, plan.forwards) == (batch, each, each, 1)
+    assert (plan.global_batch_size, plan.images_per_rank, plan.micro_batch_size, plan.forwards) == (batch, each, each, 1)
     assert plan.steps_per_epoch == per_epoch
     # Habana's decay takes one step more than its epochs have.
     end = schedule * per_epoch + ("gaudi2" in name)
@@ -56,7 +56,7 @@ def test_a_published_configuration_has_its_published_plan(name: str) -> None:
 
 def test_the_3584_rank_plan_joins_pairs_of_ranks_for_batch_norm() -> None:
     plan = imagenet_plan("resnet50-mlperf-57344", 3584)
-    assert (plan.bn_span, plan.bn_join, plan.bn_groups) == (32, 2, 1)
+    assert (plan.bn_batch_size, plan.bn_join, plan.bn_groups) == (32, 2, 1)
 
 
 @pytest.mark.parametrize("world", [1, 8, 64, 3584])
@@ -67,11 +67,11 @@ def test_every_recipe_has_a_plan_or_a_refusal_that_says_why(name: str, world: in
     try:
         plan = make_plan(recipe, h100x8(), world=world, most=512, train_images=train, val_images=val)
     except RecipeError as refusal:
-        assert str(recipe.global_batch) in str(refusal) or "--bn-span" in str(refusal)
+        assert str(recipe.global_batch_size) in str(refusal) or "--bn-batch-size" in str(refusal)
         assert "nearest" in str(refusal).lower()
         return
-    assert plan.images_per_forward * plan.forwards * world == recipe.global_batch
-    assert plan.bn_span * plan.bn_groups == plan.images_per_forward * plan.bn_join
+    assert plan.micro_batch_size * plan.forwards * world == recipe.global_batch_size
+    assert plan.bn_batch_size * plan.bn_groups == plan.micro_batch_size * plan.bn_join
     assert plan.eval_steps[-1] == plan.total_steps
 
 
@@ -85,7 +85,7 @@ def test_every_system_can_be_asked(name: str) -> None:
             with pytest.raises(RecipeError, match="no CUDA"):
                 SYSTEMS[name]()
             return
-    assert SYSTEMS[name]().per_node >= 1
+    assert SYSTEMS[name]().ranks_per_node >= 1
 
 
 @examples(300)
@@ -131,13 +131,13 @@ def test_a_batch_that_does_not_divide_names_the_nearest_ones() -> None:
 
 def test_a_changed_batch_without_its_lr_prints_both_ways_out() -> None:
     with pytest.raises(RecipeError) as refusal:
-        override(RECIPES["resnet50"](), {"global_batch": 256})
-    assert 'changes={"optim.lr": 0.256}' in str(refusal.value) and 'changes={"optim.lr": 2.048}' in str(refusal.value)
-    assert override(RECIPES["resnet50"](), {"global_batch": 256, "optim.lr": 0.256}).optim.lr == 0.256
+        override(RECIPES["resnet50"](), {"global_batch_size": 256})
+    assert 'overrides={"optim.lr": 0.256}' in str(refusal.value) and 'overrides={"optim.lr": 2.048}' in str(refusal.value)
+    assert override(RECIPES["resnet50"](), {"global_batch_size": 256, "optim.lr": 0.256}).optim.lr == 0.256
 
 
 @pytest.mark.parametrize(
-    ("typo", "meant"), [("optim.lrr", "lr"), ("global_bach", "global_batch"), ("quality.evry", "every")]
+    ("typo", "meant"), [("optim.lrr", "lr"), ("global_bach", "global_batch_size"), ("eval.evry", "every")]
 )
 def test_an_unknown_field_names_its_neighbour(typo: str, meant: str) -> None:
     with pytest.raises(RecipeError, match=f"Did you mean {meant}"):
@@ -145,13 +145,13 @@ def test_an_unknown_field_names_its_neighbour(typo: str, meant: str) -> None:
 
 
 def test_a_span_beyond_the_batch_is_the_whole_batch() -> None:
-    recipe = replace(RECIPES["resnet50"](), global_batch=16, optim=replace(RECIPES["resnet50"]().optim, lr=0.016))
+    recipe = replace(RECIPES["resnet50"](), global_batch_size=16, optim=replace(RECIPES["resnet50"]().optim, lr=0.016))
     plan = make_plan(recipe, h100x8(), world=2, most=64, train_images=100, val_images=10)
-    assert (plan.bn_span, plan.bn_join) == (16, 2)
+    assert (plan.bn_batch_size, plan.bn_join) == (16, 2)
 
 
 def test_exact_epochs_are_fractions_and_any_batch_fits_any_data_set() -> None:
-    recipe = override(RECIPES["classify-demo"](), {"global_batch": 64, "optim.lr": 0.2, "epochs": 3.0})
+    recipe = override(RECIPES["classify-demo"](), {"global_batch_size": 64, "optim.lr": 0.2, "epochs": 3.0})
     plan = make_plan(recipe, h100x8(), world=1, most=64, train_images=10, val_images=3)
     assert plan.steps_per_epoch == pytest.approx(10 / 64)
     assert plan.total_steps == 1  # three epochs of ten images are not one batch
@@ -165,17 +165,17 @@ def test_steps_and_eval_every_shorten_the_run_but_not_the_schedule() -> None:
 
 
 def test_a_run_long_enough_to_forget_its_first_weights_keeps_one_decay() -> None:
-    averaged = [name for name, make in RECIPES.items() if make().ema and "finetune" not in name]
+    averaged = [name for name, make in RECIPES.items() if make().ema_decay and "finetune" not in name]
     assert len(averaged) >= 3
     for name in averaged:
         recipe = RECIPES[name]()
         plan = make_plan(recipe, SYSTEMS["cpu"](), world=1, most=512, train_images=1000, val_images=100)
-        assert {ema_at(recipe, plan, step) for step in range(plan.total_steps)} == {recipe.ema}
+        assert {ema_at(recipe, plan, step) for step in range(plan.total_steps)} == {recipe.ema_decay}
 
 
 @given(steps=st.integers(1, 2000), ema=st.floats(0.5, 0.9999))
 def test_the_first_weights_are_forgotten_at_the_end_of_a_run_of_any_length(steps: int, ema: float) -> None:
-    recipe = replace(RECIPES["classify-demo"](), ema=ema)
+    recipe = replace(RECIPES["classify-demo"](), ema_decay=ema)
     plan = make_plan(recipe, SYSTEMS["cpu"](), world=1, most=512, train_images=1000, val_images=100)
     plan = limit_steps(plan, steps=steps)
     left = 1.0
@@ -189,14 +189,14 @@ def test_the_first_weights_are_forgotten_at_the_end_of_a_run_of_any_length(steps
 
 
 def test_exact_evaluation_points_replace_the_cadence() -> None:
-    recipe = override(RECIPES["resnet50"](), {"quality.at": (40.0, 50.0, 55.0)})
+    recipe = override(RECIPES["resnet50"](), {"eval.at": (40.0, 50.0, 55.0)})
     plan = make_plan(recipe, h100x8(), world=8, most=512, train_images=IMAGENET[0], val_images=IMAGENET[1])
     assert len(plan.eval_steps) == 4  # three points, and the end
     assert plan.eval_steps[0] == -(-40 * IMAGENET[0] // 2048)
 
 
 def test_weights_that_no_step_has_changed_are_not_evaluated() -> None:
-    recipe = override(RECIPES["resnet50"](), {"quality.first": 0.0, "quality.every": 4.0})
+    recipe = override(RECIPES["resnet50"](), {"eval.start": 0.0, "eval.every": 4.0})
     plan = make_plan(recipe, h100x8(), world=8, most=512, train_images=IMAGENET[0], val_images=IMAGENET[1])
     assert plan.eval_steps[0] == -(-4 * IMAGENET[0] // 2048)
 
@@ -205,12 +205,12 @@ def test_weights_that_no_step_has_changed_are_not_evaluated() -> None:
     ("changes", "names"),
     [
         ({"epochs": 0.0}, "--epochs"),
-        ({"images_seen": 5, "epochs": 3.0}, "--epochs"),
+        ({"max_images": 5, "epochs": 3.0}, "--epochs"),
         ({"optim.lr": 0.0}, "--optim.lr"),
-        ({"bn_span": 0}, "--bn-span"),
-        ({"ema": 1.0}, "--ema"),
-        ({"quality.every": 0.0}, "--quality.every"),
-        ({"optim.nesterov": True, "optim.momentum_form": "lr_inside"}, "--optim.nesterov"),
+        ({"bn_batch_size": 0}, "--bn-batch-size"),
+        ({"ema_decay": 1.0}, "--ema-decay"),
+        ({"eval.every": 0.0}, "--eval.every"),
+        ({"optim.nesterov": True, "optim.momentum_style": "mxnet"}, "--optim.nesterov"),
     ],
 )
 def test_a_recipe_that_contradicts_itself_is_refused_by_flag(changes: dict, names: str) -> None:
@@ -237,7 +237,7 @@ def test_a_refusal_says_how_many_of_the_ranks_train() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "eval_ranks", "said"),
-    [(1, 1, "one rank"), (4, 4, "4 ranks ... 0 to 3"), (4, 9, "--eval-ranks 9"), (4, -1, "Name 0 to 3")],
+    [(1, 1, "one rank"), (4, 4, "4 ranks ... 0 to 3"), (4, 9, "--dedicated-eval-ranks 9"), (4, -1, "Name 0 to 3")],
 )
 def test_somebody_has_to_train(ranks: int, eval_ranks: int, said: str) -> None:
     with raises(RecipeError, said):

@@ -51,10 +51,10 @@ MACHINES = {
 def test_a_machine_carries_what_its_sheet_says_and_nothing_that_it_leaves_out(name):
     system = SYSTEMS[name]()
     check_system(system)
-    found = (system.per_node, system.memory_gib, system.sockets, system.cores_per_socket, system.threads_per_core)
-    found += (system.host_memory_gib, system.fabric, system.interface, system.bind)
+    found = (system.ranks_per_node, system.memory_gib, system.sockets, system.cores_per_socket, system.threads_per_core)
+    found += (system.host_memory_gib, system.fabric, system.interface, system.cpu_bind)
     assert found == MACHINES[name]
-    assert system.chip and system.images_per_forward == 0 and system.compress == "none"
+    assert system.device_name and system.micro_batch_size == 0 and system.grad_compression == "none"
 
 
 def test_every_machine_of_the_menu_is_typed_here_or_is_a_plain_one():
@@ -69,8 +69,8 @@ def test_number_formats_threads_buckets_and_variables_are_the_published_ones():
     }  # fmt: skip
     assert {number for number in formats.values()} == {"fp16", "bf16"}
     assert {SYSTEMS[name]().loss_scale for name in MACHINES} == {0.0}  # it belongs to a recipe
-    assert SYSTEMS["dgx-h100"]().bucket_mib == 64  # R 12.5: HOROVOD_FUSION_THRESHOLD 67108864
-    assert SYSTEMS["p3dn"]().bucket_mib == 128  # M 12: 134217728
+    assert SYSTEMS["dgx-h100"]().ddp_bucket_mib == 64  # R 12.5: HOROVOD_FUSION_THRESHOLD 67108864
+    assert SYSTEMS["p3dn"]().ddp_bucket_mib == 128  # M 12: 134217728
     assert SYSTEMS["p3dn"]().intra_op_threads == 2  # M 12: OMP_NUM_THREADS=2
     assert {SYSTEMS[name]().intra_op_threads for name in ("c4140", "dgx2", "dgx-h100")} == {1}  # S 14.2, R 12.4
     assert dict(pair.split("=") for pair in SYSTEMS["p3dn"]().env) == {  # M 12
@@ -81,7 +81,7 @@ def test_number_formats_threads_buckets_and_variables_are_the_published_ones():
         "NCCL_BUFFSIZE": "16777216",
         "NCCL_NET_GDR_READ": "1",
     }
-    chips = {name: SYSTEMS[name]().accelerator for name in MACHINES}
+    chips = {name: SYSTEMS[name]().device for name in MACHINES}
     assert [name for name, kind in chips.items() if kind != "cuda"] == ["gaudi8", "gaudi2x8"]
     assert {chips["gaudi8"], chips["gaudi2x8"]} == {"hpu"}
 
@@ -185,32 +185,32 @@ def test_a_published_pairing_is_planned_field_by_field_as_published(row):
         for pairing in find_published(row.system, recipe.task, row.recipe)
         if (pairing.nodes, pairing.accelerators) == (row.nodes, row.accelerators)
     ]
-    assert (found.images_per_forward, found.global_batch) == (row.images, row.batch)
+    assert (found.micro_batch_size, found.global_batch_size) == (row.images, row.batch)
     assert (found.precision, found.loss_scale, found.bind) == (row.precision, row.scale, row.bind)
     assert found.evaluation_ranks == row.evaluate
 
     machine = SYSTEMS[row.system]()
     system = system_for(row.recipe, row.system, machine)
     check_system(system)
-    assert (system.precision, system.bind) == (row.precision, row.bind or machine.bind)
+    assert (system.precision, system.cpu_bind) == (row.precision, row.bind or machine.cpu_bind)
     assert row.nodes > 1 or system.loss_scale == row.scale
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(
-        recipe, system, world=row.accelerators, most=system.images_per_forward, train_images=train, val_images=val
+        recipe, system, world=row.accelerators, most=system.micro_batch_size, train_images=train, val_images=val
     )
-    assert (plan.images_per_forward, plan.forwards, plan.global_batch) == (row.images, 1, row.batch)
-    assert (plan.world, plan.nodes) == (row.accelerators, row.nodes - row.evaluate // machine.per_node)
-    assert plan.bn_span == row.span and plan.images_per_forward * plan.bn_join == row.span * plan.bn_groups
+    assert (plan.micro_batch_size, plan.forwards, plan.global_batch_size) == (row.images, 1, row.batch)
+    assert (plan.world, plan.nodes) == (row.accelerators, row.nodes - row.evaluate // machine.ranks_per_node)
+    assert plan.bn_batch_size == row.span and plan.micro_batch_size * plan.bn_join == row.span * plan.bn_groups
     assert recipe.optim.lr == pytest.approx(row.lr, rel=1e-12)
     assert (recipe.optim.weight_decay, recipe.optim.momentum) == (row.decay, row.momentum)
     assert plan.warmup_steps == pytest.approx(row.warmup, abs=1e-6)
     assert plan.steps_per_epoch == row.steps
     if row.boundaries:
-        assert recipe.schedule.boundaries == row.boundaries
+        assert recipe.schedule.milestones == row.boundaries
     if row.length:
         assert recipe.epochs == row.length and plan.total_steps == row.length * row.steps
     if recipe.task == "maskrcnn":
-        assert (plan.loss_group, plan.loss_groups, plan.loss_forwards, plan.loss_join) == (row.images, 1, 1, 1)
+        assert (plan.loss_normalizer_images, plan.loss_groups, plan.loss_forwards, plan.loss_join) == (row.images, 1, 1, 1)
 
 
 def test_no_pairing_stands_in_the_code_that_was_not_typed_here():
@@ -270,7 +270,7 @@ MASK_RESULTS = {
 def test_published_results_are_those_of_the_sheets(workload, typed):
     """Rows of other rounds and of partners' machines (a100x8 and the like) come on top."""
     found = {
-        (row.system, row.nodes, row.accelerators, row.global_batch, row.epochs, row.minutes, row.rate)
+        (row.system, row.nodes, row.accelerators, row.global_batch_size, row.epochs, row.minutes, row.rate)
         for system in MACHINES
         for row in published_results(workload, system)
     }
@@ -286,7 +286,7 @@ def test_minutes_rate_and_epochs_of_a_published_result_fit_each_other(row):
     # Rates are rounded; at hundreds of accelerators start and evaluation take as long as training.
     assert 0.97 * training < row.minutes < (1.2 if row.accelerators <= 16 else 1.7) * training
     if row.recipe:
-        assert RECIPES[row.recipe]().global_batch == row.global_batch
+        assert RECIPES[row.recipe]().global_batch_size == row.global_batch_size
         assert find_published(row.system, row.workload, row.recipe)
 
 
@@ -301,8 +301,8 @@ def test_a_recipe_that_was_not_published_on_a_system_leaves_it_as_it_is():
 
 def test_what_is_changed_by_hand_takes_its_published_partner_along():
     machine = SYSTEMS["c4140"]()
-    assert system_for("ssd-mlperf-512", "c4140", machine, {"optim.lr", "steps"}).images_per_forward == 128
-    assert system_for("ssd-mlperf-512", "c4140", machine, {"input.size"}).images_per_forward == 0
+    assert system_for("ssd-mlperf-512", "c4140", machine, {"optim.lr", "steps"}).micro_batch_size == 128
+    assert system_for("ssd-mlperf-512", "c4140", machine, {"input.image_size"}).micro_batch_size == 0
     assert system_for("ssd-mlperf-512", "c4140", machine, {"system.precision"}).loss_scale == 0
 
 
@@ -347,11 +347,11 @@ def test_what_the_rule_gives_has_a_plan(nodes):
             continue
         assert found is not None
         recipe, machine = RECIPES[found.recipe](), SYSTEMS[system]()
-        ranks = nodes * machine.per_node - found.evaluation_ranks * (nodes == found.nodes)
-        span = min(recipe.bn_span, recipe.global_batch)
-        group = getattr(recipe.model, "loss_group", 0)
-        images, forwards, _, _ = split_batch(recipe.global_batch, ranks, found.images_per_forward, span, group)
-        assert images * forwards * ranks == recipe.global_batch
+        ranks = nodes * machine.ranks_per_node - found.evaluation_ranks * (nodes == found.nodes)
+        span = min(recipe.bn_batch_size, recipe.global_batch_size)
+        group = getattr(recipe.model, "loss_normalizer_images", 0)
+        images, forwards, _, _ = split_batch(recipe.global_batch_size, ranks, found.micro_batch_size, span, group)
+        assert images * forwards * ranks == recipe.global_batch_size
 
 
 def test_a_recipe_named_by_hand_is_allowed_where_it_can_be_cut_and_the_published_one_is_said():
@@ -363,7 +363,7 @@ def test_a_recipe_named_by_hand_is_allowed_where_it_can_be_cut_and_the_published
         check_nodes("resnet50-mlperf-3200-4x8", "dgx-h100", 6)
     with raises(RecipeError, "ssd-mlperf-912", "64 ranks", "8 nodes"):
         check_nodes("ssd-mlperf-912", "dgx-a100", 8)
-    with pytest.raises(RecipeError, match=r"Add --eval-ranks 128\.$"):
+    with pytest.raises(RecipeError, match=r"Add --dedicated-eval-ranks 128\.$"):
         check_nodes("maskrcnn-nvidia-256-48nodes", "dgx-h100", 48)
 
 
@@ -376,7 +376,7 @@ def test_what_of_a_system_is_as_published_is_said_and_what_was_changed_is_not():
     system = system_for("ssd-mlperf-512", "c4140", machine)
     wanted = "forwards of up to 128, fp16, loss scale 128, binding off: as published on 1 node"
     assert published_settings("ssd-mlperf-512", "c4140", system) == wanted
-    own = replace(system, images_per_forward=64, precision="bf16", loss_scale=0.0)
+    own = replace(system, micro_batch_size=64, precision="bf16", loss_scale=0.0)
     assert check_text(published_settings("ssd-mlperf-512", "c4140", own), "binding off", "1 node")
     assert published_settings("ssd-demo", "c4140", machine) == ""
 
@@ -390,7 +390,7 @@ def test_show_plans_a_published_pairing_as_published_unless_it_is_changed_by_han
     check_text(text, "128, fp16, loss scale 128, binding off", "1 node")
     assert "50 epochs in 43.87 min on 1 node, 570 images/s an accelerator" in text
     assert text.count("torch 2.9.1 (containers/constraints-v100.txt): ") == 1
-    own = command(capsys, "plan", "ssd-mlperf-512", "--system", "c4140", "--system.images-per-forward", "64").out
+    own = command(capsys, "plan", "ssd-mlperf-512", "--system", "c4140", "--system.micro-batch-size", "64").out
     own = " ".join(own.split())
     assert check_text(own, "64 images", "2 forwards") and "up to" not in own
 

@@ -47,8 +47,8 @@ def test_every_recipe_loads_and_does_not_contradict_itself(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_run_json_gives_back_an_equal_recipe_system_and_controls(name, tmp_path):
     recipe, system = RECIPES[name](), h100x8()
-    controls = RunOptions(data="photos", steps=7, exact=True, time_budget="2h")
-    plan = make_plan(recipe, System(), world=1, most=recipe.bn_span, train_images=50_000, val_images=10)
+    controls = RunOptions(data="photos", max_steps=7, deterministic=True, max_time="2h")
+    plan = make_plan(recipe, System(), world=1, most=recipe.bn_batch_size, train_images=50_000, val_images=10)
     (tmp_path / "run.json").write_text(
         RunSpec(name, recipe, "h100x8", system, limit_steps(plan, steps=7), controls).record().to_json()
     )
@@ -104,12 +104,14 @@ def test_every_recipe_has_a_plan_on_any_number_of_ranks_or_a_refusal_that_says_w
     try:
         plan = make_plan(recipe, system, world=world, most=512, train_images=train, val_images=val)
     except RecipeError as refusal:
-        assert re.search(r"--(global-batch|bn-span) \d+ .*nearest", str(refusal).replace("\n", " "), re.IGNORECASE), refusal
+        assert re.search(
+            r"--(global-batch-size|bn-batch-size) \d+ .*nearest", str(refusal).replace("\n", " "), re.IGNORECASE
+        ), refusal
         assert world > 1
         return
-    assert plan.images_per_forward * plan.forwards * world == recipe.global_batch == plan.global_batch
-    assert plan.bn_span == min(recipe.bn_span, recipe.global_batch)
-    assert plan.images_per_forward * plan.bn_join == plan.bn_span * plan.bn_groups
+    assert plan.micro_batch_size * plan.forwards * world == recipe.global_batch_size == plan.global_batch_size
+    assert plan.bn_batch_size == min(recipe.bn_batch_size, recipe.global_batch_size)
+    assert plan.micro_batch_size * plan.bn_join == plan.bn_batch_size * plan.bn_groups
     assert plan.eval_steps[-1] == plan.total_steps
 
 
@@ -128,7 +130,7 @@ def test_names_on_the_menu_are_workload_source_batch():
             r"(classify|resnet50|ssd|maskrcnn|fasterrcnn)(-[a-z][a-z0-9]*)?(-\d+)?(-\d+x\d+|-[a-z0-9]+)?", name
         ), name
         batch = re.search(r"-(\d{3,})", name)
-        assert batch is None or int(batch[1]) == make().global_batch, name
+        assert batch is None or int(batch[1]) == make().global_batch_size, name
 
 
 @pytest.mark.parametrize("make", [h100x8, h200x8, a100x8, v100x8], ids=lambda make: make.__name__)
@@ -136,7 +138,7 @@ def test_every_named_machine_is_sound(make):
     system = make()
     check_system(system)
     assert SYSTEMS[make.__name__] is make
-    assert system.per_node == 8 and system.accelerator == "cuda"
+    assert system.ranks_per_node == 8 and system.device == "cuda"
     assert (system.precision == "fp16") == (make is v100x8)  # V100 has no bf16
 
 
@@ -227,7 +229,7 @@ def test_help_shows_each_fields_own_text_and_no_neighbours(name, monkeypatch):
         assert main(["train", name, "--help-all"]) == 0
     shown = help_by_flag(said.getvalue())
     wanted = dict(own_texts(RECIPES[name]()))
-    del wanted["--pretrained"]  # --weights says it
+    del wanted["--pretrained"], wanted["--target-data"]  # of published recipes
     wanted |= dict(own_texts(RunOptions()))
     wanted |= dict(own_texts(System(), "system."))
     assert len(wanted) > 60

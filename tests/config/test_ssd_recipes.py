@@ -32,11 +32,11 @@ def plan_of(name: str, world: int):
 @pytest.mark.parametrize(("name", "batch", "world", "lr", "warmup", "per_epoch"), PUBLISHED)
 def test_system_a_s_settings_are_the_logged_ones(name, batch, world, lr, warmup, per_epoch):
     recipe, plan = plan_of(name, world)
-    assert plan.global_batch == batch
+    assert plan.global_batch_size == batch
     assert recipe.optim.lr == pytest.approx(lr, rel=1e-12)
     assert round(plan.warmup_steps, 6) == warmup
     assert plan.steps_per_epoch == per_epoch
-    first, second = recipe.schedule.boundaries
+    first, second = recipe.schedule.milestones
     assert plan.boundaries == (first * per_epoch, second * per_epoch)
     # Counted from 1: the first step of the ramp has one part in `warmup`, and the peak comes with the step after it.
     assert lr_at(recipe, plan, 0) == pytest.approx(lr / warmup)
@@ -57,17 +57,17 @@ def test_integer_rule_gives_the_logged_rates_and_never_less_than_one_part(lr, ba
 
 
 def test_bn_spans_are_those_of_the_published_gpus():
-    spans = {name: RECIPES[name]().bn_span for name, *_ in PUBLISHED}
+    spans = {name: RECIPES[name]().bn_batch_size for name, *_ in PUBLISHED}
     assert list(spans.values()) == [128, 128, 128, 56, 24, 16]
     _, plan = plan_of("ssd-mlperf-2048", 512)
-    assert (plan.images_per_forward, plan.bn_join) == (4, 4)
+    assert (plan.micro_batch_size, plan.bn_join) == (4, 4)
 
 
 @pytest.mark.parametrize(("name", "per_epoch"), [("ssd-gaudi", 917), ("ssd-gaudi-1024", 115)])
 def test_gaudi_s_steps(name, per_epoch):
     recipe, plan = plan_of(name, 1)
     assert plan.steps_per_epoch == per_epoch and plan.total_steps == 64 * per_epoch
-    assert recipe.optim.lr == pytest.approx(3e-3 * recipe.global_batch / 32)
+    assert recipe.optim.lr == pytest.approx(3e-3 * recipe.global_batch_size / 32)
     assert [lr_at(recipe, plan, step) for step in (0, 1)] == pytest.approx([0.0, recipe.optim.lr / (5 * per_epoch)])
     assert plan.boundaries == (40 * per_epoch, 50 * per_epoch)
 

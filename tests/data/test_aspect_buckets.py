@@ -92,14 +92,14 @@ def test_what_no_shape_holds_is_refused_with_the_sizes():
 def test_photos_of_coco_are_padded_by_less_than_a_tenth(shared_data, short, long):
     record = json.loads((shared_data / "coco_mini" / "annotations" / "instances_train2017.json").read_text())
     photos = np.array([(image["height"], image["width"]) for image in record["images"]])
-    photo = InstanceInput(short=(short,), long=long)
+    photo = InstanceInput(min_size=(short,), max_size=long)
     sizes = resized_sizes(*photos.T, short, long)
     shapes = np.array([padded_shape(h, w, photo, short) for h, w in sizes.tolist()])
     assert 1 - sizes.prod(axis=1).sum() / shapes.prod(axis=1).sum() < 0.1
 
 
 def test_padding_to_a_multiple_rounds_each_side_up():
-    photo = InstanceInput(padding="multiple", multiple=64)
+    photo = InstanceInput(padding_mode="multiple", size_divisor=64)
     assert padded_shape(800, 1066, photo, 800) == (832, 1088)
     assert padded_shape(64, 1, photo, 800) == (64, 64)
 

@@ -20,7 +20,7 @@ from paceline.data.transforms.image_io import read_header
 from paceline.data.transforms.sample import decode_and_transform, sample_training_spec
 
 SIDE = 40
-ALL = ImageInput(size=SIDE, area=(0.5, 1.0), vflip=0.5, augment="rand", erase=0.5)
+ALL = ImageInput(image_size=SIDE, crop_scale=(0.5, 1.0), vflip=0.5, auto_augment="randaugment", random_erase=0.5)
 
 
 def _jpeg(key: int) -> bytes:
@@ -39,7 +39,7 @@ def _batches(settings: ImageInput, *, threads: int, first: int = 0, ranks: int =
     for rank in range(ranks):
 
         def schedule(step: int, rank: int = rank):
-            epochs, indices = batch_indices(len(PHOTOS), stream_positions(step=step, global_batch=8), seed=1)
+            epochs, indices = batch_indices(len(PHOTOS), stream_positions(step=step, global_batch_size=8), seed=1)
             mine = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
             return [(epochs[mine], indices[mine])]
 
@@ -56,9 +56,9 @@ def _batches(settings: ImageInput, *, threads: int, first: int = 0, ranks: int =
     return found
 
 
-@pytest.mark.parametrize("kind", ["trivial", "rand"])
+@pytest.mark.parametrize("kind", ["trivialaugment", "randaugment"])
 def test_pixels_depend_on_seed_epoch_and_photo_alone(kind):
-    settings = replace(ALL, augment=kind)
+    settings = replace(ALL, auto_augment=kind)
     torch.manual_seed(1)
     once = _batches(settings, threads=1)
     torch.manual_seed(2)
@@ -66,7 +66,7 @@ def test_pixels_depend_on_seed_epoch_and_photo_alone(kind):
         assert once.keys() == other.keys() and all(torch.equal(once[key], other[key]) for key in once)
     resumed = _batches(settings, threads=2, first=2)
     assert len(resumed) == 16 and all(torch.equal(once[key], resumed[key]) for key in resumed)
-    plain = _batches(replace(settings, vflip=0.0, augment="none", erase=0.0), threads=1)
+    plain = _batches(replace(settings, vflip=0.0, auto_augment="none", random_erase=0.0), threads=1)
     assert sum(not torch.equal(once[key], plain[key]) for key in once) > 24  # of 32
 
 
@@ -75,14 +75,16 @@ def test_what_is_off_draws_nothing_and_what_is_on_leaves_crop_and_flip():
     random = SampleRng(1, 2, 3)
     assert sample_augmentation(random, ImageInput()) is None and random.bits() == SampleRng(1, 2, 3).bits()
     for key in range(20):
-        plain = sample_training_spec(header, "it", 0, SampleRng(0, 0, key), replace(ALL, vflip=0, augment="none", erase=0))
+        plain = sample_training_spec(
+            header, "it", 0, SampleRng(0, 0, key), replace(ALL, vflip=0, auto_augment="none", random_erase=0)
+        )
         changed = sample_training_spec(header, "it", 0, SampleRng(0, 0, key), ALL)
         assert plain.augmentation is None and changed.augmentation is not None
         assert plain == changed._replace(augmentation=None)
 
 
 def test_a_vertical_flip_turns_the_picture_upside_down():
-    header, settings = read_header(PHOTOS[0], "it"), ImageInput(size=SIDE)
+    header, settings = read_header(PHOTOS[0], "it"), ImageInput(image_size=SIDE)
     pixels = [np.empty((SIDE, SIDE, 3), np.uint8) for _ in range(2)]
     for out, vflip in zip(pixels, (0.0, 1.0)):
         random = SampleRng(0, 0, 5)
@@ -93,7 +95,7 @@ def test_a_vertical_flip_turns_the_picture_upside_down():
 
 
 def test_an_erased_rectangle_is_the_mean_and_the_rest_stays():
-    settings = ImageInput(size=SIDE, erase=0.25)
+    settings = ImageInput(image_size=SIDE, random_erase=0.25)
     drawn = [sample_augmentation(SampleRng(0, 0, key), settings) for key in range(2000)]
     erased = [found for found in drawn if found is not None and found.erased is not None]
     assert abs(len(erased) - 500) < 100

@@ -30,7 +30,7 @@ from paceline.data.transforms.image_io import Header, read_header
 from paceline.data.transforms.sample import decode_and_transform
 from paceline.models.ssd.transforms import MIN_SIDE, clip_boxes_to_crop, clip_to_edges, evaluation_box_spec, sample_box_spec
 
-PLAIN = BoxInput(jitter="none")
+PLAIN = BoxInput(color_jitter="none")
 NOTHING = (np.zeros((0, 4)), np.zeros(0, np.int32))
 # Pure colors far from the background, so that a class is found by its channel: class 1 red, 2 green, 3 blue.
 BACKGROUND, BRIGHT = 20, 230
@@ -51,7 +51,7 @@ def _scene(height: int, width: int, rectangles: dict[int, tuple[int, int, int, i
 
 
 def _training(photo, key: int = 0, settings: BoxInput = PLAIN, epoch: int = 0):
-    out = np.empty((settings.size, settings.size, 3), np.uint8)
+    out = np.empty((settings.image_size, settings.image_size, 3), np.uint8)
     data, boxes, classes = photo
     header = read_header(data, "photo")
     draw = sample_box_spec(header, "photo", boxes, classes, SampleRng(0, epoch, key), settings)
@@ -102,7 +102,7 @@ def test_every_object_is_where_its_box_says_and_none_is_given_twice(height, widt
         for box, k in zip(objects.boxes, objects.classes):
             channel = out[:, :, k - 1]
             # An edge is blurred over the output pixels of one input pixel, and DCT scaling rounds by up to one more.
-            np.testing.assert_allclose(_found(channel), box * settings.size, atol=2.5)
+            np.testing.assert_allclose(_found(channel), box * settings.image_size, atol=2.5)
         counts.add(len(objects.classes))
         lefts.add(round(float(objects.boxes[0, 0]), 3))
     assert counts >= {1, 3} and len(lefts) > 5
@@ -110,8 +110,8 @@ def test_every_object_is_where_its_box_says_and_none_is_given_twice(height, widt
 
 def test_the_flip_mirrors_pixels_and_boxes_alike():
     photo = _scene(300, 300, {1: (30, 60, 90, 150)})
-    plain = dataclasses.replace(PLAIN, crop="none", flip=0.0)
-    straight, mirrored = _training(photo, 0, plain), _training(photo, 0, dataclasses.replace(plain, flip=1.0))
+    plain = dataclasses.replace(PLAIN, iou_crop="none", hflip=0.0)
+    straight, mirrored = _training(photo, 0, plain), _training(photo, 0, dataclasses.replace(plain, hflip=1.0))
     np.testing.assert_array_equal(mirrored[0], straight[0][:, ::-1])
     np.testing.assert_allclose(straight[1].boxes, [[0.1, 0.2, 0.4, 0.7]], atol=1e-6)
     np.testing.assert_allclose(mirrored[1].boxes, [[0.6, 0.2, 0.9, 0.7]], atol=1e-6)
@@ -147,7 +147,7 @@ def test_boxes_that_stay_lie_inside_have_two_sides_and_finite_logarithms(shares,
 def test_a_box_that_clipping_leaves_next_to_nothing_of_is_dropped_with_its_class():
     data, _, _ = _scene(300, 300, {1: (30, 60, 90, 150)})
     boxes = np.array([(30.0, 60, 90, 150), (299.9, 10, 80, 80), (10, 10, 0.2, 50)])
-    settings = dataclasses.replace(PLAIN, crop="none", flip=0.0)
+    settings = dataclasses.replace(PLAIN, iou_crop="none", hflip=0.0)
     _, objects = _training((data, boxes, np.array([7, 8, 9])), 0, settings)
     assert objects.classes.tolist() == [7]
     np.testing.assert_allclose(objects.boxes, [[0.1, 0.2, 0.4, 0.7]], atol=1e-6)
@@ -155,7 +155,7 @@ def test_a_box_that_clipping_leaves_next_to_nothing_of_is_dropped_with_its_class
 
 def test_a_photo_without_objects_is_a_whole_photo_with_none():
     data, _, _ = _scene(90, 120, {1: (0, 0, 40, 40)})
-    out, objects = _training((data, *NOTHING), 3, dataclasses.replace(PLAIN, flip=0.0))
+    out, objects = _training((data, *NOTHING), 3, dataclasses.replace(PLAIN, hflip=0.0))
     assert objects.boxes.shape == (0, 4) and objects.classes.shape == (0,)
     np.testing.assert_array_equal(out, _evaluated(data, PLAIN))
     batch = detection_batch(torch.from_numpy(out).permute(2, 0, 1)[None], [objects], torch.zeros(1, dtype=torch.int64))
@@ -183,7 +183,9 @@ def test_bilinear_without_antialias_is_interpolate_of_the_full_photo(height, wid
 def test_where_a_crop_lies_does_not_depend_on_how_colours_are_treated():
     photo = _scene(240, 320, {1: (40, 30, 100, 120), 2: (120, 60, 150, 160)})
     for key in range(10):
-        (plain, objects), *others = (_training(photo, key, BoxInput(jitter=kind)) for kind in ("none", "hsv", "matrix"))
+        (plain, objects), *others = (
+            _training(photo, key, BoxInput(color_jitter=kind)) for kind in ("none", "hsv", "matrix")
+        )
         for pixels, found in others:
             np.testing.assert_array_equal(found.boxes, objects.boxes)
             assert not np.array_equal(pixels, plain)
@@ -192,7 +194,7 @@ def test_where_a_crop_lies_does_not_depend_on_how_colours_are_treated():
 @pytest.mark.parametrize("kind", ["hsv", "matrix"])
 def test_samples_are_the_same_with_any_number_of_threads_and_differ_between_epochs(kind):
     photos = [_scene(120 + 10 * i, 160, {1: (20, 10, 60, 90), 2: (50, 40, 90, 60)}) for i in range(6)]
-    settings = BoxInput(size=96, jitter=kind)
+    settings = BoxInput(image_size=96, color_jitter=kind)
 
     def samples(threads: int) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         def draw(epoch: int, index: int, header: Header, name: str) -> SampleSpec:
@@ -240,7 +242,7 @@ def work():
     for law in ("bilinear-antialias", "bilinear"):
         for kind in ("hsv", "matrix"):
             for key in range(4):
-                settings = BoxInput(resize=law, jitter=kind)
+                settings = BoxInput(resize=law, color_jitter=kind)
                 header, random = read_header(data, "it"), SampleRng(0, 0, key)
                 decode_and_transform(data, sample_box_spec(header, "it", boxes, classes, random, settings), out)
     counts.append(len(os.listdir("/proc/self/task")))

@@ -46,12 +46,12 @@ def upload(bucket: FaultyServer, folder: Path, words: list[str]) -> list[str]:
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_a_bucket_gives_the_records_that_a_disk_gives(photos, bucket, container, tmp_path, capsys) -> None:
     words = [str(word) for word in pack_both(photos.root_path, container, tmp_path / "packed")]
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "local")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "local")
     assert said.code == 0, said.err
     words = upload(bucket, tmp_path / "packed", words)
     assert any(word.startswith("s3://bucket/") for word in words)
     bucket.faults = [500, "cut", "half"]  # which is no news to a bucket's user
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "remote")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "remote")
     assert said.code == 0, said.err
     local, remote = Manifest.load(tmp_path / "local"), Manifest.load(tmp_path / "remote")
     assert remote.content_hash == local.content_hash
@@ -61,9 +61,20 @@ def test_a_bucket_gives_the_records_that_a_disk_gives(photos, bucket, container,
         assert ours.records.read_many(range(len(ours))) == [theirs.read(i) for i in range(len(theirs))]
 
 
+@pytest.mark.parametrize("container", ["tar", "webdataset", "zip"])
+def test_the_kind_of_files_in_a_bucket_is_found(photos, bucket, container, tmp_path, capsys) -> None:
+    words = [str(word) for word in pack_both(photos.root_path, container, tmp_path / "packed")]
+    kind, _, train, *val = upload(bucket, tmp_path / "packed", words)
+    said = command(capsys, "prepare", train, *val, "--output-dir", tmp_path / "remote")
+    assert said.code == 0 and check_text(said.out.splitlines()[0], kind, Path(train).name), said
+    assert Manifest.load(tmp_path / "remote").content_hash == photos.content_hash
+    said = command(capsys, "prepare", "s3://bucket/nothing.tar", "--output-dir", tmp_path / "none")
+    assert said.code == 2 and check_text(said.err, "s3://bucket/nothing.tar")
+
+
 def test_a_bucket_that_is_shut_is_told_from_files_that_changed(photos, bucket, tmp_path, capsys) -> None:
     words = upload(bucket, tmp_path, [str(word) for word in pack_both(photos.root_path, "tar", tmp_path)])
-    assert command(capsys, "prepare", *words, "--out", tmp_path / "out").code == 0
+    assert command(capsys, "prepare", *words, "--output-dir", tmp_path / "out").code == 0
     manifest = Manifest.load(tmp_path / "out")
     train = next(key for key in bucket.files if "train" in key)
     was, bucket.files[train] = bucket.files[train], bucket.files[train] + bytes(512)
@@ -75,7 +86,7 @@ def test_a_bucket_that_is_shut_is_told_from_files_that_changed(photos, bucket, t
     bucket.always = 403
     with pytest.raises(PacelineError, match=r"no permission \(403\)"):
         find_stale_file(manifest)
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "again")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "again")
     assert said.code == 2 and said.err.count("\n") == 1 and "no permission (403)" in said.err
     assert not (tmp_path / "again").exists()
 
@@ -85,7 +96,7 @@ def test_packing_and_scoring_name_the_bucket_that_an_index_names_before_they_ask
 ) -> None:
     words = [str(word) for word in pack_both(photos.root_path, "tar", tmp_path / "packed")]
     words = upload(bucket, tmp_path / "packed", words)
-    assert command(capsys, "prepare", *words, "--out", tmp_path / "set").code == 0
+    assert command(capsys, "prepare", *words, "--output-dir", tmp_path / "set").code == 0
     for use in (
         prepare_source,
         lambda folder, reporter: prepare_eval_split(EvalSplit(data=folder), "class-folder", reporter=reporter),

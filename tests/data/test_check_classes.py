@@ -73,7 +73,7 @@ def test_one_split_alone_has_its_page(photos, split, tmp_path, capsys):
     with tarfile.open(tmp_path / "photos.tar", "w") as archive:
         archive.add(photos / split, split)
     out = tmp_path / "set"
-    assert main(["prepare", "tar", f"--{split}", str(tmp_path / "photos.tar"), "--out", str(out)]) == 0
+    assert main(["prepare", "tar", f"--{split}", str(tmp_path / "photos.tar"), "--output-dir", str(out)]) == 0
     said = capsys.readouterr().out
     check_line(said, split, "two classes", "1")
     assert ("paceline eval RUN --data" in said) == (split == "val")

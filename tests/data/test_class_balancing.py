@@ -31,7 +31,7 @@ N = len(CLASSES)
 
 
 def _balanced(classes: np.ndarray) -> np.ndarray:
-    return sampling_rates("balanced", len(classes), np.arange(len(classes)), classes, 0.001)
+    return sampling_rates("class-balanced", len(classes), np.arange(len(classes)), classes, 0.001)
 
 
 ORDER = sampled_order(_balanced(CLASSES), CLASSES, seed=5)
@@ -82,31 +82,34 @@ def test_repeat_factors_are_those_of_lvis():
         own = classes[photos == photo]
         shares = [len(set(photos[classes == label].tolist())) / 8 for label in own]
         factors.append(max([1.0, *(max(1.0, (threshold / share) ** 0.5) for share in shares)]))
-    rates = sampling_rates("repeat", 8, photos, classes, threshold)
+    rates = sampling_rates("repeat-factor", 8, photos, classes, threshold)
     np.testing.assert_allclose(rates, np.array(factors) * 8 / sum(factors), rtol=1e-12)
     assert factors[3] == 2.0 and factors[7] == 1.0 and rates.sum() == pytest.approx(8)
     order = sampled_order(rates, np.zeros(8, np.int64), seed=1)
     assert sum((order(epoch) % 8 == 3).sum() for epoch in range(400)) / 400 == pytest.approx(rates[3], abs=0.1)
-    assert sampling_rates("repeat", 0, photos[:0], classes[:0], threshold).shape == (0,)
+    assert sampling_rates("repeat-factor", 0, photos[:0], classes[:0], threshold).shape == (0,)
 
 
 def test_equal_rates_are_the_plain_order():
-    for rates in (_balanced(np.arange(30) % 3), sampling_rates("repeat", 30, np.arange(30), np.arange(30) % 3, 0.001)):
+    for rates in (
+        _balanced(np.arange(30) % 3),
+        sampling_rates("repeat-factor", 30, np.arange(30), np.arange(30) % 3, 0.001),
+    ):
         order = sampled_order(rates, np.arange(30) % 3, seed=7)
         assert all(order(epoch).tolist() == permutation(30, seed=7, epoch=epoch).tolist() for epoch in range(20))
 
 
 def _taken(step: int, order=ORDER, **cut: int) -> list[tuple[int, int]]:
-    epochs, indices = batch_indices(N, stream_positions(step=step, global_batch=32, **cut), seed=5, order=order)
+    epochs, indices = batch_indices(N, stream_positions(step=step, global_batch_size=32, **cut), seed=5, order=order)
     return list(zip(epochs.tolist(), indices.tolist()))
 
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_samples_are_the_same_for_every_cut_and_from_every_step(grouped):
-    order = grouped_order(np.arange(N) % 3, seed=5, global_batch=32, base=ORDER) if grouped else ORDER
+    order = grouped_order(np.arange(N) % 3, seed=5, global_batch_size=32, base=ORDER) if grouped else ORDER
     whole = [_taken(step, order) for step in range(12)]
     fresh = sampled_order(_balanced(CLASSES), CLASSES, seed=5)
-    again = grouped_order(np.arange(N) % 3, seed=5, global_batch=32, base=fresh) if grouped else fresh
+    again = grouped_order(np.arange(N) % 3, seed=5, global_batch_size=32, base=fresh) if grouped else fresh
     assert whole[7] == _taken(7, again)  # resumed
     for world, forwards, join in ((1, 4, 1), (2, 1, 1), (4, 2, 2)):
         for step in range(12):
@@ -124,9 +127,9 @@ def test_a_photo_drawn_again_in_an_epoch_has_a_key_of_its_own():
 
 def test_grouped_draws_of_an_epoch_are_the_sampler_s_and_lie_in_groups():
     groups = np.arange(N) % 3
-    order = grouped_order(groups, seed=5, global_batch=9, base=ORDER)(0)
+    order = grouped_order(groups, seed=5, global_batch_size=9, base=ORDER)(0)
     assert sorted(order.tolist()) == sorted(ORDER(0).tolist())
-    plain = grouped_order(groups, seed=5, global_batch=9)(0)
+    plain = grouped_order(groups, seed=5, global_batch_size=9)(0)
     assert sorted(plain.tolist()) == list(range(N))  # of the same groups: not the one that is kept
     runs = [set(groups[order[at : at + 9] % N].tolist()) for at in range(0, N - 9, 9)]
     assert sum(len(run) > 1 for run in runs) <= 2

@@ -100,26 +100,26 @@ def test_the_order_in_which_photos_are_found_does_not_matter(names):
 
 def test_a_folder_of_classes_alone_is_split_and_stays_untouched(photos, capsys):
     before = sorted(photos.rglob("*"))
-    flags = ["--val-fraction", "0.3", "--val-seed", "3", "--val-group", "(litter.)"]
+    flags = ["--val-fraction", "0.3", "--split-seed", "3", "--group-by", "(litter.)"]
     assert main(["prepare", "folder", str(photos), *flags]) == 0
     assert sorted(photos.rglob("*")) == before, "each folder in it is a class: nothing is added"
     manifest = Manifest.load(prepare_if_needed(photos, reporter=Lines(pytest.fail)))
     assert manifest.folder == cached_manifest_folder(photos)
-    assert manifest.request == {"val_fraction": 0.3, "val_seed": 3, "val_group": "(litter.)"}
-    assert repeat_command(manifest).endswith("/pets --val-fraction 0.3 --val-seed 3 --val-group '(litter.)'")
+    assert manifest.request == {"val_fraction": 0.3, "split_seed": 3, "group_by": "(litter.)"}
+    assert repeat_command(manifest).endswith("/pets --val-fraction 0.3 --split-seed 3 --group-by '(litter.)'")
     files = files_of(manifest)
     assert files["train"] | files["val"] == {str(path.relative_to(photos)) for path in before if path.is_file()}
     assert not files["train"] & files["val"]
     assert manifest.splits["val"].per_class == (3, 2) and manifest.splits["train"].per_class == (7, 4)
     dogs = [{name[:11] for name in part if name.startswith("dog")} for part in files.values()]
     assert not dogs[0] & dogs[1]
-    check_text(capsys.readouterr().out, "10 photos", "--val-group")
+    check_text(capsys.readouterr().out, "10 photos", "--group-by")
 
 
 def test_training_finds_the_split_and_notices_new_photos(photos, tmp_path, capsys):
     prepare_folder(photos, val=ValSplit(0.3))
-    flags = [*TINY, "--steps", "1", "--system", "cpu"]
-    assert main(["train", "classify-demo", "--data", str(photos), "--out", str(tmp_path / "run"), *flags]) == 0
+    flags = [*TINY, "--max-steps", "1", "--system", "cpu"]
+    assert main(["train", "classify-demo", "--data", str(photos), "--output-dir", str(tmp_path / "run"), *flags]) == 0
     facts = json.loads((tmp_path / "run" / "run.json").read_text())["data"]
     assert (facts["train_images"], facts["val_images"]) == (11, 5)
     capsys.readouterr()
@@ -159,9 +159,9 @@ def test_what_cannot_be_split_so_is_refused(photos, tmp_path):
             prepare_folder(root, **options)
 
     refused("--val-fraction 1.5 ... 0 ... 1", val=ValSplit(1.5))
-    refused("--val-group without --val-fraction", val=ValSplit(val_group="(x)"))
-    refused("--val-group '('", val=ValSplit(0.2, 0, "("))
-    refused("--val-group 'x'", val=ValSplit(0.2, 0, "x"))
+    refused("--group-by without --val-fraction", val=ValSplit(group_by="(x)"))
+    refused("--group-by '('", val=ValSplit(0.2, 0, "("))
+    refused("--group-by 'x'", val=ValSplit(0.2, 0, "x"))
     refused("16 photos ... cat/0.jpg", val=ValSplit(0.2, 0, "(zebra)"))
     refused(r"16 photos in 1 groups", val=ValSplit(0.2, 0, r"(\.jpg)"))
     refused("ImageNet brings 50,000 validation photos", expect="imagenet", val=ValSplit(0.2))
@@ -181,13 +181,13 @@ def test_photos_of_boxes_are_grouped_too(tmp_path):
         paint(tmp_path / "train2017" / f"{number}.jpg", size=(WIDTH, HEIGHT))
     sides = set()
     for seed in range(12):
-        request = BoxRequest(val_fraction=0.4, val_seed=seed, val_group="^(1)")
+        request = BoxRequest(val_fraction=0.4, split_seed=seed, group_by="^(1)")
         manifest = prepare_boxes(tmp_path, request)
-        assert manifest.request and manifest.request["val_group"] == "^(1)"
-        assert len(manifest.notes) == 2 and check_text(manifest.notes[1], "8 photos", "--val-group", "validation")
+        assert manifest.request and manifest.request["group_by"] == "^(1)"
+        assert len(manifest.notes) == 2 and check_text(manifest.notes[1], "8 photos", "--group-by", "validation")
         ids = set(open_boxes(manifest, "val").image_ids.tolist())
         assert len({number in ids for number in (1, 10, 11, 12)}) == 1
         sides.add(1 in ids)
     assert sides == {True, False}
-    with raises(DataError, "validation", r"--val-group '(x)' --val-fraction 0.2"):
-        prepare_boxes(tmp_path, BoxRequest(val_group="(x)"))
+    with raises(DataError, "validation", r"--group-by '(x)' --val-fraction 0.2"):
+        prepare_boxes(tmp_path, BoxRequest(group_by="(x)"))

@@ -107,7 +107,7 @@ def test_all_images_missing_is_a_wrong_folder_whatever_is_asked(root):
     for split in ("train", "val"):
         for path in (root / f"{split}2017").iterdir():
             path.unlink()
-    with raises(DataError, "train2017/1.jpg", "5 images", "--images"):
+    with raises(DataError, "train2017/1.jpg", "5 images", "--images-dir"):
         prepare_boxes(root, BoxRequest(on_missing="skip"))
 
 
@@ -175,7 +175,7 @@ def test_a_folder_without_annotations_says_what_is_wanted(tmp_path, root):
 
 def test_several_sets_or_a_missing_folder_of_images_are_named(root):
     os.rename(root / "train2017", root / "photos")
-    with raises(DataError, "instances_train2017.json", "train2017", "images/train2017", "--images DIR"):
+    with raises(DataError, "instances_train2017.json", "train2017", "images/train2017", "--images-dir DIR"):
         prepare_boxes(root)
     os.rename(root / "photos", root / "train2017")
     for split in ("train", "val"):
@@ -188,9 +188,9 @@ def test_several_sets_or_a_missing_folder_of_images_are_named(root):
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"images": "x"}, "--images and --annotations belong together"),
-        ({"images": "x", "annotations": "y", "val_images": "z"}, "--val-images without --val-annotations"),
-        ({"images": "x", "annotations": "y"}, "x ... folder"),
+        ({"images_dir": "x"}, "--images-dir and --annotations belong together"),
+        ({"images_dir": "x", "annotations": "y", "val_images_dir": "z"}, "--val-images-dir without --val-annotations"),
+        ({"images_dir": "x", "annotations": "y"}, "x ... folder"),
     ],
 )
 def test_half_a_request_is_refused(flags, reason):
@@ -215,7 +215,7 @@ def test_annotations_in_a_zip_unpack_to_no_more_than_annotations_do(tmp_path) ->
 def test_a_draw_without_objects_names_another_seed_and_a_set_without_any_does_not(root):
     os.remove(json_file(root, "val"))
     edit(root, lambda record: record.update(annotations=[box(1, 7, 1, 2, 10, 12, id=1)]))
-    with raises(DataError, "instances_train2017.json", "1 images", "--val-seed 1"):
+    with raises(DataError, "instances_train2017.json", "1 images", "--split-seed 1"):
         prepare_boxes(root, BoxRequest(val_fraction=0.4))
     edit(root, lambda record: record.update(annotations=[]))
     with raises(DataError, "instances_train2017.json", "2 images", "annotate"):

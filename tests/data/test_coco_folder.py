@@ -147,7 +147,7 @@ def test_files_named_one_by_one_go_to_the_cache_and_are_trained_on_from_there(ro
     manifest = prepare_boxes(None, request)
     assert cached_manifest_folder(root) in manifest.folder.parents and not (root / "manifest.json").exists()
     assert prepare_if_needed(manifest.folder, kind="boxes", reporter=Lines(pytest.fail)) == manifest.folder
-    assert f"--images {root / 'train2017'} --annotations" in repeat_command(manifest)
+    assert f"--images-dir {root / 'train2017'} --annotations" in repeat_command(manifest)
     edit(root, lambda record: record["annotations"].pop())
     with raises(DataError, "instances_train2017.json", "annotations changed", "--val-annotations"):
         prepare_if_needed(manifest.folder, kind="boxes", reporter=Lines(pytest.fail))
@@ -244,10 +244,10 @@ def test_a_share_for_val_is_recorded_and_kept_when_the_set_grows(root):
     os.remove(json_file(root, "val"))
     shutil.rmtree(root / "val2017")
     edit(root, grow)
-    request = BoxRequest(val_fraction=0.3, val_seed=5)
+    request = BoxRequest(val_fraction=0.3, split_seed=5)
     manifest = prepare_boxes(root, request, out=cached_manifest_folder(root))
     in_val = set(open_boxes(manifest, "val").image_ids)
-    check_text(manifest.notes, f"{len(in_val)} of 43", "val", "--val-seed 6")
+    check_text(manifest.notes, f"{len(in_val)} of 43", "val", "--split-seed 6")
     assert 3 < len(in_val) < 25 and not in_val & set(open_boxes(manifest, "train").image_ids)
     assert Manifest.load(manifest.folder).request == {**dataclasses.asdict(request), "layout": "coco"}
     edit(root, lambda record: record["annotations"].pop())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.ssd import BoxInput
+from paceline.config.ssd import BoxInput, BoxParity
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.color_jitter import (
     adjust_hue,
@@ -36,12 +36,14 @@ def _jittered(pixels: np.ndarray, key: int, **fields) -> np.ndarray:
 @pytest.mark.parametrize("form", ["multiply", "add"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ranges_of_zero_leave_every_pixel_as_it_is(kind, form):
-    np.testing.assert_array_equal(_jittered(NOISE, 5, jitter=kind, brightness_form=form, **STILL), NOISE)
+    np.testing.assert_array_equal(
+        _jittered(NOISE, 5, color_jitter=kind, parity=BoxParity(brightness_mode=form), **STILL), NOISE
+    )
 
 
 def test_none_changes_nothing_and_draws_nothing():
     random, untouched = SampleRng(0, 0, 0), SampleRng(0, 0, 0)
-    assert sample_color_jitter(random, BoxInput(jitter="none")) is None
+    assert sample_color_jitter(random, BoxInput(color_jitter="none")) is None
     assert random.bits() == untouched.bits()
 
 
@@ -58,7 +60,7 @@ def test_none_changes_nothing_and_draws_nothing():
 )
 def test_so_many_numbers_are_drawn(kind, form, draws):
     random, counted = SampleRng(0, 0, 9), SampleRng(0, 0, 9)
-    sample_color_jitter(random, BoxInput(jitter=kind, brightness_form=form))
+    sample_color_jitter(random, BoxInput(color_jitter=kind, parity=BoxParity(brightness_mode=form)))
     for _ in range(draws):
         counted.bits()
     assert random.bits() == counted.bits()
@@ -68,15 +70,15 @@ def test_so_many_numbers_are_drawn(kind, form, draws):
 def test_a_grey_picture_stays_grey_and_noise_changes(kind):
     gray = np.repeat(NOISE[:, :, :1], 3, axis=2)
     for key in range(10):
-        out = _jittered(gray, key, jitter=kind).astype(int)
+        out = _jittered(gray, key, color_jitter=kind).astype(int)
         assert np.ptp(out, axis=2).max() <= 1
-        assert not np.array_equal(_jittered(NOISE, key, jitter=kind), NOISE)
+        assert not np.array_equal(_jittered(NOISE, key, color_jitter=kind), NOISE)
 
 
 def test_added_brightness_shifts_by_a_share_of_the_full_scale():
     flat = np.full((8, 8, 3), 100, np.uint8)
     for kind in KINDS:
-        fields = {**STILL, "brightness": 0.125, "jitter": kind, "brightness_form": "add"}
+        fields = {**STILL, "brightness": 0.125, "color_jitter": kind, "parity": BoxParity(brightness_mode="add")}
         shifts = [int(_jittered(flat, key, **fields)[0, 0, 0]) - 100 for key in range(400)]
         assert min(shifts) >= -32 and max(shifts) <= 32 and min(shifts) < -28 and max(shifts) > 28
         assert abs(np.mean(shifts)) < 4
@@ -85,7 +87,7 @@ def test_added_brightness_shifts_by_a_share_of_the_full_scale():
 @pytest.mark.parametrize("kind", KINDS)
 def test_multiplied_brightness_covers_its_range_of_factors(kind):
     flat = np.full((8, 8, 3), 160, np.uint8)
-    fields = {**STILL, "brightness": 0.125, "jitter": kind}
+    fields = {**STILL, "brightness": 0.125, "color_jitter": kind}
     factors = np.array([_jittered(flat, key, **fields)[0, 0, 0] / 160 for key in range(400)])
     assert 0.87 < factors.min() < 0.89 and 1.11 < factors.max() < 1.13
     assert factors.mean() == pytest.approx(1.0, abs=0.02)
@@ -94,8 +96,8 @@ def test_multiplied_brightness_covers_its_range_of_factors(kind):
 def test_contrast_is_around_the_pictures_grey_or_around_mid_grey():
     dark = np.full((8, 8, 3), 50, np.uint8)
     fields = {**STILL, "contrast": 0.5}
-    assert all((_jittered(dark, key, jitter="hsv", **fields) == 50).all() for key in range(20))
-    levels = [int(_jittered(dark, key, jitter="matrix", **fields)[0, 0, 0]) for key in range(200)]
+    assert all((_jittered(dark, key, color_jitter="hsv", **fields) == 50).all() for key in range(20))
+    levels = [int(_jittered(dark, key, color_jitter="matrix", **fields)[0, 0, 0]) for key in range(200)]
     assert min(levels) >= 128 - 1.5 * 78 and max(levels) <= 128 - 0.5 * 78
     assert min(levels) < 20 and max(levels) > 80
 

@@ -59,14 +59,14 @@ def write(folder: Manifest, kind: str, place: Path, suffix: str) -> list[str]:
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_a_compressed_container_is_the_container(folder, kind, suffix, cache, tmp_path, capsys):
     words = write(folder, kind, tmp_path, suffix)
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "out")
     assert said.code == 0, said.err
     assert f"unpacked into {cache}, " in said.out
     manifest = Manifest.load(tmp_path / "out")
     assert manifest.content_hash == folder.content_hash and find_stale_file(manifest) is None
     there = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
     assert len(there) == 2
-    assert command(capsys, "prepare", *words, "--out", tmp_path / "again").code == 0
+    assert command(capsys, "prepare", *words, "--output-dir", tmp_path / "again").code == 0
     assert {path: path.stat().st_mtime_ns for path in cache.iterdir()} == there  # not once more
 
 
@@ -81,7 +81,7 @@ def test_one_that_is_damaged_is_refused_and_nothing_is_kept(folder, suffix, dama
     else:
         data[len(data) // 2] ^= 0xFF
     file.write_bytes(data)
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "out")
     assert said.code == 2 and said.err.count("\n") == 1, said.err
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert check_text(said.err, file, "download")
@@ -90,22 +90,22 @@ def test_one_that_is_damaged_is_refused_and_nothing_is_kept(folder, suffix, dama
 
 def test_one_that_was_changed_is_unpacked_anew(folder, cache, tmp_path, capsys):
     words = write(folder, "tar", tmp_path, ".gz")
-    assert command(capsys, "prepare", *words, "--out", tmp_path / "out").code == 0
+    assert command(capsys, "prepare", *words, "--output-dir", tmp_path / "out").code == 0
     Path(words[2]).write_bytes(Path(words[4]).read_bytes())
-    assert command(capsys, "prepare", *words, "--out", tmp_path / "other").code == 0
+    assert command(capsys, "prepare", *words, "--output-dir", tmp_path / "other").code == 0
     assert Manifest.load(tmp_path / "other").splits["train"].images == folder.splits["val"].images
 
 
 def test_what_grows_beyond_measure_or_beyond_the_disk_is_refused(folder, cache, tmp_path, capsys, monkeypatch):
     words = write(folder, "tar", tmp_path, ".gz")
     monkeypatch.setattr(split_files, "SPARE_BYTES", 1 << 62)
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "out")
     assert said.code == 2 and "unpacked" in said.err and "PACELINE_CACHE=DIR" in said.err
     monkeypatch.undo()
     monkeypatch.setenv("PACELINE_CACHE", str(cache.parent))
     monkeypatch.setattr(split_files, "SMALL", 0)
     Path(words[2]).write_bytes(gzip.compress(bytes(10 << 20)))
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "out")
     assert said.code == 2 and check_text(said.err, "1,022,100 bytes")
     assert not list(cache.glob(".*"))
 
@@ -113,6 +113,6 @@ def test_what_grows_beyond_measure_or_beyond_the_disk_is_refused(folder, cache, 
 def test_without_its_library_zstd_is_refused_with_both_ways(folder, cache, tmp_path, capsys, monkeypatch):
     words = write(folder, "tar", tmp_path, ".zst")
     monkeypatch.setattr(split_files, "find_spec", lambda name: None)
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "out")
     assert said.code == 2 and "pip install 'zstandard>=0.22'" in said.err and "zstd -d FILE -o UNPACKED" in said.err
     assert "zstandard" in sys.modules

@@ -39,9 +39,9 @@ def folder(tmp_path_factory):
 
 
 def prepared(capsys, out: Path, *words: str) -> Manifest:
-    said = command(capsys, "prepare", *words, "--out", out)
+    said = command(capsys, "prepare", *words, "--output-dir", out)
     assert said.code == 0, said.err
-    assert said.out.splitlines()[-1].endswith(f"-finetune-cpu --data {out} --auto")
+    assert said.out.splitlines()[-1].endswith(f"-finetune-cpu --data {out} --auto-config")
     return Manifest.load(out)
 
 
@@ -73,7 +73,13 @@ def test_without_lists_records_are_named_by_place_and_classes_by_number(folder, 
     assert open_split(manifest, "train").relative_name(4) == b"train/t/00000004.jpg"
     (tmp_path / "names.txt").write_text("x\ny\nz\nunseen\n")
     again = prepared(
-        capsys, tmp_path / "named", "recordio", "--train", f"{tmp_path}/t.rec", "--classes", f"{tmp_path}/names.txt"
+        capsys,
+        tmp_path / "named",
+        "recordio",
+        "--train",
+        f"{tmp_path}/t.rec",
+        "--class-names-file",
+        f"{tmp_path}/names.txt",
     )
     assert again.classes == ("x", "y", "z", "unseen") and again.splits["train"].per_class == (3, 3, 3, 0)
 
@@ -125,7 +131,7 @@ def test_zips_with_annotations_hold_what_the_unpacked_set_does(tmp_path, capsys)
     with zipfile.ZipFile(place / "annotations_trainval2017.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for split in ("train", "val"):
             archive.write(json_file(root, split), f"annotations/instances_{split}2017.json")
-    manifest = prepared(capsys, tmp_path / "out", "coco", "--zips", str(place))
+    manifest = prepared(capsys, tmp_path / "out", "coco", "--zip-dir", str(place))
     assert command(capsys, "prepare", "coco", root).code == 0
     plain = Manifest.load(root)
     assert manifest.content_hash == plain.content_hash
@@ -171,7 +177,7 @@ def test_boxes_come_out_of_tfrecord_and_recordio_as_they_went_in(tmp_path, capsy
     names = tmp_path / "names.json"
     names.write_text(json.dumps(dict(zip(map(str, plain.category_ids or ()), plain.classes))))
     for layout, source in (("tfrecord", "t.tfrecord"), ("recordio", "t.rec")):
-        words = (layout, "--train", f"{tmp_path}/{source}", "--classes", str(names))
+        words = (layout, "--train", f"{tmp_path}/{source}", "--class-names-file", str(names))
         manifest = prepared(capsys, tmp_path / layout, *words)
         assert (manifest.classes, manifest.category_ids) == (plain.classes, plain.category_ids)
         found = open_boxes(manifest, "train")
@@ -233,10 +239,10 @@ def test_a_container_that_is_cut_off_is_refused_or_used_as_far_as_it_goes(folder
     data = file.read_bytes()
     at = data.index(photos_of(folder.root_path, "train")[-2][3])
     file.write_bytes(data[: at + 500])
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "out")
     assert said.code == 2 and len(said.err.splitlines()) == 1
     assert check_text(said.err, "train", "--on-truncated skip") and not (tmp_path / "out").exists()
-    said = command(capsys, "prepare", *words, "--on-truncated", "skip", "--out", tmp_path / "out")
+    said = command(capsys, "prepare", *words, "--on-truncated", "skip", "--output-dir", tmp_path / "out")
     if said.code:  # the tar of a class is gone with all its photos
         assert check_text(said.err, "train")
         return
@@ -285,7 +291,7 @@ def test_flaws_are_one_line_each_and_nothing_is_written(folder, tmp_path, capsys
         "tar text.tar": "tar",
         "webdataset plain.tar": "no label",
         "recordio half.rec": "no class",
-        "tfrecord zero.tfrecord": "--first-label 0",
+        "tfrecord zero.tfrecord": "--label-offset 0",
         "zip up.zip": '".."',
         "zip flat.zip": "classes are unknown",
         "tar plain.rec": "no such file",
@@ -296,7 +302,7 @@ def test_flaws_are_one_line_each_and_nothing_is_written(folder, tmp_path, capsys
     for words, expected in cases.items():
         layout, name = words.split()
         source = name if "://" in name else f"{place}/{name}"
-        said = command(capsys, "prepare", layout, "--train", source, "--out", tmp_path / "out")
+        said = command(capsys, "prepare", layout, "--train", source, "--output-dir", tmp_path / "out")
         text = said.err.strip()
         assert said.code == 2, (words, said)
         assert expected in text and "Traceback" not in text, (words, text)
@@ -372,17 +378,17 @@ def test_what_would_be_learned_wrong_is_refused_by_name(folder, tmp_path, capsys
     cases = [
         (("webdataset", "--train", train, "--val", wds(place / "v.tar", {"a/0": 1, "b/0": 0}, data)), "other split"),
         (("webdataset", "--train", train, "--val", wds(place / "w.tar", {"x0": 1, "y0": 2}, data)), "no training photo"),
-        (("webdataset", "--train", wds(place / "one.tar", {"x0": 1, "y0": 2}, data)), "--first-label 1"),
+        (("webdataset", "--train", wds(place / "one.tar", {"x0": 1, "y0": 2}, data)), "--label-offset 1"),
         (("tfrecord", "--train", str(place / "two.tfrecord")), "different lists of classes"),
         (("tar", "--train", tar("nested.tar", "a/0.jpg", "a/1.jpg", "b/small/0.jpg")), "side by side"),
         (("tar", "--train", tar("which.tar", "train/a/0.jpg", "test/a/0.jpg"), "--val-fraction", "0.5"), "one class"),
         (("tar", "--val", tar("which.tar", "train/a/0.jpg", "test/b/0.jpg")), "which of them is --val"),
-        (("tar", "--train", train, "--first-label", "1"), "--first-label"),
-        (("webdataset", "--train", train, "--val-group", "x"), "--val-group"),
+        (("tar", "--train", train, "--label-offset", "1"), "--label-offset"),
+        (("webdataset", "--train", train, "--group-by", "x"), "--group-by"),
         (("zip", "--train", train, "--annotations", "a.json", "--val-annotations", "b.json"), "--val-annotations"),
     ]
     for words, expected in cases:
-        said = command(capsys, "prepare", *words, "--out", tmp_path / "out")
+        said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "out")
         assert said.code == 2 and expected in said.err, (words, said)
         assert not (tmp_path / "out" / "manifest.json").exists()
 
@@ -454,8 +460,17 @@ def test_the_command_that_is_printed_prepares_the_same_again_from_anywhere(folde
         )
     (place / "names.txt").write_text("x\ny\nz\n")
     monkeypatch.chdir(tmp_path)
-    words = ("--train", "link/t.tfrecord", "--first-label", "0", "--classes", "link/names.txt", "--val-fraction", "0.4")
-    said = command(capsys, "prepare", "tfrecord", *words, "--out", "link")
+    words = (
+        "--train",
+        "link/t.tfrecord",
+        "--label-offset",
+        "0",
+        "--class-names-file",
+        "link/names.txt",
+        "--val-fraction",
+        "0.4",
+    )
+    said = command(capsys, "prepare", "tfrecord", *words, "--output-dir", "link")
     assert said.code == 0, said.err
     first = Manifest.load(place)
     place.rename(tmp_path / "moved")
@@ -469,7 +484,7 @@ def test_the_command_that_is_printed_prepares_the_same_again_from_anywhere(folde
 
 def test_a_folder_with_the_index_of_folders_is_not_taken(folder, tmp_path, capsys):
     packed_sets.tar(photos_of(folder.root_path, "train"), tmp_path / "t.tar")
-    said = command(capsys, "prepare", "tar", "--train", tmp_path / "t.tar", "--out", folder.root_path)
+    said = command(capsys, "prepare", "tar", "--train", tmp_path / "t.tar", "--output-dir", folder.root_path)
     assert said.code == 2 and check_text(said.err, "folders", "photos")
     assert Manifest.load(folder.root_path).content_hash == folder.content_hash
 
@@ -479,5 +494,5 @@ def test_a_place_that_cannot_be_written_to_is_refused_with_the_flag_that_names_a
 
     words = pack_both(folder.root_path, "tar", tmp_path / "packed")
     (tmp_path / "file").write_text("")
-    with raises(DataError, "file/out", "--out DIR"):
+    with raises(DataError, "file/out", "--output-dir DIR"):
         prepare_containers(ContainerRequest("tar", (words[2],), (words[4],)), out=tmp_path / "file" / "out", workers=1)

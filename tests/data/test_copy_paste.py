@@ -21,7 +21,7 @@ from paceline.models.maskrcnn.transforms import paste_objects, remove_covered, s
 
 # pycocotools' own.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-SETTINGS = InstanceInput(short=(96,), long=160, flip=0.5, copy_paste=1.0)
+SETTINGS = InstanceInput(min_size=(96,), max_size=160, hflip=0.5, copy_paste_prob=1.0)
 UNDER = _scene(96, 120, [(5, 5, 50, 40), (40, 30, 60, 60), (90, 3, 20, 20)])
 OVER = _scene(110, 110, [(10, 20, 40, 30), (50, 10, 20, 70), (20, 70, 50, 30)])
 ROWS = np.arange(3)
@@ -44,7 +44,7 @@ def _rendered(draw) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("more", [{}, {"scale_jitter": (0.4, 1.6), "vflip": 0.5}, {"crop": 0.7}])
+@pytest.mark.parametrize("more", [{}, {"scale_jitter": (0.4, 1.6), "vflip": 0.5}, {"min_crop_scale": 0.7}])
 def test_pixels_masks_and_boxes_are_those_of_whole_bitmaps(more):
     taken, cut, dropped = set(), 0, 0
     for key in range(40):
@@ -96,7 +96,7 @@ def test_pixels_masks_and_boxes_are_those_of_whole_bitmaps(more):
 
 
 def test_the_pasted_pixels_are_pycocotools_masks_of_the_taken_objects():
-    settings = replace(SETTINGS, flip=0.0)
+    settings = replace(SETTINGS, hflip=0.0)
     scale = 96 / 110  # of the other photo, at this step's size
     for key in range(10):
         _, drawn = _drawn(key, settings)

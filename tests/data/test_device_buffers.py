@@ -101,7 +101,7 @@ def stand_in(monkeypatch):
 @pytest.mark.parametrize("eager", get_args(Eager))
 def test_kernels_see_the_batches_of_their_own_step_however_late_they_run(expected, stand_in, eager, prefetch):
     streams = stand_in(eager)
-    assert same(seen(streams, a_loader(prefetch=prefetch, fetch_threads=prefetch - 1)), expected)
+    assert same(seen(streams, a_loader(prefetch=prefetch, io_threads=prefetch - 1)), expected)
 
 
 @pytest.mark.parametrize(

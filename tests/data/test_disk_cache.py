@@ -335,5 +335,5 @@ def test_records_are_kept_where_they_come_over_a_network_and_are_asked_to(
 def test_its_size_is_given_with_a_unit() -> None:
     assert [parse_store_cache_bytes(text) for text in ("off", "200GiB", "1.5 TB")] == [0, 200 * 2**30, 3 * 2**39]
     for odd in ("auto", "200", "-1GiB", "0GiB", "many"):
-        with raises(RecipeError, "--system.store-cache", "off", "40GiB"):
-            check_system(System(store_cache=odd))
+        with raises(RecipeError, "--system.disk-cache", "off", "40GiB"):
+            check_system(System(disk_cache=odd))

@@ -68,7 +68,7 @@ def test_one_command_ends_in_a_folder_to_train_on(coco: Site, tmp_path: Path, ca
     (prepared,) = re.findall(r"^paceline (prepare .*)", text, re.MULTILINE)
     assert main(shlex.split(prepared)) == 0
     words = shlex.split(text.rpartition("paceline train ")[2].partition(" --weights")[0])
-    few = ["--global-batch", "2", "--bn-span", "2", "--optim.lr", "1e-3", "--epochs", "30"]
+    few = ["--global-batch-size", "2", "--bn-batch-size", "2", "--optim.lr", "1e-3", "--epochs", "30"]
     assert main(["plan", *words, *few]) == 0
     assert Manifest.load(folder).expect == "coco2017" and not archives_in(folder)
     assert prepare_if_needed(folder, kind="boxes", reporter=Lines(pytest.fail), small=0) == folder
@@ -95,7 +95,7 @@ def test_archives_stay_where_that_is_asked_or_they_were_there(coco: Site, tmp_pa
 def test_archives_alone(coco: Site, tmp_path: Path, capsys) -> None:
     assert download("coco2017", tmp_path / "zips", "--no-unpack") == 0
     assert sorted(path.name for path in (tmp_path / "zips").iterdir()) == sorted(INSIDE)
-    assert "--zips" in capsys.readouterr().out
+    assert "--zip-dir" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flat", [True, False])
@@ -106,16 +106,16 @@ def test_a_folder_of_archives_is_read_where_it_is(coco: Site, tmp_path: Path, fl
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
     before = sorted(path for path in source.rglob("*"))
-    assert download("coco2017", tmp_path / "out", "--from", source) == 0
+    assert download("coco2017", tmp_path / "out", "--source", source) == 0
     assert not coco.asked and not archives_in(tmp_path / "out")
     assert sorted(path for path in source.rglob("*")) == before
-    assert download("coco2017", tmp_path / "copied", "--from", source.as_uri(), "--keep-archives") == 0
+    assert download("coco2017", tmp_path / "copied", "--source", source.as_uri(), "--keep-archives") == 0
     assert archives_in(tmp_path / "copied") == sorted(INSIDE)
 
 
 def test_a_mirror_in_place_of_the_publisher(coco: Site, tmp_path: Path) -> None:
     coco.files = {f"/mirror/{Path(path).name}": content for path, content in coco.files.items()}
-    assert download("coco2017", tmp_path / "out", f"--from={coco.url}/mirror/") == 0
+    assert download("coco2017", tmp_path / "out", f"--source={coco.url}/mirror/") == 0
     assert all(path.startswith("/mirror/") for path, _ in coco.asked)
 
 
@@ -128,8 +128,8 @@ def test_a_wrong_archive_is_refused_and_leaves_nothing(coco: Site, tmp_path: Pat
     source.mkdir()
     for path, content in coco.files.items():
         (source / Path(path).name).write_bytes(content[:-1] + b"?")
-    assert download("coco2017", tmp_path / "out", "--from", source) == 2
-    check_text(capsys.readouterr().err, "--from")
+    assert download("coco2017", tmp_path / "out", "--source", source) == 2
+    check_text(capsys.readouterr().err, "--source")
     assert not (tmp_path / "out").exists()
 
 
@@ -236,7 +236,7 @@ def test_imagenet_says_what_to_fetch_and_checks_what_is_there(site: Site, tmp_pa
     assert download("imagenet", tmp_path) == 0
     assert "--train-tar" in capsys.readouterr().out
     site.files = {f"/{archive.name}": archive.name[-3:].encode() for archive in small}
-    assert download("imagenet", tmp_path / "copy", "--from", site.url) == 0
+    assert download("imagenet", tmp_path / "copy", "--source", site.url) == 0
     assert (tmp_path / "copy" / small[0].name).read_bytes() == b"tar"
 
 
@@ -246,7 +246,7 @@ def test_imagenet_says_what_to_fetch_and_checks_what_is_there(site: Site, tmp_pa
         ([], "data set ... folder"),
         (["coco2017"], "data set ... folder"),
         (["coco", "out"], "'coco'"),
-        (["coco2017", "out", "--form", "x"], "Did you mean --from?"),
+        (["coco2017", "out", "--sorce", "x"], "Did you mean --source?"),
         (["coco2017", __file__], "a file"),
     ],
     ids=range(5),
@@ -283,6 +283,6 @@ def test_imagenets_and_vocs_sums_are_torchvisions() -> None:
 
 
 def test_a_mirror_of_another_scheme_is_refused_in_a_line(coco: Site, tmp_path: Path, capsys) -> None:
-    assert download("coco2017", tmp_path / "out", "--from", "ftp://host/coco") == 2
+    assert download("coco2017", tmp_path / "out", "--source", "ftp://host/coco") == 2
     said = capsys.readouterr().err
     assert check_text(said, "http://", "https://", "file://") and "Traceback" not in said

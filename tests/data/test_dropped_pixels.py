@@ -105,7 +105,7 @@ def test_prepare_counts_it_also_of_photos_that_it_knows_and_predict_prints_it(tm
         BANDS: "4 photos have more bands",
     }
     for _ in range(2):  # the second one knows all photos
-        said = command(capsys, "prepare", "folder", tmp_path / "set", "--out", tmp_path / "index")
+        said = command(capsys, "prepare", "folder", tmp_path / "set", "--output-dir", tmp_path / "index")
         assert said.code == 0, said
         for text in wanted.values():
             assert said.out.count(f"note: {text}") == 1, said.out
@@ -188,5 +188,5 @@ def test_predict_prints_what_it_drops(resnet_run, tmp_path: Path, capsys):
     for name in ("rgba png", "jpg", "pages"):
         data, suffix, _ = CASES[name]
         (tmp_path / f"{name.split()[0]}.{suffix}").write_bytes(data)
-    said = command(capsys, "predict", resnet_run.folder, tmp_path, "--out", tmp_path / "out", "--no-pictures")
+    said = command(capsys, "predict", resnet_run.folder, tmp_path, "--output-dir", tmp_path / "out", "--no-save-images")
     assert said.code == 0 and check_line(said.out, "1 photo", "alpha") and check_line(said.out, "1 photo", "pages"), said

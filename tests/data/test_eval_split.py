@@ -271,10 +271,10 @@ def test_what_cannot_be_scored_on_is_refused_with_a_way_out(whole, tmp_path):
         check_text(str(problem.value), *said)
 
     refused(EvalSplit("/nowhere"), "boxes", "--data /nowhere")
-    refused(EvalSplit(images=str(whole)), "boxes", "--images DIR and --annotations FILE")
-    refused(EvalSplit(images="/nowhere", annotations="x.json"), "boxes", "--images /nowhere")
+    refused(EvalSplit(images=str(whole)), "boxes", "--images-dir DIR and --annotations FILE")
+    refused(EvalSplit(images="/nowhere", annotations="x.json"), "boxes", "--images-dir /nowhere")
     refused(EvalSplit(images=str(whole), annotations="x.json"), "class-folder", "class folders ... --data")
-    refused(EvalSplit(str(whole), "test"), "boxes", "annotations", "--images DIR --annotations FILE")
+    refused(EvalSplit(str(whole), "test"), "boxes", "annotations", "--images-dir DIR --annotations FILE")
     put(whole / "annotations" / "instances_val2014.json", "{}")
     put(whole / "annotations" / "instances_val2012.json", "{}")
     assert prepare_eval_split(EvalSplit(str(whole), "val"), "boxes")  # 2017 is the one that is meant

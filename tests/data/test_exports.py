@@ -45,7 +45,7 @@ def _export(layout: str, root: Path, archive: Path) -> None:
 def test_a_zip_with_boxes_is_refused_with_commands_that_prepare_it(layout, tmp_path, capsys):
     archive = tmp_path / "my cells.v1.zip"
     _export(layout, tmp_path / "set", archive)
-    assert main(["prepare", "zip", "--train", str(archive), "--out", str(tmp_path / "out")]) == 2
+    assert main(["prepare", "zip", "--train", str(archive), "--output-dir", str(tmp_path / "out")]) == 2
     refused = capsys.readouterr().err
     assert not (tmp_path / "out" / "manifest.json").exists()
     check_text(refused, "boxes", "python3 -m zipfile -e", "paceline prepare")
@@ -64,7 +64,7 @@ def test_a_zip_of_splits_without_classes_is_refused(tmp_path, capsys):
         for split, folder in (("train", "train"), ("val", "test")):
             for photo in (tmp_path / "set" / f"{split}2017").iterdir():
                 packed.write(photo, f"{folder}/{photo.name}")
-    assert main(["prepare", "zip", "--train", str(tmp_path / "photos.zip"), "--out", str(tmp_path / "out")]) == 2
+    assert main(["prepare", "zip", "--train", str(tmp_path / "photos.zip"), "--output-dir", str(tmp_path / "out")]) == 2
     check_text(capsys.readouterr().err, "test/", "train/", "--annotations FILE")
 
 

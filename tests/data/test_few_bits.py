@@ -95,4 +95,4 @@ def test_dark_photos_of_8_bits_have_no_note(kind, tmp_path, capsys):
 def test_few_bits_are_noticed_in_containers(tmp_path, capsys):
     root = photos(tmp_path / "set", *DEEP["png"], [4095])
     words = packed_sets.pack_both(root, "zip", tmp_path / "packed")
-    assert "use 12 at most" in note(capsys, *words, "--out", tmp_path / "out")
+    assert "use 12 at most" in note(capsys, *words, "--output-dir", tmp_path / "out")

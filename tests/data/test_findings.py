@@ -48,7 +48,7 @@ def test_a_training_that_prepares_says_what_prepare_says(tmp_path, capsys, kind:
     )
     for what in wanted:
         assert sum(what in line for line in said) == 1
-    assert main(["prepare", "coco" if kind == "boxes" else "folder", str(root), "--out", str(tmp_path / "out")]) == 0
+    assert main(["prepare", "coco" if kind == "boxes" else "folder", str(root), "--output-dir", str(tmp_path / "out")]) == 0
     printed, _, after = capsys.readouterr().out.replace(str(tmp_path / "out"), str(place)).partition("what suits it on")
     assert "paceline plan " in after
     assert "".join(printed.split()) == "".join("".join(said[1:]).split())

@@ -129,14 +129,14 @@ def test_out_puts_it_elsewhere_and_that_folder_serves_as_data(photos, tmp_path):
 
 def test_a_manifest_of_another_tool_is_never_replaced(photos):
     (photos / "manifest.json").write_text('{"name": "mine"}')
-    with raises(DataError, "manifest.json", "--out DIR"):
+    with raises(DataError, "manifest.json", "--output-dir DIR"):
         prepare_folder(photos)
     assert (photos / "manifest.json").read_text() == '{"name": "mine"}'
 
 
 def test_an_output_folder_that_cannot_be_made_is_named(photos, tmp_path):
     (tmp_path / "file").write_text("")
-    with raises(DataError, "file/out", "Not a directory", "--out DIR"):
+    with raises(DataError, "file/out", "Not a directory", "--output-dir DIR"):
         prepare_folder(photos, out=tmp_path / "file" / "out")
 
 

@@ -92,7 +92,7 @@ def pets(tmp_path) -> Manifest:
 
 
 def held_out(manifest: Manifest, fold: int, folds: int = 3, **more) -> np.ndarray:
-    chosen = with_fold(manifest, RunOptions(folds=folds, fold=fold, **more))
+    chosen = with_fold(manifest, RunOptions(num_folds=folds, fold=fold, **more))
     assert chosen.fold is not None
     return chosen.fold.held_out
 
@@ -105,14 +105,14 @@ def test_folds_of_a_prepared_set_are_a_partition_that_its_val_and_the_order_of_a
     np.testing.assert_array_equal(held_out(pets, 2), folds[1])
     assert not np.array_equal(held_out(pets, 2, fold_seed=1), folds[1])
     assert (folds[:, 0] == folds[:, 1]).all(), "photos of equal content share a fold"
-    chosen = with_fold(pets, RunOptions(folds=3, fold=1))
+    chosen = with_fold(pets, RunOptions(num_folds=3, fold=1))
     assert len(open_split(chosen, "val")) == 16 and len(open_split(pets, "val")) == 2
 
 
 def test_a_pattern_keeps_litters_together_and_what_prepare_was_told_counts(pets):
     names = [open_split(pets, "train").name(i) for i in range(10, 16)]
     for fold in (1, 2, 3):
-        mine = held_out(pets, fold, fold_group=r"(litter\d)_")[10:]
+        mine = held_out(pets, fold, group_by=r"(litter\d)_")[10:]
         assert mine.sum() == 2 and len({name.split("_")[0] for name, own in zip(names, mine) if own}) == 1
 
 
@@ -120,13 +120,13 @@ def test_a_pattern_keeps_litters_together_and_what_prepare_was_told_counts(pets)
     ("folds", "more", "wanted"),
     [
         (7, {}, "dog ... 6 different"),
-        (4, {"fold_group": r"(litter\d)_"}, "dog ... 3 different"),
+        (4, {"group_by": r"(litter\d)_"}, "dog ... 3 different"),
         (20, {}, "15 different"),
-        (3, {"fold_group": "("}, "--fold-group '('"),
+        (3, {"group_by": "("}, "--group-by '('"),
     ],
 )
 def test_folds_that_cannot_be_are_refused_in_a_sentence(pets, folds, more, wanted):
-    with pytest.raises(DataError, match="--fold") as refusal:
+    with pytest.raises(DataError, match=r"--num-folds|--group-by") as refusal:
         held_out(pets, 1, folds, **more)
     assert check_text(str(refusal.value), wanted)
 
@@ -143,7 +143,7 @@ def test_boxes_are_dealt_out_by_their_classes_and_photos_without_objects_fill_up
     manifest = prepare_boxes(tmp_path)
     split = open_boxes(manifest, "train")
     said: list[str] = []
-    with_fold(manifest, RunOptions(folds=4, fold=4), Lines(said.append))
+    with_fold(manifest, RunOptions(num_folds=4, fold=4), Lines(said.append))
     assert check_lines(said, ("fold 4 of 4", "scores", "rare"))
     for fold in (1, 2, 3):
         mine = held_out(manifest, fold)

@@ -106,10 +106,14 @@ def with_decoder(name: str, **more):
 @pytest.mark.parametrize(
     ("name", "more", "wanted"),
     [
-        ("resnet50", {"augment": "trivial", "erase": 0.5}, "--input.augment trivial ... --input.erase 0.5 ... CPU"),
-        ("ssd", {}, "--input.jitter hsv ... CPU ... simplejpeg"),
-        ("maskrcnn", {"copy_paste": 0.5}, "--input.copy-paste 0.5 ... CPU"),
-        ("ssd-gaudi", {"jitter": "none"}, "--input.resize tensorflow ... CPU"),
+        (
+            "resnet50",
+            {"auto_augment": "trivialaugment", "random_erase": 0.5},
+            "--input.auto-augment trivialaugment ... --input.random-erase 0.5 ... CPU",
+        ),
+        ("ssd", {}, "--input.color-jitter hsv ... CPU ... simplejpeg"),
+        ("maskrcnn", {"copy_paste_prob": 0.5}, "--input.copy-paste-prob 0.5 ... CPU"),
+        ("ssd-gaudi", {"color_jitter": "none"}, "--input.resize tensorflow ... CPU"),
     ],
 )
 def test_what_follows_decoding_on_the_cpu_is_refused_by_its_flag(name, more, wanted):

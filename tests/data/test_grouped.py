@@ -29,9 +29,11 @@ def _groups(n: int, kinds: int, key: int = 0) -> np.ndarray:
     return np.random.default_rng(key).integers(0, kinds, n)
 
 
-def _indices(groups: np.ndarray, *, seed: int, global_batch: int, **where: int) -> tuple[np.ndarray, np.ndarray]:
-    order = grouped_order(groups, seed=seed, global_batch=global_batch)
-    return batch_indices(len(groups), stream_positions(global_batch=global_batch, **where), seed=seed, order=order)
+def _indices(groups: np.ndarray, *, seed: int, global_batch_size: int, **where: int) -> tuple[np.ndarray, np.ndarray]:
+    order = grouped_order(groups, seed=seed, global_batch_size=global_batch_size)
+    return batch_indices(
+        len(groups), stream_positions(global_batch_size=global_batch_size, **where), seed=seed, order=order
+    )
 
 
 def _slow_stream(groups: np.ndarray, seed: int, batch: int, start: int, count: int) -> list[tuple[int, int]]:
@@ -39,7 +41,7 @@ def _slow_stream(groups: np.ndarray, seed: int, batch: int, start: int, count: i
     pairs: list[tuple[int, int]] = []
     epoch = 0
     while len(pairs) < start + count:
-        order = grouped_permutation(len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=batch)
+        order = grouped_permutation(len(groups), seed=seed, epoch=epoch, groups=groups, global_batch_size=batch)
         pairs += [(epoch, index) for index in order.tolist()]
         epoch += 1
     return pairs[start : start + count]
@@ -48,21 +50,21 @@ def _slow_stream(groups: np.ndarray, seed: int, batch: int, start: int, count: i
 @FEW
 @given(n=st.integers(1, 60), kinds=st.integers(1, 5), batch=st.integers(1, 20), epoch=st.integers(0, 9))
 def test_an_epoch_holds_every_sample_once(n, kinds, batch, epoch):
-    order = grouped_permutation(n, seed=1, epoch=epoch, groups=_groups(n, kinds), global_batch=batch)
+    order = grouped_permutation(n, seed=1, epoch=epoch, groups=_groups(n, kinds), global_batch_size=batch)
     assert sorted(order.tolist()) == list(range(n)) and not order.flags.writeable
 
 
 def test_orders_differ_by_epoch_and_seed_and_agree_with_themselves():
     groups = _groups(500, 4)
-    where = {"groups": groups, "global_batch": 16}
+    where = {"groups": groups, "global_batch_size": 16}
     orders = {(s, e): grouped_permutation(500, seed=s, epoch=e, **where).tolist() for s in (0, 1) for e in (0, 1)}
     assert len({tuple(order) for order in orders.values()}) == 4
-    assert grouped_permutation(500, seed=0, epoch=0, groups=groups.copy(), global_batch=16).tolist() == orders[0, 0]
-    assert grouped_permutation(500, seed=0, epoch=0, groups=groups * 0, global_batch=16).tolist() != orders[0, 0]
+    assert grouped_permutation(500, seed=0, epoch=0, groups=groups.copy(), global_batch_size=16).tolist() == orders[0, 0]
+    assert grouped_permutation(500, seed=0, epoch=0, groups=groups * 0, global_batch_size=16).tolist() != orders[0, 0]
 
 
 def test_the_order_of_an_epoch_never_changes():
-    order = grouped_permutation(10, seed=1, epoch=0, groups=np.array([0, 1] * 5), global_batch=4)
+    order = grouped_permutation(10, seed=1, epoch=0, groups=np.array([0, 1] * 5), global_batch_size=4)
     assert order.tolist() == GOLDEN
 
 
@@ -79,7 +81,9 @@ def test_ranks_and_forwards_together_take_the_streams_next_batch(n, kinds, step,
     groups, batch = _groups(n, kinds), world * forwards * each
     together = []
     for rank in range(world):
-        epochs, indices = _indices(groups, seed=5, step=step, rank=rank, world=world, global_batch=batch, forwards=forwards)
+        epochs, indices = _indices(
+            groups, seed=5, step=step, rank=rank, world=world, global_batch_size=batch, forwards=forwards
+        )
         assert epochs.dtype == indices.dtype == np.int64
         together += list(zip(epochs.tolist(), indices.tolist()))
     assert sorted(together) == sorted(_slow_stream(groups, 5, batch, step * batch, batch))
@@ -92,7 +96,7 @@ def test_steps_are_of_one_group_but_for_one_at_each_border_between_groups(n, kin
     steps = n * 3 // batch
     mixed = 0
     for step in range(steps):
-        _, indices = _indices(groups, seed=0, step=step, global_batch=batch)
+        _, indices = _indices(groups, seed=0, step=step, global_batch_size=batch)
         kind = groups[indices]
         mixed += len(set(kind.tolist())) > 1
         if step * batch // n == ((step + 1) * batch - 1) // n:  # within one epoch
@@ -105,22 +109,22 @@ def test_steps_are_of_one_group_but_for_one_at_each_border_between_groups(n, kin
 def test_a_step_between_two_epochs_is_of_one_group_too():
     groups, batch = _groups(1000, 3), 16
     for step in (62, 187):
-        epochs, indices = _indices(groups, seed=0, step=step, global_batch=batch)
+        epochs, indices = _indices(groups, seed=0, step=step, global_batch_size=batch)
         assert set(groups[indices].tolist()) == {2}
         assert len(set(epochs.tolist())) == 2
 
 
 def test_a_step_is_found_without_walking_to_it():
-    epochs, indices = _indices(_groups(1000, 3), seed=0, step=10**12, global_batch=256)
+    epochs, indices = _indices(_groups(1000, 3), seed=0, step=10**12, global_batch_size=256)
     assert epochs.min() == 10**12 * 256 // 1000
     assert ((indices >= 0) & (indices < 1000)).all()
 
 
 def test_an_empty_set_and_a_batch_that_does_not_divide_are_refused():
     with pytest.raises(RecipeError, match="no samples"):
-        _indices(np.zeros(0, np.int64), seed=0, step=0, global_batch=4)
+        _indices(np.zeros(0, np.int64), seed=0, step=0, global_batch_size=4)
     with raises(RecipeError, "divide"):
-        _indices(np.zeros(9, np.int64), seed=0, step=0, global_batch=5, world=2)
+        _indices(np.zeros(9, np.int64), seed=0, step=0, global_batch_size=5, world=2)
 
 
 @FEW
@@ -130,22 +134,22 @@ def test_the_shapes_of_a_run_are_known_before_it(n, kinds, batch, steps):
     sizes = np.array([(10 + group, 20 - 2 * group) for group in groups])
     taken = set()
     for step in range(steps):
-        _, indices = _indices(groups, seed=2, step=step, global_batch=batch)
+        _, indices = _indices(groups, seed=2, step=step, global_batch_size=batch)
         taken.add(tuple(sizes[indices].max(axis=0).tolist()))
-    found = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=batch, steps=steps)
+    found = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch_size=batch, steps=steps)
     assert taken <= set(found)
     areas = [h * w for h, w in found]
     assert areas == sorted(areas, reverse=True)
-    long = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=batch, steps=10 * n)
+    long = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch_size=batch, steps=10 * n)
     if steps * batch >= 40 * n:
         assert set(long) == set(found)
 
 
 def test_a_single_odd_photo_is_found_by_the_memory_plan():
     groups, sizes = np.array([0] * 63 + [1]), np.array([(8, 8)] * 63 + [(4, 99)])
-    found = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=8, steps=1000)
+    found = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch_size=8, steps=1000)
     assert found == ((8, 99), (8, 8))
-    alone = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=1, steps=1000)
+    alone = list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch_size=1, steps=1000)
     assert alone == ((4, 99), (8, 8))
 
 
@@ -153,9 +157,9 @@ def test_the_step_between_two_epochs_is_in_the_memory_plan_with_the_photos_it_ta
     """Steps of 3 out of 8: the third takes the epoch's last two and one of the next epoch, all of the widest group."""
     groups = np.array([0, 0, 0, 0, 1, 1, 2, 2])
     sizes = np.array([(10 + group, 20 - 2 * group) for group in groups])
-    two, three = (list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch=3, steps=steps) for steps in (2, 3))
+    two, three = (list_run_shapes(groups, sizes, lambda h, w: (h, w), global_batch_size=3, steps=steps) for steps in (2, 3))
     assert two == ((11, 20), (10, 20)) and three == ((11, 20), (10, 20), (12, 16))
-    _, indices = _indices(groups, seed=0, step=2, global_batch=3)
+    _, indices = _indices(groups, seed=0, step=2, global_batch_size=3)
     assert set(groups[indices].tolist()) == {2}
 
 
@@ -171,6 +175,6 @@ def test_an_evaluation_sees_every_sample_once_in_batches_of_one_group(groups, ba
 
 def test_runs_are_ordered_by_the_keys_of_samples_that_no_set_has():
     """Else a run's place would follow from the place of the sample of its number."""
-    order = grouped_permutation(40, seed=3, epoch=0, groups=np.arange(40) // 4, global_batch=4)
+    order = grouped_permutation(40, seed=3, epoch=0, groups=np.arange(40) // 4, global_batch_size=4)
     keys = hash_keys(3, 0, np.array([2**62 + run for run in range(10)]))
     assert (order.reshape(10, 4) // 4).tolist() == [[run] * 4 for run in np.argsort(keys).tolist()]

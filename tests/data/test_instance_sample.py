@@ -33,7 +33,7 @@ from paceline.models.maskrcnn.transforms import (
 
 # Others may share the machine: no deadline.
 FEW = examples(50)
-PLAIN = InstanceInput(short=(96,), long=160, flip=0.0)
+PLAIN = InstanceInput(min_size=(96,), max_size=160, hflip=0.0)
 OUT = (128, 160)
 CANVAS = 64
 BACKGROUND, BRIGHT = 20, 230
@@ -114,7 +114,7 @@ def _paste(objects: InstanceObjects, at: int) -> np.ndarray:
 def test_masks_and_boxes_lie_where_the_objects_are_seen(height, width, crop):
     y, x = height // 10, width // 10
     scene = _scene(height, width, [(x, y, 4 * x, 5 * y), (3 * x, 4 * y, 6 * x, 5 * y), (6 * x, 2 * y, 2 * x, 2 * y)])
-    settings = dataclasses.replace(PLAIN, crop=crop, flip=0.5)
+    settings = dataclasses.replace(PLAIN, min_crop_scale=crop, hflip=0.5)
     lefts, blur = set(), 2 + 96 / min(height, width)
     for key in range(12):
         out = np.zeros((160, 160, 3), np.uint8)
@@ -136,7 +136,7 @@ def test_masks_and_boxes_lie_where_the_objects_are_seen(height, width, crop):
 
 def test_the_flip_mirrors_photo_boxes_and_masks_and_not_the_padding():
     scene = _scene(96, 120, [(12, 20, 30, 40)])
-    straight, mirrored = _read(scene), _read(scene, dataclasses.replace(PLAIN, flip=1.0))
+    straight, mirrored = _read(scene), _read(scene, dataclasses.replace(PLAIN, hflip=1.0))
     h, w = straight[1].size
     assert (h, w) == mirrored[1].size == (96, 120)
     np.testing.assert_array_equal(mirrored[0][:h, :w], straight[0][:h, :w][:, ::-1])
@@ -205,11 +205,11 @@ def test_a_box_beyond_the_photo_is_cut_at_its_border():
 
 def test_geometry_does_not_depend_on_how_colours_are_treated_nor_on_the_padding():
     scene = _scene(100, 120, [(20, 20, 50, 50)])
-    settings = dataclasses.replace(PLAIN, crop=0.6, flip=0.5)
+    settings = dataclasses.replace(PLAIN, min_crop_scale=0.6, hflip=0.5)
     for key in range(6):
         plain = _read(scene, settings, key)[1]
         for kind in ("hsv", "matrix"):
-            other, objects = _read(scene, dataclasses.replace(settings, jitter=kind), key)
+            other, objects = _read(scene, dataclasses.replace(settings, color_jitter=kind), key)
             np.testing.assert_array_equal(objects.boxes, plain.boxes)
             np.testing.assert_array_equal(objects.canvases, plain.canvases)
             assert not other[objects.size[0] :].any() and not other[:, objects.size[1] :].any()

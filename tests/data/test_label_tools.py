@@ -84,7 +84,7 @@ def test_yolo_labels_without_a_data_yaml_get_one_to_paste_that_prepares(
     said = capsys.readouterr().err
     first, *lines = said.split("data.yaml of these two lines beside it, then  ")[1].splitlines()
     (root / "data.yaml").write_text("\n".join(line.strip() for line in lines[:2]))
-    assert main([*shlex.split(first)[1:], "--out", str(tmp_path / "set")]) == 0, capsys.readouterr().err
+    assert main([*shlex.split(first)[1:], "--output-dir", str(tmp_path / "set")]) == 0, capsys.readouterr().err
     assert "old dog" in (tmp_path / "set" / "manifest.json").read_text()
 
 
@@ -102,7 +102,7 @@ def test_a_coco_json_under_another_name_gets_the_command_that_names_it(
     (tmp_path / "result.json").write_text(json.dumps(content))
     assert main(["prepare", "coco", str(tmp_path)]) == 2
     command = capsys.readouterr().err.split("Name it and its photos:  ")[1].splitlines()[0]
-    assert main([*shlex.split(command)[1:], "--out", str(tmp_path / "set")]) == 0, capsys.readouterr().err
+    assert main([*shlex.split(command)[1:], "--output-dir", str(tmp_path / "set")]) == 0, capsys.readouterr().err
 
 
 def test_files_that_say_nothing_leave_the_answer_as_it_was(tmp_path: Path) -> None:
@@ -123,4 +123,4 @@ def test_prepare_coco_on_another_layout_prints_the_command_that_reads_it(
     (tmp_path / "data.yaml").write_text("train: .\nval: .\nnames: [cat]\n")
     assert main(["prepare", "coco", str(tmp_path)]) == 2
     command = capsys.readouterr().err.split("another layout:  ")[1].strip()
-    assert main([*shlex.split(command)[1:], "--out", str(tmp_path / "set")]) == 0
+    assert main([*shlex.split(command)[1:], "--output-dir", str(tmp_path / "set")]) == 0

@@ -63,7 +63,7 @@ def test_copies_are_found_by_bytes_and_by_look_across_splits_and_classes(folders
     assert kinds["near_across"]["found"] == ["val/bee/small.jpg: is train/bee/1.jpg"]
     assert kinds["near_within"]["found"] == ["train/ant/mirrored.png: is train/ant/2.jpg"]
     assert kinds["near_within"]["colour"] == "fair" and kinds["equal_classes"]["colour"] == "bad"
-    said = command(capsys, "data", "lint", folders, "--page", tmp_path / "page.html")
+    said = command(capsys, "data", "lint", folders, "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert said.code == 1 and "two splits" in page and "is train/bee/1.jpg" in page
 
@@ -138,26 +138,26 @@ def test_photos_that_answers_contradict_by_confident_learning():
     images = [one(0, 0.9, 0.1), one(0, 0.7, 0.3), one(1, 0.2, 0.8), one(1, 0.85, 0.15), one(0, 0.4, 0.6)]
     found = find_label_errors({"kind": "classification", "classes": ["ant", "bee"], "images": images})
     # ant's photos have 0.667 on average, bee's 0.475: both photos that are above their other class's are named, the surest first.
-    assert [one.note for one in found] == ["labelled bee, found ant at 0.85", "labelled ant, found bee at 0.60"]
+    assert [one.note for one in found] == ["labeled bee, found ant at 0.85", "labeled ant, found bee at 0.60"]
     images[4] = one(0, 0.53, 0.47)
     assert len(find_label_errors({"kind": "classification", "classes": ["ant", "bee"], "images": images})) == 1
     assert find_label_errors({"kind": "classification", "classes": ["ant"], "images": []}) == []
 
 
 def test_a_runs_answers_are_taken_from_its_folder_or_from_eval_s_file(ssd_run, resnet_run, capsys, tmp_path):
-    code, kinds = found(capsys, ssd_run.data, "--runs", ssd_run.folder)
+    code, kinds = found(capsys, ssd_run.data, "--predictions", ssd_run.folder)
     assert code in (0, 1) and all(one["colour"] == "fair" for key, one in kinds.items() if key.startswith("label_"))
-    assert command(capsys, "eval", ssd_run.folder, "--out", tmp_path / "out.json", "--no-intervals").code == 0
-    assert found(capsys, ssd_run.data, "--runs", tmp_path / "out.json")[1].keys() == kinds.keys()
-    lint = "data", "lint", ssd_run.data, "--runs"
-    refused(command(capsys, *lint, resnet_run.folder), "--runs", "classification", "paceline eval")
+    assert command(capsys, "eval", ssd_run.folder, "--output", tmp_path / "out.json", "--no-confidence-intervals").code == 0
+    assert found(capsys, ssd_run.data, "--predictions", tmp_path / "out.json")[1].keys() == kinds.keys()
+    lint = "data", "lint", ssd_run.data, "--predictions"
+    refused(command(capsys, *lint, resnet_run.folder), "--predictions", "classification", "paceline eval")
     for content, reason in (("{}", "out.json cannot be read"), ('{"kind": "boxes", "classes": []}', "field 'images'")):
         (tmp_path / "out.json").write_text(content)
-        refused(command(capsys, *lint, tmp_path / "out.json"), "--runs", reason)
+        refused(command(capsys, *lint, tmp_path / "out.json"), "--predictions", reason)
 
 
 def sure(capsys, run: SharedRun, tmp_path: Path, digests: bool = True) -> tuple[Path, Path]:
-    """A copy of the run's data, and predictions that are its labels, as `eval --out` writes them."""
+    """A copy of the run's data, and predictions that are its labels, as `eval --output` writes them."""
     data, out = tmp_path / "data", tmp_path / "out.json"
     shutil.copytree(run.data, data)
     if (data / "annotations").is_dir():  # one object a photo
@@ -165,7 +165,7 @@ def sure(capsys, run: SharedRun, tmp_path: Path, digests: bool = True) -> tuple[
         objects = sorted(record["annotations"], key=lambda one: (not one.get("iscrowd"), one["area"]))
         largest = {one["image_id"]: one for one in objects}
         json_file(data, "val").write_text(json.dumps({**record, "annotations": [*largest.values()]}))
-    assert command(capsys, "eval", run.folder, "--data", data, "--out", out, "--no-intervals").code == 0
+    assert command(capsys, "eval", run.folder, "--data", data, "--output", out, "--no-confidence-intervals").code == 0
     content = json.loads(out.read_text())
     content.get("best_f1", {}).update(threshold=0.5)
     for image in content["images"]:
@@ -182,7 +182,7 @@ def sure(capsys, run: SharedRun, tmp_path: Path, digests: bool = True) -> tuple[
 
 def named(capsys, data: Path, out: Path) -> dict[str, list[str]]:
     """What is named of labels, by kind."""
-    kinds = found(capsys, data, "--runs", out)[1]
+    kinds = found(capsys, data, "--predictions", out)[1]
     return {key: one["found"] for key, one in kinds.items() if key.startswith(("label_", "not_"))}
 
 
@@ -191,7 +191,7 @@ def test_photos_are_compared_with_their_present_folders(resnet_run, capsys, tmp_
     assert named(capsys, data, out) == {}
     first, second = data / "val" / "ant" / "0.jpg", data / "val" / "bee" / "moved.jpg"
     first.rename(second)  # a label that is wrong now
-    assert named(capsys, data, out) == {"label_class": ["val/bee/moved.jpg: labelled bee, found ant at 0.90"]}
+    assert named(capsys, data, out) == {"label_class": ["val/bee/moved.jpg: labeled bee, found ant at 0.90"]}
     second.rename(second := data / "val" / "ant" / "again.jpg")  # and corrected, under another name
     assert named(capsys, data, out) == {}
     gone, changed = data / "val" / "ant" / "1.jpg", data / "val" / "cat" / "2.jpg"
@@ -202,7 +202,7 @@ def test_photos_are_compared_with_their_present_folders(resnet_run, capsys, tmp_
     for label in ("ant", "bee", "cat"):
         shutil.rmtree(data / "val" / label)
         shutil.copytree(data / "train" / label, data / "val" / label)
-    refused(command(capsys, "data", "lint", data, "--runs", out), "--runs", "photos", "paceline eval")
+    refused(command(capsys, "data", "lint", data, "--predictions", out), "--predictions", "photos", "paceline eval")
 
 
 def test_photos_without_checksums_are_found_by_their_paths(resnet_run, capsys, tmp_path):
@@ -215,7 +215,7 @@ def test_photos_without_checksums_are_found_by_their_paths(resnet_run, capsys, t
 def test_classes_are_matched_by_their_names(resnet_run, capsys, tmp_path):
     data, out = sure(capsys, resnet_run, tmp_path)
     (data / "val" / "cat" / "0.jpg").rename(data / "val" / "bee" / "moved.jpg")
-    wanted = {"label_class": ["val/bee/moved.jpg: labelled bee, found cat at 0.90"]}
+    wanted = {"label_class": ["val/bee/moved.jpg: labeled bee, found cat at 0.90"]}
     assert named(capsys, data, out) == wanted
     for split in ("train", "val"):  # another class comes first, and every number changes
         shutil.copytree(data / split / "ant", data / split / "aardvark")
@@ -223,7 +223,7 @@ def test_classes_are_matched_by_their_names(resnet_run, capsys, tmp_path):
     ants = {"not_compared": ["aardvark: not in the run"]}
     assert named(capsys, data, out) == wanted | ants
     (data / "classes.json").write_text(json.dumps({"aardvark": "Aardvark", "bee": "Bee", "cat": "Cat"}))
-    assert named(capsys, data, out)["label_class"][0].startswith("val/bee/moved.jpg: labelled bee, found cat")
+    assert named(capsys, data, out)["label_class"][0].startswith("val/bee/moved.jpg: labeled bee, found cat")
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_objects_are_compared_with_their_present_labels(which, digests, request,
     assert {key: len(listed) for key, listed in kinds.items()} == dict.fromkeys(
         ("label_class", "label_place", "label_missing"), 1
     )
-    assert f"labelled {names[other['category_id']]}, found {names[was]} at 0.90" in kinds["label_class"][0]
+    assert f"labeled {names[other['category_id']]}, found {names[was]} at 0.90" in kinds["label_class"][0]
     for one in sets.values():  # the same classes in another order
         for entry, key in [(entry, "id") for entry in one["categories"]] + [
             (entry, "category_id") for entry in one["annotations"]
@@ -279,7 +279,18 @@ def test_objects_are_compared_with_their_present_labels(which, digests, request,
 
 
 def test_train_lint_ends_where_a_result_would_be_spoilt(folders, capsys, tmp_path):
-    words = ("train", "classify-demo", "--data", folders, "--lint", *TINY, "--steps", "1", "--out", tmp_path / "run")
+    words = (
+        "train",
+        "classify-demo",
+        "--data",
+        folders,
+        "--lint",
+        *TINY,
+        "--max-steps",
+        "1",
+        "--output-dir",
+        tmp_path / "run",
+    )
     said = command(capsys, *words)
     assert said.code == 0 and "lint: nothing found" in said.out, said
     shutil.copyfile(folders / "train" / "ant" / "0.jpg", folders / "val" / "ant" / "equal.jpg")
@@ -336,7 +347,7 @@ def test_no_photo_and_one_have_no_copies():
 def test_what_cannot_be_looked_at_is_refused(tmp_path, capsys, monkeypatch, folders):
     refused(command(capsys, "data", "lint"), "paceline data lint DIR")
     refused(command(capsys, "data", "lint", tmp_path / "gone"), "folder")
-    refused(command(capsys, "data", "lint", folders, "--runs", tmp_path), "predictions")
+    refused(command(capsys, "data", "lint", folders, "--predictions", tmp_path), "predictions")
     monkeypatch.setattr("paceline.data.checks.near_duplicates.MAX_PHOTOS", 3)
     monkeypatch.setattr("paceline.data.checks.lint.MAX_PHOTOS", 3)
     assert check_lines(found(capsys, folders)[1]["near"]["found"], ("3 photos",))

@@ -42,7 +42,7 @@ NOISE = made_up(_noise)
 
 def _stream(n: int, batch: int, forwards: int = 1):
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        epochs, indices = batch_indices(n, stream_positions(step=step, global_batch=batch, forwards=forwards), seed=4)
+        epochs, indices = batch_indices(n, stream_positions(step=step, global_batch_size=batch, forwards=forwards), seed=4)
         return list(zip(np.split(epochs, forwards), np.split(indices, forwards)))
 
     return schedule
@@ -123,9 +123,9 @@ def test_one_two_and_four_threads_give_the_same_pixels():
         _equal(one, _collect(threads=1, first_step=1, last_step=7))
 
 
-@pytest.mark.parametrize(("threads", "fetch_threads", "prefetch"), [(1, 1, 1), (3, 2, 1), (2, 7, 4)])
-def test_fetching_ahead_gives_the_same_batches(threads, fetch_threads, prefetch):
-    fetching = {"threads": threads, "fetch_threads": fetch_threads, "prefetch": prefetch}
+@pytest.mark.parametrize(("threads", "io_threads", "prefetch"), [(1, 1, 1), (3, 2, 1), (2, 7, 4)])
+def test_fetching_ahead_gives_the_same_batches(threads, io_threads, prefetch):
+    fetching = {"threads": threads, "io_threads": io_threads, "prefetch": prefetch}
     assert _equal(_collect(threads=1), _collect(**fetching))
     assert _equal(_collect(threads=1, schedule=_shaped), _collect(**fetching, schedule=_shaped))
 
@@ -140,10 +140,10 @@ def test_as_many_reads_are_under_way_at_once_as_there_are_fetch_threads():
             return super().read(i)
 
     records = Waiting([tiny_photo()])
-    assert _equal(_collect(threads=1, fetch_threads=4, records=records), _collect(threads=1))
+    assert _equal(_collect(threads=1, io_threads=4, records=records), _collect(threads=1))
     meeting = threading.Barrier(4, timeout=0.2)
     with pytest.raises(threading.BrokenBarrierError):
-        _collect(threads=1, fetch_threads=3, records=records)
+        _collect(threads=1, io_threads=3, records=records)
 
 
 def test_empty_steps_between_full_ones_pass_the_fetch_threads():
@@ -154,7 +154,7 @@ def test_empty_steps_between_full_ones_pass_the_fetch_threads():
         return [(np.zeros_like(indices), indices)]
 
     for prefetch in (1, 2, 3):
-        found = _collect(threads=2, fetch_threads=3, prefetch=prefetch, last_step=60, schedule=schedule)
+        found = _collect(threads=2, io_threads=3, prefetch=prefetch, last_step=60, schedule=schedule)
         assert [batches[0][2].tolist() for _, batches in found] == [schedule(step)[0][1].tolist() for step in range(60)]
 
 
@@ -176,7 +176,7 @@ def test_bytes_are_fetched_ahead_by_the_ring_and_no_further():
         return [(np.zeros(10, np.int64), np.arange(10) + 10 * step)]
 
     options = {**made_up(paint), "records": Counted([tiny_photo()]), "schedule": schedule}
-    with Loader(**options, threads=1, fetch_threads=3, prefetch=2, image_shape=SHAPE, device=CPU) as loader:
+    with Loader(**options, threads=1, io_threads=3, prefetch=2, image_shape=SHAPE, device=CPU) as loader:
         deadline = time.monotonic() + 10
         while len(asked) < 30 and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -187,8 +187,8 @@ def test_bytes_are_fetched_ahead_by_the_ring_and_no_further():
     assert not _loader_threads()
 
 
-@pytest.mark.parametrize("fetch_threads", [0, 2])
-def test_a_batch_renderer_that_loops_the_plain_one_gives_the_same_batches(fetch_threads):
+@pytest.mark.parametrize("io_threads", [0, 2])
+def test_a_batch_renderer_that_loops_the_plain_one_gives_the_same_batches(io_threads):
     asked = []
 
     def render_batch(data, draws, shape):
@@ -199,7 +199,7 @@ def test_a_batch_renderer_that_loops_the_plain_one_gives_the_same_batches(fetch_
             NOISE["render"](one, draw, out)
         return torch.from_numpy(images).permute(0, 3, 1, 2)
 
-    found = _collect(threads=3, fetch_threads=fetch_threads, schedule=_shaped, render_batch=render_batch)
+    found = _collect(threads=3, io_threads=io_threads, schedule=_shaped, render_batch=render_batch)
     assert _equal(found, _collect(threads=1, schedule=_shaped))
     assert sorted(asked) == sorted((3, 3, forward.shape) for step in range(6) for forward in _shaped(step))
 
@@ -301,8 +301,8 @@ class TimingOut(Breaking):
 
 
 @pytest.mark.parametrize("records", [InMemory, Breaking, TimingOut])
-@pytest.mark.parametrize(("threads", "fetch_threads"), [(1, 0), (4, 0), (2, 3)])
-def test_a_broken_file_is_raised_at_the_consumer_at_once_and_named(threads, fetch_threads, records):
+@pytest.mark.parametrize(("threads", "io_threads"), [(1, 0), (4, 0), (2, 3)])
+def test_a_broken_file_is_raised_at_the_consumer_at_once_and_named(threads, io_threads, records):
     def paint(epoch, index, out):
         if index == 17 and records is InMemory:
             raise DataError("train/n01/broken.jpg: the image cannot be decoded: truncated.\nReplace it.")
@@ -315,7 +315,7 @@ def test_a_broken_file_is_raised_at_the_consumer_at_once_and_named(threads, fetc
         **{**made_up(paint), "records": records([tiny_photo()])},
         schedule=schedule,
         threads=threads,
-        fetch_threads=fetch_threads,
+        io_threads=io_threads,
         prefetch=3,
         image_shape=SHAPE,
         device=CPU,
@@ -462,8 +462,8 @@ def test_a_shape_larger_than_the_loaders_is_refused():
             next(loader)
 
 
-@pytest.mark.parametrize("fetch_threads", [0, 2])
-def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(monkeypatch, capsys, clock, fetch_threads):
+@pytest.mark.parametrize("io_threads", [0, 2])
+def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(monkeypatch, capsys, clock, io_threads):
     monkeypatch.setattr(loader_module, "JOIN_SECONDS", 0.05)
     for name, seconds in (("SAY_SECONDS", 0.02), ("FAIL_SECONDS", 0.3)):
         monkeypatch.setattr(overdue, name, seconds)
@@ -473,7 +473,7 @@ def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(
     class Hanging(InMemory):
         def read(self, i: int) -> bytes:
             if i == 3:
-                for _ in range(6 if fetch_threads else 3):  # three samples are fetched, and decoded
+                for _ in range(6 if io_threads else 3):  # three samples are fetched, and decoded
                     assert others.acquire(timeout=10)
                 clock.pace = 0.01
                 go_on.wait()
@@ -483,7 +483,7 @@ def test_a_photo_that_does_not_come_is_named_once_a_minute_and_given_up_at_last(
     with raises(DataError, "step 0", "three\x1b.jpg", "answer"):
         records = Hanging([tiny_photo()], ["0", "1", "2", "three\x1b.jpg"])
         more = {**NOISE, "records": records, "last_step": 1}
-        _collect(threads=2, fetch_threads=fetch_threads, **more, schedule=stream)
+        _collect(threads=2, io_threads=io_threads, **more, schedule=stream)
     said = capsys.readouterr().err.splitlines()
     assert len(said) > 1 and check_text(said[0], "three\\x1b.jpg", "waiting")
     go_on.set()

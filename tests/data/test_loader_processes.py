@@ -81,7 +81,7 @@ def schedule_of(task: Task):
         if step == 2:
             return [MicroBatch(np.zeros(0, np.int64), np.zeros(0, np.int64))]
         shape = SHAPES[step % 3]
-        epochs, indices = batch_indices(23, stream_positions(step=step, global_batch=12, forwards=2), seed=4)
+        epochs, indices = batch_indices(23, stream_positions(step=step, global_batch_size=12, forwards=2), seed=4)
         draw = partial(task.draw, shape)
         return [MicroBatch(e, i, shape, draw) for e, i in zip(np.split(epochs, 2), np.split(indices, 2))]
 
@@ -143,10 +143,10 @@ def _alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-@pytest.mark.parametrize(("portable", "fetch_threads"), [(True, 0), (True, 2), (False, 0), (False, 3)])
-def test_processes_give_the_batches_of_threads(count: int, portable: bool, fetch_threads: int) -> None:
+@pytest.mark.parametrize(("portable", "io_threads"), [(True, 0), (True, 2), (False, 0), (False, 3)])
+def test_processes_give_the_batches_of_threads(count: int, portable: bool, io_threads: int) -> None:
     expected = collected(loader(processes=False, threads=1))
-    made = loader(threads=count, records=Photos(portable), fetch_threads=fetch_threads)
+    made = loader(threads=count, records=Photos(portable), io_threads=io_threads)
     assert made._workers is not None
     assert len(expected) == 9 and equal(collected(made), expected)
 

@@ -24,7 +24,7 @@ from paceline.models.backbones.resnet import ResNet
 from paceline.models.registry import WORKLOADS
 from paceline.models.resnet.loss import ClassifierWithLoss, mix_images, mixed_fraction, swap_partners
 
-BOTH = ImageInput(size=SIDE, area=(0.5, 1.0), mixup=0.4, cutmix=1.0)
+BOTH = ImageInput(image_size=SIDE, crop_scale=(0.5, 1.0), mixup_alpha=0.4, cutmix_alpha=1.0)
 CLASSES = 5
 
 
@@ -35,7 +35,7 @@ def _batches(settings: ImageInput, *, threads=1, first=0, ranks=1, forwards=1, j
         cut = {"rank": rank, "world": ranks, "forwards": forwards, "join": join}
 
         def schedule(step: int, cut=cut):
-            epochs, indices = batch_indices(len(PHOTOS), stream_positions(step=step, global_batch=16, **cut), seed=1)
+            epochs, indices = batch_indices(len(PHOTOS), stream_positions(step=step, global_batch_size=16, **cut), seed=1)
             return list(zip(np.split(epochs, forwards), np.split(indices, forwards)))
 
         def draw(epoch, index, header, name):
@@ -73,7 +73,7 @@ def test_the_same_photos_are_mixed_with_each_other_however_a_step_is_cut():
 def test_what_is_off_draws_nothing_and_what_is_on_leaves_all_before_it():
     random = SampleRng(1, 2, 3)
     assert sample_mix(random, ImageInput()) is None and random.bits() == SampleRng(1, 2, 3).bits()
-    (plain,), (mixed,) = _batches(replace(BOTH, mixup=0, cutmix=0))[0], _batches(BOTH)[0]
+    (plain,), (mixed,) = _batches(replace(BOTH, mixup_alpha=0, cutmix_alpha=0))[0], _batches(BOTH)[0]
     assert type(plain) is Batch and torch.equal(plain.images, mixed.images) and torch.equal(plain.labels, mixed.labels)
 
 
@@ -84,13 +84,13 @@ def _drawn(settings: ImageInput, count: int) -> list[MixSpec]:
 
 def test_shares_are_beta_and_rectangles_have_their_area_but_for_the_border():
     whole = (0, 0, 40, 40)
-    mixup = _drawn(ImageInput(size=40, mixup=0.4), 4000)
+    mixup = _drawn(ImageInput(image_size=40, mixup_alpha=0.4), 4000)
     assert all(box == whole and 0 <= share <= 1 for box, share in mixup)
     shares = np.array([share for _, share in mixup])
     assert abs(shares.mean() - 0.5) < 0.02 and abs(shares.var() - 1 / (4 * (2 * 0.4 + 1))) < 0.01
-    for (left, top, right, bottom), share in _drawn(ImageInput(size=40, cutmix=1.0), 500):
+    for (left, top, right, bottom), share in _drawn(ImageInput(image_size=40, cutmix_alpha=1.0), 500):
         assert 0 <= left <= right <= 40 and 0 <= top <= bottom <= 40 and share == 1
-    either = _drawn(ImageInput(size=40, mixup=1.0, cutmix=1.0), 2000)
+    either = _drawn(ImageInput(image_size=40, mixup_alpha=1.0, cutmix_alpha=1.0), 2000)
     assert abs(sum(mix.box == whole for mix in either) - 1000) < 120
 
 
@@ -136,7 +136,7 @@ def _same(images, labels, boxes, shares, pixels, targets):
 
 def test_cutmix_rectangles_are_torchvisions_for_the_same_numbers(monkeypatch):
     """Theirs draws its numbers from torch: they are given ours."""
-    settings, transform = ImageInput(size=40, cutmix=1.0), v2.CutMix(num_classes=CLASSES)
+    settings, transform = ImageInput(image_size=40, cutmix_alpha=1.0), v2.CutMix(num_classes=CLASSES)
     for key in range(200):
         random = SampleRng(5, 0, key)
         share, x, y = random.beta(1.0), random.integer(0, 40), random.integer(0, 40)
@@ -157,11 +157,11 @@ def test_the_loss_is_the_cross_entropy_to_mixed_and_smoothed_labels_whatever_the
     trunk = ResNet(10, width=8)
     trunk.add_classes(CLASSES)
     generator = torch.Generator().manual_seed(0)
-    trunk.draw("torchvision", generator, zero_init_last_gamma=False)
+    trunk.draw("torchvision", generator, zero_init_residual=False)
     model = ClassifierWithLoss(
         trunk, mean=BOTH.mean, std=BOTH.std, settings=ResNetModel(label_smoothing=smoothing)
     ).double()
-    model.eval()  # BatchNorm would see the cut, which bn_span is there for
+    model.eval()  # BatchNorm would see the cut, which bn_batch_size is there for
     monkey = model.normalize
     monkey.forward = lambda images: (images.double() - monkey.mean) * monkey.scale  # type: ignore[method-assign]
     (batch,) = _batches(BOTH)[0]
@@ -185,6 +185,6 @@ def test_images_keep_their_memory_format_and_a_made_up_batch_is_mixed():
     from paceline.config.recipes import RECIPES
 
     recipe = RECIPES["classify-demo"]()
-    recipe = replace(recipe, input=replace(recipe.input, mixup=0.2))
+    recipe = replace(recipe, input=replace(recipe.input, mixup_alpha=0.2))
     batch = WORKLOADS["classification"].data().dummy_batch(recipe, 4, (8, 8), 0)
     assert isinstance(batch, MixedBatch) and batch.boxes.tolist() == [[0, 0, 8, 8]] * 4

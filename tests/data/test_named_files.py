@@ -1,4 +1,6 @@
-"""A set whose files were named one by one is called by the folder that --out named, in every message and every printed command."""
+"""A set whose files were named one by one is called by the folder that --output-dir named, in every message and every printed
+command.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,14 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # So few photos are planned by hand alone.
-FEW = ["--global-batch", "2", "--bn-span", "2", "--optim.lr", "1e-3", "--epochs", "30"]
-PREPARE = ["prepare", "coco", "--images", "photos", "--annotations", "my.json"]
+FEW = ["--global-batch-size", "2", "--bn-batch-size", "2", "--optim.lr", "1e-3", "--epochs", "30"]
+PREPARE = ["prepare", "coco", "--images-dir", "photos", "--annotations", "my.json"]
 
 
 def test_a_refused_prepare_prints_a_command_that_writes_to_the_same_place(
     named: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*PREPARE, "--out", "my set"]) == 2
+    assert main([*PREPARE, "--output-dir", "my set"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("paceline: my.json: no validation")
     assert main(shlex.split(said.splitlines()[1])[1:]) == 0, capsys.readouterr().err
@@ -53,16 +55,16 @@ def test_so_does_a_refused_prepare_of_class_folders(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(class_photos / "train", "classes")
-    assert main(["prepare", "folder", "--data", "classes", "--out", "mine"]) == 2
+    assert main(["prepare", "folder", "--data", "classes", "--output-dir", "mine"]) == 2
     assert main(shlex.split(capsys.readouterr().err.splitlines()[1])[1:]) == 0
     assert Manifest.load(Path("mine")).splits.keys() == {"train", "val"}
 
 
 def test_a_set_of_named_files_is_called_by_its_own_folder(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*PREPARE, "--val-fraction", "0.2", "--out", "mine"]) == 0
+    assert main([*PREPARE, "--val-fraction", "0.2", "--output-dir", "mine"]) == 0
     assert str(named / "mine") in (named / "mine" / "check.html").read_text()
     capsys.readouterr()
-    assert main(["train", "maskrcnn-demo", "--data", "mine", "--out", "runs/masks"]) == 2
+    assert main(["train", "maskrcnn-demo", "--data", "mine", "--output-dir", "runs/masks"]) == 2
     command = capsys.readouterr().err.splitlines()[1].partition("  ")[2]
     assert command == f"paceline train fasterrcnn-finetune --data {named / 'mine'} --weights fasterrcnn"
     assert main(["plan", *shlex.split(command)[2:5], *FEW]) == 0
@@ -71,17 +73,17 @@ def test_a_set_of_named_files_is_called_by_its_own_folder(named: Path, capsys: p
 def test_a_pack_may_lie_beside_the_files_of_a_set_and_not_among_its_photos(
     named: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*PREPARE, "--val-fraction", "0.2", "--out", "mine"]) == 0
+    assert main([*PREPARE, "--val-fraction", "0.2", "--output-dir", "mine"]) == 0
     for inside in ("mine", "photos/packed"):
-        assert main(["data", "pack", "mine", "--to", "webdataset", "--out", inside]) == 2
-        check_text(capsys.readouterr().err, "--out", "data set")
-    assert main(["data", "pack", "mine", "--to", "webdataset", "--out", "packed"]) == 0, capsys.readouterr().err
+        assert main(["data", "pack", "mine", "--format", "webdataset", "--output-dir", inside]) == 2
+        check_text(capsys.readouterr().err, "--output-dir", "data set")
+    assert main(["data", "pack", "mine", "--format", "webdataset", "--output-dir", "packed"]) == 0, capsys.readouterr().err
 
 
 def test_a_classifier_on_it_gets_the_command_of_a_detector(named: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*PREPARE, "--val-fraction", "0.2", "--out", "mine"]) == 0
+    assert main([*PREPARE, "--val-fraction", "0.2", "--output-dir", "mine"]) == 0
     capsys.readouterr()
-    assert main(["train", "classify-demo", "--data", "mine", "--out", "run"]) == 2
+    assert main(["train", "classify-demo", "--data", "mine", "--output-dir", "run"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("paceline: mine: ") and check_text(said, "boxes", "class folders")
     assert main(["plan", *shlex.split(said.splitlines()[1])[2:5], *FEW]) == 0
@@ -99,7 +101,7 @@ def test_data_of_the_other_kind_get_the_command_that_trains_on_them(
         ("ssd-demo", class_photos, "classify-demo"),
         ("maskrcnn-demo", class_photos, "classify-demo"),
     ):
-        assert main(["train", recipe, "--data", str(data), "--out", "run"]) == 2
+        assert main(["train", recipe, "--data", str(data), "--output-dir", "run"]) == 2
         command = capsys.readouterr().err.splitlines()[1]
         assert command.split()[:3] == ["paceline", "train", other]
         assert main(["plan", *shlex.split(command)[2:5], *FEW]) == 0

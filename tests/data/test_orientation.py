@@ -243,7 +243,7 @@ def test_samples_of_a_turned_photo_are_those_of_the_upright_one(orientation):
 
     def crop(data: bytes, index: int):
         out = np.zeros((64, 64, 3), np.uint8)
-        settings = BoxInput(size=64, exif="apply")
+        settings = BoxInput(image_size=64, exif="apply")
         header, random = read_header(data, "it", "apply"), SampleRng(0, 0, index)
         draw = ssd_transforms.sample_box_spec(header, "it", boxes, classes, random, settings)
         decode_and_transform(data, draw, out)
@@ -256,10 +256,10 @@ def test_samples_of_a_turned_photo_are_those_of_the_upright_one(orientation):
             np.zeros((96, 128, 3), np.uint8),
         )
         header = read_header(data, "it", "apply")
-        instance = InstanceInput(short=(64,), long=128)
+        instance = InstanceInput(min_size=(64,), max_size=128)
         draws = (
-            ssd_transforms.evaluation_box_spec(header, "it", BoxInput(size=64)),
-            evaluation_spec(header, "it", 0, ImageInput(eval_resize=50, eval_size=48)),
+            ssd_transforms.evaluation_box_spec(header, "it", BoxInput(image_size=64)),
+            evaluation_spec(header, "it", 0, ImageInput(eval_resize_size=50, eval_crop_size=48)),
             maskrcnn_transforms.evaluation_instance_spec(header, "it", instance, 64, (96, 128)),
         )
         for draw, out in zip(draws, (square, photo, padded)):

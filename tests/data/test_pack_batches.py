@@ -29,7 +29,7 @@ from paceline.data.prepare.auto_prepare import prepare_if_needed
 def test_a_packed_set_gives_the_batches_of_its_source(name, to, tmp_path):
     photos, kind = (make_photos, "class-folder") if "classify" in name else (make_instances, "boxes")
     folder = prepare_if_needed(photos(tmp_path / "set", train=12, val=6), kind=kind)
-    pack(Manifest.load(folder), PackRequest(to, shards=2), tmp_path / "out")
+    pack(Manifest.load(folder), PackRequest(to, num_shards=2), tmp_path / "out")
     assert prepare_if_needed(tmp_path / "out", kind=kind) == tmp_path / "out"
     expected, found = batches(name, folder), batches(name, tmp_path / "out")
     assert len(found) == len(expected) and all(map(torch.equal, found, expected))

@@ -58,7 +58,7 @@ def source(request, tmp_path_factory) -> Manifest:
 
 
 def test_every_box_and_mask_comes_back_bit_for_bit(source, tmp_path):
-    packed, notes = pack(source, PackRequest("webdataset", shards=2), tmp_path)
+    packed, notes = pack(source, PackRequest("webdataset", num_shards=2), tmp_path)
     assert (packed.classes, packed.category_ids, notes) == (source.classes, source.category_ids, [])
     for split in ("train", "val"):
         mine, theirs = box_arrays(packed, split), box_arrays(source, split)
@@ -82,7 +82,7 @@ def test_the_fields_are_cocos_words(source, tmp_path):
 
 
 def test_boxes_and_masks_shrink_with_their_photo(source, tmp_path):
-    packed, _ = pack(source, PackRequest("webdataset", short=20), tmp_path)
+    packed, _ = pack(source, PackRequest("webdataset", resize_shorter_side=20), tmp_path)
     mine, theirs = box_arrays(packed, "train"), box_arrays(source, "train")
     assert (mine["heights"][0], mine["widths"][0]) == (20, 26)
     scale = np.array([26 / 40, 20 / 30])
@@ -104,7 +104,7 @@ def test_recordio_has_the_boxes_that_training_uses(source, tmp_path):
     if source.splits["train"].boxes.exif == "apply":
         with raises(DataError, "6 photos", "EXIF") as caught:
             pack(source, PackRequest("recordio"), tmp_path / "out")
-        assert "--to webdataset" in str(caught.value) and not (tmp_path / "out").exists()
+        assert "--format webdataset" in str(caught.value) and not (tmp_path / "out").exists()
         return
     packed, notes = pack(source, PackRequest("recordio"), tmp_path)
     data = (tmp_path / "train.rec").read_bytes()
@@ -119,7 +119,7 @@ def test_recordio_has_the_boxes_that_training_uses(source, tmp_path):
     found = box_arrays(packed, "train")
     assert found["classes"].tolist() == [1, 2, 2] and not found["crowd"].any()
     np.testing.assert_allclose(found["boxes"][2], [1.25, 2, 10, 12.1], rtol=1e-6)
-    assert len(notes) == 1 and check_text(notes[0], "areas", "masks", "crowd", "4", "--to webdataset")
+    assert len(notes) == 1 and check_text(notes[0], "areas", "masks", "crowd", "4", "--format webdataset")
 
 
 @pytest.mark.parametrize("wrong", ["class", "box", "object"])
@@ -141,7 +141,7 @@ def test_a_label_that_says_other_objects_is_noticed(tmp_path, monkeypatch, wrong
 
 @pytest.mark.parametrize("short", [0, 20], ids=["as-it-is", "smaller"])
 def test_photos_with_boxes_stay_turned_as_they_were(source, short, tmp_path):
-    packed, _ = pack(source, PackRequest("webdataset", short=short), tmp_path)
+    packed, _ = pack(source, PackRequest("webdataset", resize_shorter_side=short), tmp_path)
     mine, theirs = open_split(packed, "train"), open_split(source, "train")
     for i in range(3):
         equal = mine.read(i) == theirs.read(i)

@@ -33,7 +33,7 @@ def source(tmp_path_factory) -> Manifest:
 
 
 @pytest.mark.parametrize("to", FORMS)
-@pytest.mark.parametrize("cut", [{}, {"shards": 3}, {"shard_bytes": 3000}], ids=["whole", "shards", "sizes"])
+@pytest.mark.parametrize("cut", [{}, {"num_shards": 3}, {"shard_bytes": 3000}], ids=["whole", "shards", "sizes"])
 def test_photos_and_labels_are_the_sources_to_the_last_byte(source, to, cut, tmp_path):
     packed, notes = pack(source, PackRequest(to, **cut), tmp_path / "out")
     for split in ("train", "val"):
@@ -42,7 +42,7 @@ def test_photos_and_labels_are_the_sources_to_the_last_byte(source, to, cut, tmp
     assert (packed.classes, packed.class_names) == (source.classes, ("tom cat", "Zalophus"))
     assert notes == []
     files = len(list((tmp_path / "out").glob(f"train*{SUFFIX[to]}")))
-    assert (files == 1) if not cut else (files == 3) if "shards" in cut else (files > 3)
+    assert (files == 1) if not cut else (files == 3) if "num_shards" in cut else (files > 3)
 
 
 @pytest.mark.parametrize("to", FORMS)
@@ -72,7 +72,7 @@ def test_a_folder_called_like_a_pattern_is_that_folder(source, name, tmp_path, c
     for other in ("x0y", "x1", "aXbX"):
         (tmp_path / other).mkdir()
     out = tmp_path / name
-    packed, _ = pack(source, PackRequest("webdataset", shards=2), out)
+    packed, _ = pack(source, PackRequest("webdataset", num_shards=2), out)
     assert photos_and_labels(packed, "train") == photos_and_labels(source, "train")
     words = shlex.split(packed.again or "")
     assert words[:3] == ["paceline", "prepare", "webdataset"]
@@ -103,7 +103,7 @@ def test_recordio_has_its_idx_and_lst(source, tmp_path):
 
 
 def test_a_shuffled_order_is_the_seeds_and_loses_nothing(source, tmp_path):
-    packed, _ = pack(source, PackRequest("webdataset", order="shuffled", seed=7, shards=2), tmp_path / "out")
+    packed, _ = pack(source, PackRequest("webdataset", order="shuffled", seed=7, num_shards=2), tmp_path / "out")
     wanted = photos_and_labels(source, "train")
     order = permutation(len(wanted), seed=7, epoch=0)
     assert photos_and_labels(packed, "train") == [wanted[i] for i in order]
@@ -132,7 +132,7 @@ def test_a_class_whose_name_is_no_folders_and_one_without_photos_come_back(sourc
 
 
 def test_photos_are_made_smaller_as_pillow_does(source, tmp_path):
-    packed, notes = pack(source, PackRequest("webdataset", short=24, quality=60), tmp_path / "out")
+    packed, notes = pack(source, PackRequest("webdataset", resize_shorter_side=24, jpeg_quality=60), tmp_path / "out")
     index, old = open_split(packed, "train"), open_split(source, "train")
     anew = 0
     for i in range(len(old)):
@@ -155,7 +155,7 @@ def test_photos_are_made_smaller_as_pillow_does(source, tmp_path):
 
 
 def test_a_turned_photo_stays_as_stored_and_stays_noted(source, tmp_path):
-    packed, _ = pack(source, PackRequest("recordio", short=20), tmp_path / "out")
+    packed, _ = pack(source, PackRequest("recordio", resize_shorter_side=20), tmp_path / "out")
     index = open_split(packed, "val")
     assert index.orientations.tolist() == [6, 1, 6, 1]
     assert (index.heights[0], index.widths[0]) == (20, 30)
@@ -163,7 +163,7 @@ def test_a_turned_photo_stays_as_stored_and_stays_noted(source, tmp_path):
 
 
 def test_quality_alone_writes_every_photo_anew_at_its_size(source, tmp_path):
-    packed, _ = pack(source, PackRequest("webdataset", quality=30), tmp_path / "out")
+    packed, _ = pack(source, PackRequest("webdataset", jpeg_quality=30), tmp_path / "out")
     index, old = open_split(packed, "train"), open_split(source, "train")
     assert np.array_equal(index.heights, old.heights) and np.array_equal(index.widths, old.widths)
     assert packed.splits["train"].not_jpeg == 0
@@ -175,26 +175,26 @@ def test_quality_alone_writes_every_photo_anew_at_its_size(source, tmp_path):
 @pytest.mark.parametrize(
     "flags, reason",
     [
-        (["--to", "lmdb"], "--to lmdb"),
-        (["--quality", "101"], "--quality 101"),
-        (["--quality", "-1"], "--quality -1"),
-        (["--short", "3"], "--short 3"),
+        (["--format", "lmdb"], "--format lmdb"),
+        (["--jpeg-quality", "101"], "--jpeg-quality 101"),
+        (["--jpeg-quality", "-1"], "--jpeg-quality -1"),
+        (["--resize-shorter-side", "3"], "--resize-shorter-side 3"),
         (["--order", "random"], "--order random"),
-        (["--shards", "2", "--shard-size", "1GB"], "Name one"),
-        (["--shards", "-2"], "--shards -2"),
+        (["--num-shards", "2", "--shard-size", "1GB"], "Name one"),
+        (["--num-shards", "-2"], "--num-shards -2"),
         (["--shard-size", "big"], "--shard-size big"),
     ],
     ids=["form", "quality", "negative", "short", "order", "both", "shards", "size"],
 )
 def test_flags_that_cannot_be_are_refused_in_a_line(flags, reason, source, tmp_path, capsys):
-    assert main(["data", "pack", str(source.folder), "--out", str(tmp_path / "out"), *flags]) == 2
+    assert main(["data", "pack", str(source.folder), "--output-dir", str(tmp_path / "out"), *flags]) == 2
     said = capsys.readouterr().err
     assert check_text(said, reason) and said.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
 def test_the_command_packs_what_it_is_given_and_says_so(source, tmp_path, capsys):
-    assert main(["data", "pack", str(source.folder), "--to", "recordio", "--out", str(tmp_path / "out")]) == 0
+    assert main(["data", "pack", str(source.folder), "--format", "recordio", "--output-dir", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert "train: 10 photos" in said and f"--data {tmp_path / 'out'}" in said
     assert main(["data", "info", str(tmp_path / "out"), "--json"]) == 0
@@ -203,7 +203,7 @@ def test_the_command_packs_what_it_is_given_and_says_so(source, tmp_path, capsys
     theirs = json.loads(capsys.readouterr().out)
     for split in ("train", "val"):
         assert mine["splits"][split]["labels_sha256"] == theirs["splits"][split]["labels_sha256"]
-    assert main(["data", "pack", str(tmp_path / "nowhere"), "--out", str(tmp_path / "b")]) == 2
+    assert main(["data", "pack", str(tmp_path / "nowhere"), "--output-dir", str(tmp_path / "b")]) == 2
     assert main(["pack"]) == 2
 
 
@@ -212,7 +212,7 @@ def test_class_folders_that_nobody_prepared_are_prepared_first(tmp_path, monkeyp
     for split in ("train", "val"):
         for label in "ab":
             photo(tmp_path / "set" / split / label / "1.jpg", seed=ord(label))
-    assert main(["data", "pack", str(tmp_path / "set"), "--out", str(tmp_path / "out")]) == 0
+    assert main(["data", "pack", str(tmp_path / "set"), "--output-dir", str(tmp_path / "out")]) == 0
     assert "verifying its 4 images once" in capsys.readouterr().out
     assert sorted(entry.name for entry in (tmp_path / "set").iterdir()) == ["train", "val"]
 

@@ -22,7 +22,7 @@ from paceline.data.pack import write
 from paceline.data.pack.pack import FILE_NAME, pack
 from paceline.data.pack.plan import PackRequest
 
-REQUEST = PackRequest("webdataset", shards=5)
+REQUEST = PackRequest("webdataset", num_shards=5)
 # Reads photos slowly, so that a kill finds files that are finished and one that is not.
 SLOW = """
 import sys, time
@@ -34,7 +34,7 @@ from paceline.data.pack.plan import PackRequest
 
 read = FileRecords.read
 FileRecords.read = lambda self, i: time.sleep(0.05) or read(self, i)
-pack(Manifest.load(Path(sys.argv[1])), PackRequest("webdataset", shards=5), Path(sys.argv[2]), workers=1)
+pack(Manifest.load(Path(sys.argv[1])), PackRequest("webdataset", num_shards=5), Path(sys.argv[2]), workers=1)
 """
 
 
@@ -52,7 +52,7 @@ def test_a_file_of_the_users_under_a_name_of_ours_is_neither_cut_nor_followed(so
         make()
         whole = (out / name).is_symlink() or name == "pack.jsonl"
         if whole:
-            with raises(DataError, "another folder"):
+            with raises(DataError, "--output-dir"):
                 pack(source, REQUEST, out)
         else:
             pack(source, REQUEST, out)
@@ -131,7 +131,7 @@ def test_a_disk_that_fills_up_is_named_and_the_finished_files_are_kept(source, t
 def test_a_disk_without_room_is_refused_before_anything_is_written(source, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(packing.shutil, "disk_usage", lambda _: usage._replace(free=packing.SPARE_BYTES))
-    with raises(DataError, f"{packing.SPARE_BYTES:,}", "free", "--out"):
+    with raises(DataError, f"{packing.SPARE_BYTES:,}", "free", "--output-dir"):
         pack(source, REQUEST, tmp_path)
     assert not files_of(tmp_path)
 
@@ -139,13 +139,13 @@ def test_a_disk_without_room_is_refused_before_anything_is_written(source, tmp_p
 def test_other_data_other_flags_and_other_things_are_refused(source, tmp_path):
     out = tmp_path / "out"
     pack(source, REQUEST, out)
-    with raises(DataError, "another pack", "--out"):
-        pack(source, PackRequest("webdataset", shards=4), out)
+    with raises(DataError, "another pack", "--output-dir"):
+        pack(source, PackRequest("webdataset", num_shards=4), out)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(DataError, match=r"holds 'thesis\.txt'"):
         pack(source, REQUEST, tmp_path / "mine")
-    with raises(DataError, "--out", "data set"):
+    with raises(DataError, "--output-dir", "data set"):
         pack(source, REQUEST, source.root_path / "packed")
     assert not (source.root_path / "packed").exists()
 

@@ -44,7 +44,7 @@ def values_of(path: Path) -> list[dict[str, list]]:
 
 def test_classes_are_written_as_imagenets_scripts_do(tmp_path):
     source = class_set(tmp_path / "set", tmp_path / "index")
-    pack(source, PackRequest("tfrecord", shards=2), tmp_path / "out")
+    pack(source, PackRequest("tfrecord", num_shards=2), tmp_path / "out")
     files = sorted(path.name for path in (tmp_path / "out").glob("*.tfrecord"))
     assert files == ["train-00000-of-00002.tfrecord", "train-00001-of-00002.tfrecord", "validation-00000-of-00001.tfrecord"]
     train = [one for name in files[:2] for one in values_of(tmp_path / "out" / name)]
@@ -86,11 +86,11 @@ def test_objects_are_written_as_the_detection_tools_do(boxed, tmp_path):
     # Outside the photo it is cut; without area it is left out.
     assert first["image/object/bbox/xmax"] == [1.0, 1.0] and first["image/object/area"][0] == pytest.approx(77.7)
     assert none["image/object/class/label"] == []
-    assert len(notes) == 1 and check_text(notes[0], "2 boxes", "--to webdataset") and "--to webdataset" in notes[0]
+    assert len(notes) == 1 and check_text(notes[0], "2 boxes", "--format webdataset") and "--format webdataset" in notes[0]
 
 
 def test_what_is_prepared_from_them_is_what_was_packed(boxed, tmp_path):
-    packed, _ = pack(boxed, PackRequest("tfrecord", shards=2, order="shuffled"), tmp_path / "out")
+    packed, _ = pack(boxed, PackRequest("tfrecord", num_shards=2, order="shuffled"), tmp_path / "out")
     assert (packed.classes, packed.category_ids) == (boxed.classes, boxed.category_ids)
     mine, theirs = box_arrays(packed, "train"), box_arrays(boxed, "train")
     for photo in (1, 3, 9):
@@ -103,7 +103,7 @@ def test_what_is_prepared_from_them_is_what_was_packed(boxed, tmp_path):
 
 
 def test_photos_made_smaller_have_masks_of_their_size(boxed, tmp_path):
-    packed, _ = pack(boxed, PackRequest("tfrecord", short=20), tmp_path)
+    packed, _ = pack(boxed, PackRequest("tfrecord", resize_shorter_side=20), tmp_path)
     second = values_of(tmp_path / "train-00000-of-00001.tfrecord")[1]
     assert (second["image/height"], second["image/width"]) == ([20], [26])
     with Image.open(io.BytesIO(second["image/object/mask"][1])) as mask:
@@ -135,7 +135,7 @@ def test_examples_that_say_other_objects_are_noticed(boxed, tmp_path, monkeypatc
 
 def test_photos_that_are_turned_are_refused(tmp_path):
     turned = prepare_boxes(boxed_set(tmp_path / "set", turned=True), out=tmp_path / "index")
-    with raises(DataError, "EXIF", "Examples", "--to webdataset"):
+    with raises(DataError, "EXIF", "Examples", "--format webdataset"):
         pack(turned, PackRequest("tfrecord"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

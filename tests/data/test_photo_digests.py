@@ -43,7 +43,7 @@ def prepared(folder: Path, container: str, tmp_path: Path, capsys: pytest.Captur
         shutil.copytree(folder, tmp_path / "set")
         return prepare_folder(tmp_path / "set")
     words = [word.replace(f"{tmp_path}/", at) if at else word for word in pack_both(folder, container, tmp_path / "packed")]
-    said = command(capsys, "prepare", *words, "--out", tmp_path / "set")
+    said = command(capsys, "prepare", *words, "--output-dir", tmp_path / "set")
     assert said.code == 0, said.err
     return Manifest.load(tmp_path / "set")
 
@@ -165,7 +165,7 @@ def test_a_run_that_reads_a_changed_photo_ends_by_its_name_unless_it_was_told_no
     said = train(capsys, data, tmp_path / "named")
     assert said.code == 2 and check_text(said.err, photo, "bytes", "prepared")
     assert check_text(said.err, "back") and "Traceback" not in said.err
-    said = train(capsys, data, tmp_path / "told", "--system.no-check-photos")
+    said = train(capsys, data, tmp_path / "told", "--system.no-verify-checksums")
     assert said.code == 0, said.err
     assert tensor_files(tmp_path / "before") != tensor_files(tmp_path / "told")
     # Where the change is meant, what the message says helps.
@@ -186,5 +186,5 @@ def test_evaluation_and_preview_name_a_changed_photo(folder, tmp_path, capsys):
     assert said.code == 2 and f"{photo}: other bytes" in said.err
     for photo in data.rglob("train/*/*.jpg"):
         flip(photo, photo.stat().st_size // 2)
-    said = command(capsys, "preview", "classify-demo", "--data", data, "--out", tmp_path / "preview.png")
+    said = command(capsys, "preview", "classify-demo", "--data", data, "--output", tmp_path / "preview.png")
     assert said.code == 2 and check_text(said.err, "bytes", "prepared")

@@ -64,7 +64,7 @@ def test_masks_and_boxes_lie_where_the_objects_are_seen_at_every_scale():
     heights, counts = set(), set()
     for key in range(40):
         out = np.full((160, 160, 3), 99, np.uint8)
-        objects = _sample(*scene, np.arange(3), key, replace(WIDE, flip=0.5), out)
+        objects = _sample(*scene, np.arange(3), key, replace(WIDE, hflip=0.5), out)
         h, w = objects.size
         assert h <= 96 and w <= 120 and not out[h:].any() and not out[:, w:].any()
         for at, k in enumerate(objects.classes.tolist()):

@@ -25,8 +25,8 @@ from paceline.data.transforms.sample import decode_and_transform, with_partners
 from paceline.models.ssd.transforms import MosaicImage, sample_box_spec, sample_mosaic
 
 SIDE = 120
-STILL = BoxInput(size=SIDE, crop="none", jitter="none", flip=0.0)
-MOVED = replace(STILL, flip=0.5, vflip=0.5, rot90=0.75, mosaic=1.0)
+STILL = BoxInput(image_size=SIDE, iou_crop="none", color_jitter="none", hflip=0.0)
+MOVED = replace(STILL, hflip=0.5, vflip=0.5, rot90=0.75, mosaic_prob=1.0)
 # Each photo has rectangles of a level of its own, so that a box's pixels tell whose it is.
 SIZES = ((80, 120), (120, 120), (150, 60), (40, 50), (30, 30))
 
@@ -46,7 +46,7 @@ PHOTOS = [_photo(number) for number in range(len(SIZES))]
 
 
 def _draw(index: int, header: Header, name: str, random: SampleRng, settings: BoxInput):
-    if not settings.mosaic:
+    if not settings.mosaic_prob:
         return sample_box_spec(header, name, *PHOTOS[index][1:], random, settings)
     others = [random.integer(0, len(PHOTOS)) for _ in range(3)]
     photos = [MosaicImage(index, header, name, *PHOTOS[index][1:])]
@@ -83,7 +83,7 @@ def test_each_box_of_a_mosaic_covers_its_object_and_all_parts_are_filled():
 
 def test_objects_that_a_mosaic_keeps_are_those_whose_centre_is_seen():
     for key in range(40):
-        _, draw = _mosaic(key, replace(MOVED, flip=0.0, vflip=0.0, rot90=0.0))
+        _, draw = _mosaic(key, replace(MOVED, hflip=0.0, vflip=0.0, rot90=0.0))
         expected = []
         for index, part in [(key % len(PHOTOS), draw), *((other.number, other.draw) for other in draw.others)]:
             top, left, height, width = part.window[:4]
@@ -113,7 +113,7 @@ def _batches(settings: BoxInput, *, threads: int, first: int = 0, ranks: int = 1
     for rank in range(ranks):
 
         def schedule(step: int, rank: int = rank):
-            epochs, indices = batch_indices(len(PHOTOS), stream_positions(step=step, global_batch=8), seed=1)
+            epochs, indices = batch_indices(len(PHOTOS), stream_positions(step=step, global_batch_size=8), seed=1)
             mine = slice(rank * 8 // ranks, (rank + 1) * 8 // ranks)
             return [(epochs[mine], indices[mine])]
 
@@ -122,7 +122,7 @@ def _batches(settings: BoxInput, *, threads: int, first: int = 0, ranks: int = 1
 
         with Loader(
             records=InMemory([photo[0] for photo in PHOTOS]), draw=draw, schedule=schedule, threads=threads, first_step=first,
-            last_step=3, fetch_threads=fetch, image_shape=(SIDE, SIDE, 3), device=torch.device("cpu"), make_batch=detection_batch,
+            last_step=3, io_threads=fetch, image_shape=(SIDE, SIDE, 3), device=torch.device("cpu"), make_batch=detection_batch,
         ) as loader:  # fmt: skip
             for step, (batch,) in loader:
                 assert isinstance(batch, DetectionBatch)
@@ -132,9 +132,9 @@ def _batches(settings: BoxInput, *, threads: int, first: int = 0, ranks: int = 1
     return found
 
 
-@pytest.mark.parametrize("more", [{"mosaic": 1.0}, {"mosaic": 0.0, "zoom_out": 4.0, "crop": "ssd"}])
+@pytest.mark.parametrize("more", [{"mosaic_prob": 1.0}, {"mosaic_prob": 0.0, "zoom_out_max": 4.0, "iou_crop": "ssd"}])
 def test_samples_depend_on_seed_epoch_and_photo_alone(more):
-    settings = replace(MOVED, jitter="hsv", **more)
+    settings = replace(MOVED, color_jitter="hsv", **more)
     once = _batches(settings, threads=1)
     for other in (
         _batches(settings, threads=3),
@@ -178,7 +178,7 @@ def test_a_photo_zoomed_out_lies_in_the_mean_and_its_boxes_on_it(crop):
     pixels = np.full((90, 120, 3), BACKGROUND, np.uint8)
     pixels[18:63, 24:84, 0] = BRIGHT
     photo = _encode(pixels, "PNG"), np.array([(24.0, 18, 60, 45)]), np.array([1])
-    settings, shares = replace(STILL, flip=0.5, zoom_out=4.0, crop=crop), []
+    settings, shares = replace(STILL, hflip=0.5, zoom_out_max=4.0, iou_crop=crop), []
     mean = [round(255 * share) for share in settings.mean]
     for key in range(60):
         out, objects = _training(photo, key, settings)
@@ -194,6 +194,6 @@ def test_zoom_out_without_objects_shows_the_whole_photo():
     data = _encode(np.full((30, 40, 3), BACKGROUND, np.uint8), "PNG")
     for key in range(20):
         out, objects = _training(
-            (data, np.zeros((0, 4)), np.zeros(0, np.int64)), key, replace(STILL, zoom_out=4.0, crop="ssd")
+            (data, np.zeros((0, 4)), np.zeros(0, np.int64)), key, replace(STILL, zoom_out_max=4.0, iou_crop="ssd")
         )
         assert objects.boxes.shape == (0, 4) and (out == BACKGROUND).all(axis=2).sum() >= (SIDE / 4 - 1) ** 2

@@ -8,7 +8,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.config.ssd import BoxInput
+from paceline.config.ssd import BoxInput, BoxParity
 from paceline.data.loader.sample_rng import SampleRng
 from paceline.data.transforms.crop import IOU_ABOVE, MAX_DRAWS, CropWindow, _Objects, ssd_crop
 
@@ -16,7 +16,7 @@ NO_BOXES = np.zeros((0, 4))
 
 
 def _crop(height: int, width: int, boxes, key: int, **options):
-    settings = BoxInput(size=300, **options)
+    settings = BoxInput(image_size=300, **options)
     return ssd_crop(height, width, np.array(boxes, np.float64).reshape(-1, 4), SampleRng(0, 0, key), settings)
 
 
@@ -67,7 +67,7 @@ def _photos(draw):
 @given(photo=_photos(), attempts=st.sampled_from([1, 50]), free=st.sampled_from(["any", "touching"]))
 def test_a_crop_lies_inside_the_photo_and_keeps_just_the_objects_whose_centre_it_holds(photo, attempts, free):
     height, width, boxes, key = photo
-    window, keep = _crop(height, width, boxes, key, crop_attempts=attempts, crop_free=free)
+    window, keep = _crop(height, width, boxes, key, crop_trials=attempts, parity=BoxParity(free_crop=free))
 
     assert keep.shape == (len(boxes),) and keep.dtype == bool
     assert window.resized_height == window.resized_width == 300
@@ -121,7 +121,7 @@ def test_each_option_comes_up_one_time_in_seven():
     samples, side = 6000, 1000
     found, whole = [], 0
     for key in range(samples):
-        window, _ = _crop(side, side, [(0, 0, side, side)], key, crop_attempts=3000)
+        window, _ = _crop(side, side, [(0, 0, side, side)], key, crop_trials=3000)
         if window.height == window.width == side:
             whole += 1
         else:
@@ -150,7 +150,7 @@ def test_crops_are_distributed_as_by_the_references_loop(boxes, attempts, free, 
     rng = np.random.default_rng(1)
     rows = {"ours": [], "told": []}
     for key in range(samples):
-        window, keep = _crop(side, side, boxes * side, key, crop_attempts=attempts, crop_free=free)
+        window, keep = _crop(side, side, boxes * side, key, crop_trials=attempts, parity=BoxParity(free_crop=free))
         rows["ours"].append([*(_ltrb(window) / side), window.width == window.height == side, keep.sum()])
         crop, stay = _law(rng, boxes, attempts, free_above)
         rows["told"].append([*crop, bool((crop == (0, 0, 1, 1)).all()), stay])
@@ -191,7 +191,7 @@ def test_it_ends_even_where_the_whole_photo_is_never_drawn():
 
     random = NeverWhole(0, 0, 0)
     corners = np.array([(0.0, 0.0, 2.0, 2.0), (98.0, 98.0, 100.0, 100.0)])  # no crop has IoU > 0.1 with both
-    window, keep = ssd_crop(100, 100, corners, random, BoxInput(size=300))
+    window, keep = ssd_crop(100, 100, corners, random, BoxInput(image_size=300))
     assert window == CropWindow(0, 0, 100, 100, 300, 300) and keep.all()
     assert random.drawn == MAX_DRAWS
 

@@ -134,7 +134,7 @@ def test_a_source_that_is_not_what_was_prepared_is_refused_by_name(source, tmp_p
 
 def test_a_disk_that_gives_back_other_bytes_is_named(source, tmp_path, monkeypatch):
     monkeypatch.setattr(staged_copy, "pread", lambda descriptor, length, offset: bytes(length))
-    with raises(PacelineError, "--stage", "reads back"):
+    with raises(PacelineError, "--copy-data-to", "reads back"):
         bring(source, tmp_path)
     assert not any(path.stat().st_size for path in (tmp_path / KEY / "near").rglob("*") if path.is_file())
 
@@ -331,10 +331,10 @@ def test_a_copy_in_use_is_not_cleared(source, tmp_path):
 def test_a_folder_that_cannot_be_ours_is_refused(source, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / KEY).symlink_to(tmp_path / "elsewhere")
-    with raises(PacelineError, "--stage", "folder"):
+    with raises(PacelineError, "--copy-data-to", "folder"):
         bring(source, tmp_path)
     (tmp_path / "file").write_text("")
-    with raises(PacelineError, "--stage", "file", "written"):
+    with raises(PacelineError, "--copy-data-to", "file", "written"):
         bring(source, tmp_path / "file")
     assert not list((tmp_path / "elsewhere").iterdir())
 

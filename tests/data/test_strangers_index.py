@@ -75,7 +75,17 @@ def test_an_array_of_class_folders_that_cannot_be_is_refused_in_words(classes, t
 def test_a_verb_says_so_in_a_sentence(classes, tmp_path, capsys) -> None:
     forged(classes, tmp_path / "forged", "val", "labels", put(0, -100))
     refused(command(capsys, "data", "info", tmp_path / "forged"), "label -100, and 0 to 2 are possible")
-    words = ["train", "classify-demo", "--data", tmp_path / "forged", "--out", tmp_path / "run", *TINY, "--steps", 1]
+    words = [
+        "train",
+        "classify-demo",
+        "--data",
+        tmp_path / "forged",
+        "--output-dir",
+        tmp_path / "run",
+        *TINY,
+        "--max-steps",
+        1,
+    ]
     assert command(capsys, *words).code == 0  # the photos are class folders, whose own index is taken
 
 
@@ -108,9 +118,9 @@ def test_a_command_from_somebodys_manifest_holds_no_second_command(classes, tmp_
     evil = "webdataset; touch PWN #"
     for request in (
         {"layout": evil, "train": ["a b; touch PWN.tar"], "val": ["$(touch PWN)"]},
-        {"layout": evil, "images": "", "annotations": "`touch PWN`"},
+        {"layout": evil, "images_dir": "", "annotations": "`touch PWN`"},
     ):
-        kind = "boxes" if "images" in request else "class-folder"
+        kind = "boxes" if "images_dir" in request else "class-folder"
         splits = classes.splits if kind == "boxes" else {"train": replace(classes.splits["train"], records="ranges")}
         made = repeat_command(replace(classes, request=request, kind=kind, splits=splits, folder=tmp_path))
         words = shlex.split(made, comments=True)
@@ -122,7 +132,7 @@ def test_a_command_from_somebodys_manifest_holds_no_second_command(classes, tmp_
 
 @pytest.mark.parametrize(
     "request_",
-    [{"x; touch PWN": 1}, {"layout": ["coco"]}, {"layout": "coco", "images": {"a": 1}}, ["coco"], {"train": [[1]]}],
+    [{"x; touch PWN": 1}, {"layout": ["coco"]}, {"layout": "coco", "images_dir": {"a": 1}}, ["coco"], {"train": [[1]]}],
 )
 def test_a_request_that_nobody_can_have_made_is_damage(classes, tmp_path, request_) -> None:
     shutil.copytree(classes.folder, tmp_path / "copy")

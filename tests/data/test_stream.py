@@ -64,7 +64,7 @@ def test_the_permutation_golden_values_never_change():
 def test_ranks_together_take_the_streams_next_batch(n, seed, step, world, forwards, each, data):
     join = data.draw(st.sampled_from([j for j in (1, 2, 3, 6) if world % j == 0]))
     batch = world * forwards * each
-    where = {"seed": seed, "step": step, "world": world, "global_batch": batch, "forwards": forwards, "join": join}
+    where = {"seed": seed, "step": step, "world": world, "global_batch_size": batch, "forwards": forwards, "join": join}
     together = [pair for rank in range(world) for pair in _pairs(n, rank=rank, **where)]
     assert sorted(together) == sorted(_slow_stream(n, seed, step * batch, batch))
 
@@ -82,7 +82,9 @@ def test_images_that_share_batchnorm_statistics_are_the_same_for_every_cut(world
         for forward in range(forwards):
             group: list[tuple[int, int]] = []
             for rank in range(first, first + join):
-                mine = _pairs(100, seed=0, step=5, rank=rank, world=world, global_batch=batch, forwards=forwards, join=join)
+                mine = _pairs(
+                    100, seed=0, step=5, rank=rank, world=world, global_batch_size=batch, forwards=forwards, join=join
+                )
                 group += mine[forward * each : (forward + 1) * each]
             groups.append(sorted(group))
     assert sorted(groups) == sorted(wanted)
@@ -92,32 +94,32 @@ def test_every_sample_is_taken_once_an_epoch_when_steps_span_epochs():
     n, batch = 10, 4
     taken: dict[int, list[int]] = {}
     for step in range(10):
-        for epoch, index in _pairs(n, seed=2, step=step, global_batch=batch):
+        for epoch, index in _pairs(n, seed=2, step=step, global_batch_size=batch):
             taken.setdefault(epoch, []).append(index)
     assert {epoch: sorted(indices) for epoch, indices in taken.items()} == {e: list(range(n)) for e in range(4)}
-    assert len({e for e, _ in _pairs(n, seed=2, step=2, global_batch=batch)}) == 2  # positions 8..11
+    assert len({e for e, _ in _pairs(n, seed=2, step=2, global_batch_size=batch)}) == 2  # positions 8..11
 
 
 def test_a_batch_larger_than_the_data_set_spans_many_epochs():
-    pairs = _pairs(3, seed=0, step=1, global_batch=10)
+    pairs = _pairs(3, seed=0, step=1, global_batch_size=10)
     assert pairs == _slow_stream(3, 0, 10, 10)
     assert {epoch for epoch, _ in pairs} == {3, 4, 5, 6}
 
 
 def test_a_step_is_found_without_walking_to_it():
     last = 10**12
-    epochs, indices = batch_indices(1000, stream_positions(step=last, global_batch=256), seed=0)
+    epochs, indices = batch_indices(1000, stream_positions(step=last, global_batch_size=256), seed=0)
     assert epochs.min() == last * 256 // 1000
     assert ((indices >= 0) & (indices < 1000)).all()
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_the_numbers():
-    with pytest.raises(RecipeError, match=r"global_batch=10 .* 3 ranks x 2 forwards.*\n.*multiple of 6"):
-        stream_positions(step=0, world=3, global_batch=10, forwards=2)
+    with pytest.raises(RecipeError, match=r"global_batch_size=10 .* 3 ranks x 2 forwards.*\n.*multiple of 6"):
+        stream_positions(step=0, world=3, global_batch_size=10, forwards=2)
     with pytest.raises(RecipeError, match="join"):
-        stream_positions(step=0, world=3, global_batch=12, join=2)
+        stream_positions(step=0, world=3, global_batch_size=12, join=2)
     with pytest.raises(RecipeError, match="no samples"):
-        batch_indices(0, stream_positions(step=0, global_batch=12), seed=0)
+        batch_indices(0, stream_positions(step=0, global_batch_size=12), seed=0)
 
 
 @given(n=st.integers(0, 200), world=st.integers(1, 40))

@@ -40,7 +40,7 @@ def litter(root: Path) -> Path:
 
 
 def prepared(out: Path, *words: str | Path) -> Manifest:
-    assert main(["prepare", *map(str, words), "--out", str(out)]) == 0
+    assert main(["prepare", *map(str, words), "--output-dir", str(out)]) == 0
     return Manifest.load(out)
 
 
@@ -138,7 +138,7 @@ def test_folders_of_splits_are_known_in_any_case(tmp_path: Path, train: str, val
     (root / "val").rename(root / val)
     found = prepared(tmp_path / "out", "folder", root)
     assert found.classes == clean.classes and [split.images for split in found.splits.values()] == [6, 4]
-    assert main(["prepare", "folder", str(root), "--out", str(tmp_path / "again")]) == 0
+    assert main(["prepare", "folder", str(root), "--output-dir", str(tmp_path / "again")]) == 0
 
 
 def test_a_class_that_is_called_train_stays_a_class(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_names_of_classes_that_differ_in_a_space_are_shown_in_quotes(
 ) -> None:
     root = make_photos(tmp_path / "set")
     (root / "val/cat").rename(root / "val/cat ")
-    assert main(["prepare", "folder", str(root), "--out", str(tmp_path / "out")]) == 2
+    assert main(["prepare", "folder", str(root), "--output-dir", str(tmp_path / "out")]) == 2
     check_text(capsys.readouterr().err, "Unicode", "'cat '", "train/ 'cat'")
 
 
@@ -170,7 +170,14 @@ def test_classes_of_archives_in_two_unicode_forms_are_one(tmp_path: Path) -> Non
     assert found.classes == ("Birnen", name) and found.splits["val"].per_class == (2, 2)
     classes = put(tmp_path / "classes.txt", f"{unicodedata.normalize('NFD', name)}\nBirnen\n")
     found = prepared(
-        tmp_path / "listed", "zip", "--train", tmp_path / "train.zip", "--val", tmp_path / "val.zip", "--classes", classes
+        tmp_path / "listed",
+        "zip",
+        "--train",
+        tmp_path / "train.zip",
+        "--val",
+        tmp_path / "val.zip",
+        "--class-names-file",
+        classes,
     )
     assert found.splits["train"].per_class == (4, 4)
     assert json.loads((tmp_path / "listed/manifest.json").read_text())["classes"][1] == "Birnen"

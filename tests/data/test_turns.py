@@ -94,7 +94,7 @@ def test_boxes_lie_where_their_objects_are_seen_and_every_way_up_comes():
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     data, boxes = file.getvalue(), np.array([(60.0, 10, 30, 20)])
-    settings, seen = BoxInput(size=100, crop="none", flip=0.0, jitter="none", vflip=0.5, rot90=0.75), set()
+    settings, seen = BoxInput(image_size=100, iou_crop="none", hflip=0.0, color_jitter="none", vflip=0.5, rot90=0.75), set()
     for key in range(60):
         out = np.empty((100, 100, 3), np.uint8)
         random = SampleRng(0, 0, key)
@@ -108,7 +108,7 @@ def test_boxes_lie_where_their_objects_are_seen_and_every_way_up_comes():
 
 def test_masks_lie_where_their_objects_are_seen():
     scene = _scene(60, 96, [(5, 10, 30, 12), (50, 20, 40, 35)])
-    settings = InstanceInput(short=(96,), long=160, vflip=0.5, rot90=0.75)
+    settings = InstanceInput(min_size=(96,), max_size=160, vflip=0.5, rot90=0.75)
     turned = 0
     for key in range(30):
         out = np.zeros((160, 160, 3), np.uint8)
@@ -127,7 +127,7 @@ def test_a_photo_of_a_class_is_turned_before_its_crop():
     file = io.BytesIO()
     Image.fromarray(np.zeros((30, 40, 3), np.uint8)).save(file, "PNG")
     header = read_header(file.getvalue(), "it")
-    settings = ImageInput(size=16, rot90=1.0)
+    settings = ImageInput(image_size=16, rot90=1.0)
     sizes = {sample_training_spec(header, "it", 0, SampleRng(0, 0, key), settings).header[:2] for key in range(30)}
     assert sizes == {(30, 40), (40, 30)}
 

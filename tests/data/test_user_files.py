@@ -86,7 +86,7 @@ def test_a_linked_index_is_refused_with_a_way_out(photos, tmp_path, capsys):
     said = command(capsys, "prepare", "folder", photos)
     assert said.code == 2 and check_text(said.err, "index", "link")
     assert held_in(home) == {"thesis/chapter1.tex": b"mine"} and not (photos / "manifest.json").exists()
-    assert command(capsys, "prepare", "folder", photos, "--out", tmp_path / "out").code == 0
+    assert command(capsys, "prepare", "folder", photos, "--output-dir", tmp_path / "out").code == 0
 
 
 def test_pages_and_lists_that_are_not_ours_stay_and_that_is_told(photos, capsys):
@@ -128,12 +128,12 @@ def test_of_two_prepares_at_once_with_other_flags_the_second_to_end_says_so_and_
 
     with raises(DataError, "manifest.json", "another prepare") as refused:
         prepare_folder(photos, out=out, val=ValSplit(0.67), progress=meanwhile)
-    assert "--out" in str(refused.value)
+    assert "--output-dir" in str(refused.value)
     assert (Manifest.load(out).request or {})["val_fraction"] == 0.34
     assert prepare_folder(photos, out=out, val=ValSplit(0.67)).request == {
         "val_fraction": 0.67,
-        "val_seed": 0,
-        "val_group": "",
+        "split_seed": 0,
+        "group_by": "",
     }
 
 

@@ -12,7 +12,7 @@ from photo_folders import paint
 
 from paceline._utils.errors import DataError
 from paceline.data.formats.layouts import DetectionLayout
-from paceline.data.formats.voc import is_voc, read_voc, read_voc_file
+from paceline.data.formats.voc import find_voc, read_voc, read_voc_file
 from paceline.data.prepare.box_checks import check_splits
 from paceline.data.prepare.box_source import BoxRequest, prepare_boxes
 
@@ -39,7 +39,7 @@ def test_real_boxes_written_as_voc_come_back_unchanged(shared_data: Path, tmp_pa
             link(truth.path, tmp_path / "JPEGImages" / truth.path.name)
         put(tmp_path / f"ImageSets/Main/{split}.txt", "".join(f"{truth.path.stem}\n" for truth in truths))
         wanted[split] = truths
-    assert is_voc(tmp_path)
+    assert find_voc(tmp_path)
     splits, notes = read_voc(tmp_path)
     assert notes == [] and list(splits) == ["train", "val"]
     for split, truths in wanted.items():
@@ -107,7 +107,7 @@ def test_flat_folders_hold_xml_beside_the_images(tmp_path: Path, folders: tuple[
     for folder in folders:
         put(tmp_path / folder / "a.b.xml", voc_xml("a.b.png", (12, 16), ONE))
         paint(tmp_path / folder / "a.b.png", kind="PNG")
-    assert is_voc(tmp_path)
+    assert find_voc(tmp_path)
     splits, _ = read_voc(tmp_path)
     assert list(splits) == ["train", "val"][: len(folders)]
     for got in splits.values():
@@ -117,7 +117,7 @@ def test_flat_folders_hold_xml_beside_the_images(tmp_path: Path, folders: tuple[
 def test_small_letter_folders_of_images_and_annotations_are_the_same_layout(tmp_path: Path) -> None:
     put(tmp_path / "annotations" / "x.xml", voc_xml("x.png", (12, 16), ONE))
     paint(tmp_path / "images" / "x.png", kind="PNG")
-    assert is_voc(tmp_path)
+    assert find_voc(tmp_path)
     assert read_voc(tmp_path)[0]["train"].images_folder == tmp_path / "images"
 
 
@@ -197,7 +197,7 @@ def test_a_size_that_is_not_said_is_zero(tmp_path: Path) -> None:
 
 def test_no_xml_no_images_no_objects_and_sets_that_lie_are_refused(tmp_path: Path) -> None:
     paint(tmp_path / "a" / "x.jpg")
-    assert not is_voc(tmp_path / "a") and not is_voc(tmp_path / "nowhere")
+    assert not find_voc(tmp_path / "a") and not find_voc(tmp_path / "nowhere")
     with pytest.raises(DataError, match="no XML file of Pascal VOC here"):
         read_voc(tmp_path / "a")
     put(tmp_path / "b" / "Annotations" / "x.xml", voc_xml("x.jpg", (12, 16), ONE))
@@ -221,7 +221,7 @@ def test_without_validation_images_the_way_that_voc_has_is_named_and_leads_on(tm
     request = BoxRequest("voc")
     with raises(DataError, "validation") as refusal:
         prepare_boxes(root, request, out=tmp_path / "out", workers=1)
-    assert "ImageSets/Main/val.txt" in str(refusal.value) and "--val-images" not in str(refusal.value)
+    assert "ImageSets/Main/val.txt" in str(refusal.value) and "--val-images-dir" not in str(refusal.value)
     put(root / "ImageSets" / "Main" / "val.txt", "2\n")
     assert prepare_boxes(root, request, out=tmp_path / "out", workers=1).splits["val"].images == 1
 
@@ -231,7 +231,7 @@ def test_without_validation_images_the_way_that_voc_has_is_named_and_leads_on(tm
     [
         (BoxRequest("yolo"), "data.yaml"),
         (BoxRequest("coco"), "instances_val2017.json"),
-        (BoxRequest("coco", images="photos", annotations="a.json"), "(--val-images, --val-annotations)"),
+        (BoxRequest("coco", images_dir="photos", annotations="a.json"), "(--val-images-dir, --val-annotations)"),
     ],
 )
 def test_so_it_is_for_the_other_forms(tmp_path: Path, request_: BoxRequest, wanted: str) -> None:
@@ -239,4 +239,4 @@ def test_so_it_is_for_the_other_forms(tmp_path: Path, request_: BoxRequest, want
     with pytest.raises(DataError) as refusal:
         check_splits(source, request_, "paceline prepare ...")
     assert wanted in str(refusal.value) and "--val-fraction 0.2" in str(refusal.value)
-    assert ("--val-images" in str(refusal.value)) == bool(request_.images)
+    assert ("--val-images-dir" in str(refusal.value)) == bool(request_.images_dir)

@@ -15,7 +15,7 @@ from photo_folders import paint
 
 from paceline._utils.errors import DataError
 from paceline.data.formats.annotations import ImageLabels, polygon_area
-from paceline.data.formats.yolo import is_yolo, read_label_file, read_yolo
+from paceline.data.formats.yolo import find_yolo, read_label_file, read_yolo
 
 NAMES = {0: "cat", 1: "dog"}
 YAML = "train: images/train\nval: images/val\nnames: [cat, dog]\n"
@@ -50,7 +50,7 @@ def test_real_boxes_written_as_yolo_come_back_to_a_millionth_of_a_pixel(shared_d
             link(truth.path, tmp_path / folder / "images" / truth.path.name)
             lines = [box_line(names.index(name), box, truth) for name, box, _, _ in truth.objects]
             put(tmp_path / folder / "labels" / f"{truth.path.stem}.txt", "\n".join(lines))
-    assert is_yolo(tmp_path)
+    assert find_yolo(tmp_path)
     splits, notes = read_yolo(tmp_path)
     assert notes == [] and list(splits) == ["train", "val"]
     for split, got in splits.items():
@@ -118,7 +118,7 @@ def test_lists_several_folders_and_labels_beside_the_images_are_found(tmp_path: 
         put(tmp_path / f"{name.replace('images', 'labels')}.txt", "1 0.5 0.5 1 1\n")
     put(tmp_path / "val.txt", f"./one/a.jpg\n\n{tmp_path}/two/images/d.jpg\n./one/a.jpg\n")
     put(tmp_path / "set.yml", "names: {1: dog, 4: cow}\ntrain: [one, two/images]\nval: val.txt\n")
-    assert is_yolo(tmp_path)
+    assert find_yolo(tmp_path)
     splits, _ = read_yolo(tmp_path)
     assert splits["train"].images_folder == tmp_path
     assert splits["train"].file_names == ["one/a.jpg", "one/images/b.jpg", "two/images/d.jpg", "two/images/deep/c.jpg"]
@@ -207,9 +207,9 @@ def test_a_wrong_data_yaml_is_named_with_the_key(tmp_path: Path, yaml: str, reas
 
 
 def test_yaml_of_another_kind_or_none_is_not_yolo(tmp_path: Path) -> None:
-    assert not is_yolo(tmp_path) and not is_yolo(tmp_path / "nowhere")
+    assert not find_yolo(tmp_path) and not find_yolo(tmp_path / "nowhere")
     put(tmp_path / "conda.yaml", "dependencies: [python]\n")
-    assert not is_yolo(tmp_path)
+    assert not find_yolo(tmp_path)
     put(tmp_path / "other.yaml", YAML)
     with pytest.raises(DataError, match=r"several YAML files \(conda\.yaml, other\.yaml\)"):
         read_yolo(tmp_path)

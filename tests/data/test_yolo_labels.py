@@ -236,7 +236,7 @@ def test_hidden_and_system_files_are_no_part_of_a_yolo_set(tmp_path: Path, capsy
         put(tmp_path / name, "\x00\x05\x16\x07")
     for folder in (".ipynb_checkpoints", "@eaDir/a.jpg", "__MACOSX"):
         paint(tmp_path / "images/train" / folder / "a.jpg")
-    assert main(["prepare", "yolo", str(tmp_path), "--out", str(tmp_path / "out")]) == 0
+    assert main(["prepare", "yolo", str(tmp_path), "--output-dir", str(tmp_path / "out")]) == 0
     assert "train: 1 images, 1 objects" in capsys.readouterr().out.replace("image,", "images,").replace(
         "object ", "objects "
     )
@@ -247,7 +247,7 @@ def test_a_label_under_a_near_name_is_watched_for_changes(tmp_path: Path, capsys
     from paceline.data.index.staleness import find_stale_file
 
     make_set(tmp_path / "set", ["images/train/a.jpg", "images/train/b.jpg"], ["labels/train/a.txt", "labels/train/b.TXT"])
-    assert main(["prepare", "yolo", str(tmp_path / "set"), "--out", str(tmp_path / "out")]) == 0
+    assert main(["prepare", "yolo", str(tmp_path / "set"), "--output-dir", str(tmp_path / "out")]) == 0
     manifest = Manifest.load(tmp_path / "out")
     assert find_stale_file(manifest) is None
     put(tmp_path / "set/labels/train/b.TXT", BOX + BOX)

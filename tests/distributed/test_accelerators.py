@@ -49,7 +49,7 @@ def machine(monkeypatch):
 @pytest.mark.parametrize("kind", ["hpu", "xpu"])
 def test_a_rank_takes_its_own_device_of_the_systems_kind(machine, kind):
     machine(kind, 8)
-    system = System(kind, per_node=8)
+    system = System(kind, ranks_per_node=8)
     assert [choose_device(system, rank, 8) for rank in range(8)] == [torch.device(kind, rank) for rank in range(8)]
     with raises(RecipeError, "8", "9 ranks"):
         choose_device(system, 0, 9)
@@ -68,10 +68,10 @@ def test_a_system_whose_accelerator_is_not_here_is_refused_and_another_kind_does
 def test_gpu_asks_whatever_accelerator_there_is(machine, kind, precision):
     machine(kind, 1 if kind == "mps" else 4)
     found = detect_gpu()
-    assert (found.accelerator, found.per_node, found.memory_gib) == (kind, 1 if kind == "mps" else 4, 96.0)
-    assert found.precision == precision and found.chip == f"{kind} of a test"
+    assert (found.device, found.ranks_per_node, found.memory_gib) == (kind, 1 if kind == "mps" else 4, 96.0)
+    assert found.precision == precision and found.device_name == f"{kind} of a test"
     # Apple's is not taken unasked.
-    assert detect_system().accelerator == ("cpu" if kind == "mps" else kind)
+    assert detect_system().device == ("cpu" if kind == "mps" else kind)
 
 
 def test_a_kind_that_does_not_say_its_memory_is_refused_with_what_to_do(machine, monkeypatch):
@@ -109,7 +109,7 @@ def test_ranks_that_nothing_connects_are_refused_before_they_look_for_each_other
 
 
 def test_every_kind_of_the_menu_has_a_name_and_a_way_between_ranks_or_none():
-    kinds = {SYSTEMS[name]().accelerator for name in SYSTEMS if name not in ("auto", "gpu")}
+    kinds = {SYSTEMS[name]().device for name in SYSTEMS if name not in ("auto", "gpu")}
     assert kinds <= {"cpu", *accelerators.NAMES} and set(accelerators.BACKENDS) == {"cpu", *accelerators.NAMES}
     assert accelerators.BACKENDS["mps"] == ""
 
@@ -140,7 +140,7 @@ def test_tf32_is_for_nvidia_gpus(kind):
 
 
 def test_exact_rejects_tf32():
-    with pytest.raises(RecipeError, match=r"--exact.*tf32.*fp32"):
+    with pytest.raises(RecipeError, match=r"--deterministic.*tf32.*fp32"):
         refuse_inexact(System("cuda", precision="tf32"), exact=True)
     refuse_inexact(System("cuda", precision="fp32"), exact=True)
     refuse_inexact(System("cuda", precision="tf32"), exact=False)

@@ -25,7 +25,7 @@ from paceline.distributed.device.affinity import assign_cores, bind_cores, bind_
 from paceline.distributed.device.setup import set_threads
 from paceline.distributed.device.topology import format_cpu_list, topology_from_sheet
 
-EXCLUSIVE = System(bind="exclusive")
+EXCLUSIVE = System(cpu_bind="exclusive")
 MACHINE = topology_from_sheet(2, 4, 2)  # hardware threads 0 to 7, and 8 to 15 beside them
 ALONE = DistContext(0, 1, 0, 1, torch.device("cpu"), Messages(torch.distributed.HashStore(), b"key", 0))
 
@@ -41,7 +41,7 @@ def test_ranks_that_the_launcher_left_alone_share_all_cores():
 
 def test_a_rank_that_the_launcher_bound_keeps_what_it_has_and_nothing_is_divided_twice():
     assert dealt([{0, 8}, {1, 9}]) == [("0,8", 2), ("1,9", 2)]
-    assert dealt([{0, 8}, {1, 9}], replace(EXCLUSIVE, bind="no-smt")) == [("0", 1), ("1", 1)]
+    assert dealt([{0, 8}, {1, 9}], replace(EXCLUSIVE, cpu_bind="no-smt")) == [("0", 1), ("1", 1)]
 
 
 def test_ranks_that_the_launcher_bound_to_a_socket_each_share_theirs():
@@ -95,7 +95,7 @@ def test_threads_that_are_there_and_those_to_come_are_bound_and_let_go_again(tmp
     threads[0].start()
     try:
         bind_threads({low, high})
-        with bind_cores(replace(EXCLUSIVE, bind="node"), ALONE, Lines(said.append), root=tmp_path) as placed:
+        with bind_cores(replace(EXCLUSIVE, cpu_bind="node"), ALONE, Lines(said.append), root=tmp_path) as placed:
             threads.append(threading.Thread(target=end.wait))
             threads[1].start()
             assert masks_of_threads() == {format_cpu_list({low, high})} and placed.share == 2
@@ -119,7 +119,7 @@ def test_off_touches_nothing_and_leaves_nothing_in_run_json(monkeypatch):
 
 def test_an_operating_system_that_binds_nothing_is_named(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity")
-    with raises(RecipeError, "--system.bind exclusive", "operating system"), bind_cores(EXCLUSIVE, ALONE, SILENT):
+    with raises(RecipeError, "--system.cpu-bind exclusive", "operating system"), bind_cores(EXCLUSIVE, ALONE, SILENT):
         pass
 
 
@@ -131,12 +131,12 @@ def test_adapters_are_named_to_nccl_and_ucx_unless_somebody_did_already(tmp_path
     monkeypatch.setattr(placing, "find_device_addresses", lambda *_: ["0000:00:00.0", "0000:01:00.0"])
     second = replace(SINGLE, local_rank=1, local_world=2)
     wanted = {"NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1", "UCX_NET_DEVICES": "mlx5_1:1"}
-    system, environ = System("cuda", bind="exclusive", fabric="ib"), {}
+    system, environ = System("cuda", cpu_bind="exclusive", fabric="ib"), {}
     assert choose_adapter(system, second, environ, root=tmp_path) == wanted == environ
     mine = {"NCCL_IB_HCA": "mlx5_7"}
     assert choose_adapter(system, second, mine, root=tmp_path) == {"UCX_NET_DEVICES": "mlx5_1:1"}
     assert mine["NCCL_IB_HCA"] == "mlx5_7"
-    for other in (replace(system, bind="off"), replace(system, fabric="tcp"), replace(system, fabric="roce")):
+    for other in (replace(system, cpu_bind="off"), replace(system, fabric="tcp"), replace(system, fabric="roce")):
         assert choose_adapter(other, second, {}, root=tmp_path) == {}
 
 

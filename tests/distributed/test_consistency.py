@@ -83,8 +83,8 @@ def test_a_file_of_an_older_checkout_is_named(tmp_path) -> None:
 
 def test_paths_and_a_machines_memory_are_no_difference() -> None:
     recipe, system = RECIPES["ssd-demo"](), SYSTEMS["cpu"]()
-    here = request_fingerprint("train", recipe, system, RunOptions(data="a", out="runs/a", keep=2))
-    there = request_fingerprint("train", recipe, system, RunOptions(data="b", out="./runs/a", keep=3))
+    here = request_fingerprint("train", recipe, system, RunOptions(data="a", output_dir="runs/a", keep_checkpoints=2))
+    there = request_fingerprint("train", recipe, system, RunOptions(data="b", output_dir="./runs/a", keep_checkpoints=3))
     assert here == there
     names = list(here)
     assert {"optim.lr", "seed", "system.precision", "eval-every", "version of torch"} <= set(names)
@@ -113,7 +113,7 @@ def test_what_a_workload_of_ones_own_imports_is_compared_too(tmp_path, monkeypat
     [
         ("--seed", ("1", "9"), "seed is 1 on rank 0 and 9 on rank 1."),
         ("--system.precision", ("fp32", "bf16"), 'system.precision is "fp32" on rank 0 and "bf16" on rank 1.'),
-        ("--steps", ("18", "12"), "steps is 18 on rank 0 and 12 on rank 1."),
+        ("--max-steps", ("18", "12"), "steps is 18 on rank 0 and 12 on rank 1."),
         ("--eval-every", ("6", "5"), "eval-every is 6 on rank 0 and 5 on rank 1."),
         ("--model.width", ("8", "16"), "model.width is 8 on rank 0 and 16 on rank 1."),
         ("--system.intra-op-threads", ("1", "2"), "system.intra-op-threads is 1 on rank 0 and 2 on rank 1."),

@@ -26,7 +26,9 @@ def asked(system: System, nodes: int = 1, **more) -> dict[str, str]:
 
 
 def test_an_exchange_that_is_captured_asks_nccl_not_to_watch_it():
-    assert asked(System("cuda", graph="on")) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"} and asked(System("cuda")) == {}
+    assert (
+        asked(System("cuda", cuda_graph="on")) == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"} and asked(System("cuda")) == {}
+    )
 
 
 def test_a_published_machine_on_several_nodes_asks_for_its_fabric_interface_and_own_variables():
@@ -113,7 +115,8 @@ def test_any_pairs_come_back_as_they_were_given(wanted):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"bucket_mib": 0}, {"bucket_mib": float("nan")}, {"interface": "a b"}, {"interface": "x" * 16}, {"sockets": -1},
+    "changes", [{"ddp_bucket_mib": 0}, {"ddp_bucket_mib": float("nan")}, {"interface": "a b"}, {"interface": "x" * 16},
+    {"sockets": -1},
                 {"host_memory_gib": float("inf")}, {"threads_per_core": 10**9}]
 )  # fmt: skip
 def test_numbers_and_names_that_no_machine_has_are_refused(changes):

@@ -55,7 +55,7 @@ def test_a_v100_is_told_which_torch_to_install():
 
 
 def test_every_system_with_a_v100_has_the_pin_and_no_other():
-    pinned = {name for name in SYSTEMS if name not in DETECTED and find_torch_pin(SYSTEMS[name]().chip)}
+    pinned = {name for name in SYSTEMS if name not in DETECTED and find_torch_pin(SYSTEMS[name]().device_name)}
     assert pinned == HAVE_V100
     assert find_torch_pin("Tesla V100-SXM2-32GB") is V100 and find_torch_pin("") is None
 

@@ -165,7 +165,7 @@ class Harness:
         ranks = step.ranks or fault.ranks
         workload = WORKLOADS[fault.workload]
         system = "" if fault.automatic else SYSTEM
-        flags = outweigh(f"--data {scene.data} --out {scene.run} {workload.flags} {system} {step.flags}")
+        flags = outweigh(f"--data {scene.data} --output-dir {scene.run} {workload.flags} {system} {step.flags}")
         port = find_free_port()
         environs = []
         for rank in range(ranks):

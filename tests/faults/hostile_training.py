@@ -13,15 +13,18 @@ from instance_sets import json_file, make_instances
 
 from paceline.cli.main import main
 
-FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1"
+FP32 = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.num-workers 1"
 SSD = (
-    f"ssd-demo {FP32} --model.depth 10 --model.width 4 --model.extras 8 --input.size 96 --global-batch 4 --optim.lr 0.01 "
-    "--bn-span 4 --steps 4 --log-every 1"
+    f"ssd-demo {FP32} --model.depth 10 --model.width 4 --model.extra-channels 8 --input.image-size 96 "
+    "--global-batch-size 4 --optim.lr 0.01 "
+    "--bn-batch-size 4 --max-steps 4 --log-every 1"
 )
 MASKRCNN = (
-    f"maskrcnn-demo {FP32} --model.width 8 --model.channels 16 --model.roi.channels 32 --model.rpn.pre-train 100 "
-    "--model.rpn.post-train 32 --model.rpn.pre-test 100 --model.rpn.post-test 32 --model.detect.keep 20 --input.short 64 "
-    "--input.long 96 --model.rpn.sizes 12 24 36 48 64 --global-batch 4 --bn-span 4 --optim.lr 0.002 --steps 3 --log-every 1"
+    f"maskrcnn-demo {FP32} --model.width 8 --model.fpn-channels 16 --model.roi.fc-channels 32 --model.rpn.pre-nms-topk-train 100 "
+    "--model.rpn.post-nms-topk-train 32 --model.rpn.pre-nms-topk-test 100 --model.rpn.post-nms-topk-test 32 "
+    "--model.detect.max-detections 20 --input.min-size 64 "
+    "--input.max-size 96 --model.rpn.anchor-sizes 12 24 36 48 64 --global-batch-size 4 --bn-batch-size 4 --optim.lr "
+    "0.002 --max-steps 3 --log-every 1"
 )
 
 SQUARE = [5, 5, 30, 5, 30, 30, 5, 30]
@@ -101,7 +104,7 @@ def read_with(recipe: str) -> Callable[[Path], None]:
 
 def words_with(recipe: str) -> Callable[[Path], list[object]]:
     name, *flags = recipe.split()
-    return lambda folder: ["train", name, "--data", folder, "--out", folder.parent / "run", *flags]
+    return lambda folder: ["train", name, "--data", folder, "--output-dir", folder.parent / "run", *flags]
 
 
 BOXES = Family("extreme boxes through SSD training", good, read_with(SSD), words_with(SSD), CASES)

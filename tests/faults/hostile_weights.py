@@ -64,9 +64,20 @@ def read(folder: Path) -> None:
 def words(folder: Path) -> list[object]:
     file = the_file(folder)
     if file.suffix == ".pkl":
-        return ["weights", "convert", file, "--to", "ours", "--out", folder / "converted.safetensors"]
-    net = ["--model.depth", 18, "--model.width", 4, "--steps", 1]
-    return ["train", "classify-demo", "--data", folder / "photos", "--out", folder / "run", *TINY, *net, "--weights", file]
+        return ["weights", "convert", file, "--format", "paceline", "--output", folder / "converted.safetensors"]
+    net = ["--model.depth", 18, "--model.width", 4, "--max-steps", 1]
+    return [
+        "train",
+        "classify-demo",
+        "--data",
+        folder / "photos",
+        "--output-dir",
+        folder / "run",
+        *TINY,
+        *net,
+        "--weights",
+        file,
+    ]
 
 
 def saved(content: Any, **options: Any) -> Callable[[Path], None]:

@@ -36,7 +36,7 @@ PART = r"run/checkpoints/\.step-\d+\.\d+\.part"
 # What is killed before which operation: a regular expression over "operation path", which of its kind, and how.
 EXACT = {
     "inside a .part folder": (rf"open {PART}/model", 2, "kill all"),
-    "a tensor file half written": (rf"sync {PART}/optimiser", 3, "tear"),
+    "a tensor file half written": (rf"sync {PART}/optimizer", 3, "tear"),
     "a checkpoint's index half written": (rf"sync {PART}/index", 2, "tear"),
     "between .part and its final name": (r"rename run/checkpoints/step-", 2, "kill all"),
     "between a checkpoint's name and its link": (r"symlink run/checkpoints/\.last", 2, "kill all"),

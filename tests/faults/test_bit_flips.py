@@ -49,11 +49,22 @@ class Setup:
         """The command, on a copy of everything at `place`."""
         if verb == "resume":
             run = place / "broken"
-            return ["train", "classify-demo", "--data", self.photos, "--out", run, *TINY, *SAVES, "--steps", STEPS]
+            return [
+                "train",
+                "classify-demo",
+                "--data",
+                self.photos,
+                "--output-dir",
+                run,
+                *TINY,
+                *SAVES,
+                "--max-steps",
+                STEPS,
+            ]
         if verb == "eval":
             return ["eval", place / "whole", "--json"]
         photo = self.photos / "val" / "ant"
-        return ["predict", place / "whole", photo, "--out", place / "found", "--no-pictures"]
+        return ["predict", place / "whole", photo, "--output-dir", place / "found", "--no-save-images"]
 
     def files(self, verb: str) -> list[Path]:
         """Every file that the verb reads back, relative to `root`: not photos, which are not ours, nor check.html, for people."""
@@ -70,7 +81,7 @@ class Setup:
         return [path.relative_to(self.root) for path in found]
 
 
-SAVES = ["--save-every", 2, "--keep", 3, "--log-every", 1]
+SAVES = ["--save-every", 2, "--keep-checkpoints", 3, "--log-every", 1]
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,11 @@ from paceline.training.logging.events import read_events
 pytestmark = [pytest.mark.multi, pytest.mark.nightly("kills trainings beside a bucket for minutes")]
 ROOT = Path(__file__).resolve().parents[2]
 # More than ten kills leave: each comes at most eight checkpoints of two steps later, and somewhat more on a busy machine.
-STEPS = ("--steps", "240", "--save-every", "2", "--eval-every", "10", "--log-every", "10")
+STEPS = ("--max-steps", "240", "--save-every", "2", "--eval-every", "10", "--log-every", "10")
 
 
 def start(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    words = ["train", "classify-demo", "--data", str(data), "--out", str(out), *TINY, *STEPS, *more]
+    words = ["train", "classify-demo", "--data", str(data), "--output-dir", str(out), *TINY, *STEPS, *more]
     return subprocess.Popen(
         [sys.executable, "-m", "paceline", *words],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -51,7 +51,7 @@ def kill_after(process: subprocess.Popen[str], out: Path, checkpoints: int, seco
 def test_killed_at_random_it_goes_on_from_the_bucket_to_the_same_bytes(tmp_path, class_photos, s3_bucket, seed, number):
     whole = start(class_photos, tmp_path / "whole")
     assert whole.communicate(timeout=300)[0] and whole.returncode == 0
-    draw, mirror = random.Random(1000 * seed + number), ("--mirror", s3_bucket.url(f"spot-{number}"))
+    draw, mirror = random.Random(1000 * seed + number), ("--sync-to", s3_bucket.url(f"spot-{number}"))
     brought = []
     for turn in range(10):
         out = tmp_path / f"machine-{turn}"
@@ -78,7 +78,7 @@ def test_killed_at_random_it_goes_on_from_the_bucket_to_the_same_bytes(tmp_path,
 
 
 def test_a_signal_waits_for_the_upload_and_the_same_command_goes_on_elsewhere(tmp_path, class_photos, s3_bucket):
-    out, mirror = tmp_path / "first", ("--mirror", s3_bucket.url("stopped"))
+    out, mirror = tmp_path / "first", ("--sync-to", s3_bucket.url("stopped"))
     process = start(class_photos, out, *mirror)
     while not (out / "checkpoints/last").exists():
         time.sleep(0.002)
@@ -97,7 +97,7 @@ def test_a_store_that_is_killed_stops_no_training_and_its_end_says_so(tmp_path, 
         bucket = servers.new_bucket(endpoint)
         for name, value in bucket.environment.items():
             monkeypatch.setenv(name, value)
-        process = start(class_photos, tmp_path / "run", "--mirror", bucket.url("gone"))
+        process = start(class_photos, tmp_path / "run", "--sync-to", bucket.url("gone"))
         while not (tmp_path / "run/checkpoints/last").exists():
             time.sleep(0.002)
     said = process.communicate(timeout=300)[0]

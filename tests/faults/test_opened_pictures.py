@@ -56,9 +56,9 @@ def test_postscript_that_is_called_a_photo_starts_no_program_in_prediction(resne
     folder.mkdir()
     (folder / "photo.jpg").write_bytes(POSTSCRIPT)
     shutil.copy(next(resnet_run.data.rglob("*.jpg")), folder / "good.jpg")
-    said = command(capsys, "predict", resnet_run.folder, folder, "--out", tmp_path / "out")
+    said = command(capsys, "predict", resnet_run.folder, folder, "--output-dir", tmp_path / "out")
     assert "photo.jpg" in said.out and "PostScript inside" in said.out and (tmp_path / "out" / "good.jpg").exists()
-    said = command(capsys, "predict", resnet_run.folder, folder / "photo.jpg", "--out", tmp_path / "one")
+    said = command(capsys, "predict", resnet_run.folder, folder / "photo.jpg", "--output-dir", tmp_path / "one")
     assert "PostScript inside" in said.out + said.err
     predictor = paceline.load(str(resnet_run.folder))
     for photo in (POSTSCRIPT, memoryview(POSTSCRIPT), io.BytesIO(POSTSCRIPT), Image.open(io.BytesIO(POSTSCRIPT))):
@@ -77,12 +77,12 @@ def test_postscript_in_a_set_that_says_it_is_verified_starts_no_program(tmp_path
     with monkeypatch.context() as forged:  # the manifest and check page of a stranger
         forged.setattr(verify_images, "verify", lambda path: facts if path == os.fsencode(liar) else real(path))
         assert command(capsys, "prepare", "folder", data).code == 0
-    train = ["train", "classify-demo", "--data", data, *TINY, "--out", tmp_path / "run", "--steps", 4]
+    train = ["train", "classify-demo", "--data", data, *TINY, "--output-dir", tmp_path / "run", "--max-steps", 4]
     for words in (
         train,
         [*train, "--input.decoder", "pillow"],
-        ["preview", "classify-demo", "--data", data, "--out", tmp_path / "preview.png"],
-        ["data", "pack", data, "--out", tmp_path / "packed", "--short", 16],
+        ["preview", "classify-demo", "--data", data, "--output", tmp_path / "preview.png"],
+        ["data", "pack", data, "--output-dir", tmp_path / "packed", "--resize-shorter-side", 16],
     ):
         said = command(capsys, *words)
         assert said.code == 2 and str(liar) in said.err, words
@@ -94,7 +94,7 @@ def test_postscript_in_a_set_that_says_it_is_verified_starts_no_program(tmp_path
 def test_a_report_starts_no_program_where_a_photo_became_postscript(resnet_run, tmp_path, capsys, called):
     run, data = tmp_path / "run", tmp_path / "data"
     shutil.copytree(resnet_run.data, data)
-    assert command(capsys, "train", "classify-demo", "--data", data, *TINY, "--out", run, "--steps", 2).code == 0
+    assert command(capsys, "train", "classify-demo", "--data", data, *TINY, "--output-dir", run, "--max-steps", 2).code == 0
     for photo in data.rglob("val/*/*.jpg"):
         photo.write_bytes(POSTSCRIPT)
     assert command(capsys, "report", run).code == 0

@@ -36,7 +36,7 @@ def a_third_empty(images: int, objects: int) -> Tensor:
 def anchors_of_a_pyramid(grid: int) -> Answers:
     boxes, anchors, labels = boxes_at(grid, 4, 128), boxes_at(grid, 200_003), a_third_empty(4, 128)
     eligible = torch.rand(4, 200_003, device=CUDA, generator=torch.Generator(CUDA).manual_seed(0)) < 0.9
-    rules = dict(positive_iou=0.7, negative_iou=0.3, best_anchor="positive", eligible=eligible)
+    rules = dict(fg_iou=0.7, bg_iou=0.3, allow_low_quality_matches=True, eligible=eligible)
     return lambda: match_anchors(boxes, labels, anchors, **rules)
 
 

@@ -24,9 +24,16 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 RULES = MaskRCNNModel(depth=18)
 RULES = replace(
     RULES,
-    rpn=replace(RULES.rpn, pre_train=300, post_train=200, pre_test=200, post_test=100, samples=64),
-    roi=replace(RULES.roi, samples=64),
-    mask=replace(RULES.mask, canvas=32),
+    rpn=replace(
+        RULES.rpn,
+        pre_nms_topk_train=300,
+        post_nms_topk_train=200,
+        pre_nms_topk_test=200,
+        post_nms_topk_test=100,
+        samples_per_image=64,
+    ),
+    roi=replace(RULES.roi, samples_per_image=64),
+    mask=replace(RULES.mask, target_buffer_size=32),
 )
 TINY = MaskRCNNBench(
     batch=2, height=128, width=160, classes=5, objects=4, positives=(12,), rounds=1, seconds=0.0,

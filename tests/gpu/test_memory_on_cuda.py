@@ -39,15 +39,15 @@ def memory_left(gib: float) -> Iterator[int]:
         torch.cuda.empty_cache()
 
 
-def train(out: Path, *, bn_span: int) -> TrainResult:
+def train(out: Path, *, bn_batch_size: int) -> TrainResult:
     """Two steps of ResNet-50 on 256 made-up photos, which need 8 to 14 GiB in one forward."""
-    changes = {"global_batch": 256, "optim.lr": 0.1, "bn_span": bn_span}
+    changes = {"global_batch_size": 256, "optim.lr": 0.1, "bn_batch_size": bn_batch_size}
     request = Request(
         name="resnet50",
         recipe=override(RECIPES["resnet50"](), changes),
         system_name="gpu",
         system=detect_gpu(),
-        controls=RunOptions(out=str(out), steps=2, synthetic=True),
+        controls=RunOptions(output_dir=str(out), max_steps=2, synthetic=True),
         given=frozenset({"system"}),
     )
     return run_training(request)
@@ -56,13 +56,13 @@ def train(out: Path, *, bn_span: int) -> TrainResult:
 def test_a_step_that_does_not_fit_takes_the_next_smaller_cut(tmp_path: Path) -> None:
     torch.cuda.reset_peak_memory_stats()
     with memory_left(6) as most:
-        ending = train(tmp_path / "run", bn_span=32)
+        ending = train(tmp_path / "run", bn_batch_size=32)
     (tried,) = [event for event in read_events(tmp_path / "run" / "events.jsonl") if event["event"] == "warm_up"]
     assert (ending.status, ending.step) == ("stopped_early", 2)
-    assert tried["images_per_forward"] in (32, 64, 128)
+    assert tried["micro_batch_size"] in (32, 64, 128)
     assert 0 < tried["peak_memory"] <= most
 
 
 def test_a_step_that_no_cut_lets_fit_is_refused_in_words(tmp_path: Path) -> None:
     with memory_left(2), pytest.raises(ResourceError, match="memory"):
-        train(tmp_path / "run", bn_span=256)
+        train(tmp_path / "run", bn_batch_size=256)

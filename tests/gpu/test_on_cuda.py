@@ -33,8 +33,8 @@ CUDA = torch.device("cuda", 0)
 
 def a_step(device: str, precision: str, *, compile: str = "off") -> tuple[TrainStep, State]:
     recipe = Recipe(
-        task="classification", model=ResNetModel(depth=18), input=ImageInput(size=SIZE), global_batch=IMAGES, epochs=1,
-        bn_span=IMAGES, optim=Optim(lr=0.05),
+        task="classification", model=ResNetModel(depth=18), input=ImageInput(image_size=SIZE), global_batch_size=IMAGES, epochs=1,
+        bn_batch_size=IMAGES, optim=Optim(lr=0.05),
     )  # fmt: skip
     system = System(device.split(":", maxsplit=1)[0], precision=precision, compile=compile)  # type: ignore[arg-type]
     plan = make_plan(recipe, system, world=1, most=IMAGES, train_images=1000, val_images=10)
@@ -42,7 +42,7 @@ def a_step(device: str, precision: str, *, compile: str = "off") -> tuple[TrainS
     init_weights(model.network, "torchvision", torch.Generator().manual_seed(0))
     model = model.to(device).to(memory_format=torch.channels_last)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
-    optimizer = SGD(list_named_parameters(model, "all"), Optim(weight_decay=1e-4))
+    optimizer = SGD(list_named_parameters(model, "none"), Optim(weight_decay=1e-4))
     state = State(model, optimizer, None, scaler, Meters(torch.device(device)))
     return TrainStep(state, plan, system, torch.device(device)), state
 

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 OPTIMS = {
     "sgd": Optim(lr=0.1, weight_decay=1e-3),
     "sgd, nesterov": Optim(lr=0.1, weight_decay=1e-3, nesterov=True),
-    "sgd, twice the rate for biases": Optim(lr=0.1, weight_decay=1e-3, bias_lr=2.0),
-    "sgd, corrected momentum": Optim(lr=0.1, weight_decay=1e-3, momentum_form="lr_inside_corrected"),
+    "sgd, twice the rate for biases": Optim(lr=0.1, weight_decay=1e-3, bias_lr_factor=2.0),
+    "sgd, corrected momentum": Optim(lr=0.1, weight_decay=1e-3, momentum_style="mxnet-corrected"),
     "sgd, clipped": Optim(lr=0.1, weight_decay=1e-3, clip_norm=0.5),
-    "lars": Optim(kind="lars", lr=1.0, weight_decay=1e-3, momentum_form="lr_inside_corrected"),
-    "adamw": Optim(kind="adamw", lr=0.01, weight_decay=1e-2),
+    "lars": Optim(name="lars", lr=1.0, weight_decay=1e-3, momentum_style="mxnet-corrected"),
+    "adamw": Optim(name="adamw", lr=0.01, weight_decay=1e-2),
 }
 
 
@@ -35,7 +35,7 @@ def trained(optim: Optim, device: str, *, scaled: bool) -> list[Tensor]:
         for weight in model.parameters():
             weight.copy_(torch.randn(weight.shape, generator=random))
     model = model.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = make_optimizer(list_named_parameters(model, "no_norm_no_bias"), optim)
+    optimizer = make_optimizer(list_named_parameters(model, "norm-and-bias"), optim)
     numbers = StepScalars(optim, device)
     scaler = LossScaler("dynamic", 1024.0, device=device) if scaled else None
     for step in range(6):

@@ -1,4 +1,4 @@
-"""`--system.graph` on a GPU: steps that are replayed train as steps that are sent, and neither waits for the device.
+"""`--system.cuda-graph` on a GPU: steps that are replayed train as steps that are sent, and neither waits for the device.
 
 The same steps are replayed on a CPU, bit for bit, by test_cuda_graphs.py. Run by scripts/gpu/campaign.py; CI has no GPU, so these
 skip there.
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 CUDA = torch.device("cuda", 0)
 STEPS = 6
 # Rates that differ in every step, and an average of the weights: a graph that kept its first ones trains something else.
-CHANGING = {"schedule.kind": "cosine", "schedule.warmup": 0.2, "ema": 0.99}
+CHANGING = {"schedule.name": "cosine", "schedule.warmup": 0.2, "ema_decay": 0.99}
 CASES: dict[str, tuple[str, dict[str, Any], Precision]] = {
     "classification": ("classification", CHANGING, "fp32"),
     "classification, fp16": ("classification", CHANGING, "fp16"),
@@ -47,20 +47,20 @@ def exact_products() -> Iterator[None]:
 
 def trainer(name: str, *, graph: bool) -> tuple[Recipe, BatchPlan, State, TrainStep]:
     task, changes, precision = CASES[name]
-    recipe, system = small(task, changes), System("cuda", precision=precision, graph="on" if graph else "off")
+    recipe, system = small(task, changes), System("cuda", precision=precision, cuda_graph="on" if graph else "off")
     plan = plan_of(recipe, system, steps=STEPS)
     state = state_of(recipe, plan, system, CUDA)
     return recipe, plan, state, TrainStep(state, plan, system, CUDA)
 
 
 def batches_of(recipe: Recipe, plan: BatchPlan, step: int) -> list[Batch]:
-    images = plan.images_per_forward
+    images = plan.micro_batch_size
     return [batch_of(recipe, images, 100 * step + forward).to(CUDA) for forward in range(plan.forwards)]
 
 
 def tensors_of(state: State) -> dict[str, torch.Tensor]:
     """Everything that a step changes."""
-    found = {**state.model.state_dict(), **{f"optimiser {name}": one for name, one in state.optimizer.state().items()}}
+    found = {**state.model.state_dict(), **{f"optimizer {name}": one for name, one in state.optimizer.state().items()}}
     for name, part in (("average", state.average), ("scaler", state.scaler)):
         found |= {} if part is None else {f"{name} {key}": one for key, one in part.state().items()}
     return found

@@ -103,16 +103,16 @@ def test_loss_and_gradients_are_the_cpus() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("candidates_of", ["class", "image"])
+@pytest.mark.parametrize("topk_per", ["class", "image"])
 @pytest.mark.parametrize("trained", [True, False])
-def test_detections_are_the_cpus(candidates_of: Literal["class", "image"], trained: bool) -> None:
+def test_detections_are_the_cpus(topk_per: Literal["class", "image"], trained: bool) -> None:
     rows = []
     for device in (CPU, CUDA):
         there = scene(device)
         guess = guesses(there, TINY.classes)
         deltas, logits = guess.trained if trained else guess.noise
-        rules = replace(RULES.detect, candidates_of=candidates_of, clip=False)
-        found = postprocess_ssd(logits, deltas, there.anchors, rules, rules.iou)
+        rules = replace(RULES.detect, topk_per=topk_per)
+        found = postprocess_ssd(logits, deltas, there.anchors, rules, rules.nms_iou)
         rows.append(found.cpu())
     assert (rows[0][..., 5] > 0).sum() > 10
     torch.testing.assert_close(rows[0], rows[1], rtol=1e-4, atol=1e-5)

@@ -44,7 +44,7 @@ def scored(capsys, run: Path) -> dict[str, float]:
 def test_pycocotools_scores_the_answers_as_paceline_eval_does(kinds, request, tmp_path, capsys):
     run = request.getfixturevalue("maskrcnn_run" if "segm" in kinds else "ssd_run")
     photos, out = run.data / "val2017", tmp_path / "out"
-    said = command(capsys, "predict", run.folder, photos, "--out", out, "--checkpoint", "last", "--no-pictures")
+    said = command(capsys, "predict", run.folder, photos, "--output-dir", out, "--checkpoint", "last", "--no-save-images")
     assert said.code == 0 and check_text(said.out, "coco_results.json", "ids")
     own = scored(capsys, run.folder)
     for kind in kinds:
@@ -69,14 +69,14 @@ def test_real_coco_photos_anywhere_are_known_by_their_file_or_by_their_names(ssd
         entry["category_id"] = ids[entry["category_id"] % len(ids)]
     annotations = tmp_path / "listed.json"
     annotations.write_text(json.dumps(record))
-    asked = ["predict", ssd_run.folder, photos, "--no-pictures", "--out", tmp_path / "out"]
+    asked = ["predict", ssd_run.folder, photos, "--no-save-images", "--output-dir", tmp_path / "out"]
     said = command(capsys, *asked)
     check_text(said.out, "coco_results.json", "ids")
     by_name = json.loads((tmp_path / "out" / "coco_results.json").read_text())
     shutil.copy(next(photos.iterdir()), photos / "not listed.jpg")
     check_text(command(capsys, *asked).out, "coco_results.json", "ids")
     assert not (tmp_path / "out" / "coco_results.json").exists()
-    said = command(capsys, *asked, "--annotations", annotations)
+    said = command(capsys, *asked, "--image-ids", annotations)
     assert said.code == 0 and "not list: 1" in said.out, said
     assert json.loads((tmp_path / "out" / "coco_results.json").read_text()) == by_name != []
     assert len(judged(annotations, tmp_path / "out" / "coco_results.json", "bbox")) == 12
@@ -118,7 +118,7 @@ def test_a_photo_is_the_image_whose_whole_name_ends_its_path(tmp_path):
 )
 def test_a_file_that_cannot_tell_ids_is_refused(tmp_path, content, said):
     (tmp_path / "x.json").write_text(content)
-    with pytest.raises(PacelineError, match=r"--annotations .*x\.json: .*" + said):
+    with pytest.raises(PacelineError, match=r"--image-ids .*x\.json: .*" + said):
         read_image_ids([Path("a.jpg")], tmp_path / "x.json", {"cat": 7})
     with raises(PacelineError, "gone.json"):
         read_image_ids([Path("a.jpg")], tmp_path / "gone.json", {})
@@ -144,8 +144,8 @@ def test_a_file_of_annotations_is_refused_before_anything_is_written(ssd_run, tm
     photos = ssd_run.data / "val2017"
 
     def asked(file: Path) -> Said:
-        return command(capsys, "predict", ssd_run.folder, photos, "--out", tmp_path / "out", "--annotations", file)
+        return command(capsys, "predict", ssd_run.folder, photos, "--output-dir", tmp_path / "out", "--image-ids", file)
 
-    refused(asked(tmp_path / "gone.json"), "--annotations", "gone.json")
+    refused(asked(tmp_path / "gone.json"), "--image-ids", "gone.json")
     refused(asked(listed(tmp_path / "x.json", ("other.jpg", 1))), "none of", "other.jpg")
     assert not (tmp_path / "out").exists()

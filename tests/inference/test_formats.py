@@ -1,4 +1,6 @@
-"""What --write writes, read back by the tools' own readers where these are light, else as their formats' pages describe them."""
+"""What --save-formats writes, read back by the tools' own readers where these are light, else as their formats' pages describe
+them.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,12 @@ def found(file: Path, *, masks: bool, seconds: int = 3) -> DetectionResult:
         pixels=lambda: np.zeros((H, W, 3), np.uint8),
         width=W,
         height=H,
-        boxes=np.array(boxes, float)[:seconds],
-        classes=(1, 2, 1)[:seconds],
+        boxes_xywh=np.array(boxes, float)[:seconds],
+        class_ids=(0, 1, 0)[:seconds],
         names=(CLASSES[0], CLASSES[1], CLASSES[0])[:seconds],
         scores=(0.9, 0.8, 0.1)[:seconds],
         category_ids=(IDS[0], IDS[1], IDS[0])[:seconds],
-        masks=tuple(text.encode() if isinstance(text, str) else text for text in rle)[:seconds] if masks else None,
+        masks_rle=tuple(text.encode() if isinstance(text, str) else text for text in rle)[:seconds] if masks else None,
     )
 
 
@@ -86,9 +88,9 @@ def iou(one: np.ndarray, other: np.ndarray) -> float:
 
 def test_objects_for_people_are_cut_at_the_photo_and_those_below_the_score_are_left_out():
     whole = select_displayed(found(Path("a"), masks=False), 0.0)
-    assert isinstance(whole, DetectionResult) and whole.boxes[2].tolist() == [0, 75, 16, 15]
+    assert isinstance(whole, DetectionResult) and whole.boxes_xywh[2].tolist() == [0, 75, 16, 15]
     best = select_displayed(found(Path("a"), masks=True), 0.8)
-    assert isinstance(best, DetectionResult) and best.scores == (0.9, 0.8) and len(best.masks or ()) == 2
+    assert isinstance(best, DetectionResult) and best.scores == (0.9, 0.8) and len(best.masks_rle or ()) == 2
 
 
 @pytest.mark.parametrize("masks", [False, True])
@@ -97,7 +99,7 @@ def test_coco_and_yolo_files_hold_the_objects_for_pycocotools_and_for_paceline(m
     coco = COCO(str(folder / "coco.json"))
     assert [image["file_name"] for image in coco.loadImgs([1, 2])] == ["a b.png", os.path.join("deep", "c.png")]
     rows = coco.loadAnns(coco.getAnnIds(imgIds=[1]))
-    assert [row["bbox"] for row in rows] == shown[0].boxes.tolist() and not coco.getAnnIds(imgIds=[2])
+    assert [row["bbox"] for row in rows] == shown[0].boxes_xywh.tolist() and not coco.getAnnIds(imgIds=[2])
     assert [coco.cats[row["category_id"]]["name"] for row in rows] == list(shown[0].names)
     assert [row["score"] for row in rows] == [0.9, 0.8, 0.1]
     splits, notes = read_yolo(folder / "yolo")
@@ -109,7 +111,7 @@ def test_coco_and_yolo_files_hold_the_objects_for_pycocotools_and_for_paceline(m
         outlines = [trace_mask(shape)[0] for shape in SHAPES]
         assert all(np.allclose(np.ravel(one), two.ravel(), atol=1e-3) for one, two in zip(read.segmentations, outlines))
     else:
-        assert np.allclose(read.boxes, shown[0].boxes, atol=1e-3)
+        assert np.allclose(read.boxes, shown[0].boxes_xywh, atol=1e-3)
     scored = (folder / "yolo-scores" / "labels" / "a b.txt").read_text().splitlines()
     plain = (folder / "yolo" / "labels" / "a b.txt").read_text().splitlines()
     assert [line.rsplit(" ", 1) for line in scored] == [[one, f"{x:.5f}"] for one, x in zip(plain, shown[0].scores)]
@@ -124,7 +126,7 @@ def test_a_table_has_a_row_an_object_and_masks_have_its_number(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == list(shown[0].names) and rows[0]["file"] == str(photos[0])
     boxes = [[float(row[side]) for side in ("left", "top", "width", "height")] for row in rows]
-    assert boxes == shown[0].boxes.tolist()
+    assert boxes == shown[0].boxes_xywh.tolist()
     pixels = np.asarray(Image.open(folder / "masks" / "a b.png"))
     for number, shape in enumerate(SHAPES, 1):
         assert ((pixels == number) == shape).all()
@@ -148,10 +150,10 @@ def test_label_tools_files_hold_the_objects_and_lead_to_the_photos(masks, tmp_pa
     assert (image.get("name"), image.get("width"), image.get("height")) == ("a b.png", str(W), str(H)) and not len(empty)
     size = np.array([W, H])
     if not masks:
-        ltrb = shown[0].boxes + np.concatenate((np.zeros((3, 2)), shown[0].boxes[:, :2]), 1)
+        ltrb = shown[0].boxes_xyxy
         assert np.allclose([np.ravel(shape["points"]) for shape in facts["shapes"]], ltrb, atol=0.01)
         sides = [[region["value"][side] for side in ("x", "y", "width", "height")] for region in one["result"]]
-        assert np.allclose(np.array(sides) / 100 * np.tile(size, 2), shown[0].boxes, atol=0.01)
+        assert np.allclose(np.array(sides) / 100 * np.tile(size, 2), shown[0].boxes_xywh, atol=0.01)
         corners = [[float(box.get(side, "")) for side in ("xtl", "ytl", "xbr", "ybr")] for box in image]
         assert np.allclose(corners, ltrb, atol=0.01) and [box.get("label") for box in image] == list(shown[0].names)
         return
@@ -211,13 +213,13 @@ def test_photos_in_folders_that_are_called_as_a_formats_lie_beside_its_files(tmp
 
 def test_unknown_formats_and_those_that_the_run_cannot_fill_are_refused(resnet_run, ssd_run, tmp_path, capsys):
     photo = sorted((ssd_run.data / "val2017").iterdir())[0]
-    words = ["predict", ssd_run.folder, photo, "--out", tmp_path / "out", "--write"]
-    refused(command(capsys, *words, "coco,yolov5"), "--write yolov5", "yolo")
-    refused(command(capsys, *words, "masks"), "--write masks", "boxes alone")
-    refused(command(capsys, "predict", resnet_run.folder, photo, "--write", "coco"), "--write coco", "csv")
+    words = ["predict", ssd_run.folder, photo, "--output-dir", tmp_path / "out", "--save-formats"]
+    refused(command(capsys, *words, "coco,yolov5"), "--save-formats yolov5", "yolo")
+    refused(command(capsys, *words, "masks"), "--save-formats masks", "boxes alone")
+    refused(command(capsys, "predict", resnet_run.folder, photo, "--save-formats", "coco"), "--save-formats coco", "csv")
     assert not (tmp_path / "out").exists()
     out = tmp_path / "classes"
-    assert command(capsys, "predict", resnet_run.folder, photo, "--out", out, "--write", "csv").code == 0
+    assert command(capsys, "predict", resnet_run.folder, photo, "--output-dir", out, "--save-formats", "csv").code == 0
     with (out / "answers.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     (image,) = json.loads((out / "predictions.json").read_text())["images"]
@@ -228,11 +230,13 @@ def test_unknown_formats_and_those_that_the_run_cannot_fill_are_refused(resnet_r
 def test_answers_are_trained_on_again(form, ssd_run, tmp_path, capsys):
     photos, out, mine = tmp_path / "photos", tmp_path / "out", tmp_path / "mine"
     shutil.copytree(ssd_run.data / "val2017", photos)
-    words = ["--write", form, "--score-above", 0.05, "--max-objects", 5, "--no-pictures"]
-    assert command(capsys, "predict", ssd_run.folder, photos, "--out", out, *words).code == 0
-    where = ["yolo", out / "yolo"] if form == "yolo" else ["coco", "--images", photos, "--annotations", out / "coco.json"]
-    said = command(capsys, "prepare", *where, "--val-fraction", 0.34, "--out", mine)
+    words = ["--save-formats", form, "--score-threshold", 0.05, "--max-detections", 5, "--no-save-images"]
+    assert command(capsys, "predict", ssd_run.folder, photos, "--output-dir", out, *words).code == 0
+    where = (
+        ["yolo", out / "yolo"] if form == "yolo" else ["coco", "--images-dir", photos, "--annotations", out / "coco.json"]
+    )
+    said = command(capsys, "prepare", *where, "--val-fraction", 0.34, "--output-dir", mine)
     assert said.code == 0, said
     run = tmp_path / "run"
-    said = command(capsys, "train", "ssd-demo", "--data", mine, "--out", run, *SSD.split(), "--steps", 1)
+    said = command(capsys, "train", "ssd-demo", "--data", mine, "--output-dir", run, *SSD.split(), "--max-steps", 1)
     assert said.code == 0, said

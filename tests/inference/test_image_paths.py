@@ -32,8 +32,8 @@ def found(file: str = "a.jpg") -> DetectionResult:
         pixels=lambda: np.zeros((3, 4, 3), np.uint8),
         width=4,
         height=3,
-        boxes=np.array([[0.0, 1.0, 2.0, 1.5]]),
-        classes=(1,),
+        boxes_xywh=np.array([[0.0, 1.0, 2.0, 1.5]]),
+        class_ids=(0,),
         names=("cat",),
         scores=(1 / 3,),
         category_ids=(7,),
@@ -248,7 +248,7 @@ def test_a_folder_with_anything_else_is_refused_and_left_as_it_is(tmp_path, stra
     else:
         (tmp_path / "out" / strange).write_text("precious")
     kept = written(tmp_path)
-    with raises(PacelineError, "--out", strange):
+    with raises(PacelineError, "--output-dir", strange):
         answer(tmp_path / "out", "a.jpg")
     assert written(tmp_path) == kept
 
@@ -268,7 +268,7 @@ def test_a_forged_list_of_pictures_takes_nothing_outside_the_folder(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("x")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(PacelineError, match="--out"):
+        with pytest.raises(PacelineError, match="--output-dir"):
             answer(out, "a.jpg")
     (tmp_path / "in the way").mkdir()
     with raises(PacelineError, "a.jpg", "written"), open_prediction_dir(tmp_path / "o", {}, coco=False) as new:

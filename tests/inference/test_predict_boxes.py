@@ -15,7 +15,7 @@ from torch import nn
 
 from paceline._utils.errors import DataError
 from paceline.config.recipe import Recipe
-from paceline.config.ssd import BoxInput, DetectionFilter, SSDModel
+from paceline.config.ssd import BoxInput, DetectionFilter, SSDModel, SSDParity
 from paceline.inference.drawing.boxes import class_color
 from paceline.inference.trained_model import TorchPredictor
 
@@ -37,8 +37,12 @@ class Detector(nn.Module):
         return rows
 
 
-def predictor(*, facts=None, **detect) -> TorchPredictor:
-    recipe = Recipe(task="ssd", model=SSDModel(detect=DetectionFilter(**detect)), input=BoxInput(size=64))
+def predictor(*, facts=None, plus_one=False, **detect) -> TorchPredictor:
+    recipe = Recipe(
+        task="ssd",
+        model=SSDModel(detect=DetectionFilter(**detect), parity=SSDParity(plus_one=plus_one)),
+        input=BoxInput(image_size=64),
+    )
     return predictor_of(recipe, Detector(), facts=facts)
 
 
@@ -46,15 +50,15 @@ def test_boxes_come_in_pixels_of_each_photo_best_first_without_the_empty_places(
     wide, tall = gray(tmp_path / "wide.png", (200, 100)), gray(tmp_path / "tall.jpg", (40, 80))
     first, second = predictor().predict([wide, tall])
     assert (first.file, first.width, first.height) == (str(wide), 200, 100)
-    assert first.boxes == pytest.approx(np.array([[0, 0, 220, 50], [20, 25, 80, 50]]), abs=1e-4)
-    assert second.boxes == pytest.approx(np.array([[0, 0, 44, 40], [4, 20, 16, 40]]), abs=1e-4)
-    assert (first.classes, first.names) == ((1, 2), ("cat", "dog"))
+    assert first.boxes_xywh == pytest.approx(np.array([[0, 0, 220, 50], [20, 25, 80, 50]]), abs=1e-4)
+    assert second.boxes_xywh == pytest.approx(np.array([[0, 0, 44, 40], [4, 20, 16, 40]]), abs=1e-4)
+    assert (first.class_ids, first.names) == ((0, 1), ("cat", "dog"))
     assert first.scores == pytest.approx((0.8, 0.4))
 
 
 def test_boxes_that_are_reported_one_pixel_larger_in_evaluation_are_so_here(tmp_path):
     (found,) = predictor(plus_one=True).predict([gray(tmp_path / "x.png", (200, 100))])
-    assert found.boxes[:, 2:] == pytest.approx(np.array([[221, 51], [81, 51]]), abs=1e-4)
+    assert found.boxes_xywh[:, 2:] == pytest.approx(np.array([[221, 51], [81, 51]]), abs=1e-4)
 
 
 def test_photos_keep_their_order_in_any_batch_and_whatever_they_are_given_as(tmp_path):
@@ -101,7 +105,7 @@ def loaded(monkeypatch):
 def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys):
     photos = [gray(tmp_path / "000000000139.png", (800, 400)), gray(tmp_path / "own.jpg", (64, 64))]
     (tmp_path / "run").mkdir()
-    said = command(capsys, "predict", tmp_path / "run", *photos, "--out", tmp_path / "out")
+    said = command(capsys, "predict", tmp_path / "run", *photos, "--output-dir", tmp_path / "out")
     assert said.code == 0 and f"{photos[0]}: cat 0.80  dog 0.40" in said.out and "2 photos" in said.out
     facts = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert facts["classes"] == ["cat", "dog"]
@@ -123,10 +127,10 @@ def test_predict_prints_draws_and_writes_what_was_found(loaded, tmp_path, capsys
 
 def test_score_above_decides_what_is_drawn_and_printed_but_not_what_is_written(loaded, tmp_path, capsys):
     photo, out = gray(tmp_path / "x.png", (800, 400)), tmp_path / "out"
-    said = command(capsys, "predict", tmp_path, photo, "--out", out, "--score-above", 0.5)
+    said = command(capsys, "predict", tmp_path, photo, "--output-dir", out, "--score-threshold", 0.5)
     assert "cat 0.80" in said.out and "dog" not in said.out
     assert pixels_of(out / "x.jpg")[250, 81].min() > 230  # white: no dog is drawn
     assert len(json.loads((out / "predictions.json").read_text())["images"][0]["detections"]) == 2
-    said = command(capsys, "predict", tmp_path, photo, "--out", out, "--score-above", 0.9)
+    said = command(capsys, "predict", tmp_path, photo, "--output-dir", out, "--score-threshold", 0.9)
     check_text(said.out, "nothing", "0.9")
-    refused(command(capsys, "predict", tmp_path, photo, "--score-above", 30), "--score-above", "[0, 1]")
+    refused(command(capsys, "predict", tmp_path, photo, "--score-threshold", 30), "--score-threshold", "[0, 1]")

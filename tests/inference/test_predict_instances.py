@@ -53,7 +53,7 @@ class Segmenter(nn.Module):
 
 
 def predictor(*, facts=None, **settings) -> TorchPredictor:
-    recipe = Recipe(task="maskrcnn", model=MaskRCNNModel(), input=InstanceInput(short=(64,), long=128, **settings))
+    recipe = Recipe(task="maskrcnn", model=MaskRCNNModel(), input=InstanceInput(min_size=(64,), max_size=128, **settings))
     return predictor_of(recipe, Segmenter(), facts=facts)
 
 
@@ -62,8 +62,8 @@ def test_boxes_and_masks_come_in_pixels_of_each_photo_without_the_empty_places(t
     for found, (width, height) in zip(predictor().predict([wide, tall]), ((200, 100), (40, 80)), strict=True):
         scale = np.array([width, height] * 2)
         assert (found.width, found.height) == (width, height)
-        assert found.boxes == pytest.approx(np.array([[0, 0, 0.8, 0.5], [0.1, 0.25, 0.4, 0.5]]) * scale, abs=1e-4)
-        assert (found.classes, found.names) == ((1, 2), ("cat", "dog"))
+        assert found.boxes_xywh == pytest.approx(np.array([[0, 0, 0.8, 0.5], [0.1, 0.25, 0.4, 0.5]]) * scale, abs=1e-4)
+        assert (found.class_ids, found.names) == ((0, 1), ("cat", "dog"))
         assert found.scores == pytest.approx((0.8, 0.4))
         first, second = found.mask(0), found.mask(1)
         assert first.shape == second.shape == (height, width) and first.dtype == bool
@@ -83,7 +83,7 @@ def test_boxes_and_masks_come_in_pixels_of_each_photo_without_the_empty_places(t
     ],
 )
 def test_the_network_sees_the_whole_photo_in_the_top_left_corner_of_its_input(tmp_path, size, seen, padded):
-    one = predictor(padding="multiple")
+    one = predictor(padding_mode="multiple")
     one.predict([gray(tmp_path / "x.png", size)])
     (batch,) = one.trained.model.seen
     assert tuple(batch.sizes[0].tolist()) == seen and tuple(batch.images.shape) == (1, 3, *padded)
@@ -118,13 +118,13 @@ def test_photos_of_one_shape_share_a_forward_and_others_never_change_it(tmp_path
 def untrained() -> TorchPredictor:
     """A small network with random weights that shows its twenty best guesses."""
     model = MaskRCNNModel(
-        **{"depth": 10, "width": 8, "channels": 16, "norm": "batch", "frozen": "none"},
-        rpn=RPN(pre_test=50, post_test=30),
-        roi=RoI(channels=32),
-        mask=MaskHead(convs=1),
-        detect=InstanceFilter(score_above=0.0, keep=20, candidates=100),
+        **{"depth": 10, "width": 8, "fpn_channels": 16, "norm": "batch", "freeze_stages": 0},
+        rpn=RPN(pre_nms_topk_test=50, post_nms_topk_test=30),
+        roi=RoI(fc_channels=32),
+        mask=MaskHead(num_convs=1),
+        detect=InstanceFilter(score_threshold=0.0, max_detections=20, topk_candidates=100),
     )
-    recipe = Recipe(task="maskrcnn", model=model, input=InstanceInput(short=(96,), long=160))
+    recipe = Recipe(task="maskrcnn", model=model, input=InstanceInput(min_size=(96,), max_size=160))
     network = WORKLOADS["maskrcnn"].network.build(recipe, 2)
     init_mask_rcnn(network.network, torch.Generator().manual_seed(1))
     return predictor_of(recipe, network.eval(), classes=("a", "b"))
@@ -136,7 +136,7 @@ def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_n
     for one, other in zip(together, alone, strict=True):
         assert len(one.scores) > 0
         assert one.scores == pytest.approx(other.scores, abs=1e-5)
-        assert one.boxes == pytest.approx(other.boxes, abs=1e-2)
+        assert one.boxes_xywh == pytest.approx(other.boxes_xywh, abs=1e-2)
     seen = []
     kept = untrained.trained.model.predict
     model = Segmenter()
@@ -144,7 +144,7 @@ def test_a_photo_s_answer_is_what_evaluation_scores_and_does_not_depend_on_its_n
     (found,) = TorchPredictor(replace(untrained.trained, model=model)).predict(photos[:1])
     score = InstanceScore(np.array([found.height]), np.array([found.width]))
     score.add(*seen[0])
-    assert tuple(score.masks[0]) == found.masks
+    assert tuple(score.masks[0]) == found.masks_rle
 
 
 # The command ---------------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def loaded(monkeypatch):
 def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path, capsys):
     photo = gray(tmp_path / "000000000139.png", (800, 400), 250)
     (tmp_path / "run").mkdir()
-    said = command(capsys, "predict", tmp_path / "run", photo, "--out", tmp_path / "out")
+    said = command(capsys, "predict", tmp_path / "run", photo, "--output-dir", tmp_path / "out")
     assert said.code == 0 and f"{photo}: cat 0.78  dog 0.39" in said.out and "1 photo in " in said.out
     (record,) = json.loads((tmp_path / "out" / "predictions.json").read_text())["images"]
     first, second = record["detections"]
@@ -186,7 +186,7 @@ def test_predict_prints_draws_and_writes_what_coco_s_tools_take(loaded, tmp_path
 
 def test_score_above_decides_whose_masks_are_drawn_but_not_what_is_written(loaded, tmp_path, capsys):
     photo, out = gray(tmp_path / "x.png", (800, 400)), tmp_path / "out"
-    said = command(capsys, "predict", tmp_path, photo, "--out", out, "--score-above", 0.5)
+    said = command(capsys, "predict", tmp_path, photo, "--output-dir", out, "--score-threshold", 0.5)
     assert "cat 0.80" in said.out and "dog" not in said.out
     assert pixels_of(out / "x.jpg")[280, 250].min() > 235  # the dog is not drawn
     written = json.loads((out / "predictions.json").read_text())["images"][0]["detections"]

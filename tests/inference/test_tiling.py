@@ -28,12 +28,12 @@ def found(
         pixels=lambda: np.zeros((*size, 3), np.uint8),
         height=size[0],
         width=size[1],
-        boxes=np.array([row[:4] for row in rows], float).reshape(-1, 4),
+        boxes_xywh=np.array([row[:4] for row in rows], float).reshape(-1, 4),
         scores=tuple(row[4] for row in rows),
-        classes=tuple(int(row[5]) for row in rows),
+        class_ids=tuple(int(row[5]) - 1 for row in rows),
         names=tuple("xab"[int(row[5])] for row in rows),
         category_ids=tuple(10 * int(row[5]) for row in rows),
-        masks=None if masks is None else tuple(rle(mask) for mask in masks),
+        masks_rle=None if masks is None else tuple(rle(mask) for mask in masks),
     )
 
 
@@ -46,10 +46,10 @@ def merge(whole: DetectionResult, left: DetectionResult, right: DetectionResult)
     """-> left, top, width, height, score of what stays."""
     result = merge_tiles(whole, [LEFT, RIGHT], [left, right])
     assert (
-        result.names == tuple("xab"[label] for label in result.classes)
+        result.names == tuple("ab"[class_id] for class_id in result.class_ids)
         and list(result.scores) == sorted(result.scores)[::-1]
     )
-    return [(*box, score) for box, score in zip(result.boxes.tolist(), result.scores)]
+    return [(*box, score) for box, score in zip(result.boxes_xywh.tolist(), result.scores)]
 
 
 NOTHING, IN_TILE = found(), (100, 100)
@@ -89,15 +89,15 @@ def test_each_answer_is_the_crop_s_own_in_the_photo_s_pixels(ssd_run, tmp_path):
     ):
         one = predictor.predict(photo[top : top + height, left : left + width])
         assert isinstance(one, DetectionResult)
-        for box, label, score in zip((one.boxes + np.array([left, top, 0, 0])).tolist(), one.classes, one.scores):
+        for box, label, score in zip((one.boxes_xywh + np.array([left, top, 0, 0])).tolist(), one.class_ids, one.scores):
             alone.add((*box, label, score, number))
     assert len(result.scores) > 3
-    for box, label, score in zip(result.boxes.tolist(), result.classes, result.scores):
+    for box, label, score in zip(result.boxes_xywh.tolist(), result.class_ids, result.scores):
         (number,) = [row[-1] for row in alone if row[:-1] == (*box, label, score)]
         sources.add(number)
     assert len(sources) > 3  # of several tiles
     small = predictor.predict(file, tile=1000)
-    assert isinstance(small, DetectionResult) and (small.boxes == predictor.predict(file).boxes).all()
+    assert isinstance(small, DetectionResult) and (small.boxes_xywh == predictor.predict(file).boxes_xywh).all()
 
 
 def test_a_piece_at_an_inner_edge_gives_way_to_the_whole_object_and_never_to_a_doubtful_one():
@@ -136,7 +136,7 @@ def test_a_tile_s_mask_has_the_run_lengths_of_the_same_mask_in_the_photo():
             result = merge_tiles(found(masks=()), [place], [one])
             photo = np.zeros((H, W), bool)
             photo[place.top : place.top + place.height, place.left : place.left + place.width] = mask
-            assert result.masks == (rle(photo),)
+            assert result.masks_rle == (rle(photo),)
 
 
 def test_photos_in_tiles_come_in_order_with_those_that_cannot_be_read_in_their_places(ssd_run, tmp_path):
@@ -144,10 +144,10 @@ def test_photos_in_tiles_come_in_order_with_those_that_cannot_be_read_in_their_p
     good = sorted((ssd_run.data / "val2017").iterdir())[:2]
     (tmp_path / "bad.jpg").write_bytes(b"no photo")
     photos = [good[0], tmp_path / "bad.jpg", tmp_path / "gone.jpg", good[1]]
-    results = list(predictor.stream(photos, tile=64))
+    results = list(predictor.predict_iter(photos, tile=64))
     assert [isinstance(result, FailedImage) for result in results] == [False, True, True, False]
     assert [result.file for result in results] == [str(photo) for photo in photos]
-    masked = list(predictor.stream(iter(photos[:1]), tile=64))
+    masked = list(predictor.predict_iter(iter(photos[:1]), tile=64))
     assert isinstance(masked[0], DetectionResult) and len(masked[0].scores) > 0
 
 
@@ -158,11 +158,11 @@ def test_tiles_with_masks_are_written_and_tiles_of_classes_or_of_no_size_are_ref
     tall = [np.asarray(Image.open(file)) for file in sorted((maskrcnn_run.data / "val2017").iterdir())[:2]]
     width = min(pixels.shape[1] for pixels in tall)
     Image.fromarray(np.concatenate([pixels[:, :width] for pixels in tall])).save(photo)
-    words = ["predict", maskrcnn_run.folder, photo, "--out", tmp_path / "out", "--score-above", 0]
-    assert command(capsys, *words, "--tile", 64).code == 0
+    words = ["predict", maskrcnn_run.folder, photo, "--output-dir", tmp_path / "out", "--score-threshold", 0]
+    assert command(capsys, *words, "--tile-size", 64).code == 0
     result = load(maskrcnn_run.folder).predict(photo, tile=64)
     assert isinstance(result, DetectionResult) and result.masks is not None and len(result.masks) == len(result.scores) > 0
     assert result.mask(0).shape == result.pixels().shape[:2]
-    refused(command(capsys, *words, "--tile", 5), "--tile 5")
-    refused(command(capsys, *words, "--tile", 64, "--overlap", 1), "--overlap 1")
-    refused(command(capsys, "predict", resnet_run.folder, photo, "--tile", 64), "--tile", "whole photos")
+    refused(command(capsys, *words, "--tile-size", 5), "--tile-size 5")
+    refused(command(capsys, *words, "--tile-size", 64, "--tile-overlap", 1), "--tile-overlap 1")
+    refused(command(capsys, "predict", resnet_run.folder, photo, "--tile-size", 64), "--tile-size", "whole photos")

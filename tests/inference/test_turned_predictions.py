@@ -45,16 +45,16 @@ def test_answers_are_those_of_the_upright_photo(fixture, request, tmp_path):
     assert (turned.names, turned.scores) == (upright.names, upright.scores)
     if fixture != "resnet_run":
         assert (turned.width, turned.height) == (70, 40)
-        np.testing.assert_array_equal(turned.boxes, upright.boxes)
+        np.testing.assert_array_equal(turned.boxes_xywh, upright.boxes_xywh)
     if fixture == "maskrcnn_run":
-        assert turned.masks == upright.masks
+        assert turned.masks_rle == upright.masks_rle
 
 
 @pytest.mark.parametrize("fixture", RUNS)
 def test_pictures_are_drawn_upright_and_the_number_of_turned_photos_is_said(fixture, request, tmp_path, capsys):
     run = request.getfixturevalue(fixture).folder
     _photos(tmp_path)
-    assert main(["predict", str(run), str(tmp_path), "--out", str(tmp_path / "out"), "--score-above", "1"]) == 0
+    assert main(["predict", str(run), str(tmp_path), "--output-dir", str(tmp_path / "out"), "--score-threshold", "1"]) == 0
     check_text(capsys.readouterr().out, "1 photo", "EXIF", "turned by")
     with Image.open(tmp_path / "out" / "upright.jpg") as wanted, Image.open(tmp_path / "out" / "turned.jpg") as found:
         assert found.size == wanted.size and _corner(found) == _corner(wanted)
@@ -70,7 +70,7 @@ def test_a_run_that_ignores_rotations_says_that_it_does(resnet_run, tmp_path, ca
     recipe = predictor.trained.recipe
     ignoring = replace(predictor.trained, recipe=replace(recipe, input=replace(recipe.input, exif="ignore")))
     monkeypatch.setattr("paceline.inference.trained_model.open_trained", lambda *_, **__: ignoring)
-    assert main(["predict", str(resnet_run.folder), str(upright), str(turned), "--out", str(tmp_path / "out")]) == 0
+    assert main(["predict", str(resnet_run.folder), str(upright), str(turned), "--output-dir", str(tmp_path / "out")]) == 0
     check_text(capsys.readouterr().out, "1 photo", "EXIF", "not turned")
     with Image.open(tmp_path / "out" / "upright.jpg") as one, Image.open(tmp_path / "out" / "turned.jpg") as other:
         assert one.size != other.size, "drawn as it was answered"

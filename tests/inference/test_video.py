@@ -47,7 +47,19 @@ def frames_of(file: Path) -> list[np.ndarray]:
 
 def test_each_n_th_frame_has_its_picture_s_own_answer_and_the_written_video_has_them_all(ssd_run, clip, tmp_path, capsys):
     out = tmp_path / "out"
-    words = ["predict", ssd_run.folder, clip, "--out", out, "--every", 5, "--score-above", 0, "--write", "csv"]
+    words = [
+        "predict",
+        ssd_run.folder,
+        clip,
+        "--output-dir",
+        out,
+        "--frame-stride",
+        5,
+        "--score-threshold",
+        0,
+        "--save-formats",
+        "csv",
+    ]
     said = command(capsys, *words)
     assert said.code == 0 and "5 frames in " in said.out and f"{clip} 0.50 s: " in said.out
     facts = json.loads((out / "predictions.json").read_text())
@@ -58,7 +70,7 @@ def test_each_n_th_frame_has_its_picture_s_own_answer_and_the_written_video_has_
         alone = predictor.predict(real[image["frame"]])
         assert isinstance(alone, DetectionResult) and image["file"] == str(clip)
         # Objects with almost the same score may change places: each must be there, at any place.
-        far = np.abs(np.array([row["bbox"] for row in image["detections"]])[:, None] - alone.boxes).max(axis=2)
+        far = np.abs(np.array([row["bbox"] for row in image["detections"]])[:, None] - alone.boxes_xywh).max(axis=2)
         assert max(*far.min(axis=0), *far.min(axis=1)) < 0.02
     written = frames_of(out / "my clip.mp4")
     assert len(written) == 5 and all(frame.shape == (256, 384, 3) for frame in written)
@@ -66,7 +78,7 @@ def test_each_n_th_frame_has_its_picture_s_own_answer_and_the_written_video_has_
         assert [round(frame.time, 3) for frame in container.decode(video=0)] == [0, 0.5, 1, 1.5, 2]
     with (out / "answers.csv").open(newline="") as file:
         assert {row["file"] for row in csv.DictReader(file)} == {f"frame_{number:06d}.jpg" for number in range(0, 24, 5)}
-    assert command(capsys, *words, "--frames", "--tile", 64).code == 0  # replaces the video
+    assert command(capsys, *words, "--save-frames", "--tile-size", 64).code == 0  # replaces the video
     assert sorted(os.listdir(out)) == [
         "answers.csv",
         *(f"frame_{number:06d}.jpg" for number in range(0, 24, 5)),
@@ -78,14 +90,14 @@ def test_each_n_th_frame_has_its_picture_s_own_answer_and_the_written_video_has_
 def test_a_video_that_breaks_off_keeps_what_was_answered_and_says_where(share, resnet_run, clip, tmp_path, capsys):
     cut, out = tmp_path / "cut.mp4", tmp_path / "out"
     cut.write_bytes(clip.read_bytes()[: int(clip.stat().st_size * share)])
-    said = command(capsys, "predict", resnet_run.folder, cut, "--out", out)
+    said = command(capsys, "predict", resnet_run.folder, cut, "--output-dir", out)
     facts = json.loads((out / "predictions.json").read_text())
     (broken,) = facts["skipped"]
     answered = len(facts["images"])
     assert said.code == 1 and 0 < answered < FRAMES and len(frames_of(out / "cut.mp4")) == answered
     assert broken["file"] == str(cut) and check_text(broken["reason"], f"{answered} frames")
     assert broken["reason"] in said.out and "Traceback" not in said.err
-    assert command(capsys, "predict", resnet_run.folder, clip, "--out", out, "--quiet").code == 0
+    assert command(capsys, "predict", resnet_run.folder, clip, "--output-dir", out, "--quiet").code == 0
     assert not (out / "cut.mp4").exists()
 
 
@@ -93,7 +105,7 @@ def test_what_is_no_video_is_refused_and_nothing_is_written(resnet_run, clip, tm
     out = tmp_path / "out"
 
     def refuse(file: object, *needles: str) -> None:
-        refused(command(capsys, "predict", resnet_run.folder, file, "--out", out), *needles)
+        refused(command(capsys, "predict", resnet_run.folder, file, "--output-dir", out), *needles)
         assert not out.exists()
 
     (tmp_path / "text.mp4").write_text("no video")
@@ -113,17 +125,17 @@ def test_what_is_no_video_is_refused_and_nothing_is_written(resnet_run, clip, tm
 
 def test_flags_that_fit_no_video_or_no_photo_are_refused(ssd_run, clip, tmp_path, capsys):
     photo = sorted((ssd_run.data / "val2017").iterdir())[0]
-    words = ["predict", ssd_run.folder, "--out", tmp_path / "out"]
-    refused(command(capsys, *words, clip, photo), "stands alone")
-    refused(command(capsys, *words, clip, "--every", 0), "--every 0")
-    refused(command(capsys, *words, clip, "--write", "yolo"), "--write yolo", "frames")
-    refused(command(capsys, *words, photo, "--every", 2), "--every")
-    refused(command(capsys, *words, photo, "--frames"), "--frames")
+    words = ["predict", ssd_run.folder, "--output-dir", tmp_path / "out"]
+    refused(command(capsys, *words, clip, photo), str(clip))
+    refused(command(capsys, *words, clip, "--frame-stride", 0), "--frame-stride 0")
+    refused(command(capsys, *words, clip, "--save-formats", "yolo"), "--save-formats yolo", "frames")
+    refused(command(capsys, *words, photo, "--frame-stride", 2), "--frame-stride")
+    refused(command(capsys, *words, photo, "--save-frames"), "--save-frames")
 
 
 def test_without_pyav_the_command_that_installs_it_is_named(resnet_run, clip, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    refused(command(capsys, "predict", resnet_run.folder, clip, "--out", tmp_path / "out"), "pip install 'av>=14.1'")
+    refused(command(capsys, "predict", resnet_run.folder, clip, "--output-dir", tmp_path / "out"), "pip install 'av>=14.1'")
 
 
 def test_frames_are_turned_as_the_video_notes(clip, tmp_path):
@@ -149,7 +161,7 @@ def test_few_frames_are_held_however_long_the_video_is(resnet_run, clip):
                     pulled += 1
                     yield frame.pixels
 
-    for _ in predictor.stream(pixels(), batch=4):
+    for _ in predictor.predict_iter(pixels(), batch=4):
         taken += 1
         most = max(most, pulled - taken)
     assert taken == 6 * FRAMES and most <= 20
@@ -164,6 +176,6 @@ def test_ctrl_c_ends_a_video_with_what_was_answered(resnet_run, clip, tmp_path, 
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Printer, "say", interrupted)
-    assert command(capsys, "predict", resnet_run.folder, clip, "--out", out).code == 75
+    assert command(capsys, "predict", resnet_run.folder, clip, "--output-dir", out).code == 75
     answered = len(json.loads((out / "predictions.json").read_text())["images"])
     assert 0 < answered < 15 and len(frames_of(out / "my clip.mp4")) == answered and "not finished" in lines[-1]

@@ -16,9 +16,9 @@ MOUNTS = (
     Mount(Path("/home/ann/.cache/paceline"), "/home/ann/.cache/paceline", "paceline's cache", writable=True),
     Mount(RUN, str(RUN), "the run's folder", writable=True),
 )
-EIGHT_GPUS = System("cuda", per_node=8, memory_gib=80, chip="H100")
+EIGHT_GPUS = System("cuda", ranks_per_node=8, memory_gib=80, device_name="H100")
 JOB = LaunchJob(
-    words=("train", "ssd", "--data", "/data/coco", "--out", str(RUN)),
+    words=("train", "ssd", "--data", "/data/coco", "--output-dir", str(RUN)),
     folder=RUN,
     name="ssd",
     nodes=1,
@@ -31,7 +31,7 @@ JOB = LaunchJob(
     image="registry.example.com/team/paceline:0.1.0",
     workdir=Path("/home/ann/work"),
 )
-TWO_NODES = replace(JOB, nodes=2, through="slurm", system=replace(EIGHT_GPUS, bind="exclusive"))
+TWO_NODES = replace(JOB, nodes=2, through="slurm", system=replace(EIGHT_GPUS, cpu_bind="exclusive"))
 
 ENGINE = """#!/bin/bash
 # Runs what stands behind the image here, in place of `run FLAGS IMAGE COMMAND...`, and notes its own words.

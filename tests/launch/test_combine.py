@@ -18,7 +18,7 @@ from paceline.launch.job import BatchOptions, EnvVariable, LaunchJob
 from paceline.launch.runner import SCHEDULERS, explain_conflict, make_command, make_files, write_files
 from paceline.launch.starters import STARTERS
 
-WORDS = ("train", "ssd-demo", "--out", "/runs/a b")
+WORDS = ("train", "ssd-demo", "--output-dir", "/runs/a b")
 # (through, start) -> containers that go with them; on one node.
 THERE = {
     ("local", "torchrun"): {"none", "docker", "apptainer"},
@@ -54,8 +54,8 @@ def test_each_combination_is_there_or_is_refused_with_another_way(through, start
 
 
 def test_several_nodes_are_no_matter_of_this_machine_alone():
-    assert "--through slurm" in explain_conflict("local", "torchrun", "none", 2)
-    with pytest.raises(PacelineError, match="--through local --start torchrun --container none: "):
+    assert "--scheduler slurm" in explain_conflict("local", "torchrun", "none", 2)
+    with pytest.raises(PacelineError, match="--scheduler local --launcher torchrun --container-runtime none: "):
         from paceline.launch.runner import check_combination
 
         check_combination(job(nodes=2))
@@ -91,16 +91,25 @@ def test_mpirun_forwards_what_ranks_need_and_nothing_else(monkeypatch):
     ("system", "words"),
     [
         # Published: 8 ranks on two sockets of 28 cores, mpirun --bind-to core --map-by socket:PE=7 (Gaudi).
-        (System("hpu", per_node=8, sockets=2, cores_per_socket=28, bind="exclusive"), "ppr:4:socket:PE=7 --bind-to core"),
-        (System("cpu", per_node=3, sockets=2, cores_per_socket=8, bind="no-smt"), "ppr:3:node:PE=4 --bind-to core"),
+        (
+            System("hpu", ranks_per_node=8, sockets=2, cores_per_socket=28, cpu_bind="exclusive"),
+            "ppr:4:socket:PE=7 --bind-to core",
+        ),
+        (
+            System("cpu", ranks_per_node=3, sockets=2, cores_per_socket=8, cpu_bind="no-smt"),
+            "ppr:3:node:PE=4 --bind-to core",
+        ),
         # Published: -bind-to none -map-by slot, and a script that binds each rank near its GPU (24 p3dn).
-        (System("cuda", per_node=8, sockets=2, cores_per_socket=24, bind="exclusive"), "ppr:8:node --bind-to none"),
-        (System("hpu", per_node=8, sockets=2, cores_per_socket=28), "ppr:8:node --bind-to none"),
-        (System("hpu", per_node=8, bind="exclusive"), "ppr:8:node --bind-to none"),  # nobody knows its cores
+        (
+            System("cuda", ranks_per_node=8, sockets=2, cores_per_socket=24, cpu_bind="exclusive"),
+            "ppr:8:node --bind-to none",
+        ),
+        (System("hpu", ranks_per_node=8, sockets=2, cores_per_socket=28), "ppr:8:node --bind-to none"),
+        (System("hpu", ranks_per_node=8, cpu_bind="exclusive"), "ppr:8:node --bind-to none"),  # nobody knows its cores
     ],
 )
 def test_mpirun_is_told_the_cores_of_a_rank_that_were_computed(system, words):
-    asked = job(through="slurm", start="mpirun", nodes=2, per_node=system.per_node, system=system)
+    asked = job(through="slurm", start="mpirun", nodes=2, per_node=system.ranks_per_node, system=system)
     assert f"--map-by {words} --tag-output" in " ".join(make_command(asked))
 
 
@@ -115,8 +124,8 @@ def test_an_sbatch_script_says_all_that_was_asked_and_is_one_that_bash_reads(tmp
         walltime_minutes=90,
         between="echo 3 > /proc/sys/vm/drop_caches",
         environ=(EnvVariable("NCCL_DEBUG", "WARN it's", "what NCCL says"),),
-        batch=BatchOptions(partition="big", account="me", qos="high", gres="gpu:4", reservation="mine", constraint="h100", lead=60,
-                    extra=("--comment=two words",)),
+        batch=BatchOptions(partition="big", account="me", qos="high", gres="gpu:4", reservation="mine",
+            constraint="h100", grace_seconds=60, extra=("--comment=two words",)),
     )  # fmt: skip
     (file,) = make_files(asked)
     (path,) = write_files(asked, (file,))
@@ -163,10 +172,10 @@ def test_files_that_cannot_be_written_are_one_line(tmp_path):
 def test_ranks_of_a_cpu_share_its_cores():
     from paceline.launch.config import choose_threads_per_rank
 
-    assert choose_threads_per_rank(System(per_node=8, sockets=2, cores_per_socket=28), {}, local=False) == 7
-    assert choose_threads_per_rank(System(per_node=8), {}, local=False) == 0
-    assert choose_threads_per_rank(System(per_node=8), {"OMP_NUM_THREADS": "3"}, local=False) == 3
-    assert choose_threads_per_rank(System(per_node=4096), {}, local=True) == 1
+    assert choose_threads_per_rank(System(ranks_per_node=8, sockets=2, cores_per_socket=28), {}, local=False) == 7
+    assert choose_threads_per_rank(System(ranks_per_node=8), {}, local=False) == 0
+    assert choose_threads_per_rank(System(ranks_per_node=8), {"OMP_NUM_THREADS": "3"}, local=False) == 3
+    assert choose_threads_per_rank(System(ranks_per_node=4096), {}, local=True) == 1
     # The system's own number, as the ranks take it (paceline/distributed/device/setup.py): before the shell's and before the cores.
     assert choose_threads_per_rank(SYSTEMS["p3dn"](), {}, local=False) == 2
     assert choose_threads_per_rank(SYSTEMS["dgx-h100"](), {"OMP_NUM_THREADS": "7"}, local=False) == 1
@@ -176,7 +185,7 @@ def test_ranks_of_a_cpu_share_its_cores():
 def test_a_ranks_share_of_the_cores_stands_beside_every_mpirun_line(tmp_path, through):
     (tmp_path / "hosts").write_text("node1 slots=8\n")
     # Published: 7 for 8 ranks on two sockets of 28 cores (Gaudi).
-    system = System("cuda", per_node=8, sockets=2, cores_per_socket=28)
+    system = System("cuda", ranks_per_node=8, sockets=2, cores_per_socket=28)
     asked = job(through=through, start="mpirun", per_node=8, system=system, hostfile=tmp_path / "hosts")
     for one, share in ((asked, True), (replace(asked, system=replace(system, sockets=0)), False)):
         lines = make_files(one)[0].text.splitlines()

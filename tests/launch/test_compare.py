@@ -52,7 +52,7 @@ def nodes(count: int = 4, **odd: object) -> list[NodeFacts]:
 
 def test_nodes_that_are_alike_and_healthy_have_no_findings():
     assert examine_nodes(nodes()) == [] and examine_nodes(nodes(2)) == []
-    assert examine_nodes(nodes(), System("cuda", per_node=8, sockets=2, host_memory_gib=2048)) == []
+    assert examine_nodes(nodes(), System("cuda", ranks_per_node=8, sockets=2, host_memory_gib=2048)) == []
 
 
 slow = replace(GPU, slowed=("slowed down by its hardware for heat",))

@@ -20,8 +20,8 @@ from paceline.launch.runner import make_command, write_files
 from paceline.launch.schedulers.slurm import make_sbatch_script
 
 GOLDEN = Path(__file__).parent / "golden"
-MI300 = replace(EIGHT_GPUS, chip="MI300X")
-GAUDI = replace(EIGHT_GPUS, accelerator="hpu", chip="Gaudi2")
+MI300 = replace(EIGHT_GPUS, device_name="MI300X")
+GAUDI = replace(EIGHT_GPUS, device="hpu", device_name="Gaudi2")
 SIF = "/images/paceline-0.1.0.sif"
 SCRIPTS = {
     "docker-cuda.sh": replace(JOB, container="docker"),
@@ -157,7 +157,7 @@ def test_an_image_without_paceline_is_told_in_one_line(started, tmp_path: Path) 
     done, _ = started(here(tmp_path), "python3", "-m", "paceline", PACELINE_EXIT_CODE_FILE=str(left))
     assert done.returncode == 2 and left.read_text() == "2\n"
     assert done.stderr.count("\n") == 1 and check_text(done.stderr, JOB.image, "paceline")
-    assert "--image" in done.stderr
+    assert "--container-image" in done.stderr
 
 
 def test_the_hosts_facts_go_inside(started, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_whose_devices_a_system_has() -> None:
 @pytest.mark.parametrize(
     ("job", "text"),
     [
-        (replace(JOB, container="docker", system=replace(EIGHT_GPUS, accelerator="mps")), "mps"),
+        (replace(JOB, container="docker", system=replace(EIGHT_GPUS, device="mps")), "mps"),
         (replace(JOB, container="pyxis", image=""), "image"),
         (replace(JOB, container="pyxis", system=MI300), "enroot ... rocm"),
         (replace(JOB, container="docker", mounts=(Mount(Path("/a,b"), "/a,b", "x"),)), "/a,b ... docker"),
@@ -192,7 +192,7 @@ def test_an_engine_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("PATH", str(tmp_path))
     for container in ("docker", "apptainer"):
         said = CONTAINERS[container].missing(replace(JOB, container=container))
-        assert said.startswith(f"--container {container}: ")
+        assert said.startswith(f"--container-runtime {container}: ")
         assert CONTAINERS[container].missing(replace(JOB, container=container, through="slurm")) == ""  # nodes may have it
 
 

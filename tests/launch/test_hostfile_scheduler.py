@@ -31,7 +31,7 @@ def job(tmp_path) -> LaunchJob:
     hosts = tmp_path / "hosts"
     hosts.write_text("".join(f"172.31.0.{number} slots=8\n" for number in range(1, 25)))
     return LaunchJob(
-        ("train", "maskrcnn-gluoncv-192", "--out", "/shared/runs/mrcnn"),
+        ("train", "maskrcnn-gluoncv-192", "--output-dir", "/shared/runs/mrcnn"),
         Path("/shared/runs/mrcnn"),
         "maskrcnn-gluoncv-192",
         nodes=24,
@@ -120,7 +120,7 @@ def test_runs_in_different_folders_have_different_ports(job):
 
 
 def test_no_hostfile_no_ssh_and_too_few_hosts_are_refused_without_asking_anybody(job, monkeypatch):
-    with pytest.raises(PacelineError, match=r"which hosts\? Name them with --hostfile FILE"):
+    with pytest.raises(PacelineError, match=r"which hosts\? Name them in --hostfile FILE"):
         hostfile.HOSTFILE.check(replace(job, hostfile=None))
     with pytest.raises(PacelineError, match=r"--nodes 25: .*hosts names 24 hosts"):
         hostfile.HOSTFILE.check(replace(job, nodes=25))
@@ -178,4 +178,4 @@ def test_an_interface_that_a_host_does_not_have_is_named_with_those_that_it_has(
         asking._missing(job, json.loads(json.dumps(answer)), "t"), ("ens5", "--system.interface", "lo, eth0")
     )
     lacking = asking._missing(replace(job, start="mpirun", system=System()), answer, "t")
-    assert check_lines(lacking, ("Open MPI", "--start torchrun"))
+    assert check_lines(lacking, ("Open MPI", "--launcher torchrun"))

@@ -142,11 +142,11 @@ def test_image_build_runs_the_command_and_returns_the_engines_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = stand_in(tmp_path, "podman", monkeypatch, code=5)
-    assert run(Printer(), ["build", "--engine", "podman", "--torch", "cpu", "--", "--no-cache"]) == 5
+    assert run(Printer(), ["build", "--container-runtime", "podman", "--torch", "cpu", "--", "--no-cache"]) == 5
     assert "--build-arg TORCH=cpu" in log.read_text() and "--no-cache" in log.read_text()
     assert capsys.readouterr().out.startswith("podman build ")
     log.unlink()
-    assert run(Printer(), ["build", "--engine", "podman", "--dry-run"]) == 0 and not log.exists()
+    assert run(Printer(), ["build", "--container-runtime", "podman", "--dry-run"]) == 0 and not log.exists()
 
 
 @pytest.mark.parametrize("system", ["c4140", "dss8440", "p3dn", "dgx1", "dgx1-16gb", "dgx2", "v100x8"])
@@ -155,11 +155,11 @@ def test_an_image_for_a_v100_has_its_versions(
 ) -> None:
     for engine in ("buildah", "apptainer"):
         stand_in(tmp_path, engine, monkeypatch)
-        assert run(Printer(), ["build", "--engine", engine, "--system", system, "--dry-run"]) == 0
+        assert run(Printer(), ["build", "--container-runtime", engine, "--system", system, "--dry-run"]) == 0
         said = capsys.readouterr().out
         assert "--build-arg CONSTRAINTS=containers/constraints-v100.txt" in said
         assert said.startswith("torch 2.9.1, by containers/constraints-v100.txt: ")
-        assert run(Printer(), ["build", "--engine", engine, "--system", "dgx-a100", "--dry-run"]) == 0
+        assert run(Printer(), ["build", "--container-runtime", engine, "--system", "dgx-a100", "--dry-run"]) == 0
         assert "CONSTRAINTS" not in capsys.readouterr().out
 
 
@@ -177,7 +177,7 @@ def test_an_image_for_a_system_that_needs_another_torch_is_refused(
 ) -> None:
     stand_in(tmp_path, "buildah", monkeypatch)
     with pytest.raises(PacelineError, match=re.escape(text)) as told:
-        run(Printer(), ["build", "--engine", "buildah", "--dry-run", "--system", *words])
+        run(Printer(), ["build", "--container-runtime", "buildah", "--dry-run", "--system", *words])
     assert "\n" not in str(told.value)
 
 
@@ -186,8 +186,14 @@ def test_image_shell_runs_a_command_inside(
 ) -> None:
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     log = stand_in(tmp_path, "docker", monkeypatch)
-    assert run(Printer(), ["shell", "--engine", "docker", "--system", "cpu", "--", "paceline", "doctor", "--facts"]) == 0
-    assert log.read_text().endswith(f"{image_tag()} paceline doctor --facts\n")
+    assert (
+        run(
+            Printer(),
+            ["shell", "--container-runtime", "docker", "--system", "cpu", "--", "paceline", "doctor", "--print-host-info"],
+        )
+        == 0
+    )
+    assert log.read_text().endswith(f"{image_tag()} paceline doctor --print-host-info\n")
     assert f"source={Path.cwd()},target={Path.cwd()}" in log.read_text()
     assert "--rm" in capfd.readouterr().out
 
@@ -198,7 +204,7 @@ def test_image_shell_in_a_folder_whose_name_a_shell_would_run(tmp_path: Path, mo
     monkeypatch.chdir(odd)
     monkeypatch.setenv("PACELINE_CACHE", str(odd / "cache"))
     log = stand_in(tmp_path, "docker", monkeypatch)
-    assert run(Printer(), ["shell", "--engine", "docker", "--system", "cpu", "--", "true"]) == 0
+    assert run(Printer(), ["shell", "--container-runtime", "docker", "--system", "cpu", "--", "true"]) == 0
     assert f"source={odd},target={odd}" in log.read_text() and f"--workdir {odd} " in log.read_text()
     assert not list(tmp_path.rglob("HIT"))
 
@@ -208,7 +214,7 @@ def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, monkeypatch: py
     for call, text in (
         (lambda: choose_engine("auto", ENGINES), "install one of docker, podman, buildah, apptainer"),
         (lambda: choose_engine("podman", ENGINES), "there is no podman on this machine"),
-        (lambda: choose_engine("buildah", ("docker",)), "--engine buildah cannot do that"),
+        (lambda: choose_engine("buildah", ("docker",)), "--container-runtime buildah cannot do that"),
         (lambda: run(Printer(), ["push"]), "docker push NAME:TAG"),
     ):
         with pytest.raises(PacelineError, match=text) as told:

@@ -56,12 +56,14 @@ def test_its_command_parses_and_its_paths_are_mounted() -> None:
     assert words[:3] == ["python3", "-m", "torch.distributed.run"]
     system = choose_system(words[words.index("--system") + 1])
     assert (
-        int(words[words.index("--nproc-per-node") + 1]) == system.per_node == RANKS["resources"]["limits"]["nvidia.com/gpu"]
+        int(words[words.index("--nproc-per-node") + 1])
+        == system.ranks_per_node
+        == RANKS["resources"]["limits"]["nvidia.com/gpu"]
     )
     train = words[words.index("paceline") + 1 :]
     asked = parse_run_args(train[1:], RunOptions(), verb=train[0])
     mounts = {mount["mountPath"]: not mount.get("readOnly") for mount in RANKS["volumeMounts"]}
-    for path, written in ((asked.controls.data, False), (asked.controls.weights, False), (asked.controls.out, True)):
+    for path, written in ((asked.controls.data, False), (asked.controls.weights, False), (asked.controls.output_dir, True)):
         root = next(mount for mount in mounts if path.startswith(mount))
         assert mounts[root] is written, path
 

@@ -32,7 +32,7 @@ ALWAYS = {"runs/one": True, "cache": True}
 
 def test_data_and_the_folder_of_weights_are_read_and_the_run_and_the_cache_written(tree: Path) -> None:
     words = ("train", "ssd", "--data", f"{tree}/data/coco", f"--weights={tree}/weights/resnet34.pth")
-    assert seen(tree, *words, "--out", f"{tree}/runs/one") == {**ALWAYS, "data/coco": False, "weights": False}
+    assert seen(tree, *words, "--output-dir", f"{tree}/runs/one") == {**ALWAYS, "data/coco": False, "weights": False}
 
 
 def test_relative_paths_begin_in_the_working_directory(tree: Path) -> None:
@@ -40,7 +40,7 @@ def test_relative_paths_begin_in_the_working_directory(tree: Path) -> None:
 
 
 def test_a_recipes_name_is_no_folder_even_where_there_is_one(tree: Path) -> None:
-    assert seen(tree, "train", "ssd", "--steps", "3") == ALWAYS
+    assert seen(tree, "train", "ssd", "--max-steps", "3") == ALWAYS
 
 
 def test_a_recipe_of_ones_own_brings_its_folder(tree: Path) -> None:

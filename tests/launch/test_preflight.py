@@ -123,7 +123,7 @@ def test_a_clock_is_measured_by_the_median_of_all():
 def test_what_doctor_finds_counts_and_a_gpu_that_is_not_there_is_found():
     gpu = Device("H100", 80)
     eight = {number: look(number, devices=(gpu,) * 2) for number in range(3)}
-    system = System("cuda", per_node=2)
+    system = System("cuda", ranks_per_node=2)
     assert judged(eight, system=system) == {}
     found = judged({**eight, 1: look(1, devices=(gpu,))}, system=system)
     assert list(found) == ["b"] and check_line(found["b"], "1 GPUs", "2")

@@ -104,7 +104,7 @@ def test_a_command_between_that_fails_is_said_and_leaves_a_code(tmp_path):
     left.write_text("0\n")  # of an earlier start
     code, text, _ = carried_out(tmp_path, None, between="cd /no/'such folder'", BETWEEN="1")
     assert code == 3 and left.read_text() == "3\n"
-    assert check_text(text.splitlines()[-1], "--between", "cd /no/'such folder'")
+    assert check_text(text.splitlines()[-1], "--pre-run-command", "cd /no/'such folder'")
 
 
 @pytest.fixture

@@ -34,11 +34,11 @@ def test_what_is_no_walltime(text):
 
 def test_a_walltime_without_room_for_one_checkpoint():
     check_walltime(0, BatchOptions())
-    check_walltime(4, BatchOptions(lead=120))
+    check_walltime(4, BatchOptions(grace_seconds=120))
     with raises(PacelineError, "checkpoint", "--walltime 4m"):
-        check_walltime(3, BatchOptions(lead=120))
-    with pytest.raises(PacelineError, match=r"--slurm\.lead 0"):
-        check_walltime(60, BatchOptions(lead=0))
+        check_walltime(3, BatchOptions(grace_seconds=120))
+    with pytest.raises(PacelineError, match=r"--slurm\.grace-seconds 0"):
+        check_walltime(60, BatchOptions(grace_seconds=0))
 
 
 def test_five_runs_are_scored_without_the_fastest_and_the_slowest():

@@ -132,7 +132,7 @@ def operators_are_what_they_declare() -> None:
 
 def a_net(depth: int, groups: int, norm: str = "batch") -> nn.Module:
     net = ResNet(depth, width=8, stem="small", steps=(1, 2) if depth == 10 else (1,))
-    net.draw("torchvision", torch.Generator().manual_seed(0), zero_init_last_gamma=False)
+    net.draw("torchvision", torch.Generator().manual_seed(0), zero_init_residual=False)
     if norm != "batch":
         replace_norms(net, norm, 1e-5)  # type: ignore[arg-type]
     configure_batch_norm(net, groups=groups, join_group=None, join=1, forwards=1)

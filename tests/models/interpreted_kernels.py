@@ -32,7 +32,7 @@ PYRAMID = torch.cat(
     )
 )  # fmt: skip
 DEFAULTS = to_ltrb(default_boxes(64, grid_sizes(64), (0.1, 0.3, 0.5, 0.8, 0.9)))
-RULES = list(product(("above", "at_least"), ("last", "first"), ("first", "last")))
+RULES = list(product(("gt", "ge"), ("last", "first"), ("first", "last")))
 random = torch.Generator().manual_seed(0)
 
 
@@ -154,7 +154,7 @@ def operators_that_torch_compiles() -> None:
     torch.library.opcheck(keep_best, (boxes, valid, 0.5, kinds), test_utils=tests)
 
     def whole(boxes: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-        anchors = dict(positive_iou=0.7, negative_iou=0.3, best_anchor="positive", eligible=None)
+        anchors = dict(fg_iou=0.7, bg_iou=0.3, allow_low_quality_matches=True, eligible=None)
         proposed = by.match_anchors(boxes, labels, DEFAULTS, **anchors)
         return *proposed, *by.match(boxes, labels, DEFAULTS, order=order), *nms_fixed(boxes, labels > 0, 0.5)
 

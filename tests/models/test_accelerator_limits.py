@@ -48,14 +48,14 @@ def tasks(tmp_path_factory) -> Iterator[list[Task]]:
         root: Path = make_instances(tmp_path_factory.mktemp("photos") / "set", train=8, val=2)
         manifest = Manifest.load(prepare_if_needed(root, kind="boxes"))
         ssd = WORKLOADS["ssd"]
-        small = {"global_batch": 2, "optim.lr": 0.01, "bn_span": 1}
+        small = {"global_batch_size": 2, "optim.lr": 0.01, "bn_batch_size": 1}
         found = [
-            ssd.open(override(RECIPES["ssd-demo"](), {**small, "input.size": 96}), manifest),
-            WORKLOADS["maskrcnn"].open(override(RECIPES["maskrcnn-demo"](), {**small, "input.short": (64,)}), manifest),
+            ssd.open(override(RECIPES["ssd-demo"](), {**small, "input.image_size": 96}), manifest),
+            WORKLOADS["maskrcnn"].open(override(RECIPES["maskrcnn-demo"](), {**small, "input.min_size": (64,)}), manifest),
         ]
-        assert [task.data.most_objects for task in found] == [3, 3]
+        assert [task.data.max_objects for task in found] == [3, 3]
         for task in found:
-            task.data.most_objects = MAX
+            task.data.max_objects = MAX
         yield found
 
 
@@ -116,7 +116,7 @@ def test_the_loader_s_memory_on_a_device_is_allocated_before_the_first_step(task
             for _, batches in loader:
                 assert all(tensor.is_meta for batch in batches for tensor in batch.tensors().values())
                 largest = max(largest, count_bytes([t for batch in batches for t in batch.tensors().values()]))
-            assert [slot.landing.room for slot in loader._ring] == rooms == [largest] * (System().prefetch + 1)
+            assert [slot.landing.room for slot in loader._ring] == rooms == [largest] * (System().prefetch_steps + 1)
         streams.finish()
 
 
@@ -136,12 +136,12 @@ def test_no_tensor_of_a_forward_on_an_accelerator_has_more_elements_than_its_ker
     assert most * memory.largest < COUNTABLE
     if recipe.task == "maskrcnn":
         assert 8 <= most <= 96  # its memory alone would hold over 200
-        with pytest.raises(RecipeError, match=rf"--system.images-per-forward 128.*{COUNTABLE // memory.largest} images"):
-            max_images_per_forward(memory, replace(H200, images_per_forward=128))
+        with pytest.raises(RecipeError, match=rf"--system.micro-batch-size 128.*{COUNTABLE // memory.largest} images"):
+            max_images_per_forward(memory, replace(H200, micro_batch_size=128))
     else:
         assert most == 512
     plan = make_plan(recipe, H200, world=1, most=most, train_images=DATA_IMAGES["coco"][0], val_images=5000)
-    assert plan.images_per_forward * memory.largest < COUNTABLE
+    assert plan.micro_batch_size * memory.largest < COUNTABLE
 
 
 @pytest.mark.parametrize("task", list(WORKLOADS))
@@ -149,7 +149,7 @@ def test_a_cpu_s_estimate_and_its_cut_stay_as_they_were(task):
     name = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}[task]
     memory = memory_of_network(RECIPES[name](), System("cpu"))
     assert memory.largest == 0
-    assert max_images_per_forward(memory, System("cpu", images_per_forward=4000)) == 4000
+    assert max_images_per_forward(memory, System("cpu", micro_batch_size=4000)) == 4000
     # What the accelerator's estimate looks at besides changes nothing of it; its working share is of its own.
     cuda = memory_of_network(RECIPES[name](), System("cuda"))
     assert replace(cuda, largest=0, per_image=memory.per_image) == memory
@@ -166,7 +166,7 @@ def test_a_remembered_estimate_is_the_counted_one_and_is_of_that_network_alone(n
     monkeypatch.setattr(memory_module, "_count", lambda *given: counted.append(name) or count(*given))
     first = memory_of_network(recipe, System("cpu"))
     assert memory_of_network(recipe, System("cpu")) == first and counted == [name]
-    bf16 = memory_of_network(replace(recipe, ema=0.0), System("cpu", precision="bf16"))
+    bf16 = memory_of_network(replace(recipe, ema_decay=0.0), System("cpu", precision="bf16"))
     assert counted == [name] and bf16.per_image == int(first.per_image / 2) and bf16.fixed < first.fixed
     more = memory_of_network(recipe, System("cpu"), classes=50)
     assert len(counted) == 2 and more.parameters > first.parameters
@@ -198,11 +198,11 @@ def test_mask_r_cnn_is_not_compiled_and_says_so(tasks):
 
 def test_exact_mask_r_cnn_is_refused_on_an_accelerator_alone(tasks):
     detection, instances = tasks
-    with pytest.raises(RecipeError, match=r"--exact: maskrcnn .*RoIAlign.*--system.kernels triton.*--system cpu"):
+    with pytest.raises(RecipeError, match=r"--deterministic: maskrcnn .*RoIAlign.*--system.kernels triton.*--system cpu"):
         resolve_system(instances.recipe, replace(h200x8(), kernels="torch"), True, SILENT)
     own = h200x8()  # training/step_variants.py chooses the kernels in Triton
     with pytest.raises(RecipeError, match=r"RoIPool.*train with --system cpu"):
-        resolve_system(override(instances.recipe, {"model.roi.mode": "pool"}), own, True, SILENT)
+        resolve_system(override(instances.recipe, {"model.roi.pool_type": "pool"}), own, True, SILENT)
     resolve_system(instances.recipe, own, True, SILENT)
     resolve_system(instances.recipe, System("cpu"), True, SILENT)
     resolve_system(detection.recipe, h200x8(), True, SILENT)

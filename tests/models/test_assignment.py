@@ -24,18 +24,18 @@ from paceline.models.ops.matching import (
 
 # 4 x 4 + 2 x 2 cells of 3 anchors: 60, which is less than a block; and a pyramid of several blocks.
 FEW = torch.cat(
-    make_pyramid_anchors([(4, 4), (2, 2)], 32, 32, sizes=(8.0, 16.0), ratios=(0.5, 1.0, 2.0), rounding="half_even")
+    make_pyramid_anchors([(4, 4), (2, 2)], 32, 32, sizes=(8.0, 16.0), ratios=(0.5, 1.0, 2.0), rounding="half-even")
 )
 MANY = torch.cat(
     make_pyramid_anchors(
         [(24, 32), (12, 16), (6, 8), (3, 4), (2, 2)], 96, 128,
-        sizes=(8.0, 16.0, 32.0, 64.0, 128.0), ratios=(0.5, 1.0, 2.0), rounding="half_even",
+        sizes=(8.0, 16.0, 32.0, 64.0, 128.0), ratios=(0.5, 1.0, 2.0), rounding="half-even",
     )
 )  # fmt: skip
-RULES = {"positive_iou": 0.5, "negative_iou": 0.25}
+RULES = {"fg_iou": 0.5, "bg_iou": 0.25}
 
 
-def slow_match(boxes: Tensor, labels: Tensor, anchors: Tensor, best_anchor: str, eligible: Tensor | None):
+def slow_match(boxes: Tensor, labels: Tensor, anchors: Tensor, allow_low_quality_matches: bool, eligible: Tensor | None):
     """Slot and kind of each anchor of one image."""
     overlap = pairwise_iou(boxes, anchors).tolist()
     objects = [slot for slot in range(len(labels)) if labels[slot] > 0]
@@ -47,21 +47,23 @@ def slow_match(boxes: Tensor, labels: Tensor, anchors: Tensor, best_anchor: str,
         slots[a] = max(touching, key=lambda g: overlap[g][a], default=0)  # the first of equals
         most = max((overlap[g][a] for g in touching), default=0.0)
         is_best = any(overlap[g][a] == best_of[g] for g in touching)
-        if most >= RULES["positive_iou"]:
+        if most >= RULES["fg_iou"]:
             kind[a] = 1
-        elif most < RULES["negative_iou"]:
-            kind[a] = 1 if is_best and best_anchor == "positive" else 0
+        elif most < RULES["bg_iou"]:
+            kind[a] = 1 if is_best and allow_low_quality_matches else 0
         elif is_best:
             kind[a] = 1
     return slots, kind
 
 
-def both_forms(boxes: Tensor, labels: Tensor, anchors: Tensor, best_anchor, eligible: Tensor | None = None):
+def both_forms(boxes: Tensor, labels: Tensor, anchors: Tensor, allow_low_quality_matches, eligible: Tensor | None = None):
     """The CPU's answer, after the accelerators' form gave the same with one group of objects and with many."""
-    found = match_anchors(boxes, labels, anchors, **RULES, best_anchor=best_anchor, eligible=eligible)
+    found = match_anchors(
+        boxes, labels, anchors, **RULES, allow_low_quality_matches=allow_low_quality_matches, eligible=eligible
+    )
     for pairs in (1, 10**9):
         best, slots, forced = overlaps_fixed(boxes, labels, anchors, eligible, pairs)
-        kind = label_anchors(best, forced, **RULES, best_anchor=best_anchor, eligible=eligible)
+        kind = label_anchors(best, forced, **RULES, allow_low_quality_matches=allow_low_quality_matches, eligible=eligible)
         assert torch.equal(slots, found[0]) and torch.equal(kind, found[1])
     return found
 
@@ -72,17 +74,19 @@ box = st.tuples(edge, edge, edge, edge).map(lambda b: (min(b[0], b[2]), min(b[1]
 image = st.lists(st.tuples(box, st.integers(0, 2)), min_size=4, max_size=4)
 
 
-@pytest.mark.parametrize("best_anchor", ["positive", "negative"])
+@pytest.mark.parametrize("allow_low_quality_matches", [True, False])
 @pytest.mark.parametrize("edges", ["all", "inside"])
 @examples(25)
 @given(images=st.lists(image, min_size=1, max_size=2))
-def test_matching_agrees_with_the_obvious_loop(best_anchor, edges, images) -> None:
+def test_matching_agrees_with_the_obvious_loop(allow_low_quality_matches, edges, images) -> None:
     boxes = torch.tensor([[row[0] for row in one] for one in images])
     labels = torch.tensor([[row[1] for row in one] for one in images])
     eligible = is_inside_image(FEW, torch.tensor([[32, 28]] * len(images))) if edges == "inside" else None
-    slots, kind = both_forms(boxes, labels, FEW, best_anchor, eligible)
+    slots, kind = both_forms(boxes, labels, FEW, allow_low_quality_matches, eligible)
     for place in range(len(images)):
-        expected = slow_match(boxes[place], labels[place], FEW, best_anchor, None if eligible is None else eligible[place])
+        expected = slow_match(
+            boxes[place], labels[place], FEW, allow_low_quality_matches, None if eligible is None else eligible[place]
+        )
         assert (slots[place].tolist(), kind[place].tolist()) == expected
 
 
@@ -99,23 +103,30 @@ def objects(images: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("count", [1, 7, 128])
 def test_matching_is_torchvisions(count) -> None:
     boxes, labels = objects(1, count, seed=count)
-    slots, kind = both_forms(boxes, labels, MANY, "positive")
-    matcher = Matcher(RULES["positive_iou"], RULES["negative_iou"], allow_low_quality_matches=True)
+    slots, kind = both_forms(boxes, labels, MANY, True)
+    matcher = Matcher(RULES["fg_iou"], RULES["bg_iou"], allow_low_quality_matches=True)
     expected = matcher(pairwise_iou(boxes[0], MANY))
     assert torch.equal(kind[0] == 1, expected >= 0)
     assert torch.equal(kind[0] == 0, expected == Matcher.BELOW_LOW_THRESHOLD)
     assert torch.equal(slots[0][expected >= 0], expected[expected >= 0])
 
 
-@pytest.mark.parametrize("best_anchor", ["positive", "negative"])
-def test_images_do_not_see_each_other_and_empty_slots_may_lie_anywhere(best_anchor) -> None:
+@pytest.mark.parametrize("allow_low_quality_matches", [True, False])
+def test_images_do_not_see_each_other_and_empty_slots_may_lie_anywhere(allow_low_quality_matches) -> None:
     boxes, labels = objects(3, 6, seed=1)
     labels[0, :3], labels[1], labels[2, 5] = 0, 0, 0
     eligible = is_inside_image(MANY, torch.tensor([[96, 128], [90, 70], [60, 128]]))
-    slots, kind = both_forms(boxes, labels, MANY, best_anchor, eligible)
+    slots, kind = both_forms(boxes, labels, MANY, allow_low_quality_matches, eligible)
     for place in range(3):
         one = slice(place, place + 1)
-        alone = match_anchors(boxes[one], labels[one], MANY, **RULES, best_anchor=best_anchor, eligible=eligible[one])
+        alone = match_anchors(
+            boxes[one],
+            labels[one],
+            MANY,
+            **RULES,
+            allow_low_quality_matches=allow_low_quality_matches,
+            eligible=eligible[one],
+        )
         assert torch.equal(slots[one], alone[0]) and torch.equal(kind[one], alone[1])
     assert set(slots[0][kind[0] == 1].tolist()) == {3, 4, 5}
     assert not (kind[1] == 1).any()
@@ -124,14 +135,14 @@ def test_images_do_not_see_each_other_and_empty_slots_may_lie_anywhere(best_anch
 @pytest.mark.parametrize(("images", "slots_there"), [(0, 0), (0, 4), (2, 0), (2, 4)])
 def test_without_objects_every_anchor_is_negative(images, slots_there) -> None:
     boxes, labels = torch.zeros(images, slots_there, 4), torch.zeros(images, slots_there, dtype=torch.int64)
-    slots, kind = both_forms(boxes, labels, MANY, "positive")
+    slots, kind = both_forms(boxes, labels, MANY, True)
     assert slots.shape == kind.shape == (images, len(MANY))
     assert kind.dtype == torch.int8 and slots.dtype == torch.int64
     assert not kind.any()
 
 
 def test_without_anchors_there_is_nothing_to_match() -> None:
-    slots, kind = both_forms(*objects(2, 3, seed=0), torch.zeros(0, 4), "positive")
+    slots, kind = both_forms(*objects(2, 3, seed=0), torch.zeros(0, 4), True)
     assert slots.shape == kind.shape == (2, 0)
 
 
@@ -141,41 +152,41 @@ ONE = torch.ones(1, 1, dtype=torch.int64)
 
 def test_all_anchors_that_share_an_objects_best_overlap_are_positive() -> None:
     box = torch.tensor([[[7.0, 0.0, 9.0, 8.0]]])  # a pixel's column of each of two anchors: IoU 1/9
-    assert both_forms(box, ONE, ROW, "positive")[1].tolist() == [[1, 1, 0, 0, 0]]
-    assert both_forms(box, ONE, ROW, "negative")[1].tolist() == [[0, 0, 0, 0, 0]]
+    assert both_forms(box, ONE, ROW, True)[1].tolist() == [[1, 1, 0, 0, 0]]
+    assert both_forms(box, ONE, ROW, False)[1].tolist() == [[0, 0, 0, 0, 0]]
 
 
 def test_a_best_anchor_between_the_thresholds_is_positive_by_either_rule() -> None:
     box = torch.tensor([[[0.0, 0.0, 8.0, 3.0]]])  # IoU 3/8
-    assert both_forms(box, ONE, ROW, "positive")[1].tolist() == [[1, 0, 0, 0, 0]]
-    assert both_forms(box, ONE, ROW, "negative")[1].tolist() == [[1, 0, 0, 0, 0]]
+    assert both_forms(box, ONE, ROW, True)[1].tolist() == [[1, 0, 0, 0, 0]]
+    assert both_forms(box, ONE, ROW, False)[1].tolist() == [[1, 0, 0, 0, 0]]
 
 
 def test_a_forced_anchor_learns_the_object_that_itself_overlaps_most() -> None:
     boxes = torch.tensor([[[0.0, 0.0, 1.0, 8.0], [0.0, 0.0, 8.0, 8.0]]])
-    slots, kind = both_forms(boxes, torch.ones(1, 2, dtype=torch.int64), ROW, "positive")
+    slots, kind = both_forms(boxes, torch.ones(1, 2, dtype=torch.int64), ROW, True)
     assert (int(slots[0, 0]), kind[0].tolist()) == (1, [1, 0, 0, 0, 0])
 
 
 @pytest.mark.parametrize("box", [(200.0, 0.0, 208.0, 8.0), (8.0, 3.0, 8.0, 5.0), (8.0, 8.0, 16.0, 16.0)])
 def test_an_object_that_touches_no_anchor_forces_none(box) -> None:
     """Far away, without area, or sharing an edge only. torchvision would make every anchor positive."""
-    slots, kind = both_forms(torch.tensor([[box]]), ONE, ROW, "positive")
+    slots, kind = both_forms(torch.tensor([[box]]), ONE, ROW, True)
     assert not kind.any() and not slots.any()
 
 
 def test_an_anchor_that_is_not_eligible_is_no_objects_best() -> None:
     box = torch.tensor([[[1.0, 0.0, 10.0, 8.0]]])  # IoU 7/10 with the first anchor, 2/15 with the second
     eligible = torch.tensor([[False, True, True, True, True]])
-    assert both_forms(box, ONE, ROW, "positive")[1].tolist() == [[1, 0, 0, 0, 0]]
-    assert both_forms(box, ONE, ROW, "positive", eligible)[1].tolist() == [[-1, 1, 0, 0, 0]]
-    assert both_forms(box, ONE, ROW, "positive", torch.zeros_like(eligible))[1].tolist() == [[-1] * 5]
+    assert both_forms(box, ONE, ROW, True)[1].tolist() == [[1, 0, 0, 0, 0]]
+    assert both_forms(box, ONE, ROW, True, eligible)[1].tolist() == [[-1, 1, 0, 0, 0]]
+    assert both_forms(box, ONE, ROW, True, torch.zeros_like(eligible))[1].tolist() == [[-1] * 5]
 
 
 def test_the_thresholds_themselves_are_positive_and_not_negative() -> None:
     anchors = torch.tensor([[0.0, 0.0, 8.0, 4.0], [0.0, 0.0, 8.0, 2.0], [0.0, 0.0, 8.0, 1.0], [0.0, 0.0, 8.0, 8.0]])
     box = torch.tensor([[[0.0, 0.0, 8.0, 8.0]]])
-    assert both_forms(box, ONE, anchors, "positive")[1].tolist() == [[1, -1, 0, 1]]
+    assert both_forms(box, ONE, anchors, True)[1].tolist() == [[1, -1, 0, 1]]
 
 
 def test_inside_means_from_the_first_to_the_last_pixel() -> None:
@@ -215,7 +226,7 @@ def test_shapes_do_not_depend_on_the_data() -> None:
     labels = torch.empty(2, 8, dtype=torch.int64, device="meta")
     anchors, regions = MANY.to("meta"), torch.empty(2, 50, 4, device="meta")
     eligible = is_inside_image(anchors, torch.empty(2, 2, dtype=torch.int64, device="meta"))
-    slots, kind = match_anchors(boxes, labels, anchors, **RULES, best_anchor="positive", eligible=eligible)
+    slots, kind = match_anchors(boxes, labels, anchors, **RULES, allow_low_quality_matches=True, eligible=eligible)
     assert slots.shape == kind.shape == (2, len(MANY))
     valid = torch.empty(2, 50, dtype=torch.bool, device="meta")
     slots, positive = match_regions(boxes, labels, regions, valid, iou=0.5)

@@ -112,7 +112,7 @@ def test_a_class_of_crowds_is_a_warning_of_prepare_training_and_report(tmp_path:
     assert main(["prepare", "coco", str(root)]) == 0
     check_line(capsys.readouterr().out, "warning", *facts)
     run = tmp_path / "run"
-    assert main(["train", "ssd-demo", "--data", str(root), "--steps", "1", "--out", str(run)]) == 0
+    assert main(["train", "ssd-demo", "--data", str(root), "--max-steps", "1", "--output-dir", str(run)]) == 0
     check_line(capsys.readouterr().out, "warning", *facts)
     check_text(json.loads((run / "run.json").read_text())["data"]["warnings"][0], *facts)
     check_line((run / "report.html").read_text(), *facts)

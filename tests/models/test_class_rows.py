@@ -86,7 +86,7 @@ def test_rows_are_taken_as_the_obvious_loop_does(cells, each, places, bias):
 
 
 def filed(model: nn.Module, folder: Path, names: tuple[str, ...]) -> Path:
-    """As `weights convert --classes` leaves it."""
+    """As `weights convert --class-names-file` leaves it."""
     metadata = {"format": "pt", "paceline": json.dumps({"classes": names})}
     save_file(
         {name: tensor.contiguous() for name, tensor in model.state_dict().items()}, folder / "w.safetensors", metadata
@@ -101,14 +101,16 @@ def classifier(classes: int, seed: int) -> ResNet:
 
 
 def ssd(classes: int, seed: int, heads: str = "separate") -> SSD:
-    settings = SSDModel(depth=10, width=4, extras=8, heads=heads)  # type: ignore[arg-type]
+    settings = SSDModel(depth=10, width=4, extra_channels=8, heads=heads)  # type: ignore[arg-type]
     model = SSD(build_backbone(settings, BackboneSpec(stride=8)), classes, settings, grid_sizes(96))
     init_ssd(model, torch.Generator().manual_seed(seed))
     return model
 
 
 def mask_rcnn(classes: int, seed: int) -> MaskRCNN:
-    model = MaskRCNN(MaskRCNNModel(depth=10, width=4, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=1)), classes)
+    model = MaskRCNN(
+        MaskRCNNModel(depth=10, width=4, fpn_channels=8, roi=RoI(fc_channels=16), mask=MaskHead(num_convs=1)), classes
+    )
     init_mask_rcnn(model, torch.Generator().manual_seed(seed))
     return model
 

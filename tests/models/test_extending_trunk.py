@@ -36,11 +36,11 @@ def test_the_page_s_trunk_trains_predicts_and_fits_under_every_network(tmp_path,
     assert names["trained"].step == 4 and len(names["result"].names) == 3
     exec(checks, names)
     # The two detectors, from the same field.
-    trunk = build_backbone(SSDModel(trunk="plain", width=4), BackboneSpec(stride=8))
+    trunk = build_backbone(SSDModel(backbone="plain", width=4), BackboneSpec(stride=8))
     assert trunk.strides == [4, 8] and len(list(list_batch_norms(trunk))) == 3
-    network = MaskRCNN(MaskRCNNModel(trunk="plain", width=4, channels=8, norm="batch", frozen="stem"), 3)
+    network = MaskRCNN(MaskRCNNModel(backbone="plain", width=4, fpn_channels=8, norm="batch", freeze_stages=1), 3)
     assert [level.shape[-1] for level in network.backbone(torch.zeros(1, 3, 64, 64))] == [16, 8, 4, 2, 1]
     # A classifier's file fills the shorter trunk.
-    whole = build_backbone(BackboneModel(trunk="plain", width=4), BackboneSpec())
+    whole = build_backbone(BackboneModel(backbone="plain", width=4), BackboneSpec())
     tensors, beyond = trunk.of_file(whole.state_dict())
     assert {name for name in tensors if not name.startswith(beyond)} <= set(trunk.state_dict())

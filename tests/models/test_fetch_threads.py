@@ -15,4 +15,4 @@ from paceline.models.datamodule import BUCKET_THREADS, choose_fetch_threads
 )
 def test_stores_that_answer_several_at_once_have_threads_that_ask(at_once: int, asked: int, threads: int) -> None:
     records = SimpleNamespace(at_once=at_once)
-    assert choose_fetch_threads(records, System(fetch_threads=asked)) == threads  # type: ignore[arg-type]
+    assert choose_fetch_threads(records, System(io_threads=asked)) == threads  # type: ignore[arg-type]

@@ -33,25 +33,32 @@ SMALL = Recipe(
         depth=10,
         width=8,
         norm="group",
-        frozen="none",
-        channels=16,
-        rpn=RPN(sizes=(12.0, 24.0, 36.0, 48.0, 64.0), samples=48, pre_train=300, pre_test=60, post_train=150, post_test=30),
-        roi=RoI(iou=0.15, samples=24, positive_share=0.5, channels=16),
-        mask=MaskHead(convs=1, side=7, canvas=CANVAS),
-        detect=InstanceFilter(keep=30),
+        freeze_stages=0,
+        fpn_channels=16,
+        rpn=RPN(
+            anchor_sizes=(12.0, 24.0, 36.0, 48.0, 64.0),
+            samples_per_image=48,
+            pre_nms_topk_train=300,
+            pre_nms_topk_test=60,
+            post_nms_topk_train=150,
+            post_nms_topk_test=30,
+        ),
+        roi=RoI(fg_iou=0.15, samples_per_image=24, positive_fraction=0.5, fc_channels=16),
+        mask=MaskHead(num_convs=1, pool_size=7, target_buffer_size=CANVAS),
+        detect=InstanceFilter(max_detections=30),
     ),
-    input=InstanceInput(short=(64,), long=96, crop=0.8, jitter="matrix", drop_empty=False),
-    global_batch=4,
+    input=InstanceInput(min_size=(64,), max_size=96, min_crop_scale=0.8, color_jitter="matrix", skip_empty=False),
+    global_batch_size=4,
     epochs=1,
-    bn_span=1,
+    bn_batch_size=1,
 )
 # Held where they are made: no other decoder can be installed, turned photos have a module of their own, loss groups are the
 # plan's, and candidates are an accelerator's; the first level, below, takes as many anchor sizes as there are levels.
 ELSEWHERE = {
-    "model.trunk",
-    "model.first_level",
-    "model.loss_group",
-    "model.detect.candidates",
+    "model.backbone",
+    "model.min_fpn_level",
+    "model.loss_normalizer_images",
+    "model.detect.topk_candidates",
     "input.decoder",
     "input.exif",
 }
@@ -143,7 +150,7 @@ def answered(recipe: Recipe) -> str:
     data = photo()
     seen = PreparedImage("photo.jpg", read_header(data, "photo"), 1, np.zeros((1, 1, 3), np.uint8), None)
     (found,) = make_results(outputs(), [seen], facts)
-    return hashed(found.boxes, *found.masks)
+    return hashed(found.boxes_xywh, *found.masks)
 
 
 def samples(recipe: Recipe) -> str:
@@ -181,104 +188,103 @@ def evaluated(recipe: Recipe) -> str:
 BOTTLENECKS = {"model.depth": 50}
 BATCH_NORM = {"model.norm": "batch"}
 # Of so many regions one may be positive, and there are not enough negatives.
-LACKING = {"model.roi.samples": 400, "model.roi.positive_share": 0.003}
+LACKING = {"model.roi.samples_per_image": 400, "model.roi.positive_fraction": 0.003}
 # 129 pixels of the longer side leave 96.75 of the shorter one, and the next multiple of 32 after 96 is 128.
-BETWEEN = {"input.short": (120,), "input.long": 129, "input.padding": "multiple"}
+BETWEEN = {"input.min_size": (120,), "input.max_size": 129, "input.padding_mode": "multiple"}
 TABLE = [
     Row("model.depth", 18, weights),
     Row("model.width", 16, weights),
     Row("model.groups", 2, weights, BOTTLENECKS),
-    Row("model.group_width", 128, weights, BOTTLENECKS),
+    Row("model.width_per_group", 128, weights, BOTTLENECKS),
     Row("model.stride_in", "1x1", trained, BOTTLENECKS),
-    Row("model.padding", "end", trained),
+    Row("model.padding", "same", trained),
     Row("model.bn_eps", 1e-2, trained),
     Row("model.bn_momentum", 0.5, trained, BATCH_NORM),
     Row("model.norm", "batch", weights),
-    Row("model.frozen", "stem", weights),
-    Row("model.freeze", 3, weights),
-    Row("model.channels", 24, weights),
+    Row("model.freeze_stages", 3, weights),
+    Row("model.fpn_channels", 24, weights),
     Row("model.fpn_norm", "group", weights),
     Row("model.head_norm", "group", weights),
-    Row("model.top", "conv", weights),
+    Row("model.fpn_top", "conv", weights),
     Row("model.init", "gluoncv", weights),
-    Row("model.accuracies", True, trained),
+    Row("model.log_rcnn_accuracies", True, trained),
     Row("model.masks", False, weights),
     Row("model.rpn.channels", 24, weights),
-    Row("model.rpn.sizes", (16.0, 24.0, 36.0, 48.0, 64.0), trained),
-    Row("model.rpn.ratios", (0.5, 1.0, 3.0), trained),
-    *(Row("model.rpn.rounding", law, trained) for law in ("legacy", "legacy_edges", "none")),
-    Row("model.rpn.rounding", "legacy_edges", trained, {"model.rpn.rounding": "legacy"}),
-    Row("model.rpn.positive_iou", 0.5, trained),
-    Row("model.rpn.negative_iou", 0.1, trained),
-    Row("model.rpn.best_anchor", "negative", trained),
-    Row("model.rpn.edges", "inside", trained),
-    Row("model.rpn.samples", 40, trained),
-    Row("model.rpn.positive_share", 0.1, trained),
-    Row("model.rpn.beta", 1.0, trained),
-    Row("model.rpn.pre_train", 30, trained),
-    Row("model.rpn.pre_test", 10, predicted),
-    Row("model.rpn.post_train", 20, trained),
-    Row("model.rpn.post_test", 10, predicted),
-    Row("model.rpn.post_of", "batch", trained, {"model.rpn.post_train": 30}),
-    Row("model.rpn.post_group", 31, trained, {"model.rpn.post_of": "batch"}),
-    Row("model.rpn.nms_over", "image", trained, {"model.rpn.iou": 0.2}),
-    Row("model.rpn.iou", 0.4, trained),
-    Row("model.rpn.least_side", 20.0, trained),
-    Row("model.rpn.limit", 0.01, trained),
-    Row("model.roi.iou", 0.22, trained),
-    Row("model.roi.samples", 16, trained),
-    Row("model.roi.positive_share", 0.1, trained),
-    Row("model.roi.fill", "any", trained, LACKING),
-    Row("model.roi.side", 5, weights),
-    Row("model.roi.pooling", "average", trained),
-    Row("model.roi.mode", "pool", trained),
-    Row("model.roi.mode", "pool", predicted),
+    Row("model.rpn.anchor_sizes", (16.0, 24.0, 36.0, 48.0, 64.0), trained),
+    Row("model.rpn.aspect_ratios", (0.5, 1.0, 3.0), trained),
+    *(Row("model.parity.anchor_rounding", law, trained) for law in ("legacy", "legacy-edges", "none")),
+    Row("model.parity.anchor_rounding", "legacy-edges", trained, {"model.parity.anchor_rounding": "legacy"}),
+    Row("model.rpn.fg_iou", 0.5, trained),
+    Row("model.rpn.bg_iou", 0.1, trained),
+    Row("model.rpn.allow_low_quality_matches", False, trained),
+    Row("model.rpn.keep_border_anchors", False, trained),
+    Row("model.rpn.samples_per_image", 40, trained),
+    Row("model.rpn.positive_fraction", 0.1, trained),
+    Row("model.rpn.smooth_l1_beta", 1.0, trained),
+    Row("model.rpn.pre_nms_topk_train", 30, trained),
+    Row("model.rpn.pre_nms_topk_test", 10, predicted),
+    Row("model.rpn.post_nms_topk_train", 20, trained),
+    Row("model.rpn.post_nms_topk_test", 10, predicted),
+    Row("model.parity.post_nms_per", "batch", trained, {"model.rpn.post_nms_topk_train": 30}),
+    Row("model.parity.post_nms_batch", 31, trained, {"model.parity.post_nms_per": "batch"}),
+    Row("model.parity.nms_per", "image", trained, {"model.rpn.nms_iou": 0.2}),
+    Row("model.rpn.nms_iou", 0.4, trained),
+    Row("model.rpn.min_box_side", 20.0, trained),
+    Row("model.rpn.max_log_scale", 0.01, trained),
+    Row("model.roi.fg_iou", 0.22, trained),
+    Row("model.roi.samples_per_image", 16, trained),
+    Row("model.roi.positive_fraction", 0.1, trained),
+    Row("model.parity.roi_fill", "any", trained, LACKING),
+    Row("model.roi.pool_size", 5, weights),
+    Row("model.parity.roi_pooling", "average", trained),
+    Row("model.roi.pool_type", "pool", trained),
+    Row("model.roi.pool_type", "pool", predicted),
     Row("model.roi.sampling_ratio", 1, trained),
     Row("model.roi.aligned", True, trained),
-    Row("model.roi.convs", 1, weights),
-    Row("model.roi.conv_channels", 24, weights, {"model.roi.convs": 1}),
-    Row("model.roi.channels", 24, weights),
-    Row("model.roi.beta", 1.0, trained),
-    Row("model.roi.weights", (5.0, 5.0, 5.0, 5.0), trained),
-    Row("model.roi.weights", (5.0, 5.0, 5.0, 5.0), predicted),
-    Row("model.roi.limit", 0.01, predicted),
-    Row("model.mask.convs", 2, weights),
-    Row("model.mask.channels", 24, weights),
-    Row("model.mask.side", 5, trained),
+    Row("model.roi.num_convs", 1, weights),
+    Row("model.roi.conv_channels", 24, weights, {"model.roi.num_convs": 1}),
+    Row("model.roi.fc_channels", 24, weights),
+    Row("model.roi.smooth_l1_beta", 1.0, trained),
+    Row("model.roi.box_reg_weights", (5.0, 5.0, 5.0, 5.0), trained),
+    Row("model.roi.box_reg_weights", (5.0, 5.0, 5.0, 5.0), predicted),
+    Row("model.roi.max_log_scale", 0.01, predicted),
+    Row("model.mask.num_convs", 2, weights),
+    Row("model.mask.conv_channels", 24, weights),
+    Row("model.mask.pool_size", 5, trained),
     Row("model.mask.target", "binary", trained),
-    Row("model.mask.canvas", 8, samples),
+    Row("model.mask.target_buffer_size", 8, samples),
     Row("model.mask.sampling_ratio", 2, trained),
-    Row("model.detect.score_above", 0.5, predicted),
-    Row("model.detect.iou", 0.2, predicted),
-    Row("model.detect.keep", 10, predicted),
-    Row("model.detect.least_side", 20.0, predicted),
-    Row("model.detect.clip", "after", predicted),
-    *(Row("model.detect.paste", "gluoncv", shown) for shown in (scored, answered)),
-    *(Row("model.detect.mask_above", 0.7, shown) for shown in (scored, answered)),
-    Row("input.short", (48,), samples),
-    *(Row("input.long", 72, shown) for shown in (samples, evaluated)),
-    *(Row("input.sides", "rounded", shown, BETWEEN) for shown in (samples, evaluated, shapes, eval_shape)),
-    Row("input.padding", "multiple", eval_shape, {"input.long": 400, "input.short": (160,)}),
-    *(Row("input.multiple", 64, shown) for shown in (shapes, eval_shape)),
-    Row("input.crop", 0.5, samples),
-    Row("input.scale_jitter", (0.5, 2.0), samples, {"input.crop": 1.0}),
-    Row("input.copy_paste", 1.0, samples),
-    Row("input.flip", 1.0, samples),
+    Row("model.detect.score_threshold", 0.5, predicted),
+    Row("model.detect.nms_iou", 0.2, predicted),
+    Row("model.detect.max_detections", 10, predicted),
+    Row("model.detect.min_box_side", 20.0, predicted),
+    Row("model.parity.clip_boxes", "after", predicted),
+    *(Row("model.parity.mask_paste", "gluoncv", shown) for shown in (scored, answered)),
+    *(Row("model.detect.mask_threshold", 0.7, shown) for shown in (scored, answered)),
+    Row("input.min_size", (48,), samples),
+    *(Row("input.max_size", 72, shown) for shown in (samples, evaluated)),
+    *(Row("input.parity.side_rounding", "rounded", shown, BETWEEN) for shown in (samples, evaluated, shapes, eval_shape)),
+    Row("input.padding_mode", "multiple", eval_shape, {"input.max_size": 400, "input.min_size": (160,)}),
+    *(Row("input.size_divisor", 64, shown) for shown in (shapes, eval_shape)),
+    Row("input.min_crop_scale", 0.5, samples),
+    Row("input.scale_jitter", (0.5, 2.0), samples, {"input.min_crop_scale": 1.0}),
+    Row("input.copy_paste_prob", 1.0, samples),
+    Row("input.hflip", 1.0, samples),
     Row("input.vflip", 1.0, samples),
     *(Row("input.rot90", 1.0, shown) for shown in (samples, shapes)),
-    *(Row("input.jitter", kind, samples) for kind in ("hsv", "dali", "tensorflow", "none")),
+    *(Row("input.color_jitter", kind, samples) for kind in ("hsv", "dali", "tensorflow", "none")),
     Row("input.brightness", 0.5, samples),
-    Row("input.brightness_form", "add", samples),
+    Row("input.parity.brightness_mode", "add", samples),
     Row("input.contrast", 0.1, samples),
     Row("input.saturation", 0.1, samples),
     Row("input.hue", 0.2, samples),
-    *(Row("input.resize", "bilinear", shown, {"input.short": (40,)}) for shown in (samples, evaluated)),
+    *(Row("input.resize", "bilinear", shown, {"input.min_size": (40,)}) for shown in (samples, evaluated)),
     Row("input.mean", (0.5, 0.5, 0.5), trained),
     Row("input.std", (0.5, 0.5, 0.5), trained),
-    Row("input.drop_empty", True, learned),
-    Row("input.least_area", 500.0, learned),
-    Row("input.least_box", 900.0, learned),
-    Row("input.most_objects", 1, learned),
+    Row("input.skip_empty", True, learned),
+    Row("input.min_object_area", 500.0, learned),
+    Row("input.min_box_area", 900.0, learned),
+    Row("input.max_objects", 1, learned),
 ]
 
 
@@ -294,16 +300,20 @@ def test_no_field_of_the_model_or_the_input_is_left_out():
 
 
 def test_a_pyramid_may_begin_at_stride_8():
-    later = override(SMALL, {"model.first_level": 3, "model.rpn.sizes": (24.0, 36.0, 48.0, 64.0)})
+    later = override(SMALL, {"model.min_fpn_level": 3, "model.rpn.anchor_sizes": (24.0, 36.0, 48.0, 64.0)})
     assert [min(built(recipe).network.backbone.strides) for recipe in (SMALL, later)] == [4, 8]
 
 
 def test_anchors_that_end_at_the_photo_s_last_pixel_train_whichever_way_they_are_written():
     """Without objects every anchor inside is a negative: so many there are, by their last pixels and by their edges."""
-    wanted = {"model.rpn.edges": "inside", "model.rpn.samples": 2000}
+    wanted = {"model.rpn.keep_border_anchors": False, "model.rpn.samples_per_image": 2000}
     by_pixels, by_edges, all_of_them = (
         built(override(SMALL, {**wanted, **more})).count(batch(0))[0, 0].item()
-        for more in ({"model.rpn.rounding": "legacy"}, {"model.rpn.rounding": "legacy_edges"}, {"model.rpn.edges": "all"})
+        for more in (
+            {"model.parity.anchor_rounding": "legacy"},
+            {"model.parity.anchor_rounding": "legacy-edges"},
+            {"model.rpn.keep_border_anchors": True},
+        )
     )
     assert 0 < by_pixels == by_edges < all_of_them
 
@@ -322,7 +332,7 @@ def test_binary_masks_are_not_soft_ones_cut_at_a_half(monkeypatch):
 
 def test_boxes_that_are_cut_after_their_masks_end_at_the_photo_s_border():
     for when in ("before", "after"):
-        model = speaking(override(SMALL, {"model.detect.clip": when})).eval()
+        model = speaking(override(SMALL, {"model.parity.clip_boxes": when})).eval()
         model.network.roi_heads.box_predictor.bbox_pred.bias.data.fill_(8.0)  # five times as wide and as high
         edges = model.predict(batch()).detections[..., :4]
         assert edges.min() == 0 and edges.max() == 1

@@ -26,14 +26,14 @@ CLASSES = 2
 PLACE = 4 * (3 * 8 + 3)  # a default box of the finest map, in its middle
 SMALL = Recipe(
     task="ssd",
-    model=SSDModel(depth=10, width=8, extras=8, detect=DetectionFilter(score_above=0.3)),
-    input=BoxInput(size=64, drop_empty=False, jitter="matrix"),
-    global_batch=4,
+    model=SSDModel(depth=10, width=8, extra_channels=8, detect=DetectionFilter(score_threshold=0.3)),
+    input=BoxInput(image_size=64, skip_empty=False, color_jitter="matrix"),
+    global_batch_size=4,
     epochs=1,
-    bn_span=4,
+    bn_batch_size=4,
 )
 # Held where they are made: no other decoder can be installed, turned photos and class weights have modules of their own.
-ELSEWHERE = {"model.trunk", "model.class_weights", "input.decoder", "input.exif"}
+ELSEWHERE = {"model.backbone", "model.class_weights", "input.decoder", "input.exif"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,7 +57,7 @@ def built(recipe: Recipe) -> SSDWithLoss:
 def network(recipe: Recipe) -> str:
     """First weights, a forward in training, and what it leaves in the buffers."""
     model = built(recipe)
-    side = recipe.input.size
+    side = recipe.input.image_size
     pixels = torch.randint(0, 256, (2, 3, side, side), generator=torch.Generator().manual_seed(5)).to(torch.uint8)
     first = hashed(*weights_of(model))
     return hashed(first, *model.network(model.normalize(pixels)), *weights_of(model))
@@ -74,7 +74,7 @@ def speaking(recipe: Recipe, images: int) -> SSDWithLoss:
 
 def losses(recipe: Recipe, boxes: Tensor, labels: Tensor) -> str:
     """(B, G, 4) and (B, G) -> of what `forward` returns."""
-    images = torch.zeros(len(boxes), 3, recipe.input.size, recipe.input.size, dtype=torch.uint8)
+    images = torch.zeros(len(boxes), 3, recipe.input.image_size, recipe.input.image_size, dtype=torch.uint8)
     batch = DetectionBatch(images=images, labels=labels, indices=torch.arange(len(boxes)), boxes=boxes)
     found = speaking(recipe, len(boxes))(batch)
     return hashed(*(part for name in sorted(found) for part in (name, found[name])))
@@ -104,7 +104,7 @@ def of_one_at_the_threshold(recipe: Recipe) -> str:
 
 def next_best() -> float:
     """The largest IoU of that default box with another one."""
-    corners = to_ltrb(default_boxes(SMALL.input.size, grid_sizes(SMALL.input.size), SMALL.model.scales[:5]))
+    corners = to_ltrb(default_boxes(SMALL.input.image_size, grid_sizes(SMALL.input.image_size), SMALL.model.scales[:5]))
     return float(pairwise_iou(corners[None, PLACE : PLACE + 1], corners)[0, 0].sort().values[-2])
 
 
@@ -154,67 +154,67 @@ def evaluated(recipe: Recipe) -> str:
 BOTTLENECKS = {"model.depth": 50}
 ONE = {"model.match_iou": 0.3}
 # A small object lies inside several default boxes of one size, whose middles are no binary fractions.
-LARGE = {"input.size": 100, "model.scales": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)}
+LARGE = {"input.image_size": 100, "model.scales": (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)}
 TABLE = [
     Row("model.depth", 18, network),
     Row("model.width", 16, network),
     Row("model.groups", 2, network, BOTTLENECKS),
-    Row("model.group_width", 128, network, BOTTLENECKS),
+    Row("model.width_per_group", 128, network, BOTTLENECKS),
     Row("model.stride_in", "1x1", network, BOTTLENECKS),
-    Row("model.padding", "end", network),
+    Row("model.padding", "same", network),
     Row("model.bn_eps", 1e-3, network),
     Row("model.bn_momentum", 0.01, network),
-    Row("model.extras", 16, network),
-    Row("model.extras_norm", True, network),
-    Row("model.pyramid", 8, network),
+    Row("model.extra_channels", 16, network),
+    Row("model.extra_norm", True, network),
+    Row("model.fpn_channels", 8, network),
     Row("model.norm", "frozen", network),
     Row("model.heads", "fused", network),
-    Row("model.head_multiple", 64, network, {"model.heads": "fused"}),
-    Row("model.frozen", "stem", network),
-    Row("model.freeze", 2, network),
-    Row("model.zero_init_last_gamma", True, network),
-    Row("model.new_bias", "zero", network),
+    Row("model.head_channel_multiple", 64, network, {"model.heads": "fused"}),
+    Row("model.parity.freeze_first_conv", True, network),
+    Row("model.freeze_stages", 2, network),
+    Row("model.zero_init_residual", True, network),
+    Row("model.parity.new_bias", "zero", network),
     Row("model.scales", (0.07, 0.16, 0.33, 0.51, 0.69, 0.87, 1.05), of_small_ones),
     Row("model.match_iou", 0.3, of_two_alike),
-    Row("model.positive", "at_least", of_one_at_the_threshold, {"model.match_iou": next_best()}),
-    Row("model.tie", "first", of_two_alike),
-    Row("model.box_order", "cell-last", of_two_alike, ONE),
-    Row("model.box_order", "anchor-last", of_two_alike, ONE),
-    Row("model.box_order", "cell-last", of_one_in_the_middle),
-    Row("model.box_order", "anchor", of_small_ones, LARGE),
-    Row("model.box_corners", "float64", of_small_ones, LARGE),
-    Row("model.negatives", 1.0, of_two_alike),
-    Row("model.loss_over", "batch", of_two_alike),
+    Row("model.match_rule", "ge", of_one_at_the_threshold, {"model.match_iou": next_best()}),
+    Row("model.parity.tie", "first", of_two_alike),
+    Row("model.parity.box_order", "cell-last", of_two_alike, ONE),
+    Row("model.parity.box_order", "anchor-last", of_two_alike, ONE),
+    Row("model.parity.box_order", "cell-last", of_one_in_the_middle),
+    Row("model.parity.box_order", "anchor", of_small_ones, LARGE),
+    Row("model.parity.box_corners", "float64", of_small_ones, LARGE),
+    Row("model.negative_ratio", 1.0, of_two_alike),
+    Row("model.loss_normalizer", "batch", of_two_alike),
     Row("model.loss", "focal", of_two_alike),
     Row("model.focal_gamma", 1.0, of_two_alike, {"model.loss": "focal"}),
-    Row("model.detect.score_above", 0.5, found),
-    Row("model.detect.iou", 0.3, found),
-    Row("model.detect.candidates", 5, found),
-    Row("model.detect.candidates_of", "image", found, {"model.detect.candidates": 8}),
-    Row("model.detect.keep", 10, found),
-    Row("model.detect.clip", True, found),
-    Row("model.detect.plus_one", True, written),
-    Row("input.size", 96, samples),
-    Row("input.size", 96, evaluated),
-    Row("input.crop", "none", samples),
-    Row("input.crop_attempts", 50, samples),
-    Row("input.crop_side", (0.9, 1.0), samples),
-    Row("input.crop_aspect", (0.9, 1.1), samples),
-    Row("input.crop_free", "touching", samples),
-    Row("input.zoom_out", 4.0, samples),
-    Row("input.mosaic", 1.0, samples),
-    Row("input.flip", 1.0, samples),
+    Row("model.detect.score_threshold", 0.5, found),
+    Row("model.detect.nms_iou", 0.3, found),
+    Row("model.detect.topk_candidates", 5, found),
+    Row("model.detect.topk_per", "image", found, {"model.detect.topk_candidates": 8}),
+    Row("model.detect.max_detections", 10, found),
+    Row("model.parity.clip_boxes", True, found),
+    Row("model.parity.plus_one", True, written),
+    Row("input.image_size", 96, samples),
+    Row("input.image_size", 96, evaluated),
+    Row("input.iou_crop", "none", samples),
+    Row("input.crop_trials", 50, samples),
+    Row("input.crop_scale", (0.9, 1.0), samples),
+    Row("input.crop_ratio", (0.9, 1.1), samples),
+    Row("input.parity.free_crop", "touching", samples),
+    Row("input.zoom_out_max", 4.0, samples),
+    Row("input.mosaic_prob", 1.0, samples),
+    Row("input.hflip", 1.0, samples),
     Row("input.vflip", 1.0, samples),
     Row("input.rot90", 1.0, samples),
-    *(Row("input.jitter", kind, samples) for kind in ("hsv", "dali", "tensorflow", "none")),
-    Row("input.jitter", "tensorflow", samples, {"input.jitter": "dali"}),
+    *(Row("input.color_jitter", kind, samples) for kind in ("hsv", "dali", "tensorflow", "none")),
+    Row("input.color_jitter", "tensorflow", samples, {"input.color_jitter": "dali"}),
     # Of one order of the same changes, so that the arithmetic alone differs.
     *(
-        Row("input.jitter", kind, samples, {"input.jitter": "hsv", "input.brightness_form": "add"})
+        Row("input.color_jitter", kind, samples, {"input.color_jitter": "hsv", "input.parity.brightness_mode": "add"})
         for kind in ("dali", "tensorflow")
     ),
     Row("input.brightness", 0.5, samples),
-    Row("input.brightness_form", "add", samples),
+    Row("input.parity.brightness_mode", "add", samples),
     Row("input.contrast", 0.1, samples),
     Row("input.saturation", 0.1, samples),
     Row("input.hue", 0.2, samples),
@@ -222,11 +222,11 @@ TABLE = [
     *(Row("input.resize", "tensorflow", shown, {"input.resize": "bilinear"}) for shown in (samples, evaluated)),
     Row("input.mean", (0.5, 0.5, 0.5), network),
     Row("input.std", (0.5, 0.5, 0.5), network),
-    Row("input.drop_empty", True, learned),
-    Row("input.least_area", 500.0, learned),
-    Row("input.least_box", 900.0, learned),
-    Row("input.most_objects", 1, learned),
-    Row("input.crowd", False, learned),
+    Row("input.skip_empty", True, learned),
+    Row("input.min_object_area", 500.0, learned),
+    Row("input.min_box_area", 900.0, learned),
+    Row("input.max_objects", 1, learned),
+    Row("input.train_on_crowd", False, learned),
 ]
 
 
@@ -238,26 +238,26 @@ def test_what_a_field_decides_changes_with_it(row):
 
 def test_no_field_of_the_model_or_the_input_is_left_out():
     every = {*fields_of(SMALL.model, "model"), *fields_of(SMALL.input, "input")}
-    assert {row.field for row in TABLE} | {"model.detect.overlap"} | ELSEWHERE == every
+    assert {row.field for row in TABLE} | {"model.detect.nms_rule"} | ELSEWHERE == every
 
 
 def test_two_boxes_that_overlap_by_exactly_the_limit_stay_where_only_more_is_suppressed():
     """One default box lies on another and both say the same, so that their IoU is 1."""
     kept = {}
-    for overlap in ("at_least", "above"):
-        model = speaking(override(SMALL, {"model.detect.iou": 1.0, "model.detect.overlap": overlap}), 1)
+    for overlap in ("ge", "gt"):
+        model = speaking(override(SMALL, {"model.detect.nms_iou": 1.0, "model.detect.nms_rule": overlap}), 1)
         model.anchors[1] = model.anchors[0]
         logits, deltas = torch.zeros_like(model.network.outputs[0]), torch.zeros_like(model.network.outputs[1])
         logits[..., 0], logits[:, :2, 1] = 9.0, 20.0
         model.network = Said(logits, deltas)  # type: ignore[assignment]
         batch = DetectionBatch(*(torch.zeros(1, 3, 8, 8), *[torch.zeros(1)] * 3))  # type: ignore[arg-type]
         kept[overlap] = int((model.predict(batch)[..., 5] > 0).sum())
-    assert kept == {"at_least": 1, "above": 2}
+    assert kept == {"ge": 1, "gt": 2}
 
 
 def test_new_biases_of_zero_are_zero_and_others_are_not():
     layers = (*built(SMALL).network.extras.named_parameters(), *built(SMALL).network.heads.named_parameters())
     assert all(weight.abs().max() > 0 for name, weight in layers if name.endswith("bias"))
-    model = built(override(SMALL, {"model.new_bias": "zero"})).network
+    model = built(override(SMALL, {"model.parity.new_bias": "zero"})).network
     layers = (*model.extras.named_parameters(), *model.heads.named_parameters())
     assert all(weight.abs().max() == 0 for name, weight in layers if name.endswith("bias"))

@@ -129,8 +129,8 @@ TORCHVISION_TRUNK: Laws = {CONV: kaiming_out, GAMMA: ones, BETA: zeros}
 
 
 def resnet(init: Init, *, channels: int = 3, zero: bool = False, seed: int = 0) -> ResNet:
-    model = ResNet(50, 100, width=32, stem_channels=channels)
-    init_weights(model, init, torch.Generator().manual_seed(seed), zero_init_last_gamma=zero)
+    model = ResNet(50, 100, width=32, input_channels=channels)
+    init_weights(model, init, torch.Generator().manual_seed(seed), zero_init_residual=zero)
     return model
 
 
@@ -170,7 +170,7 @@ def xavier(name: str, weight: Tensor) -> Law:
 
 @pytest.mark.parametrize("heads", ["separate", "fused"])
 def test_ssd(heads):
-    settings = SSDModel(depth=18, width=16, extras=64, heads=heads)
+    settings = SSDModel(depth=18, width=16, extra_channels=64, heads=heads)
     model = SSD(build_backbone(settings, BackboneSpec(stride=8)), 80, settings, grid_sizes(300))
     init_ssd(model, torch.Generator().manual_seed(0))
     trunk_laws = {rf"trunk\.{pattern}": law for pattern, law in TORCHVISION_TRUNK.items()}
@@ -194,12 +194,12 @@ def test_ssd(heads):
             assert_law(f"head {number}", part, xavier("", part))
 
 
-SMALL = MaskRCNNModel(depth=18, width=16, channels=64, roi=RoI(channels=128), mask=MaskHead(convs=2))
+SMALL = MaskRCNNModel(depth=18, width=16, fpn_channels=64, roi=RoI(fc_channels=128), mask=MaskHead(num_convs=2))
 
 
 @pytest.mark.parametrize("norm", ["none", "batch"])
 def test_mask_rcnn(norm):
-    settings = replace(SMALL, norm="batch", fpn_norm=norm, frozen="none")
+    settings = replace(SMALL, norm="batch", fpn_norm=norm, freeze_stages=0)
     model = MaskRCNN(settings, 80)
     init_mask_rcnn(model, torch.Generator().manual_seed(0))
 

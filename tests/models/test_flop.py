@@ -23,7 +23,7 @@ def test_the_count_is_torch_s_over_forward_and_backward(name):
     """On the CPU, where all of them have a backward; frozen layers, proposals without a gradient and all."""
     recipe = RECIPES[name]()
     if name == "maskrcnn-demo":
-        recipe = replace(recipe, model=replace(recipe.model, frozen="stem_and_first", norm="frozen"))
+        recipe = replace(recipe, model=replace(recipe.model, freeze_stages=2, norm="frozen"))
     workload = get_workload(recipe.task)
     model = workload.network.build(recipe, 3)
     workload.network.initialize(recipe, model, torch.Generator().manual_seed(0))

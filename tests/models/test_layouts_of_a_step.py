@@ -54,8 +54,8 @@ def is_map(tensor: Tensor) -> bool:
 def counted() -> Layouts:
     recipe = demo()
     model = replace(
-        recipe.model, norm="frozen", fpn_norm="none", rpn=replace(recipe.model.rpn, pre_train=20, post_train=16),
-        roi=replace(recipe.model.roi, samples=8),
+        recipe.model, norm="frozen", fpn_norm="none", rpn=replace(recipe.model.rpn, pre_nms_topk_train=20, post_nms_topk_train=16),
+        roi=replace(recipe.model.roi, samples_per_image=8),
     )  # fmt: skip
     recipe, workload = replace(recipe, model=model), WORKLOADS["maskrcnn"]
     network = workload.network.build(recipe, 3)

@@ -51,7 +51,13 @@ def photos(tmp_path):
 
 
 def test_photos_are_told_apart_before_the_first_step_and_the_trunk_stays(photos, monkeypatch):
-    changes = {"model.depth": 10, "model.width": 8, "input.size": 64, "input.eval_size": 64, "input.eval_resize": 64}
+    changes = {
+        "model.depth": 10,
+        "model.width": 8,
+        "input.image_size": 64,
+        "input.eval_crop_size": 64,
+        "input.eval_resize_size": 64,
+    }
     recipe = override(RECIPES["classify-demo"](), changes)
     manifest = Manifest.load(prepare_if_needed(photos, kind="class-folder"))
     task: Any = get_workload("classification").open(recipe, manifest)
@@ -69,9 +75,9 @@ def test_photos_are_told_apart_before_the_first_step_and_the_trunk_stays(photos,
 
 
 def test_a_trunk_that_trains_with_its_batches_statistics_is_refused():
-    changes = {"model.depth": 10, "model.width": 8, "model.first_head": "fitted"}
+    changes = {"model.depth": 10, "model.width": 8, "model.head_init": "linear-probe"}
     build = get_workload("classification").network.build
     with pytest.raises(RecipeError, match=r"Add --model\.norm frozen"):
         build(override(RECIPES["classify-demo"](), changes), 3)
     build(override(RECIPES["classify-demo"](), {**changes, "model.norm": "frozen"}), 3)
-    build(override(RECIPES["classify-demo"](), {**changes, "model.freeze": 5}), 3)  # frozen stages keep theirs
+    build(override(RECIPES["classify-demo"](), {**changes, "model.freeze_stages": 5}), 3)  # frozen stages keep theirs

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.config.maskrcnn import RPN, InstanceFilter, MaskHead, MaskRCNNModel, RoI
+from paceline.config.maskrcnn import RPN, InstanceFilter, MaskHead, MaskRCNNModel, MaskRCNNParity, RoI
 from paceline.data.batch import InstanceBatch, InstanceObjects, instance_batch
 from paceline.models.layers.batch_norm import list_batch_norms, update_running_statistics
 from paceline.models.maskrcnn import proposals
@@ -28,12 +28,19 @@ SMALL = MaskRCNNModel(
     depth=10,
     width=8,
     norm="group",
-    frozen="none",
-    channels=16,
-    rpn=RPN(sizes=(12.0, 24.0, 48.0, 80.0, 120.0), samples=32, pre_train=120, pre_test=80, post_train=60, post_test=40),
-    roi=RoI(samples=24, channels=24),
-    mask=MaskHead(convs=2, side=7, canvas=CANVAS),
-    detect=InstanceFilter(keep=60),
+    freeze_stages=0,
+    fpn_channels=16,
+    rpn=RPN(
+        anchor_sizes=(12.0, 24.0, 48.0, 80.0, 120.0),
+        samples_per_image=32,
+        pre_nms_topk_train=120,
+        pre_nms_topk_test=80,
+        post_nms_topk_train=60,
+        post_nms_topk_test=40,
+    ),
+    roi=RoI(samples_per_image=24, fc_channels=24),
+    mask=MaskHead(num_convs=2, pool_size=7, target_buffer_size=CANVAS),
+    detect=InstanceFilter(max_detections=60),
 )
 
 
@@ -120,21 +127,30 @@ def trained(net: MaskRCNNWithLoss, images: InstanceBatch) -> tuple[dict[str, Ten
 
 GLUONCV = replace(
     SMALL,
-    top="conv",
-    rpn=replace(SMALL.rpn, nms_over="image", best_anchor="negative", edges="inside", channels=24, rounding="legacy"),
+    fpn_top="conv",
+    rpn=replace(SMALL.rpn, allow_low_quality_matches=False, keep_border_anchors=False, channels=24),
     # Few negatives, so that positives fill places.
-    roi=replace(SMALL.roi, pooling="average", fill="any", samples=60, positive_share=0.05, iou=0.1),
+    roi=replace(SMALL.roi, samples_per_image=60, positive_fraction=0.05, fg_iou=0.1),
+    parity=MaskRCNNParity(nms_per="image", anchor_rounding="legacy", roi_pooling="average", roi_fill="any"),
 )
-MLPERF = replace(SMALL, rpn=replace(SMALL.rpn, post_of="batch", edges="inside"), mask=replace(SMALL.mask, target="binary"))
+MLPERF = replace(
+    SMALL,
+    parity=MaskRCNNParity(post_nms_per="batch"),
+    rpn=replace(SMALL.rpn, keep_border_anchors=False),
+    mask=replace(SMALL.mask, target="binary"),
+)
 OTHERS = replace(
-    SMALL, first_level=3, rpn=replace(SMALL.rpn, sizes=SMALL.rpn.sizes[1:]), norm="frozen", frozen="stem_and_first",
+    SMALL, min_fpn_level=3, rpn=replace(SMALL.rpn, anchor_sizes=SMALL.rpn.anchor_sizes[1:]), norm="frozen", freeze_stages=2,
     fpn_norm="group", head_norm="group",
 )  # fmt: skip
 
 CONVS = replace(
-    SMALL, accuracies=True, head_norm="group", roi=replace(SMALL.roi, mode="pool", convs=2, conv_channels=8, samples=30)
+    SMALL,
+    log_rcnn_accuracies=True,
+    head_norm="group",
+    roi=replace(SMALL.roi, pool_type="pool", num_convs=2, conv_channels=8, samples_per_image=30),
 )
-BOXES = replace(SMALL, masks=False, accuracies=True)
+BOXES = replace(SMALL, masks=False, log_rcnn_accuracies=True)
 
 
 @pytest.mark.parametrize("counts", [(3, 0, 8), (0, 0)], ids=["some", "none"])
@@ -161,15 +177,15 @@ def test_both_forms_give_equal_losses_counts_and_gradients(settings, counts, fix
 
 @pytest.mark.parametrize("counts", [(3, 8), (0, 0)], ids=["some", "none"])
 def test_accuracies_are_told_beside_losses_that_stay_as_they_are(counts):
-    images, asked = batch(counts), replace(GLUONCV, accuracies=True)
+    images, asked = batch(counts), replace(GLUONCV, log_rcnn_accuracies=True)
     (plain, gradients), (result, others) = (trained(model(settings), images) for settings in (GLUONCV, asked))
     assert torch.equal(plain["sums"], result["sums"]) and set(plain) == {"sums", "counts"}
     assert all(torch.equal(gradient, others[name]) for name, gradient in gradients.items())
     told = {name: pair.tolist() for name, pair in result["accuracies"].items()}
     assert tuple(told) == ACCURACIES and not any(pair.requires_grad for pair in result["accuracies"].values())
     anchors, _, regions, _, shaped = result["counts"][0].tolist()
-    points = (2 * GLUONCV.mask.side) ** 2
-    assert told["rpn_acc"][1] == anchors and told["rcnn_acc"][1] == 2 * GLUONCV.roi.samples >= regions
+    points = (2 * GLUONCV.mask.pool_size) ** 2
+    assert told["rpn_acc"][1] == anchors and told["rcnn_acc"][1] == 2 * GLUONCV.roi.samples_per_image >= regions
     assert told["rcnn_l1"][1] == shaped and told["mask_acc"][1] == points * shaped
     assert all(0 <= total <= count for name, (total, count) in told.items() if name in ("rpn_acc", "rcnn_acc", "mask_acc"))
     if not any(counts):
@@ -181,7 +197,7 @@ def test_positives_that_fill_places_of_negatives_train_the_class_alone():
     with torch.no_grad():
         rows = net._sample_regions(images, net.train().propose(images))
         counts = net(images)["counts"][0]
-    most = int(GLUONCV.roi.samples * GLUONCV.roi.positive_share)
+    most = int(GLUONCV.roi.samples_per_image * GLUONCV.roi.positive_fraction)
     positives = [int((rows.positive & (rows.image == image)).sum()) for image in range(2)]
     assert max(positives) > most
     assert int(rows.trains_shape.sum()) == int(counts[4]) == sum(min(most, count) for count in positives)
@@ -233,7 +249,7 @@ def test_two_loss_groups_are_two_forwards_of_the_halves(settings):
     torch.testing.assert_close(whole["sums"], torch.cat([half["sums"] for half in halves]), rtol=1e-5, atol=1e-6)
     net.loss_groups = 1
     joined = net(images)
-    if settings.rpn.post_of == "image":
+    if settings.parity.post_nms_per == "image":
         torch.testing.assert_close(joined["sums"], whole["sums"].sum(0, keepdim=True), rtol=1e-5, atol=1e-6)
     else:  # the best of four images are not the best of each two
         assert not torch.equal(joined["sums"][0, 2], whole["sums"][:, 2].sum())
@@ -306,7 +322,7 @@ def test_without_a_mask_head_both_forms_find_the_boxes_that_are_found_with_it(fi
 def test_no_detections_are_empty_places(form, fixed_forms):
     if form == "fixed":
         fixed_forms()
-    settings = replace(SMALL, detect=replace(SMALL.detect, score_above=0.9999))
+    settings = replace(SMALL, detect=replace(SMALL.detect, score_threshold=0.9999))
     table, masks = model(settings).eval().predict(batch((3, 0)))[:2]
     assert table.shape == (2, 60, 6) and not table.any()
     assert masks.shape == (2, 60, 14, 14) and not masks.any()

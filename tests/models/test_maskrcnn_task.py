@@ -66,8 +66,8 @@ def changed(task: Task, **fields) -> Task:
 
 
 def plan_of(task: Task, batch: int, *, world: int = 1, most: int = 512) -> BatchPlan:
-    assert task.recipe.global_batch == batch
-    recipe = replace(task.recipe, model=replace(task.recipe.model, loss_group=0))
+    assert task.recipe.global_batch_size == batch
+    recipe = replace(task.recipe, model=replace(task.recipe.model, loss_normalizer_images=0))
     return make_plan(
         recipe, System(), world=world, most=most, train_images=task.data.train_images, val_images=task.data.val_images
     )
@@ -83,14 +83,14 @@ def step_of(task: Task, plan: BatchPlan, step: int) -> list[tuple[int, int]]:
 def epoch_shapes(task: Task, plan: BatchPlan) -> set[tuple[int, int]]:
     """Shapes of all steps of the first two epochs; no photo is read."""
     found = set()
-    for step in range(2 * task.data.train_images // plan.global_batch):
+    for step in range(2 * task.data.train_images // plan.global_batch_size):
         found.add(task.data.shapes.of_step(step, task.data.train_numbers[task.data.samples(step)[1]]).shape)
     return found
 
 
 @pytest.mark.parametrize("batch", [16, 2])
 def test_an_epoch_takes_every_photo_once_whatever_the_number_of_ranks(coco, batch):
-    coco = changed(coco, global_batch=batch, optim__lr=0.01)
+    coco = changed(coco, global_batch_size=batch, optim__lr=0.01)
     plans = [plan_of(coco, batch, world=world, most=most) for world, most in ((1, 16), (2, 16), (1, 1))]
     n = coco.data.train_images
     taken = []
@@ -104,7 +104,7 @@ def test_an_epoch_takes_every_photo_once_whatever_the_number_of_ranks(coco, batc
 
 
 def test_the_order_follows_from_seed_and_step_alone(coco, shared_data):
-    coco = changed(coco, global_batch=16, optim__lr=0.01)
+    coco = changed(coco, global_batch_size=16, optim__lr=0.01)
     plan = plan_of(coco, 16, world=2)
     other = task_of(coco.recipe, shared_data / "coco_mini")
     later_first = {step: step_of(other, plan, step) for step in (40, 3, 17, 0)}
@@ -115,9 +115,9 @@ def test_the_order_follows_from_seed_and_step_alone(coco, shared_data):
 
 @pytest.mark.parametrize("each", [16, 2])
 def test_coco_photos_come_in_no_more_shapes_than_there_are_buckets(coco, each):
-    coco = changed(coco, global_batch=16, optim__lr=0.01)
+    coco = changed(coco, global_batch_size=16, optim__lr=0.01)
     plan = plan_of(coco, 16, most=each)
-    assert plan.images_per_forward == each
+    assert plan.micro_batch_size == each
     found, ladder = epoch_shapes(coco, plan), make_buckets(800, 1333, 32)
     assert found <= set(ladder) and 4 <= len(found) <= len(ladder) <= 10
     height, width = coco.data.shapes.of_run(plan)[0].shape
@@ -125,14 +125,14 @@ def test_coco_photos_come_in_no_more_shapes_than_there_are_buckets(coco, each):
 
 
 def test_one_photo_a_step_is_padded_for_itself_alone(coco):
-    coco = changed(coco, global_batch=1, optim__lr=0.01)
+    coco = changed(coco, global_batch_size=1, optim__lr=0.01)
     plan = plan_of(coco, 1)
     assert coco.data.shapes.of_run(plan)[0].shape == max(epoch_shapes(coco, plan), key=lambda shape: shape[0] * shape[1])
 
 
 def test_no_photo_of_a_step_is_larger_than_its_shape_with_several_short_sides(coco):
     short = (640, 672, 704, 736, 768, 800)
-    task = changed(coco, input__short=short, global_batch=4, optim__lr=0.01)
+    task = changed(coco, input__min_size=short, global_batch_size=4, optim__lr=0.01)
     plan = plan_of(task, 4)
     found, largest = epoch_shapes(task, plan), task.data.shapes.of_run(plan)[0].shape
     ladders = {shape for side in short for shape in make_buckets(side, 1333, 32)}
@@ -142,7 +142,7 @@ def test_no_photo_of_a_step_is_larger_than_its_shape_with_several_short_sides(co
 
 @pytest.mark.parametrize("padding", ["buckets", "multiple"])
 def test_what_a_validation_photo_is_padded_to_depends_on_it_alone(coco, padding):
-    task = changed(coco, input__padding=padding)
+    task = changed(coco, input__padding_mode=padding)
     shapes: dict[int, set[tuple[int, int]]] = {}
     for mine, batch in ((task.data.val_numbers, 8), (task.data.val_numbers, 1), (task.data.val_numbers[::2], 3)):
         forwards, (height, width) = task.data.shapes.evaluation(mine, batch)
@@ -160,8 +160,8 @@ def test_what_a_validation_photo_is_padded_to_depends_on_it_alone(coco, padding)
 
 
 def test_proposals_of_a_loss_group_are_refused_where_a_forward_is_a_part_of_it(coco):
-    groups_of_two = replace(coco.recipe.model, loss_group=2)
-    assert groups_of_two.rpn.post_of == "batch"
+    groups_of_two = replace(coco.recipe.model, loss_normalizer_images=2)
+    assert groups_of_two.parity.post_nms_per == "batch"
     recipe, check = replace(coco.recipe, model=groups_of_two), coco.workload.network.check_plan
     for world, most, whole in ((1, 16, True), (4, 2, True), (1, 1, False), (2, 1, False)):
         plan = make_plan(recipe, System(), world=world, most=most, train_images=281, val_images=64)
@@ -169,7 +169,7 @@ def test_proposals_of_a_loss_group_are_refused_where_a_forward_is_a_part_of_it(c
         if whole:
             check(recipe, plan)
         else:
-            with pytest.raises(RecipeError, match=r"(?s)post-of batch.*--system.images-per-forward 2"):
+            with pytest.raises(RecipeError, match=r"(?s)post-nms-per batch.*--system.micro-batch-size 2"):
                 check(recipe, plan)
 
 
@@ -180,16 +180,16 @@ def small() -> Recipe[MaskRCNNModel, InstanceInput]:
             depth=10,
             width=8,
             norm="group",
-            frozen="none",
-            channels=16,
-            rpn=RPN(sizes=(12.0, 24.0, 36.0, 48.0, 64.0), post_train=24),
-            roi=RoI(samples=40, positive_share=0.5, channels=16),
-            mask=MaskHead(convs=1, canvas=28),
+            freeze_stages=0,
+            fpn_channels=16,
+            rpn=RPN(anchor_sizes=(12.0, 24.0, 36.0, 48.0, 64.0), post_nms_topk_train=24),
+            roi=RoI(samples_per_image=40, positive_fraction=0.5, fc_channels=16),
+            mask=MaskHead(num_convs=1, target_buffer_size=28),
         ),
-        input=InstanceInput(short=(48, 64), long=96, crop=0.8, drop_empty=False),
-        global_batch=4,
+        input=InstanceInput(min_size=(48, 64), max_size=96, min_crop_scale=0.8, skip_empty=False),
+        global_batch_size=4,
         epochs=2,
-        bn_span=1,
+        bn_batch_size=1,
     )
 
 
@@ -197,7 +197,7 @@ def test_the_step_tried_first_is_as_large_as_any_of_the_run_and_runs(drawn):
     task = task_of(small(), drawn)
     plan = plan_of(task, 4, most=2)
     model = task.build(torch.device("cpu"))
-    assert isinstance(model, MaskRCNNWithLoss) and task.data.most_objects == 3
+    assert isinstance(model, MaskRCNNWithLoss) and task.data.max_objects == 3
     system = System(precision="fp32")
     first = task.data.warm_up_batch(plan, torch.device("cpu"))
     assert isinstance(first, InstanceBatch)
@@ -222,7 +222,7 @@ def test_the_step_tried_first_is_as_large_as_any_of_the_run_and_runs(drawn):
 
 def test_crowds_never_train_and_empty_photos_only_where_they_are_wanted(drawn):
     with_empty = task_of(small(), drawn)
-    without = task_of(override(small(), {"input.drop_empty": True}), drawn)
+    without = task_of(override(small(), {"input.skip_empty": True}), drawn)
     assert (with_empty.data.train_images, without.data.train_images) == (20, 18)  # one empty, one with a crowd alone
     for number in range(20):
         _, objects = with_empty.data.sample(0, number)
@@ -231,8 +231,8 @@ def test_crowds_never_train_and_empty_photos_only_where_they_are_wanted(drawn):
 
 
 def test_a_cap_on_objects_leaves_the_largest_and_fewer_slots(drawn):
-    whole, capped = (task_of(override(small(), {"input.most_objects": most}), drawn) for most in (0, 1))
-    assert (whole.data.most_objects, capped.data.most_objects) == (
+    whole, capped = (task_of(override(small(), {"input.max_objects": most}), drawn) for most in (0, 1))
+    assert (whole.data.max_objects, capped.data.max_objects) == (
         3,
         1,
     ) and capped.data.train_images == whole.data.train_images
@@ -240,13 +240,13 @@ def test_a_cap_on_objects_leaves_the_largest_and_fewer_slots(drawn):
         rows, kept = whole.data.wanted_rows(number), capped.data.wanted_rows(number)
         assert len(kept) == min(1, len(rows)) and set(kept) <= set(rows)
         assert not len(kept) or whole.data.train.areas[kept[0]] == max(whole.data.train.areas[rows])
-    larger = task_of(override(small(), {"input.least_area": float(np.median(whole.data.train.areas))}), drawn)
+    larger = task_of(override(small(), {"input.min_object_area": float(np.median(whole.data.train.areas))}), drawn)
     assert 0 < larger.data.wanted.sum() < whole.data.wanted.sum() and larger.data.train_images == whole.data.train_images
 
 
 def test_the_built_in_set_is_the_tiny_recipe_s_target_data():
     recipe, images = RECIPES["maskrcnn-demo"](), DEFAULTS["boxes"][:2]
-    assert DATA_IMAGES[recipe.target_data] == images and not recipe.input.drop_empty
+    assert DATA_IMAGES[recipe.target_data] == images and not recipe.input.skip_empty
     rendered = SimpleNamespace(root_path=Path("cache/shapes-boxes-v2-seed0-1-2-3px"))
     mine = SimpleNamespace(root_path=Path("photos/mine"))
     assert is_target_data(recipe, rendered, images)  # type: ignore[arg-type]

@@ -18,14 +18,16 @@ from paceline.models.backbones.base import Backbone, BackboneSpec
 from paceline.models.backbones.resnet import ResNet
 from paceline.models.layers.batch_norm import list_batch_norms, update_running_statistics
 from paceline.models.layers.common import FoldedConv2d, FrozenBatchNorm, fold_frozen, make_group_norm, replace_norms
-from paceline.models.maskrcnn.model import FROZEN, BackboneWithFPN
+from paceline.models.maskrcnn.model import BackboneWithFPN
 from paceline.models.maskrcnn.module import MaskRCNN
 
 EPS = 1e-3
 
 
 def resnet(depth: int, width: int, norm: str) -> Backbone:
-    return build_backbone(MaskRCNNModel(depth=depth, width=width, bn_eps=EPS), BackboneSpec(stride=32, norm=norm))
+    return build_backbone(
+        MaskRCNNModel(depth=depth, width=width, bn_eps=EPS, freeze_stages=0), BackboneSpec(stride=32, norm=norm)
+    )
 
 
 def filled(net: nn.Module) -> nn.Module:
@@ -145,12 +147,10 @@ def test_groups_have_eight_channels_or_there_are_32_of_them(channels, groups):
     assert make_group_norm(channels).num_groups == groups
 
 
-@pytest.mark.parametrize(
-    ("frozen", "still"), [("none", ()), ("stem", ("conv1.", "bn1.")), ("stem_and_first", ("conv1.", "bn1.", "layer1."))]
-)
-def test_frozen_layers_neither_train_nor_count_statistics(frozen, still):
+@pytest.mark.parametrize(("stages", "still"), [(0, ()), (1, ("conv1.", "bn1.")), (2, ("conv1.", "bn1.", "layer1."))])
+def test_frozen_layers_neither_train_nor_count_statistics(stages, still):
     body = filled(resnet(10, 8, "batch"))
-    body.freeze(FROZEN[frozen])
+    body.freeze_stages(stages)
     body.eval().train()
     before = {name: tensor.clone() for name, tensor in body.state_dict().items()}
     torch.stack([stage.square().mean() for stage in body(torch.randn(2, 3, 32, 32))]).sum().backward()
@@ -168,23 +168,26 @@ def test_names_and_shapes_are_torchvisions(monkeypatch):
     with torch.device("meta"):
         theirs = torchvision.models.detection.maskrcnn_resnet50_fpn(weights=None, weights_backbone=None)
         ours = MaskRCNN(MaskRCNNModel(), classes=90)
-        trained = MaskRCNN(replace(MaskRCNNModel(), norm="batch", frozen="none"), classes=90)
+        trained = MaskRCNN(replace(MaskRCNNModel(), norm="batch", freeze_stages=0), classes=90)
     expected = {name: tensor.shape for name, tensor in theirs.state_dict().items()}
     assert {name: tensor.shape for name, tensor in trained.state_dict().items()} == expected
     expected = {name: shape for name, shape in expected.items() if not name.endswith("num_batches_tracked")}
     assert {name: tensor.shape for name, tensor in ours.state_dict().items()} == expected
 
 
-@pytest.mark.parametrize("first_level", [2, 3])
+@pytest.mark.parametrize("min_fpn_level", [2, 3])
 @pytest.mark.parametrize("top", ["pool", "conv"])
 @pytest.mark.parametrize("norm", ["none", "batch", "group"])
-def test_levels_have_half_the_sides_of_the_one_before_rounded_up(first_level, top, norm):
+def test_levels_have_half_the_sides_of_the_one_before_rounded_up(min_fpn_level, top, norm):
     trunk = resnet(10, 8, "group")
     net = BackboneWithFPN(
-        trunk, MaskRCNNModel(channels=16, first_level=first_level, frozen="none", fpn_norm=norm, top=top, bn_eps=EPS)
+        trunk,
+        MaskRCNNModel(
+            fpn_channels=16, min_fpn_level=min_fpn_level, freeze_stages=0, fpn_norm=norm, fpn_top=top, bn_eps=EPS
+        ),
     )
     levels = filled(net)(torch.randn(1, 3, 96, 160))
     assert [tuple(level.shape) for level in levels] == [
         (1, 16, -(-96 // stride), -(-160 // stride)) for stride in net.strides
     ]
-    assert net.strides == [4, 8, 16, 32, 64][first_level - 2 :]
+    assert net.strides == [4, 8, 16, 32, 64][min_fpn_level - 2 :]

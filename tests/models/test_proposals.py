@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.models.detection.rpn import RegionProposalNetwork
 
-from paceline.config.maskrcnn import RPN
+from paceline.config.maskrcnn import RPN, MaskRCNNParity
 from paceline.models.maskrcnn import proposals
 from paceline.models.ops import dispatch
 from paceline.models.ops.boxes import pairwise_iou
 
 LIMIT = math.log(1000 / 16)
 COUNTS = [300, 80, 20, 5]
-RULES = {"pre": 60, "post": 50, "iou": 0.7, "least_side": 1e-3, "limit": LIMIT, "nms_over": "level", "post_of": "image"}
+RULES = {"pre": 60, "post": 50, "iou": 0.7, "min_box_side": 1e-3, "limit": LIMIT, "nms_over": "level", "post_of": "image"}
 SIZES = torch.tensor([[96, 128], [80, 100], [64, 128]])
 
 
@@ -37,9 +37,12 @@ def outputs(seed: int, images: int = 3, counts=COUNTS, spread: float = 0.3):
     return list(logits.split(list(counts), dim=1)), deltas, anchors
 
 
-def make_proposals(logits, deltas, anchors, sizes, *, pre, post, groups=1, **rules) -> tuple[Tensor, Tensor, Tensor]:
-    settings = RPN(pre_train=pre, post_train=post, **rules)
-    return proposals.make_proposals(logits, deltas, anchors, sizes, settings, training=True, groups=groups)
+def make_proposals(
+    logits, deltas, anchors, sizes, *, pre, post, iou, limit, nms_over, post_of, post_group=0, groups=1, **rules
+) -> tuple[Tensor, Tensor, Tensor]:
+    settings = RPN(pre_nms_topk_train=pre, post_nms_topk_train=post, nms_iou=iou, max_log_scale=limit, **rules)
+    parity = MaskRCNNParity(nms_per=nms_over, post_nms_per=post_of, post_nms_batch=post_group)
+    return proposals.make_proposals(logits, deltas, anchors, sizes, settings, parity, training=True, groups=groups)
 
 
 with_static_shapes = dispatch.static_shapes()(make_proposals)  # what an accelerator runs, on the CPU
@@ -54,7 +57,7 @@ def decoded(deltas: Tensor, anchors: Tensor, size) -> Tensor:
     return torch.minimum(torch.cat((center - half, center + half), dim=1).clamp(min=0), high)
 
 
-def slow_proposals(logits, deltas, anchors, sizes, *, pre, post, iou, least_side, limit, nms_over, post_of):
+def slow_proposals(logits, deltas, anchors, sizes, *, pre, post, iou, min_box_side, limit, nms_over, post_of):
     """Of each image its boxes, best first."""
     if nms_over == "image":
         logits, deltas, anchors = [torch.cat(logits, 1)], [torch.cat(deltas, 1)], [torch.cat(anchors)]
@@ -66,7 +69,7 @@ def slow_proposals(logits, deltas, anchors, sizes, *, pre, post, iou, least_side
             stays: list[int] = []
             for place in scores[image].argsort(descending=True)[:pre].tolist():
                 width, height = (boxes[place, 2:] - boxes[place, :2]).tolist()
-                if min(width, height) < least_side or any(overlap[better, place] > iou for better in stays):
+                if min(width, height) < min_box_side or any(overlap[better, place] > iou for better in stays):
                     continue
                 stays.append(place)
             found += [(float(scores[image, place]), image, boxes[place].tolist()) for place in stays]
@@ -108,13 +111,13 @@ def test_they_are_torchvisions(pre, post) -> None:
     pre=st.sampled_from([1, 8, 100]),
     post=st.sampled_from([1, 6, 60]),
     iou=st.sampled_from([0.3, 0.7]),
-    least_side=st.sampled_from([1e-3, 4.0]),
+    min_box_side=st.sampled_from([1e-3, 4.0]),
     nms_over=st.sampled_from(["level", "image"]),
     post_of=st.sampled_from(["image", "batch"]),
 )
-def test_every_rule_is_the_obvious_loop(seed, counts, spread, pre, post, iou, least_side, nms_over, post_of) -> None:
+def test_every_rule_is_the_obvious_loop(seed, counts, spread, pre, post, iou, min_box_side, nms_over, post_of) -> None:
     logits, deltas, anchors = outputs(seed, images=2, counts=counts, spread=spread)
-    rules = dict(pre=pre, post=post, iou=iou, least_side=least_side, limit=LIMIT, nms_over=nms_over, post_of=post_of)
+    rules = dict(pre=pre, post=post, iou=iou, min_box_side=min_box_side, limit=LIMIT, nms_over=nms_over, post_of=post_of)
     expected = slow_proposals(logits, deltas, anchors, SIZES[:2], **rules)
     boxes, valid, _ = make_proposals(logits, deltas, anchors, SIZES[:2], **rules)
     assert_same(boxes, valid, expected)
@@ -188,7 +191,7 @@ def test_equal_logits_keep_the_order_of_levels_and_anchors() -> None:
 def test_groups_of_a_batch_are_batches_of_their_own(seed, images, groups, counts, spread, post, post_group) -> None:
     logits, deltas, anchors = outputs(seed, images=images * groups, counts=counts, spread=spread)
     sizes = SIZES[torch.arange(images * groups) % len(SIZES)]
-    rules = dict(pre=8, post=post, iou=0.7, least_side=1e-3, limit=LIMIT, nms_over="level", post_of="batch")
+    rules = dict(pre=8, post=post, iou=0.7, min_box_side=1e-3, limit=LIMIT, nms_over="level", post_of="batch")
     rules["post_group"] = post_group
     for form in (make_proposals, with_static_shapes):
         whole = form(logits, deltas, anchors, sizes, **rules, groups=groups)

@@ -58,7 +58,7 @@ def test_half_even_anchors_are_torchvisions_bit_for_bit(height, width, sizes, ra
     generator = AnchorGenerator(tuple((size,) for size in sizes), (ratios,) * len(sizes))
     image = ImageList(torch.empty(1, 1, height, width), [(height, width)])
     expected = generator(image, [torch.empty(1, 1, *grid) for grid in grids])[0]
-    found = make_pyramid_anchors(grids, height, width, sizes=sizes, ratios=ratios, rounding="half_even")
+    found = make_pyramid_anchors(grids, height, width, sizes=sizes, ratios=ratios, rounding="half-even")
     assert [len(level) for level in found] == [h * w * len(ratios) for h, w in grids]
     assert torch.equal(torch.cat(found), expected)
 
@@ -88,7 +88,7 @@ def test_exact_anchors_have_the_size_and_the_ratio_asked_for() -> None:
 @pytest.mark.parametrize("rounding", BEYOND_LAST)
 def test_an_anchor_that_ends_with_the_photo_lies_inside_it(rounding) -> None:
     """Of legacy anchors right and bottom name the last pixel inside; the edges of the same box lie one further."""
-    last = {"legacy": 63.0, "legacy_edges": 64.0, "half_even": 63.5, "none": 63.5}[rounding]
+    last = {"legacy": 63.0, "legacy-edges": 64.0, "half-even": 63.5, "none": 63.5}[rounding]
     anchors = torch.tensor([[0.0, 0.0, last, last], [0.0, 0.0, last + 1, last], [0.0, 0.0, last, last + 1]])
     inside = is_inside_image(anchors, torch.tensor([[64, 64]]), BEYOND_LAST[rounding])
     assert inside.tolist() == [[True, False, False]]

@@ -23,7 +23,7 @@ from paceline.models.ops.boxes import BoxCoder
 LIMIT = math.log(1000 / 16)
 SIZES = torch.tensor([[96, 128], [80, 100]])
 CODER = BoxCoder((10.0, 10.0, 5.0, 5.0), LIMIT)
-RULES = InstanceFilter(keep=20)
+RULES = InstanceFilter(max_detections=20)
 
 
 def outputs(seed: int, count: int = 60, classes: int = 4, spread: float = 2.0, images: int = 2):
@@ -40,9 +40,9 @@ with_static_shapes = dispatch.static_shapes()(detect_regions)  # what an acceler
 FORMS = [detect_regions, with_static_shapes]
 
 
-def torchvisions(logits, deltas, regions, valid, sizes, *, score_above, iou, keep):
+def torchvisions(logits, deltas, regions, valid, sizes, *, score_threshold, iou, keep):
     """In float64: moving classes apart by an offset does not round there."""
-    heads = RoIHeads(None, None, None, 0.5, 0.5, 512, 0.25, (10.0, 10.0, 5.0, 5.0), score_above, iou, keep)
+    heads = RoIHeads(None, None, None, 0.5, 0.5, 512, 0.25, (10.0, 10.0, 5.0, 5.0), score_threshold, iou, keep)
     return heads.postprocess_detections(
         logits[valid].double(), deltas[valid].double(), [rows[taken].double() for rows, taken in zip(regions, valid)],
         [tuple(size) for size in sizes.tolist()],
@@ -60,13 +60,13 @@ def assert_same(found: tuple[Tensor, ...], expected) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("score_above", [0.0, 0.05, 0.6])
+@pytest.mark.parametrize("score_threshold", [0.0, 0.05, 0.6])
 @pytest.mark.parametrize("keep", [1, 20, 400])
-def test_they_are_torchvisions(form, score_above, keep) -> None:
+def test_they_are_torchvisions(form, score_threshold, keep) -> None:
     given_outputs = (*outputs(seed=0), SIZES)
-    found = form(*given_outputs, CODER, replace(RULES, score_above=score_above, keep=keep))
+    found = form(*given_outputs, CODER, replace(RULES, score_threshold=score_threshold, max_detections=keep))
     assert found[0].shape == (2, keep, 4) and found[2].dtype == torch.int64
-    assert_same(found, torchvisions(*given_outputs, score_above=score_above, iou=0.5, keep=keep))
+    assert_same(found, torchvisions(*given_outputs, score_threshold=score_threshold, iou=0.5, keep=keep))
 
 
 @examples(40)
@@ -75,19 +75,19 @@ def test_they_are_torchvisions(form, score_above, keep) -> None:
     count=st.sampled_from([0, 1, 7, 40]),
     classes=st.sampled_from([1, 3]),
     spread=st.sampled_from([0.0, 1.0, 6.0]),
-    score_above=st.sampled_from([0.0, 0.05, 0.3]),
+    score_threshold=st.sampled_from([0.0, 0.05, 0.3]),
     iou=st.sampled_from([0.3, 0.5, 1.0]),
-    least_side=st.sampled_from([0.0, 1e-2, 15.0]),
+    min_box_side=st.sampled_from([0.0, 1e-2, 15.0]),
     keep=st.sampled_from([1, 10, 200]),
     crowd=st.booleans(),
 )
 def test_the_fixed_shapes_are_the_cpus_form(
-    seed, count, classes, spread, score_above, iou, least_side, keep, crowd
+    seed, count, classes, spread, score_threshold, iou, min_box_side, keep, crowd
 ) -> None:
     logits, deltas, regions, valid = outputs(seed, count, classes, spread)
     if crowd:  # all near one place
         regions, deltas = torch.tensor([30.0, 20.0, 60.0, 70.0]).expand_as(regions), 0.5 * deltas
-    rules = replace(RULES, score_above=score_above, iou=iou, least_side=least_side, keep=keep)
+    rules = replace(RULES, score_threshold=score_threshold, nms_iou=iou, min_box_side=min_box_side, max_detections=keep)
     one = detect_regions(logits, deltas, regions, valid, SIZES, CODER, rules)
     other = with_static_shapes(logits, deltas, regions, valid, SIZES, CODER, rules)
     assert all(torch.equal(*pair) for pair in zip(one, other))
@@ -96,8 +96,10 @@ def test_the_fixed_shapes_are_the_cpus_form(
 def test_candidates_limit_what_the_fixed_shapes_look_at() -> None:
     logits, deltas, regions, valid = outputs(seed=3)
     sizes = 10 * SIZES  # none is dropped for lying outside
-    chosen = with_static_shapes(logits, deltas, regions, valid, sizes, CODER, replace(RULES, candidates=5, iou=1.0))
-    every = detect_regions(logits, deltas, regions, valid, sizes, CODER, replace(RULES, iou=1.0))
+    chosen = with_static_shapes(
+        logits, deltas, regions, valid, sizes, CODER, replace(RULES, topk_candidates=5, nms_iou=1.0)
+    )
+    every = detect_regions(logits, deltas, regions, valid, sizes, CODER, replace(RULES, nms_iou=1.0))
     assert (chosen[1] > 0).sum(dim=1).tolist() == [5, 5]
     assert torch.equal(chosen[1][:, :5], every[1][:, :5])
 
@@ -105,8 +107,8 @@ def test_candidates_limit_what_the_fixed_shapes_look_at() -> None:
 def test_what_the_fixed_shapes_did_not_look_at_is_counted(monkeypatch) -> None:
     """Pairs beyond the cap, and boxes whose suppression was cut off: a chain of overlaps longer than the rounds."""
     logits, deltas, regions, valid = outputs(seed=3)
-    scored = (logits.softmax(dim=2)[..., 1:] > RULES.score_above) & valid.unsqueeze(2)
-    left_open = with_static_shapes(logits, deltas, regions, valid, SIZES, CODER, replace(RULES, candidates=5))[3]
+    scored = (logits.softmax(dim=2)[..., 1:] > RULES.score_threshold) & valid.unsqueeze(2)
+    left_open = with_static_shapes(logits, deltas, regions, valid, SIZES, CODER, replace(RULES, topk_candidates=5))[3]
     assert left_open.tolist() == [[0, count - 5] for count in scored.sum(dim=(1, 2)).tolist()]
     assert not with_static_shapes(logits, deltas, regions, valid, SIZES, CODER, RULES)[3].any()
 
@@ -162,13 +164,7 @@ def test_or_reach_beyond_it_where_the_caller_cuts_them(form) -> None:
     regions = torch.tensor([[[90.0, 60.0, 120.0, 100.0], [101.0, 10.0, 120.0, 20.0]]])
     logits = torch.tensor([[[0.0, 3.0], [0.0, 4.0]]])
     boxes, scores, *_ = form(
-        logits,
-        torch.zeros(1, 2, 8),
-        regions,
-        torch.ones(1, 2, dtype=torch.bool),
-        SIZES[1:],
-        CODER,
-        replace(RULES, clip="after"),
+        logits, torch.zeros(1, 2, 8), regions, torch.ones(1, 2, dtype=torch.bool), SIZES[1:], CODER, RULES, False
     )
     assert boxes[0, :2].tolist() == regions[0].flip(0).tolist() and int((scores > 0).sum()) == 2
 

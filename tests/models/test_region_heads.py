@@ -70,7 +70,9 @@ def test_every_cell_of_every_level_is_found_where_it_lies():
 @pytest.mark.parametrize("norm", ["none", "group"])
 def test_a_box_head_with_convolutions_is_torchvision_s(norm):
     """Same names, same shapes, same numbers; detectron2 calls it 4conv1fc."""
-    ours = ConvBoxHead(MaskRCNNModel(channels=16, head_norm=norm, roi=RoI(side=5, channels=12, convs=4, conv_channels=32)))
+    ours = ConvBoxHead(
+        MaskRCNNModel(fpn_channels=16, head_norm=norm, roi=RoI(pool_size=5, fc_channels=12, num_convs=4, conv_channels=32))
+    )
     for weight in ours.parameters():
         torch.nn.init.normal_(weight, std=0.1, generator=torch.Generator().manual_seed(len(weight)))
     layer = None if norm == "none" else make_group_norm

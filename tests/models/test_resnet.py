@@ -50,7 +50,7 @@ def test_an_unknown_depth_names_the_known_ones():
 @pytest.mark.parametrize(("stem", "grid"), [("imagenet", 2), ("small", 4)])
 @pytest.mark.parametrize("channels", [3, 4])
 def test_stems_take_3_or_4_channels_and_give_their_grid(stem, grid, channels):
-    model = tiny(stem=stem, stem_channels=channels)
+    model = tiny(stem=stem, input_channels=channels)
     seen = []
     model.layer4.register_forward_hook(lambda module, inputs, output: seen.append(output))
     logits = model.classify(torch.randn(2, channels, 64, 64).contiguous(memory_format=torch.channels_last))
@@ -71,7 +71,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_generator_al
 @pytest.mark.parametrize(("depth", "last"), [(18, "bn2"), (50, "bn3")])
 def test_zero_init_last_gamma_makes_each_unit_its_shortcut(depth, last):
     model = ResNet(depth, 4, width=4)
-    init_weights(model, "mlperf", torch.Generator().manual_seed(0), zero_init_last_gamma=True)
+    init_weights(model, "mlperf", torch.Generator().manual_seed(0), zero_init_residual=True)
     unit = model.layer1[1]
     assert not getattr(unit, last).weight.any()
     assert (unit.bn1.weight == 1).all()

@@ -39,7 +39,8 @@ def test_balanced_classes_are_drawn_equally_and_a_photo_drawn_again_is_cropped_a
             paint(tmp_path / "train" / label / f"{number}.jpg", size=(60, 50))
         paint(tmp_path / "val" / label / "0.jpg")
     recipe = override(
-        RECIPES["classify-demo"](), {"sampler": "balanced", "global_batch": 15, "optim.lr": 0.1, "bn_span": 1}
+        RECIPES["classify-demo"](),
+        {"sampler": "class-balanced", "global_batch_size": 15, "optim.lr": 0.1, "bn_batch_size": 1},
     )
     task = _task(recipe, tmp_path)
     labels = task.data.train_index.labels
@@ -65,7 +66,7 @@ def test_balanced_classes_are_drawn_equally_and_a_photo_drawn_again_is_cropped_a
 @pytest.mark.parametrize("name", ["ssd-demo", "maskrcnn-demo"])
 def test_photos_with_objects_are_repeated_by_their_rarest_class(name, tmp_path):
     root = make_instances(tmp_path / "set", train=20, val=3)
-    recipe = override(RECIPES[name](), {"sampler": "repeat", "repeat_threshold": 1.0})
+    recipe = override(RECIPES[name](), {"sampler": "repeat-factor", "repeat_threshold": 1.0})
     task = _task(recipe, root, limit_train=13)
     own = [set(task.data.train.classes[task.data.wanted_rows(int(number))].tolist()) for number in task.data.train_numbers]
     shares = {label: sum(label in found for found in own) / 13 for label in set().union(*own)}
@@ -79,11 +80,11 @@ def test_photos_with_objects_are_repeated_by_their_rarest_class(name, tmp_path):
         plan = limit_steps(make_plan(recipe, System(), world=1, most=512, train_images=13, val_images=3), steps=40)
         taken = {task.data.shapes.of_step(step, task.data.train_numbers[task.data.samples(step)[1]]) for step in range(40)}
         assert set(task.data.shapes.of_run(plan)) == taken and task.data.shapes.largest_of_run(plan) in taken
-    plain = _task(replace(recipe, sampler="shuffle", repeat_threshold=0.001), root)
+    plain = _task(replace(recipe, sampler="random", repeat_threshold=0.001), root)
     assert "draws" not in plain.facts
     assert sorted(np.concatenate([plain.data.samples(step)[1] for step in range(20)]).tolist()).count(0) in (
-        math.floor(20 * recipe.global_batch / plain.data.train_images),
-        math.ceil(20 * recipe.global_batch / plain.data.train_images),
+        math.floor(20 * recipe.global_batch_size / plain.data.train_images),
+        math.ceil(20 * recipe.global_batch_size / plain.data.train_images),
     )
 
 
@@ -113,15 +114,15 @@ def test_class_weights_follow_from_what_a_run_learns_and_reach_the_network(tmp_p
 
 def test_what_no_sampler_does_is_refused(monkeypatch):
     for name in ("ssd-demo", "maskrcnn-demo"):
-        recipe = replace(RECIPES[name](), sampler="balanced")
-        with raises(RecipeError, "--sampler balanced", "several classes"):
+        recipe = replace(RECIPES[name](), sampler="class-balanced")
+        with raises(RecipeError, "--sampler class-balanced", "several classes"):
             get_workload(recipe.task).network.check(recipe)
-    with pytest.raises(RecipeError, match=r"^--repeat-threshold 0.01: counts with --sampler repeat alone"):
+    with pytest.raises(RecipeError, match=r"^--repeat-threshold 0.01: counts with --sampler repeat-factor alone"):
         check_recipe(replace(RECIPES["classify-demo"](), repeat_threshold=0.01))
     # A data module that makes its order without DataModule.sampled.
-    recipe = replace(RECIPES["classify-demo"](), sampler="balanced")
+    recipe = replace(RECIPES["classify-demo"](), sampler="class-balanced")
     task = SimpleNamespace(data=SimpleNamespace(), facts={}, recipe=recipe)
     own = SimpleNamespace(open=lambda *_, **__: task, kind="class-folder")
     monkeypatch.setattr(open_data, "check_recipe", lambda _: own)
-    with raises(RecipeError, "--sampler balanced", "workload"):
+    with raises(RecipeError, "--sampler class-balanced", "workload"):
         open_data.open_task(recipe, RunOptions(), None, manifest=object())  # type: ignore[arg-type]

@@ -26,8 +26,8 @@ SIDES = st.tuples(st.integers(20, 120), st.integers(20, 120))
 
 
 def run_of(sizes, short, padding, batch, steps, order=None):
-    recipe = override(RECIPES["maskrcnn-demo"](), {"global_batch": batch, "optim.lr": 0.01, "bn_span": 1})
-    recipe = replace(recipe, input=InstanceInput(short=short, long=96, padding=padding))
+    recipe = override(RECIPES["maskrcnn-demo"](), {"global_batch_size": batch, "optim.lr": 0.01, "bn_batch_size": 1})
+    recipe = replace(recipe, input=InstanceInput(min_size=short, max_size=96, padding_mode=padding))
     heights, widths = np.array(sizes).T
     # A photo that is not learned from stands before the others.
     every = ImageSizes(np.append(999, heights), np.append(1, widths), np.arange(1, len(sizes) + 1))
@@ -39,7 +39,7 @@ def brought(shapes, plan, steps):
     """What the loader asks for, step by step."""
     numbers = shapes.train.numbers
     for step in steps:
-        positions = stream_positions(step=step, global_batch=plan.global_batch)
+        positions = stream_positions(step=step, global_batch_size=plan.global_batch_size)
         _, places = batch_indices(len(numbers), positions, seed=shapes.seed, order=shapes.order)
         yield shapes.of_step(step, numbers[places])
 
@@ -89,7 +89,7 @@ def test_made_up_batches_have_their_one_shape_listed():
 @given(sizes=st.lists(SIDES, min_size=1, max_size=24), batch=st.integers(1, 10), steps=st.integers(1, 40))
 def test_so_are_those_of_a_run_that_draws_some_photos_more_often(sizes, batch, steps):
     photos = np.arange(len(sizes))
-    rates = sampling_rates("balanced", len(sizes), photos, photos % 4 // 3, 0.001)  # one of four is a class
+    rates = sampling_rates("class-balanced", len(sizes), photos, photos % 4 // 3, 0.001)  # one of four is a class
     order = sampled_order(rates, photos % 4 // 3, seed=1)
     shapes, plan = run_of(sizes, (48, 64), "buckets", batch, steps, order)
     listed = shapes.of_run(plan)

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline._utils.errors import CheckpointError, RecipeError
-from paceline.config.ssd import SSDModel, grid_sizes
+from paceline.config.ssd import SSDModel, SSDParity, grid_sizes
 from paceline.models.backbones import build_backbone
 from paceline.models.backbones.base import BackboneSpec, Norm
 from paceline.models.layers.batch_norm import configure_batch_norm, list_batch_norms, update_running_statistics
@@ -29,14 +29,14 @@ def network(
     size: int = 300, depth: int = 34, width: int = 64, classes: int = 80, pyramid: int = 0, norm: Norm = "batch", **choices
 ) -> SSD:
     form = BackboneSpec(stride=32, finest=8, norm=norm) if pyramid else BackboneSpec(stride=8, norm=norm)
-    trunk = build_backbone(SSDModel(depth=depth, width=width), form)
-    model = SSD(trunk, classes, SSDModel(pyramid=pyramid, **choices), grid_sizes(size))
+    trunk = build_backbone(SSDModel(depth=depth, width=width, freeze_stages=choices.get("freeze_stages", 0)), form)
+    model = SSD(trunk, classes, SSDModel(fpn_channels=pyramid, **choices), grid_sizes(size))
     init_ssd(model, torch.Generator().manual_seed(3))
     return model
 
 
 def small(**choices) -> SSD:
-    return network(size=96, depth=10, width=4, classes=3, extras=8, **choices)
+    return network(size=96, depth=10, width=4, classes=3, extra_channels=8, **choices)
 
 
 def saved(model: SSD, folder: Path) -> Path:
@@ -111,7 +111,7 @@ def test_fused_heads_have_344_and_512_channels():
 @pytest.mark.parametrize("size", [64, 96, 100, 160, 192, 256, 300, 320, 511])
 def test_maps_have_the_sizes_that_default_boxes_are_made_for(size, pyramid):
     cells = grid_sizes(size)
-    model = network(size, depth=10, width=2, classes=2, extras=4, pyramid=pyramid)
+    model = network(size, depth=10, width=2, classes=2, extra_channels=4, pyramid=pyramid)
     per_cell = count_boxes_per_cell(len(cells))
     logits, deltas = model.eval()(torch.zeros(1, 3, size, size))
     assert logits.shape[1] == deltas.shape[1] == sum(n * cell**2 for n, cell in zip(per_cell, cells))
@@ -144,7 +144,10 @@ def test_fused_and_separate_heads_give_the_same_outputs_through_a_weight_file_bo
 
 
 def test_same_seed_same_weights_and_frozen_parts_do_not_move():
-    model, other = small(frozen="stem_and_first"), small(frozen="stem_and_first")
+    model, other = (
+        small(freeze_stages=1, parity=SSDParity(freeze_first_conv=True)),
+        small(freeze_stages=1, parity=SSDParity(freeze_first_conv=True)),
+    )
     assert all(torch.equal(*pair) for pair in zip(model.state_dict().values(), other.state_dict().values()))
     configure_batch_norm(model, groups=2, join=1, join_group=None, forwards=1)
     model.train()
@@ -167,7 +170,7 @@ def test_same_seed_same_weights_and_frozen_parts_do_not_move():
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_a_pyramid_s_levels_are_torchvision_s(norm):
-    model = small(pyramid=12, extras_norm=norm).eval()
+    model = small(pyramid=12, extra_norm=norm).eval()
     layer = torch.nn.BatchNorm2d if norm else None
     theirs = torchvision.ops.FeaturePyramidNetwork([8, 16, 32], 12, norm_layer=layer).eval()
     theirs.load_state_dict(model.fpn.state_dict())
@@ -197,7 +200,7 @@ def test_a_pyramid_takes_the_whole_of_a_classifier_s_trunk(tmp_path, norm):
 def test_a_pyramid_needs_maps_of_three_strides():
     trunk = build_backbone(SSDModel(depth=10, width=4), BackboneSpec(stride=8))
     with raises(RecipeError, "pyramid", "[8, 16, 32]"):
-        SSD(trunk, 3, SSDModel(pyramid=8), grid_sizes(96))
+        SSD(trunk, 3, SSDModel(fpn_channels=8), grid_sizes(96))
 
 
 def test_torchvision_s_resnet34_fills_the_trunk(tmp_path):
@@ -212,7 +215,7 @@ def test_torchvision_s_resnet34_fills_the_trunk(tmp_path):
 
 
 def test_other_classes_keep_everything_but_the_class_heads(tmp_path):
-    old, new = small(), network(size=96, depth=10, width=4, classes=7, extras=8)
+    old, new = small(), network(size=96, depth=10, width=4, classes=7, extra_channels=8)
     fresh = new.heads[0].conf.weight.clone()
     report = load_ssd_weights(new, saved(old, tmp_path))
     assert {name.split(".")[2] for name in report.reinitialised} == {"conf"}
@@ -232,7 +235,7 @@ def test_another_trunk_is_refused_and_changes_nothing(tmp_path):
     model = small()
     before = model.state_dict()["trunk.conv1.weight"].clone()
     with raises(CheckpointError, "another model"):
-        load_ssd_weights(model, saved(network(size=96, depth=18, width=8, classes=3, extras=8), tmp_path))
+        load_ssd_weights(model, saved(network(size=96, depth=18, width=8, classes=3, extra_channels=8), tmp_path))
     assert torch.equal(model.trunk.conv1.weight, before)
 
 

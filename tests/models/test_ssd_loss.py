@@ -59,7 +59,7 @@ def test_losses_and_gradients_are_the_plain_ones(objects, negatives) -> None:
     logits, deltas, boxes, labels = batch(4, objects)
     weight = torch.tensor([1.0, 2.0, 0.5, 3.0])
     ours = [logits.clone().requires_grad_(), deltas.clone().requires_grad_()]
-    losses = ssd_loss(*ours, boxes, labels, ANCHORS, replace(RULES, negatives=negatives))
+    losses = ssd_loss(*ours, boxes, labels, ANCHORS, replace(RULES, negative_ratio=negatives))
     ((losses.classification + losses.localisation) * weight).sum().backward()
     plain = [logits.clone().requires_grad_(), deltas.clone().requires_grad_()]
     classification, localisation, positives = plain_loss(*plain, boxes, labels, negatives)

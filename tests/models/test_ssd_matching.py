@@ -16,11 +16,11 @@ from paceline.models.ops.boxes import pairwise_iou, to_ltrb
 from paceline.models.ops.matching import match, match_fixed
 
 ANCHORS = to_ltrb(default_boxes(64, grid_sizes(64), (0.1, 0.3, 0.5, 0.8, 0.9)))
-RULES = [(positive, tie) for positive in ("above", "at_least") for tie in ("last", "first")]
+RULES = [(match_rule, tie) for match_rule in ("gt", "ge") for tie in ("last", "first")]
 
 
 def slow_match(
-    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: str, tie: str, order=None, equal="first"
+    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, match_rule: str, tie: str, order=None, equal="first"
 ) -> dict[int, int]:
     """Object of each positive default box of one image."""
     order = range(len(anchors)) if order is None else order.tolist()
@@ -33,7 +33,7 @@ def slow_match(
         if best is None:
             continue
         value = overlap[best][anchor]
-        if value > iou or (positive == "at_least" and value == iou):
+        if value > iou or (match_rule == "ge" and value == iou):
             matched[anchor] = best
     for slot in objects if tie == "last" else reversed(objects):
         best = max(order, key=lambda anchor: overlap[slot][anchor])
@@ -52,15 +52,15 @@ box = st.tuples(edge, edge, edge, edge).map(lambda b: (min(b[0], b[2]), min(b[1]
 image = st.lists(st.tuples(box, st.integers(0, 3)), min_size=5, max_size=5)
 
 
-@pytest.mark.parametrize(("positive", "tie"), RULES)
+@pytest.mark.parametrize(("match_rule", "tie"), RULES)
 @examples(20)
 @given(images=st.lists(image, min_size=1, max_size=3))
-def test_matching_agrees_with_the_obvious_loop(positive, tie, images) -> None:
+def test_matching_agrees_with_the_obvious_loop(match_rule, tie, images) -> None:
     boxes = torch.tensor([[row[0] for row in one] for one in images])
     labels = torch.tensor([[row[1] for row in one] for one in images])
-    slots, positives = match(boxes, labels, ANCHORS, iou=0.5, positive=positive, tie=tie)
-    assert as_dicts(slots, positives) == [slow_match(b, n, ANCHORS, 0.5, positive, tie) for b, n in zip(boxes, labels)]
-    whole = match_fixed(boxes, labels, ANCHORS, 0.5, positive, tie)
+    slots, positives = match(boxes, labels, ANCHORS, iou=0.5, match_rule=match_rule, tie=tie)
+    assert as_dicts(slots, positives) == [slow_match(b, n, ANCHORS, 0.5, match_rule, tie) for b, n in zip(boxes, labels)]
+    whole = match_fixed(boxes, labels, ANCHORS, 0.5, match_rule, tie)
     assert as_dicts(*whole) == as_dicts(slots, positives)
 
 
@@ -74,7 +74,7 @@ def test_equally_good_ones_are_decided_in_the_order_that_is_asked_for(rule, tie,
     labels = torch.tensor([[row[1] for row in one] for one in images])
     order = tie_order(rule, grid_sizes(64))
     found = match(boxes, labels, ANCHORS, tie=tie, order=order, equal=equal)
-    slow = [slow_match(b, n, ANCHORS, 0.5, "above", tie, order, equal) for b, n in zip(boxes, labels)]
+    slow = [slow_match(b, n, ANCHORS, 0.5, "gt", tie, order, equal) for b, n in zip(boxes, labels)]
     assert as_dicts(*found) == slow
 
 
@@ -83,7 +83,7 @@ def test_images_matched_in_parts_have_the_same_bits(monkeypatch, equal) -> None:
     random = torch.Generator().manual_seed(0)
     ends = (torch.rand(2, 7, 5, 2, generator=random) * 8).round() / 8
     boxes, labels = torch.cat((ends.amin(0), ends.amax(0)), dim=2), torch.randint(0, 3, (7, 5), generator=random)
-    rules, largest = (boxes, labels, ANCHORS, 0.5, "above", "last", equal), []
+    rules, largest = (boxes, labels, ANCHORS, 0.5, "gt", "last", equal), []
     wanted = match_fixed(*rules)
     monkeypatch.setattr(matching, "pairwise_iou", lambda *pair: largest.append(len(pair[0])) or pairwise_iou(*pair))
     for images, parts in ((1, [1] * 7), (3, [3, 3, 1]), (4, [4, 3]), (6, [4, 3]), (7, [7])):
@@ -105,15 +105,15 @@ def test_every_slot_may_be_filled() -> None:
     center, half = torch.rand(1, 64, 2, generator=random), 0.02 + 0.3 * torch.rand(1, 64, 2, generator=random)
     boxes, labels = torch.cat((center - half, center + half), dim=2), torch.ones(1, 64, dtype=torch.int64)
     slots, positives = match(boxes, labels, ANCHORS)
-    assert as_dicts(slots, positives)[0] == slow_match(boxes[0], labels[0], ANCHORS, 0.5, "above", "last")
+    assert as_dicts(slots, positives)[0] == slow_match(boxes[0], labels[0], ANCHORS, 0.5, "gt", "last")
 
 
 def test_the_threshold_itself_counts_only_by_the_rule_that_says_so() -> None:
     anchors = torch.tensor([[0.0, 0.0, 1.0, 0.5], [0.0, 0.0, 1.0, 1.0]])
     boxes = torch.tensor([[[0.0, 0.0, 1.0, 1.0]]])
     labels = torch.ones(1, 1, dtype=torch.int64)
-    assert match(boxes, labels, anchors, positive="above")[1].tolist() == [[False, True]]
-    assert match(boxes, labels, anchors, positive="at_least")[1].tolist() == [[True, True]]
+    assert match(boxes, labels, anchors, match_rule="gt")[1].tolist() == [[False, True]]
+    assert match(boxes, labels, anchors, match_rule="ge")[1].tolist() == [[True, True]]
 
 
 def test_an_object_below_the_threshold_still_gets_its_best_default_box() -> None:

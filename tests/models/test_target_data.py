@@ -25,4 +25,4 @@ def test_the_built_in_set_is_the_tiny_recipe_s_target_data(name, kind):
 
 
 def test_every_picture_of_the_built_in_boxes_is_trained_on_also_those_without_objects():
-    assert not RECIPES["ssd-demo"]().input.drop_empty
+    assert not RECIPES["ssd-demo"]().input.skip_empty

@@ -36,8 +36,8 @@ WITH_NORMS = NAMES[1:]
 
 
 def trunk_of(name: str, form: BackboneSpec | None = None, seed: int = 1) -> Backbone:
-    trunk = build_backbone(ResNetModel(trunk=f"timm/{name}"), form or BackboneSpec())
-    trunk.draw("torchvision", torch.Generator().manual_seed(seed), zero_init_last_gamma=False)
+    trunk = build_backbone(ResNetModel(backbone=f"timm/{name}"), form or BackboneSpec())
+    trunk.draw("torchvision", torch.Generator().manual_seed(seed), zero_init_residual=False)
     return trunk
 
 
@@ -135,15 +135,20 @@ def networks(name: str) -> dict:
     """One of each workload on this trunk, with its loader of weights, its trunk, and its trunk's prefix."""
     classes = (
         WORKLOADS["classification"]
-        .network.build(Recipe("classification", ResNetModel(trunk=f"timm/{name}"), ImageInput()), 3)
+        .network.build(Recipe("classification", ResNetModel(backbone=f"timm/{name}"), ImageInput()), 3)
         .network
     )
     init_weights(classes, "torchvision", torch.Generator().manual_seed(1))
-    settings = SSDModel(trunk=f"timm/{name}", extras=8)
+    settings = SSDModel(backbone=f"timm/{name}", extra_channels=8)
     boxes = SSD(build_backbone(settings, BackboneSpec(stride=8)), 3, settings, grid_sizes(96))
     init_ssd(boxes, torch.Generator().manual_seed(1))
     settings = MaskRCNNModel(
-        trunk=f"timm/{name}", norm="batch", frozen="none", channels=8, roi=RoI(channels=8), mask=MaskHead(convs=1)
+        backbone=f"timm/{name}",
+        norm="batch",
+        freeze_stages=0,
+        fpn_channels=8,
+        roi=RoI(fc_channels=8),
+        mask=MaskHead(num_convs=1),
     )
     masks = MaskRCNN(settings, 3)
     init_mask_rcnn(masks, torch.Generator().manual_seed(1))
@@ -187,7 +192,7 @@ def test_timm_s_files_and_our_own_checkpoints_fill_every_network_by_name(name, t
 @pytest.mark.parametrize(
     ("name", "form", "says"),
     [
-        ("convnext_ato", BackboneSpec(), "--model.trunk timm/convnext_ato ... convnext_atto"),
+        ("convnext_ato", BackboneSpec(), "--model.backbone timm/convnext_ato ... convnext_atto"),
         ("hf-hub:timm/resnet18.a1_in1k", BackboneSpec(), "network"),  # create_model would fetch it
         ("", BackboneSpec(), "network"),
         ("vit_tiny_patch16_224", BackboneSpec(), r"strides [16, 16, 16]"),
@@ -199,35 +204,33 @@ def test_timm_s_files_and_our_own_checkpoints_fill_every_network_by_name(name, t
 )  # fmt: skip
 def test_what_cannot_be_a_trunk_is_refused_by_name(name, form, says):
     with raises(RecipeError, says):
-        build_backbone(ResNetModel(trunk=f"timm/{name}"), form)
+        build_backbone(ResNetModel(backbone=f"timm/{name}"), form)
 
 
 def test_a_norm_whose_statistics_could_not_span_images_is_refused_by_name():
     trunk = trunk_of("resnet10t")
     for norm in (torch.nn.BatchNorm1d(4), torch.nn.BatchNorm2d(4, affine=False), torch.nn.SyncBatchNorm(4)):
-        with raises(RecipeError, "--bn-span", type(norm).__name__):
+        with raises(RecipeError, "--bn-batch-size", type(norm).__name__):
             trunk._our_norm(norm)
 
 
 def test_what_a_network_cannot_do_with_a_trunk_is_refused_by_its_flag():
-    with pytest.raises(RecipeError, match=r"--model.frozen: .* Use --model.frozen none"):
-        MaskRCNN(MaskRCNNModel(trunk="timm/convnext_atto", norm="batch"), 3)
-    settings = SSDModel(trunk="timm/convnext_atto", extras=8)
+    settings = SSDModel(backbone="timm/convnext_atto", extra_channels=8)
     model = SSD(build_backbone(settings, BackboneSpec(stride=8)), 3, settings, grid_sizes(100))
-    with raises(RecipeError, "--input.size 100", "12 cells", "13"):
+    with raises(RecipeError, "--input.image-size 100", "12 cells", "13"):
         model(torch.zeros(1, 3, 100, 100))
-    with raises(RecipeError, "--model.stem small", "--model.trunk timm/resnet10t"):
-        check_classification(Recipe("classification", ResNetModel(trunk="timm/resnet10t", stem="small"), ImageInput()))
+    with raises(RecipeError, "--model.stem small", "--model.backbone timm/resnet10t"):
+        check_classification(Recipe("classification", ResNetModel(backbone="timm/resnet10t", stem="small"), ImageInput()))
 
 
 def test_without_timm_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(RecipeError, match=r"pip install 'timm>=1.0.22'"):
-        build_backbone(ResNetModel(trunk="timm/resnet10t"), BackboneSpec())
+        build_backbone(ResNetModel(backbone="timm/resnet10t"), BackboneSpec())
 
 
 def test_a_classifier_pools_timm_s_last_map_and_its_memory_is_counted():
-    recipe = Recipe("classification", ResNetModel(trunk="timm/mobilenetv3_small_050"), ImageInput(size=64))
+    recipe = Recipe("classification", ResNetModel(backbone="timm/mobilenetv3_small_050"), ImageInput(image_size=64))
     model = WORKLOADS["classification"].network.build(recipe, 5)
     assert isinstance(model, ClassifierWithLoss)
     init_weights(model.network, "torchvision", torch.Generator().manual_seed(1))

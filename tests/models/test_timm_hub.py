@@ -71,11 +71,11 @@ def got(hub, tmp_path_factory):
     folder = tmp_path_factory.mktemp("hub")
     kept, refused = folder / "kept", folder / "refused"
     commands = {
-        "first": [f"timm/{NAME}", "--out", str(kept)],
-        "again": [f"timm/{NAME}", "--out", str(kept)],
-        "not there": ["timm/test_vit.r160_in1k", "--out", str(refused)],
-        "unknown": ["timm/resnetx", "--out", str(refused)],
-        "copy": [f"timm/{NAME}", "--out", str(refused), "--from", "copy"],
+        "first": [f"timm/{NAME}", "--output-dir", str(kept)],
+        "again": [f"timm/{NAME}", "--output-dir", str(kept)],
+        "not there": ["timm/test_vit.r160_in1k", "--output-dir", str(refused)],
+        "unknown": ["timm/resnetx", "--output-dir", str(refused)],
+        "copy": [f"timm/{NAME}", "--output-dir", str(refused), "--source", "copy"],
     }
     own = {"HF_ENDPOINT": hub[0], "HF_HOME": str(folder / "hub"), "HF_HUB_DISABLE_XET": "1"}
     words = [sys.executable, "-c", PROGRAM, json.dumps(list(commands.values()))]

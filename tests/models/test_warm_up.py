@@ -25,13 +25,13 @@ ALONE = InputRank(0, 1, torch.device("cpu"), 1)
 
 def classification(folder: Path) -> Task:
     manifest = Manifest.load(prepare_if_needed(make_photos(folder / "photos")))
-    return WORKLOADS["classification"].open(replace(classify_demo(), global_batch=8, bn_span=4), manifest)
+    return WORKLOADS["classification"].open(replace(classify_demo(), global_batch_size=8, bn_batch_size=4), manifest)
 
 
 def detection(folder: Path) -> Task:
     root = make_instances(folder / "instances", train=8, val=2)
     return WORKLOADS["ssd"].open(
-        replace(ssd_demo(), global_batch=8, bn_span=4), Manifest.load(prepare_if_needed(root, kind="boxes"))
+        replace(ssd_demo(), global_batch_size=8, bn_batch_size=4), Manifest.load(prepare_if_needed(root, kind="boxes"))
     )
 
 

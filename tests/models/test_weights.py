@@ -137,7 +137,7 @@ def test_an_average_next_to_the_weights_is_named_with_the_way_to_read_it(tmp_pat
     (line,) = [line for line in lines if f"the file also has {name}," in line]
     words = shlex.split(line.partition("paceline ")[2])
     assert main(words) == 0
-    converted = Path(words[words.index("--out") + 1])
+    converted = Path(words[words.index("--output") + 1])
     report = load_weights(model, converted)
     assert same(model, average) and not any("also has" in line for line in report.lines())
     with raises(CheckpointError, "model", "dict"):
@@ -352,7 +352,7 @@ def nvidia_arrays(model: ResNet) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(("theirs", "ours"), [(4, 3), (4, 4), (3, 3), (3, 4)])
 def test_nvidias_folder_of_npy_files_fills_a_resnet50(tmp_path, theirs, ours):
-    source, model = tiny(50, seed=1, stem_channels=theirs), tiny(50, seed=2, stem_channels=ours)
+    source, model = tiny(50, seed=1, input_channels=theirs), tiny(50, seed=2, input_channels=ours)
     for name, array in nvidia_arrays(source).items():
         np.save(tmp_path / f"{name}.npy", array)
     assert (tmp_path / "stage1_unit1_conv1sc_weight.npy").exists()
@@ -385,13 +385,13 @@ def test_gluons_bottleneck_names_follow_the_same_count(tmp_path):
 
 
 @pytest.mark.parametrize("groups", [1, 4])
-@pytest.mark.parametrize("group_width", [64, 128])
-def test_which_resnet_it_is_is_told_from_its_shapes(groups, group_width):
-    built = {"depth": 50, "groups": groups, "group_width": group_width}
+@pytest.mark.parametrize("width_per_group", [64, 128])
+def test_which_resnet_it_is_is_told_from_its_shapes(groups, width_per_group):
+    built = {"depth": 50, "groups": groups, "width_per_group": width_per_group}
     state = tiny(**built).state_dict()
     for prefix in ("", "trunk.", "backbone.body."):
         found = resnet_fields({prefix + name: tensor for name, tensor in state.items()})
-        assert found == {**built, "width": 4, "stem": "imagenet", "stem_channels": 3}
+        assert found == {**built, "width": 4, "stem": "imagenet", "input_channels": 3}
 
 
 def test_a_stem_of_three_convolutions_is_named_and_whose_network_has_it(tmp_path):
@@ -399,5 +399,5 @@ def test_a_stem_of_three_convolutions_is_named_and_whose_network_has_it(tmp_path
     state |= {f"conv1.{place}.weight": state["conv1.weight"].clone() for place in (0, 3, 6)}
     del state["conv1.weight"]
     save_file(state, tmp_path / "d.safetensors")
-    with pytest.raises(CheckpointError, match=r"three convolutions, .*--model.trunk timm/resnet18d"):
+    with pytest.raises(CheckpointError, match=r"three convolutions, .*--model.backbone timm/resnet18d"):
         load_weights(tiny(18, 5), tmp_path / "d.safetensors")

@@ -26,7 +26,7 @@ from paceline.models.weights.formats.detectron2 import from_detectron2, to_detec
 from paceline.models.weights.formats.paceline_format import PacelineWeights, WeightFormatError
 from paceline.models.weights.load_detectors import load_mask_rcnn_weights, load_ssd_weights
 
-SMALL = MaskRCNNModel(depth=10, width=8, channels=8, roi=RoI(channels=16), mask=MaskHead(convs=2))
+SMALL = MaskRCNNModel(depth=10, width=8, fpn_channels=8, roi=RoI(fc_channels=16), mask=MaskHead(num_convs=2))
 CLASS_LAYERS = (
     "roi_heads.box_predictor.cls_score.", "roi_heads.box_predictor.bbox_pred.", "roi_heads.mask_predictor.mask_fcn_logits."
 )  # fmt: skip
@@ -168,7 +168,7 @@ def test_a_wrong_file_is_refused_in_one_message_and_changes_nothing(given, says,
     path = file_of(given(), tmp_path)
     with raises(CheckpointError, says) as refused:
         load_mask_rcnn_weights(model, path, Labels(NAMES, COCO_IDS))
-    assert str(path) in str(refused.value) and "--model.trunk, --model.depth, --model.width" in str(refused.value)
+    assert str(path) in str(refused.value) and "--model.backbone, --model.depth, --model.width" in str(refused.value)
     assert equal(model, before)
 
 
@@ -195,7 +195,7 @@ def test_a_network_without_masks_is_filled_by_detectors_with_and_without_them(tm
 
 
 def test_a_resnet_trained_with_a_fourth_channel_of_zeros_fills_a_trunk_of_three(tmp_path):
-    source = ResNet(10, 5, width=8, stem_channels=4)
+    source = ResNet(10, 5, width=8, input_channels=4)
     with torch.no_grad():
         for tensor in source.state_dict().values():
             tensor.copy_(torch.rand(tensor.shape))
@@ -211,10 +211,10 @@ def test_a_resnet_trained_with_a_fourth_channel_of_zeros_fills_a_trunk_of_three(
 
 def test_a_box_head_with_convolutions_goes_to_detectron2_and_back():
     """Its 4conv1fc: conv1, conv2, ... and fc1."""
-    settings = replace(SMALL, roi=replace(SMALL.roi, convs=3, conv_channels=24))
+    settings = replace(SMALL, roi=replace(SMALL.roi, num_convs=3, conv_channels=24))
     state = network(4, 0, settings).state_dict()
     head = {name: tensor for name, tensor in state.items() if ".box_head." in name}
-    assert head["roi_heads.box_head.4.weight"].shape[1] == 24 * settings.roi.side**2
+    assert head["roi_heads.box_head.4.weight"].shape[1] == 24 * settings.roi.pool_size**2
     theirs, _, (wanted, *_) = to_detectron2(PacelineWeights(state))
     assert "NUM_CONV 3" in wanted and "CONV_DIM 24" in wanted and "NUM_FC 1" in wanted
     layers = ("conv1", "conv2", "conv3", "fc1")

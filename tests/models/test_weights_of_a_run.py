@@ -57,19 +57,19 @@ def test_a_runs_own_checkpoint_is_refused_by_another_network_and_not_given_away(
     with pytest.raises(CheckpointError, match=flag):
         load_weights(resnet(), file)
     for form in ("torchvision", "timm"):
-        assert main(["weights", "convert", str(file), "--to", form, "--out", str(tmp_path / "w.safetensors")]) == 2
+        assert main(["weights", "convert", str(file), "--format", form, "--output", str(tmp_path / "w.safetensors")]) == 2
         assert check_text(capsys.readouterr().err, "network") and not (tmp_path / "w.safetensors").exists()
-    assert main(["weights", "convert", str(file), "--to", "ours", "--out", str(tmp_path / "w.pth")]) == 2
+    assert main(["weights", "convert", str(file), "--format", "paceline", "--output", str(tmp_path / "w.pth")]) == 2
     assert check_text(capsys.readouterr().err, flag) and not (tmp_path / "w.pth").exists()
     out = tmp_path / "kept.safetensors"
-    assert main(["weights", "convert", str(file), "--to", "ours", "--out", str(out)]) == 0
+    assert main(["weights", "convert", str(file), "--format", "paceline", "--output", str(out)]) == 0
     assert flag in capsys.readouterr().out
     with safe_open(out, "pt") as kept:
         assert json.loads(kept.metadata()["paceline"])["needs"] == {field: value}
 
 
 def test_a_usual_run_needs_nothing(tmp_path):
-    load_weights(resnet(), checkpoint(tmp_path, stride_in="3x3", padding="both"))
+    load_weights(resnet(), checkpoint(tmp_path, stride_in="3x3", padding="symmetric"))
 
 
 def test_a_file_right_below_the_root_is_no_runs(capsys):
@@ -78,10 +78,10 @@ def test_a_file_right_below_the_root_is_no_runs(capsys):
 
 
 def test_the_reference_gets_no_ssd_that_pads_at_the_end(tmp_path, capsys):
-    file = checkpoint(tmp_path, padding="end")
+    file = checkpoint(tmp_path, padding="same")
     one = torch.ones(8)
     save_file({"trunk.conv1.weight": torch.ones(4), "heads.0.loc.bias": one, "heads.0.conf.bias": one.clone()}, file)
-    assert main(["weights", "convert", str(file), "--to", "reference", "--out", str(tmp_path / "w.pth")]) == 2
+    assert main(["weights", "convert", str(file), "--format", "reference", "--output", str(tmp_path / "w.pth")]) == 2
     check_text(capsys.readouterr().err, "network", "TensorFlow")
 
 
@@ -89,7 +89,7 @@ def test_the_reference_gets_no_ssd_that_pads_at_the_end(tmp_path, capsys):
 def test_another_epsilon_is_said_where_it_is_not_the_networks(eps, tmp_path, capsys):
     file = checkpoint(tmp_path, bn_eps=eps)
     said = any("--model.bn-eps 0.001" in line for line in load_weights(resnet(), file).said)
-    assert main(["weights", "convert", str(file), "--to", "ours", "--out", str(tmp_path / "w.safetensors")]) == 0
+    assert main(["weights", "convert", str(file), "--format", "paceline", "--output", str(tmp_path / "w.safetensors")]) == 0
     assert said == ("--model.bn-eps 0.001" in capsys.readouterr().out) == (eps == 1e-3)
     assert not load_weights(resnet(bn_eps=eps), file).said
 

@@ -38,7 +38,7 @@ def batches(task: Any, processes: bool, monkeypatch) -> list[Any]:
             task_module, "Loader", lambda **options: made.append(Loader(**{**options, "processes": processes})) or made[-1]
         )
         found = []
-        system = System("cpu", loader_threads=2)
+        system = System("cpu", num_workers=2)
         with task_loader(task, system, 2, CPU) as loader:
             for _, (_, given) in zip(range(4), loader):
                 found += [{name: tensor.clone() for name, tensor in one.tensors().items()} for one in given]
@@ -53,14 +53,14 @@ def batches(task: Any, processes: bool, monkeypatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        ("classify-demo", {"mixup": 0.5, "augment": "trivial"}),
-        ("ssd-demo", {"mosaic": 0.5}),
-        ("maskrcnn-demo", {"copy_paste": 0.5}),
+        ("classify-demo", {"mixup_alpha": 0.5, "auto_augment": "trivialaugment"}),
+        ("ssd-demo", {"mosaic_prob": 0.5}),
+        ("maskrcnn-demo", {"copy_paste_prob": 0.5}),
     ],
 )
 def test_a_task_s_batches(name: str, changes: dict[str, Any], objects: Path, class_photos: Path, monkeypatch) -> None:
     recipe = RECIPES[name]()
-    recipe = replace(recipe, input=replace(recipe.input, **changes), global_batch=4)
+    recipe = replace(recipe, input=replace(recipe.input, **changes), global_batch_size=4)
     data = class_photos if recipe.task == "classification" else objects
     with open_distributed(SINGLE, device=CPU) as world:
         task = open_task(recipe, RunOptions(data=str(data)), world)
@@ -74,7 +74,11 @@ def test_a_task_s_batches(name: str, changes: dict[str, Any], objects: Path, cla
 def test_a_loader_of_few_images_renders_in_threads(class_photos: Path, monkeypatch) -> None:
     made: list[bool] = []
     monkeypatch.setattr(task_module, "Loader", lambda **options: made.append(options["processes"]))
-    recipe, system, few = (replace(RECIPES["classify-demo"](), global_batch=2), System("cpu"), task_module.WORTH_PROCESSES)
+    recipe, system, few = (
+        replace(RECIPES["classify-demo"](), global_batch_size=2),
+        System("cpu"),
+        task_module.WORTH_PROCESSES,
+    )
     with open_distributed(SINGLE, device=CPU) as world:
         task, place = open_task(recipe, RunOptions(data=str(class_photos)), world), InputRank(0, 1, CPU, 2)
     plan = make_plan(recipe, system, world=1, most=2, train_images=task.data.train_images, val_images=task.data.val_images)

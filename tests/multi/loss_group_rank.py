@@ -33,8 +33,8 @@ def step(world: DistContext, case: str, group: int, most: int) -> dict[str, Tens
     assert recipe.optim == Optim()
     state = state_around(lambda device: Toy(), run, world)
     first = world.rank * plan.images_per_rank
-    starts = range(first, first + plan.images_per_rank, plan.images_per_forward)
-    batches = [toy_batch(OBJECTS[case], slice(start, start + plan.images_per_forward)) for start in starts]
+    starts = range(first, first + plan.images_per_rank, plan.micro_batch_size)
+    batches = [toy_batch(OBJECTS[case], slice(start, start + plan.micro_batch_size)) for start in starts]
     take = TrainStep(state, plan, run.system, torch.device("cpu"))
     take.discard(batches)  # a warm-up step leaves no trace
     losses = take(batches, StepRates(0.1, 0.1))

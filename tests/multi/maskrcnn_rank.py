@@ -22,7 +22,7 @@ from training_rank import main as command_line
 
 from paceline.config.maskrcnn import RPN, InstanceFilter, InstanceInput, MaskHead, MaskRCNNModel, RoI
 from paceline.config.plan import StepRates, make_plan
-from paceline.config.recipe import Optim, Quality, Recipe, Schedule
+from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
 from paceline.config.run import RunOptions, RunSpec
 from paceline.config.system import System
 from paceline.data.batch import Batch, InstanceBatch, InstanceObjects, instance_batch
@@ -66,39 +66,39 @@ def small() -> Recipe[MaskRCNNModel, InstanceInput]:
             depth=10,
             width=8,
             norm="group",
-            frozen="none",
-            channels=16,
+            freeze_stages=0,
+            fpn_channels=16,
             rpn=RPN(
-                sizes=(12.0, 24.0, 36.0, 48.0, 64.0),
-                positive_iou=0.5,
-                samples=32,
-                pre_train=60,
-                pre_test=60,
-                post_train=24,
-                post_test=24,
+                anchor_sizes=(12.0, 24.0, 36.0, 48.0, 64.0),
+                fg_iou=0.5,
+                samples_per_image=32,
+                pre_nms_topk_train=60,
+                pre_nms_topk_test=60,
+                post_nms_topk_train=24,
+                post_nms_topk_test=24,
             ),
-            roi=RoI(iou=0.3, samples=40, positive_share=1.0, channels=32),
-            mask=MaskHead(convs=1, canvas=CANVAS),
-            detect=InstanceFilter(keep=20, candidates=100),
+            roi=RoI(fg_iou=0.3, samples_per_image=40, positive_fraction=1.0, fc_channels=32),
+            mask=MaskHead(num_convs=1, target_buffer_size=CANVAS),
+            detect=InstanceFilter(max_detections=20, topk_candidates=100),
         ),
-        input=InstanceInput(short=(64,), long=96, crop=0.8, jitter="matrix", drop_empty=False),
+        input=InstanceInput(min_size=(64,), max_size=96, min_crop_scale=0.8, color_jitter="matrix", skip_empty=False),
         target_data="none",
-        global_batch=IMAGES,
-        images_seen=IMAGES * STEPS,
-        bn_span=1,
+        global_batch_size=IMAGES,
+        max_images=IMAGES * STEPS,
+        bn_batch_size=1,
         optim=Optim(lr=0.02, momentum=0.9, weight_decay=1e-4),
-        schedule=Schedule(kind="constant"),
-        quality=Quality(unit="run"),
+        schedule=Schedule(name="constant"),
+        eval=Evaluation(unit="fraction"),
     )
 
 
 def recipe_of(case: str, group: int) -> Recipe[MaskRCNNModel, InstanceInput]:
     """The small recipe with losses over `group` images; without decay, so that the first velocity is the gradient."""
     recipe = small()
-    model = replace(recipe.model, loss_group=group, masks=case != "boxes alone")
+    model = replace(recipe.model, loss_normalizer_images=group, masks=case != "boxes alone")
     if case == "batch norm":
         model = replace(model, norm="batch", fpn_norm="batch")
-        recipe = replace(recipe, bn_span=4)
+        recipe = replace(recipe, bn_batch_size=4)
     return replace(recipe, model=model, optim=replace(recipe.optim, weight_decay=0.0))
 
 
@@ -139,7 +139,7 @@ def step(world: DistContext, case: str, group: int, most: int) -> dict[str, Tens
     model = WORKLOADS["maskrcnn"].network.build(recipe, CLASSES)
     init_mask_rcnn(model.network, torch.Generator().manual_seed(3))
     state = state_around(lambda device: model, run, world)
-    first, each = world.rank * plan.images_per_rank, plan.images_per_forward
+    first, each = world.rank * plan.images_per_rank, plan.micro_batch_size
     starts = range(first, first + plan.images_per_rank, each)
     batches = [forward_of(case, range(start, start + each)) for start in starts]
     losses = TrainStep(state, plan, run.system, torch.device("cpu"))(batches, StepRates(0.02, 0.02))
@@ -157,10 +157,10 @@ def memory(data: Path, tried: bool) -> list[int]:
     recipe = small()
     recipe = replace(
         recipe,
-        model=replace(recipe.model, width=16, mask=replace(recipe.model.mask, canvas=56)),
-        input=replace(recipe.input, short=(96, 192, 288), long=384),
-        global_batch=4,
-        images_seen=4 * 10,
+        model=replace(recipe.model, width=16, mask=replace(recipe.model.mask, target_buffer_size=56)),
+        input=replace(recipe.input, min_size=(96, 192, 288), max_size=384),
+        global_batch_size=4,
+        max_images=4 * 10,
     )
     task = WORKLOADS["maskrcnn"].open(recipe, Manifest.load(prepare_if_needed(data, kind="boxes")))
     with open_distributed(read_launch({}), device=torch.device("cpu")) as world:

@@ -22,9 +22,9 @@ from paceline.training.step import TrainStep
 CPU, STEPS = torch.device("cpu"), 6
 # Statistics joined over ranks, positives and loss groups counted over them, gradients added up over forwards.
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {
-    "joined": ("classification", {"bn_span": 4, "ema": 0.9}, 2),
-    "two forwards": ("classification", {"global_batch": 8}, 2),
-    "positives": ("ssd", {"model.loss_over": "batch"}, 2),
+    "joined": ("classification", {"bn_batch_size": 4, "ema_decay": 0.9}, 2),
+    "two forwards": ("classification", {"global_batch_size": 8}, 2),
+    "positives": ("ssd", {"model.loss_normalizer": "batch"}, 2),
     "loss groups": ("maskrcnn", {}, 2),
 }
 
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
 def trained(world: DistContext, case: str, capture: Recorder | None) -> dict[str, Any]:
     """Losses of the steps, and the weights after them."""
     task, changes, most = CASES[case]
-    recipe, system = small(task, changes), System(images_per_forward=most)
+    recipe, system = small(task, changes), System(micro_batch_size=most)
     plan = plan_of(recipe, system, steps=STEPS, world=world.world)
     state = state_of(recipe, plan, system, CPU, world=world)
     numbers = StepScalars(recipe.optim, CPU, tensors=True)
@@ -40,7 +40,7 @@ def trained(world: DistContext, case: str, capture: Recorder | None) -> dict[str
     losses = []
     for step in range(-1, STEPS):
         seeds = [1000 * step + 10 * world.rank + forward for forward in range(plan.forwards)]
-        batches = [batch_of(recipe, plan.images_per_forward, abs(seed)) for seed in seeds]
+        batches = [batch_of(recipe, plan.micro_batch_size, abs(seed)) for seed in seeds]
         if step < 0:
             take.warm_up(batches)  # settles data parallel's buckets
             take.prepare(batches)

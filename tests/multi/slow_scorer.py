@@ -9,8 +9,8 @@ from zygote import Ended, Job
 
 # Evaluations at 5, 10, ...; a train event at 8, 16, ...; an epoch ends after 5, 9, 13, ...: a result is taken 3 or 4 steps
 # after its evaluation. One checkpoint stays, so that one which is not judged yet could be deleted.
-FLAGS = "--eval-every 5 --log-every 8 --save-every 100 --keep 1 --ema 0.9"
-TARGET = f"{FLAGS} --quality.targets top1 0.6"  # met at step 20, by far
+FLAGS = "--eval-every 5 --log-every 8 --save-every 100 --keep-checkpoints 1 --ema-decay 0.9"
+TARGET = f"{FLAGS} --target top1=0.6"  # met at step 20, by far
 RECIPE = "scored_slowly"
 INTERRUPTED = 75
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from paceline.config.recipe import Optim, Quality, Recipe, Schedule
+from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
 from paceline.config.resnet import ImageInput, ResNetModel
 from paceline.models.resnet.workload import RESNET, ResNetNetwork
 from paceline.models.workload import WorkloadSpec
@@ -22,19 +22,19 @@ def small() -> Recipe[ResNetModel, ImageInput]:
     """Thirty steps of twelve photos of 32 pixels.
 
     Ranks that share BatchNorm's statistics exchange them in each norm, forward and backward, and take three times as long: only
-    where that is tested, bn_span is smaller than the six images of one of two ranks.
+    where that is tested, bn_batch_size is smaller than the six images of one of two ranks.
     """
     return Recipe(
         task="classification",
         model=ResNetModel(depth=10, width=8),
-        input=ImageInput(size=32, area=(0.35, 1.0), eval_resize=36, eval_size=32),
+        input=ImageInput(image_size=32, crop_scale=(0.35, 1.0), eval_resize_size=36, eval_crop_size=32),
         target_data="none",
-        global_batch=12,
-        images_seen=12 * STEPS,
-        bn_span=6,
-        optim=Optim(lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4, decay_on="no_norm_no_bias"),
-        schedule=Schedule(kind="constant"),
-        quality=Quality(unit="run"),
+        global_batch_size=12,
+        max_images=12 * STEPS,
+        bn_batch_size=6,
+        optim=Optim(lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4, no_decay="norm-and-bias"),
+        schedule=Schedule(name="constant"),
+        eval=Evaluation(unit="fraction"),
     )
 
 
@@ -48,10 +48,10 @@ def smooth() -> Recipe[ResNetModel, ImageInput]:
         small(),
         task=f"{__file__}:SMOOTH",
         model=ResNetModel(depth=10, width=8, stem="small"),
-        input=ImageInput(size=16, area=(0.35, 1.0), eval_resize=36, eval_size=32),
-        global_batch=64,
-        images_seen=50 * 64,
-        bn_span=16,
+        input=ImageInput(image_size=16, crop_scale=(0.35, 1.0), eval_resize_size=36, eval_crop_size=32),
+        global_batch_size=64,
+        max_images=50 * 64,
+        bn_batch_size=16,
         optim=Optim(lr=0.01, momentum=0.9, weight_decay=5e-4),
     )
 
@@ -75,7 +75,7 @@ SMOOTH = replace(RESNET, network=Smooth())
 
 def watched() -> Recipe[ResNetModel, ImageInput]:
     """The small recipe; RUN.touchedRANK gets a line "milliseconds,started" when the process or a worker opens a training image."""
-    run = Path(sys.argv[sys.argv.index("--out") + 1])
+    run = Path(sys.argv[sys.argv.index("--output-dir") + 1])
     file = f"{run}.touched{os.environ.get('RANK', 0)}"
 
     def look(event: str, arguments: tuple) -> None:
@@ -121,7 +121,7 @@ def on_disks_of_their_own() -> Recipe[ResNetModel, ImageInput]:
 
 def drawn_by_rank() -> Recipe[ResNetModel, ImageInput]:
     """The small recipe with an average of the weights, in a network that every rank draws by itself."""
-    return replace(small(), task=f"{__file__}:DRAWN_BY_RANK", ema=0.999, quality=Quality())
+    return replace(small(), task=f"{__file__}:DRAWN_BY_RANK", ema_decay=0.999, eval=Evaluation())
 
 
 def drawn_alike() -> Recipe[ResNetModel, ImageInput]:
@@ -144,7 +144,7 @@ DRAWN_BY_RANK, DRAWN_ALIKE = (replace(RESNET, network=Drawn(seed)) for seed in (
 
 def beside_run(suffix: str) -> Path:
     """A file beside the run's folder."""
-    return Path(f"{sys.argv[sys.argv.index('--out') + 1]}.{suffix}")
+    return Path(f"{sys.argv[sys.argv.index('--output-dir') + 1]}.{suffix}")
 
 
 def troubled() -> Recipe[ResNetModel, ImageInput]:

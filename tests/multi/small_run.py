@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES, TRAIN_EACH, VAL_EACH = 3, 17, 67  # 51 images at a batch of 12: epochs end inside steps, 5 steps and later
 RECIPES = Path(__file__).with_name("small_recipe.py")
-FLAGS = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --eval-every 13 --limit-val 21"
-# These make a run last until whoever started it is asked to stop it: two ranks exchange the statistics of every norm.
-UNTIL_STOPPED = (
-    "--save-every 100 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 15 --bn-span 4"
+FLAGS = (
+    "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.num-workers 1 --eval-every 13 "
+    "--max-val-images 21"
 )
+# These make a run last until whoever started it is asked to stop it: two ranks exchange the statistics of every norm.
+UNTIL_STOPPED = "--save-every 100 --log-every 2 --input.eval-crop-size 160 --input.eval-resize-size 176 --max-val-images 0"
+UNTIL_STOPPED += " --eval-every 15 --bn-batch-size 4"
 
 
 def make_photos(root: Path) -> Path:
@@ -100,7 +102,7 @@ class Trainer:
             else:
                 given[name].append(word)
         chosen = [word for name, values in given.items() for word in (name, *values)]
-        return ["train", f"{self.recipes}:{recipe}", "--data", str(self.photos), "--out", str(run), *chosen]
+        return ["train", f"{self.recipes}:{recipe}", "--data", str(self.photos), "--output-dir", str(run), *chosen]
 
     def start(
         self,
@@ -160,7 +162,7 @@ class Trainer:
     def evaluated(self, run: Path, *flags: str, ranks: int = 1) -> tuple[dict[str, Any], str]:
         """What `eval --json` on so many ranks found: its numbers, which rank 0 alone prints, and its predictions' text."""
         file = self.folder / f"{run.name}-by-{ranks}.json"
-        ended = self.ended_well(["eval", str(run), *flags, "--json", "--out", str(file)], ranks=ranks)
+        ended = self.ended_well(["eval", str(run), *flags, "--json", "--output", str(file)], ranks=ranks)
         (line,) = [line for rank in ended for line in rank.text.splitlines() if line.startswith("{")]
         assert line in ended[0].text
         return json.loads(line), file.read_text()

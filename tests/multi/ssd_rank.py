@@ -18,7 +18,7 @@ from torch import Tensor
 from training_rank import main as command_line
 
 from paceline.config.plan import StepRates, make_plan
-from paceline.config.recipe import Optim, Quality, Recipe, Schedule
+from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
 from paceline.config.run import RunOptions, RunSpec
 from paceline.config.ssd import BoxInput, SSDModel
 from paceline.config.system import System
@@ -37,22 +37,22 @@ def by_image() -> Recipe[SSDModel, BoxInput]:
     """Fifteen steps of eight photos; BatchNorm over four."""
     return Recipe(
         task="ssd",
-        model=SSDModel(depth=10, width=4, extras=8, scales=SCALES, zero_init_last_gamma=True),
-        input=BoxInput(size=SIDE),
+        model=SSDModel(depth=10, width=4, extra_channels=8, scales=SCALES, zero_init_residual=True),
+        input=BoxInput(image_size=SIDE),
         target_data="none",
-        global_batch=IMAGES,
-        images_seen=IMAGES * STEPS,
-        bn_span=4,
+        global_batch_size=IMAGES,
+        max_images=IMAGES * STEPS,
+        bn_batch_size=4,
         optim=Optim(lr=0.002, momentum=0.9, weight_decay=5e-4),
-        schedule=Schedule(kind="constant"),
-        quality=Quality(unit="run"),
+        schedule=Schedule(name="constant"),
+        eval=Evaluation(unit="fraction"),
     )
 
 
 def by_batch() -> Recipe[SSDModel, BoxInput]:
     """The same with losses divided by the positives of the global batch."""
     recipe = by_image()
-    return replace(recipe, model=replace(recipe.model, loss_over="batch"))
+    return replace(recipe, model=replace(recipe.model, loss_normalizer="batch"))
 
 
 def objects_of(image: int, case: str) -> Objects:
@@ -79,8 +79,8 @@ def steps(folder: Path, case: str, over: str) -> None:
     recipe = by_image()
     recipe = replace(
         recipe,
-        model=replace(recipe.model, loss_over="batch" if over == "batch" else "image"),
-        bn_span=IMAGES,
+        model=replace(recipe.model, loss_normalizer="batch" if over == "batch" else "image"),
+        bn_batch_size=IMAGES,
         optim=replace(recipe.optim, weight_decay=0.0),
     )
     torch.set_num_threads(1)
@@ -88,7 +88,7 @@ def steps(folder: Path, case: str, over: str) -> None:
         plan = make_plan(recipe, System(), world=world.world, most=IMAGES, train_images=100, val_images=1)
         run = RunSpec("steps", recipe, "cpu", System(), plan, RunOptions())
         model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
-        init_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
+        init_ssd(model.network, torch.Generator().manual_seed(3), zero_init_residual=True)
         state = state_around(lambda device: model, run, world)
         step_once = TrainStep(state, plan, System(), torch.device("cpu"))
         found: dict[str, Tensor] = {}

@@ -11,14 +11,14 @@ import pytest
 from small_run import ROOT, Trainer, torchrun
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
-SHORT = ["bench", "comm", "--seconds", "0.01", "--largest-mib", "1"]
+SHORT = ["bench", "comm", "--seconds", "0.01", "--max-message-mib", "1"]
 
 
 @pytest.mark.nightly("live ranks; one process's calls are checked by day")
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_time_and_check_each_call(trainer: Trainer, tmp_path, ranks):
     out = tmp_path / "comm.json"
-    ended = trainer.ended_well([*SHORT, "--out", str(out)], ranks=ranks)
+    ended = trainer.ended_well([*SHORT, "--output-dir", str(out)], ranks=ranks)
     assert not any(rank.text for rank in ended[1:])
     facts = json.loads(out.read_text())
     assert (facts["world"], facts["nodes"], facts["backend"], facts["sums_are_right"]) == (ranks, 1, "gloo", True)
@@ -45,7 +45,7 @@ def test_under_torchrun_the_whole_list_is_measured(trainer: Trainer):
 @pytest.mark.nightly("live ranks once more")
 def test_alone_it_starts_its_own_ranks(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "paceline", *SHORT, "--ranks", "2", "--json"],
+        [sys.executable, "-m", "paceline", *SHORT, "--nproc-per-node", "2", "--json"],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,7 @@ def whole(trainer: Trainer, steps: int) -> Path:
 
 
 def flags_of(steps: int) -> str:
-    return f"--steps {steps} --eval-every {steps} --log-every 1"
+    return f"--max-steps {steps} --eval-every {steps} --log-every 1"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def flags_of(steps: int) -> str:
 )
 def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(trainer, whole, steps, ranks, images):
     run = trainer.folder / f"cut-{ranks}-{images}"
-    trainer.finished(run, f"{flags_of(steps)} --system.images-per-forward {images}", ranks=ranks, recipe="smooth")
+    trainer.finished(run, f"{flags_of(steps)} --system.micro-batch-size {images}", ranks=ranks, recipe="smooth")
     wanted = losses(whole)
     assert len(wanted) == steps and losses(run) == pytest.approx(wanted, abs=1e-5)
     assert wanted[-1] < wanted[0] / 2  # gradients had their say
@@ -55,7 +55,7 @@ def test_a_batch_cut_in_any_way_gives_the_same_losses_and_running_statistics(tra
 
 def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypatch):
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
-    recipe = replace(small(), bn_span=4)  # which two ranks have to share
+    recipe = replace(small(), bn_batch_size=4)  # which two ranks have to share
     task = WORKLOADS["classification"].open(recipe, Manifest.load(prepare_if_needed(trainer.photos)))
     plans = [
         make_plan(
@@ -75,7 +75,7 @@ def test_one_and_two_ranks_take_the_same_photos_at_every_step(trainer, monkeypat
 
 def test_any_number_of_loader_threads_gives_the_same_run_to_the_bit(trainer):
     runs = [
-        trainer.finished(trainer.folder / f"threads{threads}", f"--log-every 1 --system.loader-threads {threads}")
+        trainer.finished(trainer.folder / f"threads{threads}", f"--log-every 1 --system.num-workers {threads}")
         for threads in (1, 3)
     ]
     assert events(runs[0]) == events(runs[1])

@@ -29,7 +29,7 @@ def on_two_nodes(trainer: Trainer, folder, *words: str, own=(), ranks: int = 3) 
 
 def test_two_nodes_that_are_alike_have_a_line_each_and_no_problem(trainer, tmp_path):
     out = tmp_path / "facts.json"
-    ended = on_two_nodes(trainer, tmp_path, "--folder", str(tmp_path), "--out", str(out), ranks=2)
+    ended = on_two_nodes(trainer, tmp_path, "--check-dir", str(tmp_path), "--output", str(out), ranks=2)
     assert [rank.code for rank in ended] == [0, 0], said(ended)
     lines = ended[0].text.splitlines()
     assert len(lines) == 3 and check_text(lines[2], "2 nodes", "healthy")
@@ -46,7 +46,7 @@ def test_a_node_that_sees_another_folder_and_has_fewer_ranks_is_named(trainer, t
     folders = [tmp_path / "shared", tmp_path / "shared", tmp_path / "own"]
     for folder in folders:
         folder.mkdir(exist_ok=True)
-    ended = on_two_nodes(trainer, tmp_path, "--json", own=[("--folder", str(folder)) for folder in folders])
+    ended = on_two_nodes(trainer, tmp_path, "--json", own=[("--check-dir", str(folder)) for folder in folders])
     assert [rank.code for rank in ended] == [2, 0, 0], said(ended)
     facts = json.loads(ended[0].text)
     assert [node["ranks"] for node in facts["nodes"]] == [2, 1] and not any(rank.text for rank in ended[1:])
@@ -56,14 +56,14 @@ def test_a_node_that_sees_another_folder_and_has_fewer_ranks_is_named(trainer, t
 
 
 def test_a_system_that_the_nodes_are_not_is_a_problem_and_a_folder_that_is_not_there_is_refused(trainer, tmp_path):
-    ended = on_two_nodes(trainer, tmp_path, "--folder", str(tmp_path / "later" / "runs"), "--system", "h100x8", ranks=2)
+    ended = on_two_nodes(trainer, tmp_path, "--check-dir", str(tmp_path / "later" / "runs"), "--system", "h100x8", ranks=2)
     assert [rank.code for rank in ended] == [2, 0], said(ended)
     assert ended[0].text.count("0 GPUs") == 2 and "later/runs: No such file" in ended[0].text
 
 
 @pytest.mark.nightly("live ranks once more, by another launcher")
 def test_under_torchrun_a_node_says_how_it_is(trainer, tmp_path):
-    done = trainer.launched(torchrun(2), ["doctor", "--folder", str(tmp_path)])
+    done = trainer.launched(torchrun(2), ["doctor", "--check-dir", str(tmp_path)])
     assert done.returncode == 0 and "2 ranks" in done.stdout and check_text(done.stdout, "1 node", "healthy"), done.stdout
 
 
@@ -73,12 +73,12 @@ def test_started_by_its_own_flags_it_prints_what_rank_0_found(trainer, tmp_path,
     if start == "mpirun":
         need_program("mpirun", "openmpi-bin")
     monkeypatch.chdir(tmp_path)
-    words = ["doctor", "--ranks", "2", "--start", start, "--out", str(tmp_path / "facts.json")]
+    words = ["doctor", "--nproc-per-node", "2", "--launcher", start, "--output", str(tmp_path / "facts.json")]
     done = trainer.launched(PLAIN, words)
     assert done.returncode == 0 and check_text(done.stdout, "1 node", "healthy"), done.stdout
     assert json.loads((tmp_path / "facts.json").read_text())["nodes"][0]["ranks"] == 2
     assert (tmp_path / "runs" / "doctor-001" / "launch" / "run.sh").is_file()
-    done = trainer.launched(PLAIN, [*words, "--folder", str(tmp_path / "nowhere")])
+    done = trainer.launched(PLAIN, [*words, "--check-dir", str(tmp_path / "nowhere")])
     # Lines are wrapped, the earlier the longer the folder's name is; mpirun marks each of them.
     said = " ".join(done.stdout.replace("[1,0]<stdout>:", "").split())
     assert done.returncode == 2 and "nowhere: No such file" in said, done.stdout
@@ -89,14 +89,14 @@ def test_started_by_its_own_flags_it_prints_what_rank_0_found(trainer, tmp_path,
     [
         (["--nodes", "2"], "--nodes 2 are more"),
         (["--nodes", "0"], "--nodes 0"),
-        (["--through", "slurm"], "--system NAME"),
-        (["--through", "slurm", "--system", "h100x9"], "h100x9"),
-        (["--through", "local", "--start", "srun"], "srun"),
-        (["--ranks", "-1"], "--ranks -1"),
-        (["--through", "slurm", "--system", "cpu", "--walltime", "auto"], "--walltime 10m"),
-        (["--ranks", "8", "--system", "h100x8"], "0 CUDA devices"),
+        (["--scheduler", "slurm"], "--system NAME"),
+        (["--scheduler", "slurm", "--system", "h100x9"], "h100x9"),
+        (["--scheduler", "local", "--launcher", "srun"], "srun"),
+        (["--nproc-per-node", "-1"], "--nproc-per-node -1"),
+        (["--scheduler", "slurm", "--system", "cpu", "--walltime", "auto"], "--walltime 10m"),
+        (["--nproc-per-node", "8", "--system", "h100x8"], "0 CUDA devices"),
         (["--node", "2"], "--nodes"),
-        (["--through", "hostfile", "--system", "cpu", "--hostfile", "/nowhere/hosts"], "/nowhere/hosts"),
+        (["--scheduler", "hostfile", "--system", "cpu", "--hostfile", "/nowhere/hosts"], "/nowhere/hosts"),
     ],
 )
 def test_what_cannot_be_started_is_refused(capsys, monkeypatch, tmp_path, words, named):

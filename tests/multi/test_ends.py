@@ -60,7 +60,7 @@ def test_out_of_memory_is_a_sentence_whose_advice_goes_on(troubled, tmp_path, ra
     end = last_event(tmp_path / "run")
     assert end["status"] == "failed" and "enough memory" in end["reason"]
     if ranks == 1:
-        advice = f"--system.images-per-forward {fewer}"
+        advice = f"--system.micro-batch-size {fewer}"
         assert check_text(ended[0].text, advice), said(ended)
         again = troubled("", ranks=1, flags=f"{FLAGS} {advice}")
         assert again[0].code == 0 and "step-00000" in again[0].text, said(again)
@@ -85,7 +85,7 @@ def test_too_few_addresses_are_refused_before_the_first_step(troubled, tmp_path)
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=ONE_MORE), 2])
 def test_a_run_folder_that_is_deleted_ends_the_run_with_a_sentence(trainer, tmp_path, ranks):
     run = tmp_path / "run"
-    job = trainer.start(trainer.train(run, f"{FLAGS} --images-seen 36000"), ranks=ranks)
+    job = trainer.start(trainer.train(run, f"{FLAGS} --max-images 36000"), ranks=ranks)
     wait_until(lambda: step_reached(run) >= 3, "step 3")
     while run.exists():
         shutil.rmtree(run, ignore_errors=True)

@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 
 def command(trainer: Trainer, run: Path, flags: str, evaluate: int) -> list[str]:
-    return trainer.train(run, f"{flags} --eval-ranks {evaluate}", recipe=RECIPE)
+    return trainer.train(run, f"{flags} --dedicated-eval-ranks {evaluate}", recipe=RECIPE)
 
 
 def finished(trainer: Trainer, run: Path, flags: str, *, train: int, evaluate: int) -> Path:
-    return trainer.finished(run, f"{flags} --eval-ranks {evaluate}", ranks=train + evaluate, recipe=RECIPE)
+    return trainer.finished(run, f"{flags} --dedicated-eval-ranks {evaluate}", ranks=train + evaluate, recipe=RECIPE)
 
 
 def of_the_run(run: Path) -> list:
@@ -65,7 +65,7 @@ def alone(trainer: Trainer) -> Callable[[int], Path]:
 
 def test_training_goes_on_while_another_rank_looks_at_the_photos_and_the_run_is_the_same(trainer, alone):
     run = trainer.folder / "two-and-one"
-    ended = scored_late(trainer, run, f"{FLAGS} --eval-ranks 1", ranks=3)
+    ended = scored_late(trainer, run, f"{FLAGS} --dedicated-eval-ranks 1", ranks=3)
     assert check_text(ended[0].text, "2 ranks", "1 rank") and not ended[2].text
     assert_same_result(run, alone(2))
     took = [event["eval_seconds"] for event in read_events(run / "events.jsonl") if event["event"] == "eval"]
@@ -87,7 +87,7 @@ def test_one_rank_trains_two_evaluate_and_a_target_makes_its_own_step_the_result
 @pytest.mark.nightly("three live ranks for half a minute")
 def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_evaluation_ranks(trainer, alone):
     run = trainer.folder / "killed"
-    job, orders = begun_and_held(trainer, run, f"{FLAGS} --eval-ranks 1", "hold 10", step=10, ranks=3)
+    job, orders = begun_and_held(trainer, run, f"{FLAGS} --dedicated-eval-ranks 1", "hold 10", step=10, ranks=3)
     job.send(signal.SIGKILL)
     job.wait()
     orders.unlink()
@@ -101,7 +101,7 @@ def test_killed_while_an_evaluation_is_under_way_it_goes_on_with_any_number_of_e
 @pytest.mark.parametrize("rank", [0, 1])
 def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluation(trainer, alone, rank):
     run = trainer.folder / f"asked-{rank}"
-    job, orders = begun_and_held(trainer, run, f"{FLAGS} --eval-ranks 1", "look 5", step=5, ranks=2)
+    job, orders = begun_and_held(trainer, run, f"{FLAGS} --dedicated-eval-ranks 1", "look 5", step=5, ranks=2)
     wait_until(lambda: Path(f"{run}.begun").read_text() == "8", "steps beside the evaluation")
     job.send(signal.SIGTERM, rank=rank)
     if rank == 0:
@@ -119,7 +119,7 @@ def test_asked_to_stop_while_photos_are_looked_at_it_goes_back_to_that_evaluatio
 @pytest.mark.nightly("three live ranks for half a minute")
 def test_a_signal_to_an_evaluation_rank_at_rest_stops_training_after_the_same_step(trainer):
     run = trainer.folder / "rests"
-    flags = FLAGS.replace("--eval-every 5", "--eval-every 100000 --images-seen 1000000")
+    flags = FLAGS.replace("--eval-every 5", "--eval-every 100000 --max-images 1000000")
     job = trainer.start(command(trainer, run, flags, 1), ranks=3)
     wait_until(lambda: ("train", 8) in (kinds(run) if run.exists() else []), "step 8")
     job.send(signal.SIGTERM, rank=2)
@@ -145,7 +145,7 @@ def test_what_goes_wrong_on_an_evaluation_rank_ends_the_run_by_name(trainer, alo
 @pytest.mark.nightly("three live ranks for half a minute")
 def test_a_used_up_time_budget_ends_with_an_evaluation_of_the_last_step(trainer):
     run = trainer.folder / "budget"
-    flags = "--images-seen 1000000 --eval-every 100000 --log-every 2 --time-budget 1s"
+    flags = "--max-images 1000000 --eval-every 100000 --log-every 2 --max-time 1s"
     ended = trainer.run(command(trainer, run, flags, 1), ranks=2)
     assert [one.code for one in ended] == [0, 0], said(ended)
     assert [kind for kind, _ in kinds(run)][-3:] == ["checkpoint", "eval", "end"]
@@ -155,7 +155,7 @@ def test_a_used_up_time_budget_ends_with_an_evaluation_of_the_last_step(trainer)
 @pytest.mark.nightly("three live ranks for half a minute")
 def test_a_schedule_is_fitted_by_the_ranks_that_train(trainer):
     run = trainer.folder / "fitted"
-    flags = "--images-seen 120000 --time-budget 4s --fit-schedule --eval-every 0 --save-every 1000"
+    flags = "--max-images 120000 --max-time 4s --rescale-schedule --eval-every 0 --save-every 1000"
     finished(trainer, run, flags, train=2, evaluate=1)
     fitted = json.loads((run / "run.json").read_text())["fitted"]
     assert 1 <= fitted["steps"] < 10_000 and last_event(run)["step"] == fitted["steps"]
@@ -165,7 +165,7 @@ def test_a_schedule_is_fitted_by_the_ranks_that_train(trainer):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_killed_is_named_whatever_it_did(trainer, rank):
     run = trainer.folder / f"lost-{rank}"
-    job, _ = begun_and_held(trainer, run, f"{FLAGS} --eval-ranks 1", "hold 5", step=5, ranks=2)
+    job, _ = begun_and_held(trainer, run, f"{FLAGS} --dedicated-eval-ranks 1", "hold 5", step=5, ranks=2)
     job.send(signal.SIGKILL, rank=rank)
     ended = job.wait()
     assert ended[rank].code == -signal.SIGKILL and ended[1 - rank].code == 3, said(ended)
@@ -173,5 +173,5 @@ def test_a_rank_that_is_killed_is_named_whatever_it_did(trainer, rank):
 
 
 def test_as_many_evaluation_ranks_as_ranks_are_refused(trainer, tmp_path):
-    ended = trainer.refused(tmp_path / "none", f"{FLAGS} --eval-ranks 2")
-    check_text(said(ended), "--eval-ranks 2", "2 ranks")
+    ended = trainer.refused(tmp_path / "none", f"{FLAGS} --dedicated-eval-ranks 2")
+    check_text(said(ended), "--dedicated-eval-ranks 2", "2 ranks")

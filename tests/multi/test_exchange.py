@@ -11,7 +11,7 @@ from small_run import losses, said, tensor_files
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
-SHORT = "--steps 3 --eval-every 3 --limit-val 6 --log-every 1"
+SHORT = "--max-steps 3 --eval-every 3 --max-val-images 6 --log-every 1"
 
 
 @pytest.fixture(scope="module")
@@ -21,25 +21,25 @@ def plain(trainer, tmp_path_factory) -> Path:
 
 
 def test_the_size_of_buckets_changes_no_bit_on_two_ranks(trainer, plain, tmp_path):
-    small = trainer.finished(tmp_path / "small", f"{SHORT} --system.bucket-mib 0.01", ranks=2)
+    small = trainer.finished(tmp_path / "small", f"{SHORT} --system.ddp-bucket-mib 0.01", ranks=2)
     assert tensor_files(small) == tensor_files(plain)
 
 
 @pytest.mark.parametrize("number", ["bf16", pytest.param("fp16", marks=ONE_MORE)])
 def test_compressed_gradients_train_to_other_bits_and_nearly_the_same_losses(trainer, plain, tmp_path, number):
-    run = trainer.finished(tmp_path / number, f"{SHORT} --system.compress {number}", ranks=2)
+    run = trainer.finished(tmp_path / number, f"{SHORT} --system.grad-compression {number}", ranks=2)
     assert tensor_files(run) != tensor_files(plain)
     ours, theirs = losses(run), losses(plain)
     assert ours[0] == theirs[0]  # before any gradient
     assert ours[1] == pytest.approx(theirs[1], rel=0.02) and ours[1] != theirs[1]
-    assert json.loads((run / "run.json").read_text())["system"]["compress"] == number
+    assert json.loads((run / "run.json").read_text())["system"]["grad_compression"] == number
 
 
 @pytest.mark.nightly("two more live ranks")
 def test_one_rank_has_nothing_to_compress(trainer, tmp_path):
     runs = [
         trainer.finished(tmp_path / name, f"{SHORT} {flags}")
-        for name, flags in (("a", ""), ("b", "--system.compress bf16"))
+        for name, flags in (("a", ""), ("b", "--system.grad-compression bf16"))
     ]
     assert tensor_files(runs[0]) == tensor_files(runs[1])
 
@@ -60,5 +60,5 @@ def test_two_ranks_meet_over_the_interface_that_is_named(trainer, plain, tmp_pat
 
 
 def test_compression_is_refused_by_exact_on_all_ranks_in_one_line(trainer, tmp_path):
-    ended = trainer.refused(tmp_path / "run", f"{SHORT} --system.compress bf16 --exact")
-    assert said(ended).count("--exact: --system.compress bf16") == 1
+    ended = trainer.refused(tmp_path / "run", f"{SHORT} --system.grad-compression bf16 --deterministic")
+    assert said(ended).count("--deterministic: --system.grad-compression bf16") == 1

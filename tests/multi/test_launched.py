@@ -74,7 +74,7 @@ print(os.environ["SLURMD_NODENAME"], launch.rank, launch.nodes, socket.gethostby
 @pytest.mark.nightly("Slurm with live ranks; by day its script is read, and mpirun's ranks train on two hosts")
 def test_a_launch_through_slurm_on_two_nodes_is_stopped_by_ctrl_c_and_goes_on(trainer, undisturbed, tmp_path, slurm):
     run = tmp_path / "run"
-    command = launch(trainer, run, "--through slurm --nodes 2")
+    command = launch(trainer, run, "--scheduler slurm --nodes 2")
     process = trainer.launching(PLAIN, command, **slurm)
     wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4", seconds=120)
     process.send_signal(signal.SIGINT)
@@ -93,7 +93,7 @@ def test_a_launch_through_slurm_on_two_nodes_is_stopped_by_ctrl_c_and_goes_on(tr
 @pytest.mark.parametrize("start", ["srun", "mpirun", "torchrun"])
 def test_a_job_that_is_requeued_in_the_middle_ends_with_the_same_bytes(trainer, undisturbed, tmp_path, slurm, start):
     run = tmp_path / "run"
-    process = trainer.launching(PLAIN, launch(trainer, run, f"--through slurm --nodes 2 --start {start}"), **slurm)
+    process = trainer.launching(PLAIN, launch(trainer, run, f"--scheduler slurm --nodes 2 --launcher {start}"), **slurm)
     wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4", seconds=120)
     number = (run / "launch" / "job-number").read_text().strip()
     asked = subprocess.run(
@@ -111,7 +111,7 @@ def test_a_job_that_is_requeued_in_the_middle_ends_with_the_same_bytes(trainer, 
 def test_a_job_whose_walltime_is_up_ends_with_75_and_the_next_one_goes_on(trainer, tmp_path, slurm):
     """The two signs that a job has ended before its time: its exit code 75, and its being queued again by itself."""
     run, flags = tmp_path / "run", f"{UNTIL_STOPPED} --epochs 2000 --eval-every 5000 --log-every 20"
-    words = "--through slurm --nodes 2 --walltime 2m --slurm.lead 20 --slurm.no-requeue"
+    words = "--scheduler slurm --nodes 2 --walltime 2m --slurm.grace-seconds 20 --slurm.no-requeue"
     process = trainer.launching(PLAIN, launch(trainer, run, words, flags), **slurm)
     text = told(process, seconds=300)
     assert process.returncode == 75, text
@@ -137,7 +137,7 @@ def test_ctrl_c_reaches_local_ranks_as_a_wish_to_stop(trainer, undisturbed, tmp_
     if start == "mpirun":
         need_program("mpirun", "openmpi-bin")
     run = tmp_path / "run"
-    command = launch(trainer, run, f"--start {start} --system.per-node 2")
+    command = launch(trainer, run, f"--launcher {start} --system.ranks-per-node 2")
     process = trainer.launching(PLAIN, command)
     wait_until(lambda: step_reached(run) >= 4 or process.poll() is not None, "step 4", seconds=200)
     process.send_signal(signal.SIGINT)
@@ -157,7 +157,7 @@ def test_local_ranks_train_to_the_end_alike_under_either_starter(trainer, tmp_pa
     if start == "mpirun":
         need_program("mpirun", "openmpi-bin")
     run, by_hand = tmp_path / "run", tmp_path / "by-hand"
-    process = trainer.launching(PLAIN, launch(trainer, run, f"--start {start} --system.per-node {ranks}"))
+    process = trainer.launching(PLAIN, launch(trainer, run, f"--launcher {start} --system.ranks-per-node {ranks}"))
     text = told(process, seconds=300)
     assert process.returncode == 0, text
     assert json.loads((run / "run.json").read_text())["world"] == ranks
@@ -171,10 +171,10 @@ def test_doctor_and_bench_comm_look_at_both_slurm_nodes(trainer, slurm, start, n
     if start == "mpirun":
         need_program("mpirun", "openmpi-bin")
     monkeypatch.chdir(tmp_path)
-    words = ["--nodes", "2", "--through", "slurm", "--start", start, "--system", "cpu"]
+    words = ["--nodes", "2", "--scheduler", "slurm", "--launcher", start, "--system", "cpu"]
     found = trainer.launched(PLAIN, ["doctor", *words], **slurm)
     assert found.returncode == 0 and check_text(found.stdout, "2 nodes", "healthy"), found.stdout
-    short = ["--seconds", "0.01", "--largest-mib", "0.2", "--out", str(tmp_path / "comm.json")]
+    short = ["--seconds", "0.01", "--max-message-mib", "0.2", "--output-dir", str(tmp_path / "comm.json")]
     timed = trainer.launched(PLAIN, ["bench", "comm", *words, *short], **slurm)
     assert timed.returncode == 0, timed.stdout
     facts = json.loads((tmp_path / "comm.json").read_text())

@@ -17,7 +17,7 @@ from small_run import PLAIN, ROOT, Trainer, last_event, told, wait_until
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), pytest.mark.nightly("starts nodes for minutes")]
 
-FLAGS = "--steps 2 --save-every 2 --log-every 1"
+FLAGS = "--max-steps 2 --save-every 2 --log-every 1"
 CPU_GROUP = Path("/sys/fs/cgroup/cpu")
 
 
@@ -61,7 +61,7 @@ class Cluster:
 
     def launched(self, run: Path, words: str, **more: str) -> tuple[int, str]:
         """A launch to its end: exit code and all that it said."""
-        command = ["launch", *self.trainer.train(run, FLAGS)[1:], "--through", "slurm", "--preflight", *words.split()]
+        command = ["launch", *self.trainer.train(run, FLAGS)[1:], "--scheduler", "slurm", "--preflight", *words.split()]
         process = self.trainer.launching([*self.inside, *PLAIN], command, **{**self.environ, **more})
         text = told(process, seconds=400)
         return process.returncode, text
@@ -152,7 +152,7 @@ def assert_refused(cluster: Cluster, tmp_path: Path, reason: str, words: str = "
 @pytest.mark.parametrize("start", ["srun", "torchrun", "mpirun"])
 def test_good_nodes_train(cluster, tmp_path, start):
     run = tmp_path / "run"
-    code, text = cluster.launched(run, f"--nodes 3 --start {start}")
+    code, text = cluster.launched(run, f"--nodes 3 --launcher {start}")
     assert code == 0, text
     assert states(run) == {"node1": "trains", "node2": "trains", "node3": "trains"}, text
     assert last_event(run)["status"] == "stopped_early"
@@ -169,7 +169,7 @@ def test_a_node_with_a_full_disk(cluster, tmp_path, start):
     cluster.restart("node2", "unshare", "--mount", "sh", "-c", fill, "sh")
     try:
         reason = f"temporary folder {temporary}: No space left on device"
-        assert_refused(cluster, tmp_path, reason, f"--start {start}", TMPDIR=str(temporary))
+        assert_refused(cluster, tmp_path, reason, f"--launcher {start}", TMPDIR=str(temporary))
     finally:
         cluster.restart("node2")
 
@@ -201,4 +201,4 @@ def test_a_node_between_which_and_the_others_a_port_is_blocked(cabled, tmp_path)
         rule = f"ip rule add pref 10 to {other} ipproto tcp dport 29555 prohibit"
         subprocess.run([*end, *rule.split()], check=True)
     port = ":29555 (Permission denied)"
-    assert_refused(cluster, tmp_path, port, "--port 29555")
+    assert_refused(cluster, tmp_path, port, "--master-port 29555")

@@ -77,7 +77,7 @@ def test_two_ranks_under_mpirun_train_evaluate_save_and_are_resumed(trainer, und
 
 
 def test_an_evaluation_scores_every_image_once_on_1_2_3_and_7_ranks(trainer, undisturbed, monkeypatch):
-    asked = ("--checkpoint", "last", "--limit-val", "0")
+    asked = ("--checkpoint", "last", "--max-val-images", "0")
     found = [trainer.evaluated(undisturbed, *asked, ranks=ranks)[0] for ranks in (1, 2, 3)]
     monkeypatch.setenv("PACELINE_CACHE", trainer.environ["PACELINE_CACHE"])
     trained = open_trained(undisturbed, checkpoint="last", device=torch.device("cpu"))

@@ -24,8 +24,8 @@ RECIPES = Path(__file__).with_name("maskrcnn_rank.py")
 # Whole steps of landscapes and of portraits, so that every cut pads a photo alike. 7 photos are uneven on 2 and 3 ranks.
 TRAIN, VAL = 32, 7
 FLAGS = (
-    "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --log-every 1 "
-    f"--save-every 3 --keep 99 --eval-every {STEPS}"
+    "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.num-workers 1 --log-every 1 "
+    f"--save-every 3 --keep-checkpoints 99 --eval-every {STEPS}"
 )
 
 Found = dict[str, dict[str, Tensor]]
@@ -145,7 +145,7 @@ def test_without_masks_a_step_is_the_other_four_terms_in_any_cut(steps, most):
 def trained(ranks: Trainer, world: int, images: int) -> Path:
     """A training on `world` ranks with so many images in a forward; -> its folder."""
     run = ranks.folder / f"run-{world}-{images}"
-    return run if run.exists() else ranks.finished(run, f"--system.images-per-forward {images}", ranks=world)
+    return run if run.exists() else ranks.finished(run, f"--system.micro-batch-size {images}", ranks=world)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_run_cut_in_any_way_has_the_same_losses(ranks, world, images):
 
 
 def test_an_evaluation_is_identical_on_1_2_and_3_ranks(ranks):
-    one, two, three = (ranks.evaluated(trained(ranks, 1, 8), "--batch", "1", ranks=world) for world in (1, 2, 3))
+    one, two, three = (ranks.evaluated(trained(ranks, 1, 8), "--batch-size", "1", ranks=world) for world in (1, 2, 3))
     assert one == two == three
     scores, predictions = one
     images = json.loads(predictions)["images"]
@@ -171,7 +171,7 @@ def test_an_evaluation_is_identical_on_1_2_and_3_ranks(ranks):
 @pytest.mark.nightly("one evaluation more")
 def test_an_evaluation_of_boxes_alone_is_identical_on_1_and_2_ranks(ranks):
     run = ranks.finished(ranks.folder / "boxes", "--model.no-masks", ranks=2)
-    one, two = (ranks.evaluated(run, "--batch", "1", ranks=world) for world in (1, 2))
+    one, two = (ranks.evaluated(run, "--batch-size", "1", ranks=world) for world in (1, 2))
     assert one == two
     scores, predictions = one
     images = json.loads(predictions)["images"]
@@ -180,7 +180,7 @@ def test_an_evaluation_of_boxes_alone_is_identical_on_1_and_2_ranks(ranks):
 
 
 def test_killed_and_resumed_it_goes_on_to_the_same_bits(ranks):
-    run, flags = ranks.folder / "killed", "--system.images-per-forward 4"
+    run, flags = ranks.folder / "killed", "--system.micro-batch-size 4"
     job = ranks.start(ranks.train(run, flags), ranks=2)
     wait_until(lambda: (run / "checkpoints" / "step-000003").is_dir() and step_reached(run) >= 4, "step 4")
     job.send(signal.SIGKILL)

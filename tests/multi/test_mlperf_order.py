@@ -30,7 +30,7 @@ def test_training_images_are_first_touched_after_run_start(trainer, tmp_path, ra
     run = tmp_path / "run"
     trainer.environ["PACELINE_CACHE"] = str(tmp_path / "cache")  # so that the run has to prepare its data set itself
     try:
-        trainer.finished(run, "--steps 3", ranks=ranks, recipe="watched")
+        trainer.finished(run, "--max-steps 3", ranks=ranks, recipe="watched")
     finally:
         trainer.environ["PACELINE_CACHE"] = str(trainer.folder / "cache")
     init_start, init_stop, run_start = (logged_ms(run, key) for key in ("init_start", "init_stop", "run_start"))
@@ -46,5 +46,5 @@ def test_training_images_are_first_touched_after_run_start(trainer, tmp_path, ra
 
 def test_the_time_in_which_a_run_is_built_lies_between_init_start_and_init_stop(trainer, tmp_path):
     run = tmp_path / "run"
-    trainer.finished(run, "--steps 1", recipe="built_slowly")
+    trainer.finished(run, "--max-steps 1", recipe="built_slowly")
     assert logged_ms(run, "init_stop") - logged_ms(run, "init_start") >= 300

@@ -14,7 +14,7 @@ from small_run import ROOT, assert_same_run, said
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
-FLAGS = "--steps 6 --log-every 1"
+FLAGS = "--max-steps 6 --log-every 1"
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from paceline.distributed.device.topology import parse_cpu_list
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 two_cores = pytest.mark.skipif(len(get_allowed_cpus()) < 2, reason="one core cannot be divided between two ranks")
 
-FLAGS = "--steps 6 --eval-every 0 --log-every 1"
+FLAGS = "--max-steps 6 --eval-every 0 --log-every 1"
 
 
 def threads_of(pid: int) -> dict[str, tuple[int, ...]]:
@@ -38,8 +38,8 @@ def unbound(trainer) -> Path:
 @two_cores
 def test_main_and_loader_threads_of_two_ranks_stay_on_the_cores_that_run_json_names(trainer, unbound, tmp_path):
     run = tmp_path / "run"
-    long = "--input.eval-size 224 --input.eval-resize 240 --limit-val 0"
-    job = trainer.start(trainer.train(run, f"{FLAGS} --system.bind exclusive {long}"), ranks=2)
+    long = "--input.eval-crop-size 224 --input.eval-resize-size 240 --max-val-images 0"
+    job = trainer.start(trainer.train(run, f"{FLAGS} --system.cpu-bind exclusive {long}"), ranks=2)
     wait_until(lambda: step_reached(run) >= 3, "step 3")
     job.send(signal.SIGSTOP)
     threads = [threads_of(pid) for pid in job.pids]
@@ -64,8 +64,8 @@ def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, 
     if len(cores) > 3:
         pytest.skip("as many ranks would take long")
     ranks = len(cores) + 1
-    ended = trainer.refused(tmp_path / "run", f"{FLAGS} --system.bind exclusive", ranks=ranks)
-    check_text(said(ended), "--system.bind exclusive", f"{ranks} ranks", f"{len(cores)} cores")
+    ended = trainer.refused(tmp_path / "run", f"{FLAGS} --system.cpu-bind exclusive", ranks=ranks)
+    check_text(said(ended), "--system.cpu-bind exclusive", f"{ranks} ranks", f"{len(cores)} cores")
 
 
 @two_cores
@@ -77,7 +77,7 @@ def test_it_holds_under_a_launcher_also_one_that_binds_ranks_itself(
     if kind == "openmpi":
         need_program("mpirun", "openmpi-bin")  # binds two ranks to a core each, unasked
     run = tmp_path / "run"
-    done = trainer.launched(launcher(2), trainer.train(run, f"{FLAGS} --system.bind exclusive"))
+    done = trainer.launched(launcher(2), trainer.train(run, f"{FLAGS} --system.cpu-bind exclusive"))
     assert done.returncode == 0, done.stdout
     facts = json.loads((run / "run.json").read_text())
     assert facts["launcher"] == kind and last_event(run)["status"] == "stopped_early"
@@ -88,8 +88,8 @@ def test_it_holds_under_a_launcher_also_one_that_binds_ranks_itself(
 
 def test_two_ranks_of_a_node_share_one_copy_and_the_bits_stay(trainer, unbound, tmp_path):
     run, disk = tmp_path / "run", tmp_path / "disk"
-    ended = trainer.ended_well(trainer.train(run, f"{FLAGS} --stage {disk}"), ranks=2)
-    # 51 to train on, and the 21 that --limit-val leaves to score.
+    ended = trainer.ended_well(trainer.train(run, f"{FLAGS} --copy-data-to {disk}"), ranks=2)
+    # 51 to train on, and the 21 that --max-val-images leaves to score.
     assert sum(path.is_file() for path in disk.rglob("near/**/*")) == 72
     (line,) = [line for rank in ended for line in rank.text.splitlines() if line.startswith("data on")]
     assert f"data on {disk}: 72 files copied" in line
@@ -100,5 +100,5 @@ def test_two_ranks_of_a_node_share_one_copy_and_the_bits_stay(trainer, unbound, 
 @pytest.mark.nightly("two more live ranks")
 def test_a_folder_that_cannot_be_made_ends_all_ranks_in_a_line(trainer, tmp_path):
     (tmp_path / "file").write_text("")
-    ended = trainer.refused(tmp_path / "run", f"{FLAGS} --stage {tmp_path}/file")
-    check_text(said(ended), "--stage", f"{tmp_path}/file")
+    ended = trainer.refused(tmp_path / "run", f"{FLAGS} --copy-data-to {tmp_path}/file")
+    check_text(said(ended), "--copy-data-to", f"{tmp_path}/file")

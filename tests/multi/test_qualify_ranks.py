@@ -35,7 +35,7 @@ def photos(tmp_path_factory) -> Path:
 def qualified(folder: Path, photos: Path, *paths: Path) -> tuple[int, dict]:
     """-> (exit code, qualify.json). paths: further ones of Python's."""
     where = os.pathsep.join(map(str, (*paths, Path(paceline.__file__).parents[1])))
-    words = ["check-performance", "--minutes", "0.1", "--folder", str(photos), "--out", "out", "--quiet"]
+    words = ["check-performance", "--minutes", "0.1", "--check-dir", str(photos), "--output-dir", "out", "--quiet"]
     done = subprocess.run(
         [sys.executable, "-m", "paceline", *words], cwd=folder, env={**os.environ, "PYTHONPATH": where},
         capture_output=True, text=True, timeout=600,

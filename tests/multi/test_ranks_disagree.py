@@ -30,7 +30,7 @@ def refused(trainer: Trainer, run: Path, own: list[list[str]]) -> str:
     ("flag", "values", "named"),
     [
         ("--optim.lr", ("0.05", "0.06"), "optim.lr is 0.05 on rank 0 and 0.06 on rank 1."),
-        pytest.param("--limit-val", ("21", "20"), "limit-val is 21 on rank 0 and 20 on rank 1.", marks=ONE_MORE),
+        pytest.param("--max-val-images", ("21", "20"), "limit-val is 21 on rank 0 and 20 on rank 1.", marks=ONE_MORE),
     ],
 )
 def test_a_flag_that_differs_is_named_with_both_values(trainer, tmp_path, flag, values, named):
@@ -52,7 +52,7 @@ def test_each_node_that_prepares_the_data_has_a_check_page(trainer, tmp_path):
         | {"GROUP_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
         for node in range(2)
     ]  # fmt: skip
-    ended = trainer.ended_well(trainer.train(tmp_path / "run", "--steps 1"), ranks=2, environs=own)
+    ended = trainer.ended_well(trainer.train(tmp_path / "run", "--max-steps 1"), ranks=2, environs=own)
     assert all(list((tmp_path / f"cache{node}").rglob("check.html")) for node in range(2)), said(ended)
     assert "check:" in ended[0].text and "check:" not in ended[1].text
 
@@ -60,7 +60,7 @@ def test_each_node_that_prepares_the_data_has_a_check_page(trainer, tmp_path):
 def test_other_bytes_in_one_photo_are_noticed_and_another_path_is_not(trainer, tmp_path):
     photos = Path(shutil.copytree(trainer.photos, tmp_path / "photos"))
     own = [["--data", str(trainer.photos)], ["--data", str(photos)]]
-    trainer.finished(tmp_path / "same", "--steps 1 --limit-val 3", ranks=2, own=own)
+    trainer.finished(tmp_path / "same", "--max-steps 1 --max-val-images 3", ranks=2, own=own)
     shutil.copyfile(photos / "train" / "class1" / "005.jpg", photos / "train" / "class1" / "004.jpg")
     assert refused(trainer, tmp_path / "run", own).startswith('data.hash is "')
 
@@ -68,7 +68,10 @@ def test_other_bytes_in_one_photo_are_noticed_and_another_path_is_not(trainer, t
 @pytest.fixture(scope="module")
 def two_runs(trainer) -> list[Path]:
     """Two runs of other weights, which say the same of themselves."""
-    runs = [trainer.finished(trainer.folder / f"of-{seed}", f"--steps 1 --limit-val 3 --seed {seed}") for seed in (3, 4)]
+    runs = [
+        trainer.finished(trainer.folder / f"of-{seed}", f"--max-steps 1 --max-val-images 3 --seed {seed}")
+        for seed in (3, 4)
+    ]
     shutil.copyfile(runs[0] / "run.json", runs[1] / "run.json")
     return runs
 
@@ -97,7 +100,7 @@ def test_the_same_weights_in_files_of_another_kind_are_the_same(trainer, two_run
     file = tmp_path / "model.safetensors"  # without its card, which names classes
     save_file(load_file(checkpoint(two_runs[0]) / "model.safetensors"), file)
     own = [["--weights", str(file)], ["--weights", str(as_arrays(two_runs[0], tmp_path / "arrays"))]]
-    trainer.finished(tmp_path / "run", "--steps 1 --limit-val 3", ranks=2, own=own)
+    trainer.finished(tmp_path / "run", "--max-steps 1 --max-val-images 3", ranks=2, own=own)
 
 
 def scored_apart(trainer: Trainer, *own: list[str]) -> str:
@@ -118,9 +121,11 @@ def test_ranks_that_hold_other_weights_score_nothing(trainer, two_runs):
 
 def test_ranks_that_go_on_from_other_copies_of_a_checkpoint_are_refused(trainer, two_runs, tmp_path):
     run = Path(shutil.copytree(two_runs[0], tmp_path / "run", symlinks=True))
-    other = trainer.finished(tmp_path / "other", "--steps 1 --limit-val 3 --seed 3 --system.precision bf16")
+    other = trainer.finished(tmp_path / "other", "--max-steps 1 --max-val-images 3 --seed 3 --system.precision bf16")
     (other / "checkpoints").rename(tmp_path / "run.rank1")
-    ended = trainer.run(trainer.train(run, "--steps 2 --limit-val 3 --seed 3", recipe="on_disks_of_their_own"), ranks=2)
+    ended = trainer.run(
+        trainer.train(run, "--max-steps 2 --max-val-images 3 --seed 3", recipe="on_disks_of_their_own"), ranks=2
+    )
     assert [rank.code for rank in ended] == [2, 2], said(ended)
     assert check_line(ended[0].text, "agree", "SHA-256") and " step-" in ended[0].text, said(ended)
 
@@ -128,14 +133,14 @@ def test_ranks_that_go_on_from_other_copies_of_a_checkpoint_are_refused(trainer,
 def test_first_weights_that_each_rank_draws_by_itself_are_rank_0s(trainer, tmp_path):
     found = []
     for recipe in ("drawn_by_rank", "drawn_alike"):
-        run = trainer.finished(tmp_path / recipe, "--steps 1 --limit-val 0", ranks=2, recipe=recipe)
+        run = trainer.finished(tmp_path / recipe, "--max-steps 1 --max-val-images 0", ranks=2, recipe=recipe)
         (file,) = (run / "predictions").glob("*.json")
         found.append(json.loads(file.read_text())["images"])
     assert found[0] == found[1]  # of the average, which is mostly the first weights
 
 
 def test_the_smallest_automatic_number_of_threads_is_taken_by_all_and_said(trainer, tmp_path):
-    command = trainer.train(tmp_path / "run", "--steps 1 --limit-val 3 --system.intra-op-threads 0")
+    command = trainer.train(tmp_path / "run", "--max-steps 1 --max-val-images 3 --system.intra-op-threads 0")
     ended = trainer.ended_well(command, ranks=2, environs=[{"OMP_NUM_THREADS": "3"}, {"OMP_NUM_THREADS": "2"}])
     assert check_line(ended[0].text, "2 compute threads", "3")
     assert '"intra_op": 2' in (tmp_path / "run" / "run.json").read_text()
@@ -143,7 +148,7 @@ def test_the_smallest_automatic_number_of_threads_is_taken_by_all_and_said(train
 
 
 def test_a_rank_that_scores_another_checkpoint_is_refused(trainer, tmp_path):
-    run = trainer.finished(tmp_path / "run", "--steps 1 --limit-val 3")
+    run = trainer.finished(tmp_path / "run", "--max-steps 1 --max-val-images 3")
     ended = trainer.run(["eval", str(run)], ranks=2, own=[["--checkpoint", "best"], ["--checkpoint", "last"]])
     assert [rank.code for rank in ended] == [2, 2], said(ended)
     assert check_text(ended[0].text, 'checkpoint is "best" on rank 0 and "last" on rank 1'), said(ended)

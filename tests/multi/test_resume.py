@@ -23,9 +23,9 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 # Two ranks: two images a forward, statistics over both ranks, and a weight average. Three: each rank's statistics are its
 # own, checkpoints cut the log's intervals, and the order of a sum depends on how data parallel groups the gradients.
 FLAGS = {
-    1: "--save-every 3 --log-every 2 --keep 99",
-    2: "--save-every 3 --log-every 2 --keep 99 --ema 0.9",
-    3: "--save-every 3 --log-every 4 --keep 99 --ema 0.9",
+    1: "--save-every 3 --log-every 2 --keep-checkpoints 99",
+    2: "--save-every 3 --log-every 2 --keep-checkpoints 99 --ema-decay 0.9",
+    3: "--save-every 3 --log-every 4 --keep-checkpoints 99 --ema-decay 0.9",
 }
 
 
@@ -115,7 +115,7 @@ def test_killed_between_the_last_checkpoint_and_the_end_event_only_the_end_is_mi
 
 
 def test_killed_between_the_checkpoint_that_met_the_target_and_the_end_event_it_trains_no_further(trainer):
-    flags = "--quality.targets top1 0.4 --eval-every 5 --keep 99"
+    flags = "--target top1=0.4 --eval-every 5 --keep-checkpoints 99"
     run = trainer.finished(trainer.folder / "met", flags)
     met = last_event(run)
     assert met["status"] == "success" and met["step"] < STEPS
@@ -130,9 +130,9 @@ def test_two_ranks_that_were_stopped_early_and_given_more_steps_end_like_those_t
     trainer, unbroken, tmp_path
 ):
     run = tmp_path / "more"
-    trainer.finished(run, f"{FLAGS[2]} --steps 12", ranks=2)
+    trainer.finished(run, f"{FLAGS[2]} --max-steps 12", ranks=2)
     assert last_event(run)["status"] == "stopped_early" and last_event(run)["step"] == 12
-    ended = trainer.run(trainer.train(run, f"{FLAGS[2]} --steps 12"), ranks=2)
+    ended = trainer.run(trainer.train(run, f"{FLAGS[2]} --max-steps 12"), ranks=2)
     assert [rank.code for rank in ended] == [2, 2] and "finished (stopped early" in said(ended), said(ended)
     trainer.finished(run, FLAGS[2], ranks=2)
     assert tensor_files(run) == tensor_files(unbroken(2))
@@ -157,7 +157,7 @@ def test_it_does_not_go_on_with_other_photos(trainer, unbroken, tmp_path):
     shutil.copy(other / "train" / "class0" / "000.jpg", other / "train" / "class0" / "another.jpg")
     command = trainer.train(run, FLAGS[1])
     command[command.index("--data") + 1] = str(other)
-    for refused in (command, trainer.train(run, f"{FLAGS[1]} --limit-train 50")):
+    for refused in (command, trainer.train(run, f"{FLAGS[1]} --max-train-images 50")):
         (ended,) = trainer.run(refused)
         assert ended.code == 2 and check_text(ended.text, "training images", "51"), ended.text
     trainer.finished(run, FLAGS[1])
@@ -167,7 +167,7 @@ def test_it_does_not_go_on_with_other_photos(trainer, unbroken, tmp_path):
 def test_two_ranks_of_a_fold_learn_and_score_what_one_does(trainer, tmp_path):
     found = []
     for ranks in (1, 2):
-        run = trainer.finished(tmp_path / f"fold{ranks}", "--folds 3 --fold 2 --steps 2 --log-every 1", ranks=ranks)
+        run = trainer.finished(tmp_path / f"fold{ranks}", "--num-folds 3 --fold 2 --max-steps 2 --log-every 1", ranks=ranks)
         facts = json.loads((run / "run.json").read_text())["data"]
         predictions = json.loads(next((run / "predictions").glob("step-*.json")).read_text())
         samples = [event["samples"] for event in events(run) if event["event"] == "train"]

@@ -65,7 +65,7 @@ def test_events_stand_in_the_order_of_their_steps(unbroken):
 
 def test_a_target_makes_its_own_step_the_result_and_later_steps_are_discarded_and_counted(trainer, met, ranks):
     waited = trainer.finished(
-        trainer.folder / f"waited-{ranks}", f"{TARGET} --system.no-score-beside", ranks=ranks, recipe=RECIPE
+        trainer.folder / f"waited-{ranks}", f"{TARGET} --system.no-async-metrics", ranks=ranks, recipe=RECIPE
     )
     end, wanted = last_event(met), last_event(waited)
     assert end["status"] == wanted["status"] == "success" and end["step"] == wanted["step"] < 30

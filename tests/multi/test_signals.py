@@ -16,7 +16,7 @@ from paceline.training.logging.events import read_events
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock")]
 
 SAVED = "--save-every 100 --log-every 2"
-ENDLESS = "--images-seen 1000000 --eval-every 100000"
+ENDLESS = "--max-images 1000000 --eval-every 100000"
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +81,16 @@ def test_a_stop_file_stops_once_and_the_same_command_goes_on(trainer, tmp_path):
     end = last_event(run)
     assert end["status"] == "interrupted" and "STOP file" in end["reason"]
     assert not (run / "STOP").exists()
-    (ended,) = trainer.run(trainer.train(run, f"{flags} --steps {end['step'] + 3}"))
+    (ended,) = trainer.run(trainer.train(run, f"{flags} --max-steps {end['step'] + 3}"))
     assert ended.code == 0, ended.text
     assert last_event(run)["status"] == "stopped_early" and last_event(run)["step"] == end["step"] + 3
 
 
-@pytest.mark.parametrize("target", [pytest.param("", marks=ONE_MORE), "--quality.targets top1 1.1"])
+@pytest.mark.parametrize("target", [pytest.param("", marks=ONE_MORE), "--target top1=1.1"])
 def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tmp_path, monkeypatch, target):
     monkeypatch.delitem(trainer.environ, "WITHOUT_REPORT")
     run = tmp_path / "budget"
-    flags = f"{ENDLESS} --log-every 2 --time-budget 1s {target}"
+    flags = f"{ENDLESS} --log-every 2 --max-time 1s {target}"
     (ended,) = trainer.run(trainer.train(run, flags))
     assert ended.code == 0, ended.text
     end = last_event(run)
@@ -106,14 +106,14 @@ def test_a_used_up_time_budget_ends_in_good_order_with_an_evaluation(trainer, tm
 @pytest.mark.nightly("two more live ranks; by day one rank's budget, and a signal to one of two")
 def test_on_two_ranks_a_time_budget_ends_after_the_same_step_with_an_evaluation(trainer, tmp_path):
     run = tmp_path / "budget"
-    ended = trainer.run(trainer.train(run, f"{ENDLESS} --log-every 2 --time-budget 1s"), ranks=2)
+    ended = trainer.run(trainer.train(run, f"{ENDLESS} --log-every 2 --max-time 1s"), ranks=2)
     assert [rank.code for rank in ended] == [0, 0], said(ended)
     assert [kind for kind, _ in kinds(run)][-3:] == ["checkpoint", "eval", "end"]
 
 
 def test_two_ranks_fit_their_schedule_to_the_steps_that_rank_0_found(trainer, tmp_path):
     run = tmp_path / "fitted"
-    flags = "--images-seen 120000 --time-budget 10s --fit-schedule --eval-every 0 --save-every 1000"
+    flags = "--max-images 120000 --max-time 10s --rescale-schedule --eval-every 0 --save-every 1000"
     ended = trainer.run(trainer.train(run, flags, recipe="lagging"), ranks=2)  # few steps, for the time that they take
     assert [rank.code for rank in ended] == [0, 0], said(ended)
     fitted = json.loads((run / "run.json").read_text())["fitted"]
@@ -121,7 +121,9 @@ def test_two_ranks_fit_their_schedule_to_the_steps_that_rank_0_found(trainer, tm
     assert last_event(run)["status"] == "success"
 
 
-TWO = f"{SAVED} --ema 0.9 --bn-span 3"  # running statistics, and averages of them, that differ from rank to rank
+TWO = (
+    f"{SAVED} --ema-decay 0.9 --bn-batch-size 3"  # running statistics, and averages of them, that differ from rank to rank
+)
 
 
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=ONE_MORE), 1])

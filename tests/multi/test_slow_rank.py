@@ -11,7 +11,7 @@ from paceline.training.logging.events import read_events
 
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
-SHORT = "--steps 5 --eval-every 5 --limit-val 6 --log-every 1"
+SHORT = "--max-steps 5 --eval-every 5 --max-val-images 6 --log-every 1"
 
 
 def test_the_slow_rank_of_two_is_in_every_event_and_named_once(trainer, tmp_path):
@@ -31,7 +31,7 @@ def test_one_rank_alone_has_no_times_of_ranks_and_counts_the_same_work(trainer, 
     """FLOP of a step are those of its images, whatever the number of ranks that it is cut over."""
     work = []
     for ranks in (1, 2):
-        run = trainer.finished(tmp_path / str(ranks), f"{SHORT} --bn-span 6", ranks=ranks)
+        run = trainer.finished(tmp_path / str(ranks), f"{SHORT} --bn-batch-size 6", ranks=ranks)
         event = [event for event in read_events(run / "events.jsonl") if event["event"] == "train"][-1]
         assert ("rank_seconds" in event) == (ranks == 2)
         work.append(event["flop_per_second"] / event["images_per_second"])

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("ranks")]
 
 RECIPES = Path(__file__).with_name("ssd_rank.py")
 TRAIN, VAL = 19, 7  # validation shares of 7 images on 2 and 3 ranks are uneven
-FLAGS = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --log-every 1"
+FLAGS = "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.num-workers 1 --log-every 1"
 FLAGS += f" --eval-every {STEPS}"
 
 
@@ -56,7 +56,7 @@ def ranks(zygote, tmp_path_factory) -> Trainer:
 def trained(ranks: Trainer, name: str, recipe: str, *, world: int = 1, images: int = 0) -> Path:
     """A training on `world` ranks with so many images in a forward; -> its folder."""
     run = ranks.folder / f"{name}-{recipe}"
-    return ranks.finished(run, f"--system.images-per-forward {images}", ranks=world, recipe=recipe)
+    return ranks.finished(run, f"--system.micro-batch-size {images}", ranks=world, recipe=recipe)
 
 
 @pytest.fixture(scope="module", params=[pytest.param("by_image", marks=ONE_MORE), "by_batch"])
@@ -90,7 +90,7 @@ def test_both_ways_of_dividing_the_loss_are_not_the_same_run(ranks):
 
 
 def test_an_evaluation_is_identical_on_1_2_and_3_ranks(ranks, whole):
-    one, two, three = (ranks.evaluated(whole[1], "--batch", "1", ranks=world) for world in (1, 2, 3))
+    one, two, three = (ranks.evaluated(whole[1], "--batch-size", "1", ranks=world) for world in (1, 2, 3))
     assert one == two == three
     scores, predictions = one
     assert scores["images"] == VAL

@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.multi, pytest.mark.nightly("twenty steps of every tiny
 STEPS, TOLERANCE = 20, 1e-9
 RECIPES = ("classify-demo", "ssd-demo", "maskrcnn-demo")
 FLAGS = (
-    "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.loader-threads 1 --log-every 1 "
-    f"--steps {STEPS} --eval-every {STEPS} --limit-val 4"
+    "--system cpu --system.precision fp32 --system.intra-op-threads 1 --system.num-workers 1 --log-every 1 "
+    f"--max-steps {STEPS} --eval-every {STEPS} --max-val-images 4"
 )
 
 
@@ -46,7 +46,7 @@ def trained(trainer: Trainer, photos: Path, recipe: str, ranks: int, more: str =
     run = trainer.folder / f"{recipe}-{ranks}{more.replace(' ', '')}"
     if not run.exists():
         data = photos / ("classes" if recipe.startswith("classify") else "boxes")
-        words = ["train", recipe, "--data", str(data), "--out", str(run), *f"{FLAGS} {more}".split()]
+        words = ["train", recipe, "--data", str(data), "--output-dir", str(run), *f"{FLAGS} {more}".split()]
         trainer.ended_well(words, ranks=ranks, deadline=900)
     return run
 
@@ -54,7 +54,7 @@ def trained(trainer: Trainer, photos: Path, recipe: str, ranks: int, more: str =
 def tensors(run: Path) -> dict[str, Tensor]:
     """Weights, running statistics, and what the optimizer keeps of the gradients."""
     files = tensor_files(run)
-    both = (safetensors.torch.load(files[f"{name}.safetensors"]) for name in ("model", "optimiser"))
+    both = (safetensors.torch.load(files[f"{name}.safetensors"]) for name in ("model", "optimizer"))
     return {name: tensor for file in both for name, tensor in file.items() if tensor.is_floating_point()}
 
 
@@ -73,6 +73,6 @@ def test_twenty_steps_end_with_the_same_gradients_and_weights(doubles, photos, r
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_rank_that_only_evaluates_changes_not_one_bit(trainer, photos, recipe):
-    alone, run = trained(trainer, photos, recipe, 2), trained(trainer, photos, recipe, 3, "--eval-ranks 1")
+    alone, run = trained(trainer, photos, recipe, 2), trained(trainer, photos, recipe, 3, "--dedicated-eval-ranks 1")
     assert tensor_files(run) == tensor_files(alone)
     assert events(run) == events(alone)

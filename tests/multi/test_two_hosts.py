@@ -1,4 +1,4 @@
-"""`paceline launch --through hostfile` on two hosts with a real network between them: to the end, cut off, and refused."""
+"""`paceline launch --scheduler hostfile` on two hosts with a real network between them: to the end, cut off, and refused."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from paceline.distributed.comm.interfaces import find_free_port
 NIGHT = pytest.mark.nightly("two hosts in network namespaces")
 pytestmark = [pytest.mark.multi, pytest.mark.xdist_group("clock"), NIGHT]
 
-FLAGS = "--steps 10 --save-every 5 --log-every 5"
+FLAGS = "--max-steps 10 --save-every 5 --log-every 5"
 # Long enough to be cut off in the middle: an evaluation of some seconds every few steps.
-LONG = (
-    "--bn-span 4 --save-every 5 --log-every 2 --input.eval-size 160 --input.eval-resize 176 --limit-val 0 --eval-every 10"
-)
+LONG = "--bn-batch-size 4 --save-every 5 --log-every 2 --input.eval-crop-size 160 --input.eval-resize-size 176"
+LONG += " --max-val-images 0 --eval-every 10"
 STARTERS = ["torchrun", "mpirun"]
 BOTH = ["torchrun", "mpirun"]
 # Of the processes that a launch starts on a host; orted alone may wait for a cable that was cut.
@@ -82,7 +81,7 @@ def test_two_hosts_train_to_the_end(hosts, trainer, tmp_path, need_program, star
 
 @pytest.mark.parametrize("start", BOTH)
 def test_both_hosts_are_looked_at_before_they_train_and_one_behind_a_firewall_is_named(hosts, tmp_path, start):
-    run, words = tmp_path / "run", f"{FLAGS} --port 29556 --preflight"
+    run, words = tmp_path / "run", f"{FLAGS} --master-port 29556 --preflight"
     code, said = hosts.launched(run, words, start=start)
     assert code == 0 and check_line(said, "preflight", "trains", "node1, node2"), said
     assert "bench comm: 2 ranks on 2 nodes, gloo" in said and last_event(run)["status"] == "stopped_early"
@@ -202,7 +201,7 @@ def test_every_host_that_cannot_take_part_is_named_in_a_line_of_its_own_before_a
     try:
         assert holder.stdout is not None and holder.stdout.readline()
         code, said = hosts.launched(
-            hosts.folder / "local" / "run", f"--port {port} --global-batch 20 --optim.lr 0.05", nodes=5
+            hosts.folder / "local" / "run", f"--master-port {port} --global-batch-size 20 --optim.lr 0.05", nodes=5
         )
     finally:
         hosts.said("node1", "pkill", "-KILL", "-f", "--", f"create_server.*{port}")

@@ -23,7 +23,7 @@ PUBLISHED["shared"] = PretrainedWeights("of a test", (WeightDownload(os.environ[
 
 @pytest.mark.nightly("two live ranks beside a server")
 def test_one_rank_brings_what_all_begin_from_and_where_nobody_can_all_are_refused(trainer, zygote, tmp_path):
-    source = trainer.finished(tmp_path / "source", "--steps 1 --limit-val 3")
+    source = trainer.finished(tmp_path / "source", "--max-steps 1 --max-val-images 3")
     content = (source / "checkpoints" / "last" / "model.safetensors").read_bytes()
     asked: list[str] = []
 
@@ -44,11 +44,11 @@ def test_one_rank_brings_what_all_begin_from_and_where_nobody_can_all_are_refuse
         threading.Thread(target=server.serve_forever, daemon=True).start()
         digest = hashlib.sha256(content).hexdigest()[:8]
         ours.environ |= {"ADDRESS": f"http://127.0.0.1:{server.server_port}/w.safetensors", "DIGEST": digest}
-        ours.finished(tmp_path / "run", "--steps 1 --limit-val 3 --weights shared", ranks=2)
+        ours.finished(tmp_path / "run", "--max-steps 1 --max-val-images 3 --weights shared", ranks=2)
         kept = Path(ours.environ["PACELINE_CACHE"]) / "weights" / "w.safetensors"
         assert kept.read_bytes() == content
         gets = len(asked)
-        ours.finished(tmp_path / "again", "--steps 1 --limit-val 3 --weights shared", ranks=2)
+        ours.finished(tmp_path / "again", "--max-steps 1 --max-val-images 3 --weights shared", ranks=2)
         assert len(asked) == gets  # the cache has it
         server.shutdown()
     # A look at the address and the bytes, once, not once a rank.
@@ -56,4 +56,4 @@ def test_one_rank_brings_what_all_begin_from_and_where_nobody_can_all_are_refuse
     kept.unlink()
     ended = ours.run(ours.train(tmp_path / "third", "--weights shared"), ranks=2)
     assert ended[0].code == 2 and all(rank.code for rank in ended), said(ended)
-    assert "paceline weights download shared --from FILE_OR_DIR" in ended[0].text and not (tmp_path / "third").exists()
+    assert "paceline weights download shared --source FILE_OR_DIR" in ended[0].text and not (tmp_path / "third").exists()

@@ -32,11 +32,16 @@ def smaller(roles: RankRoles, holds: int, span: int, group: int) -> dict[str, ob
     if roles.evaluates:
         return None
     places = stream_positions(
-        step=0, rank=world.rank, world=plan.world, global_batch=plan.global_batch, forwards=plan.forwards, join=plan.bn_join
+        step=0,
+        rank=world.rank,
+        world=plan.world,
+        global_batch_size=plan.global_batch_size,
+        forwards=plan.forwards,
+        join=plan.bn_join,
     ).reshape(plan.forwards, -1)
     batches = [toy_batch(OBJECTS, slice(int(part[0]), int(part[-1]) + 1)) for part in places]
     TrainStep(state, plan, run.system, torch.device("cpu"), world.group)(batches, StepRates(0.1, 0.1))
-    cut = [plan.images_per_forward, plan.forwards, plan.bn_join, plan.loss_join]
+    cut = [plan.micro_batch_size, plan.forwards, plan.bn_join, plan.loss_join]
     joined = {module.join for module in list_batch_norms(state.model)}
     return {"cut": cut, "joined": joined, "said": said, "weights": dict(state.model.named_parameters())}
 

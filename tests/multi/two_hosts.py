@@ -40,8 +40,8 @@ class TwoHosts:
         return [line for line in running if not line.startswith(("sshd:", "ps axo"))]
 
     def launching(self, run: Path, flags: str = "", *, start: str = "torchrun", nodes: int = 2) -> subprocess.Popen[str]:
-        """`paceline launch --through hostfile`, typed on node1."""
-        words = ["launch", *self.trainer.train(run, flags)[1:], "--through", "hostfile", "--start", start]
+        """`paceline launch --scheduler hostfile`, typed on node1."""
+        words = ["launch", *self.trainer.train(run, flags)[1:], "--scheduler", "hostfile", "--launcher", start]
         words += ["--hostfile", str(self.hostfile), "--nodes", str(nodes)]
         return self.trainer.launching(self.command("node1", sys.executable), words)
 

@@ -15,8 +15,8 @@ from paceline.data.transforms.augment import OPERATIONS, SIGNED, apply_augmentat
 
 SIDE = 96
 SPACES = {
-    "trivial": TrivialAugmentWide()._augmentation_space(31),
-    "rand": RandAugment()._augmentation_space(31, (SIDE, SIDE)),
+    "trivialaugment": TrivialAugmentWide()._augmentation_space(31),
+    "randaugment": RandAugment()._augmentation_space(31, (SIDE, SIDE)),
 }
 
 
@@ -31,21 +31,21 @@ def _photo() -> np.ndarray:
 
 def _draws(kind, count):
     for key in range(count):
-        drawn = sample_augmentation(SampleRng(3, 0, key), ImageInput(size=SIDE, augment=kind))
-        assert drawn is not None and len(drawn.changes) == (1 if kind == "trivial" else 2)
+        drawn = sample_augmentation(SampleRng(3, 0, key), ImageInput(image_size=SIDE, auto_augment=kind))
+        assert drawn is not None and len(drawn.changes) == (1 if kind == "trivialaugment" else 2)
         yield drawn
 
 
-@pytest.mark.parametrize("kind", ["trivial", "rand"])
+@pytest.mark.parametrize("kind", ["trivialaugment", "randaugment"])
 def test_operations_are_torchvisions_drawn_alike_often_with_its_magnitudes(kind):
     assert list(SPACES[kind]) == list(OPERATIONS)
     seen: dict[str, list[float]] = {name: [] for name in OPERATIONS}
-    for drawn in _draws(kind, 16_800 if kind == "trivial" else 8400):
+    for drawn in _draws(kind, 16_800 if kind == "trivialaugment" else 8400):
         for change in drawn.changes:
             seen[change.operation].append(change.magnitude)
     for name, (space, signed) in SPACES[kind].items():
         assert abs(len(seen[name]) - 1200) < 170, name  # 1,200 of 16,800 expected, deviation 33
-        theirs = space if kind == "trivial" or space.ndim == 0 else space[9]
+        theirs = space if kind == "trivialaugment" or space.ndim == 0 else space[9]
         signs = (-1.0, 1.0) if signed else (1.0,)
         expected = {sign * float(at) for at in theirs.reshape(-1) for sign in signs}
         assert signed == (name in SIGNED)
@@ -58,9 +58,9 @@ def test_operations_are_torchvisions_drawn_alike_often_with_its_magnitudes(kind)
             assert abs(sum(np.sign(seen[name]))) < 170
 
 
-@pytest.mark.parametrize("kind", ["trivial", "rand"])
+@pytest.mark.parametrize("kind", ["trivialaugment", "randaugment"])
 def test_pixels_are_torchvisions_of_the_operations_that_were_drawn(kind):
-    newer = v2.TrivialAugmentWide() if kind == "trivial" else v2.RandAugment()
+    newer = v2.TrivialAugmentWide() if kind == "trivialaugment" else v2.RandAugment()
     photo, seen = _photo(), set()
     for drawn in _draws(kind, 150):
         out = photo.copy()
@@ -82,7 +82,7 @@ def test_pixels_are_torchvisions_of_the_operations_that_were_drawn(kind):
 
 
 def test_erased_rectangles_are_as_large_and_as_long_as_torchvisions():
-    settings, blank = ImageInput(size=SIDE, erase=1.0), torch.empty(3, SIDE, SIDE)
+    settings, blank = ImageInput(image_size=SIDE, random_erase=1.0), torch.empty(3, SIDE, SIDE)
     ours, theirs = [], []
     torch.manual_seed(0)
     for key in range(4000):

@@ -69,14 +69,14 @@ def test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_
 ):
     source = tmp_path / "my model.pth"
     torch.save({"model": file(statistics=True, **marks)}, source)
-    for words in (["inspect", source], ["convert", source, "--to", "ours", "--out", tmp_path / "o.safetensors"]):
+    for words in (["inspect", source], ["convert", source, "--format", "paceline", "--output", tmp_path / "o.safetensors"]):
         refusal = command(capsys, "weights", *words)
-        refused(refusal, "RGB or BGR", "--colours rgb", "--colours bgr")
+        refused(refusal, "RGB or BGR", "--color-order rgb", "--color-order bgr")
     pixels = 255 * torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(1)) - MEAN.view(3, 1, 1)
     for printed, bgr in zip(refusal.err.splitlines()[1:], (False, True), strict=True):
         words = shlex.split(printed)[1:]
         assert command(capsys, *words).code == 0
-        stem = load_file(words[words.index("--out") + 1])["conv1.weight"]
+        stem = load_file(words[words.index("--output") + 1])["conv1.weight"]
         deviation = marks.get("pixel_std", STD.flip(0) if bgr else STD).view(3, 1, 1)
         theirs = F.conv2d((pixels.flip(1) if bgr else pixels) / deviation, STEM, None, 2, 3)
         torch.testing.assert_close(F.conv2d(pixels / STD.view(3, 1, 1), stem, None, 2, 3), theirs, rtol=1e-4, atol=1e-3)
@@ -85,8 +85,18 @@ def test_a_file_that_does_not_say_its_colours_is_refused_with_both_commands_and_
 def test_colours_of_a_file_that_says_them_are_not_overruled(tmp_path, capsys):
     source = tmp_path / "model.pth"
     torch.save({"model": file(statistics=True, pixel_mean=MEAN, pixel_std=STD)}, source)
-    words = ["weights", "convert", source, "--to", "ours", "--out", tmp_path / "o.safetensors", "--colours", "bgr"]
-    refused(command(capsys, *words), "leave --colours out")
+    words = [
+        "weights",
+        "convert",
+        source,
+        "--format",
+        "paceline",
+        "--output",
+        tmp_path / "o.safetensors",
+        "--color-order",
+        "bgr",
+    ]
+    refused(command(capsys, *words), "leave --color-order out")
 
 
 def test_a_deviation_of_nothing_is_refused():

@@ -33,7 +33,9 @@ def recorded() -> Recorded:
 
 def our_anchors(rpn: RPN = MODEL.rpn) -> list[Tensor]:
     grids = [(-(-HEIGHT // stride), -(-WIDTH // stride)) for stride in (4, 8, 16, 32, 64)]
-    return make_pyramid_anchors(grids, HEIGHT, WIDTH, sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding)
+    return make_pyramid_anchors(
+        grids, HEIGHT, WIDTH, sizes=rpn.anchor_sizes, ratios=rpn.aspect_ratios, rounding=MODEL.parity.anchor_rounding
+    )
 
 
 def test_anchors(recorded: Recorded) -> None:
@@ -54,9 +56,9 @@ def matched(boxes: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         torch.from_numpy(boxes)[None],
         torch.ones(1, len(boxes), dtype=torch.int64),
         anchors,
-        positive_iou=rpn.positive_iou,
-        negative_iou=rpn.negative_iou,
-        best_anchor=rpn.best_anchor,
+        fg_iou=rpn.fg_iou,
+        bg_iou=rpn.bg_iou,
+        allow_low_quality_matches=rpn.allow_low_quality_matches,
         eligible=inside,
     )
     return anchors, slots[0], kind[0]
@@ -81,8 +83,8 @@ def test_how_many_anchors_are_sampled(recorded: Recorded) -> None:
             kind[None] == 1,
             kind[None] == 0,
             random_bits(torch.tensor([photo]), len(kind), 1),
-            count=MODEL.rpn.samples,
-            most_positive=int(MODEL.rpn.samples * MODEL.rpn.positive_share),
+            count=MODEL.rpn.samples_per_image,
+            most_positive=int(MODEL.rpn.samples_per_image * MODEL.rpn.positive_fraction),
             fill="negatives",
         )
         counts = [int((chosen.positive & chosen.taken).sum()), int((~chosen.positive & chosen.taken).sum())]
@@ -102,7 +104,7 @@ def test_how_many_regions_are_sampled(recorded: Recorded) -> None:
             random_bits(torch.tensor([7]), kinds.shape[1], 2),
             count=64,
             most_positive=16,
-            fill=MODEL.roi.fill,
+            fill=MODEL.parity.roi_fill,
         )
         ours = [int((chosen.positive & chosen.taken).sum()), int((~chosen.positive & chosen.taken).sum())]
         assert sum(ours) == min(64, positives + negatives)
@@ -136,8 +138,8 @@ def test_boxes_from_deltas(recorded: Recorded) -> None:
     theirs = recorded("decoding")
     deltas, boxes = torch.from_numpy(theirs["deltas"]), torch.from_numpy(theirs["boxes"])
     for name, weights, limit in (
-        ("of_regions", MODEL.roi.weights, MODEL.roi.limit),
-        ("of_anchors", (1.0, 1.0, 1.0, 1.0), MODEL.rpn.limit),
+        ("of_regions", MODEL.roi.box_reg_weights, MODEL.roi.max_log_scale),
+        ("of_anchors", (1.0, 1.0, 1.0, 1.0), MODEL.rpn.max_log_scale),
     ):
         assert np.allclose(BoxCoder(weights, limit).decode(deltas, boxes), theirs[name], rtol=2e-6, atol=2e-4), name
 
@@ -184,5 +186,5 @@ def test_mask_targets(recorded: Recorded) -> None:
     assert np.allclose(our_mask_targets(theirs, 160, MODEL.mask.sampling_ratio), theirs["targets"], rtol=0, atol=1e-5)
     adaptive = np.abs(our_mask_targets(theirs, 160, 0) - theirs["targets"])
     assert adaptive.max() > 0.05  # the number of sample points shows
-    coarse = np.abs(our_mask_targets(theirs, MODEL.mask.canvas, MODEL.mask.sampling_ratio) - theirs["targets"])
+    coarse = np.abs(our_mask_targets(theirs, MODEL.mask.target_buffer_size, MODEL.mask.sampling_ratio) - theirs["targets"])
     assert coarse.mean() < 0.01

@@ -68,13 +68,19 @@ def settings() -> MaskRCNNModel:
         model,
         depth=10,
         width=8,
-        channels=4,
+        fpn_channels=4,
         rpn=replace(
-            model.rpn, channels=6, samples=ANCHORS, pre_train=300, post_train=PROPOSALS, pre_test=200, post_test=PROPOSALS
+            model.rpn,
+            channels=6,
+            samples_per_image=ANCHORS,
+            pre_nms_topk_train=300,
+            post_nms_topk_train=PROPOSALS,
+            pre_nms_topk_test=200,
+            post_nms_topk_test=PROPOSALS,
         ),
-        roi=replace(model.roi, channels=12, samples=SAMPLES),
-        mask=replace(model.mask, convs=2, channels=4),
-        detect=replace(model.detect, keep=PROPOSALS),
+        roi=replace(model.roi, fc_channels=12, samples_per_image=SAMPLES),
+        mask=replace(model.mask, num_convs=2, conv_channels=4),
+        detect=replace(model.detect, max_detections=PROPOSALS),
     )
 
 
@@ -115,9 +121,9 @@ def drawn_anchors(theirs: Mapping[str, np.ndarray], batch: InstanceBatch, anchor
         batch.boxes,
         batch.labels,
         anchors,
-        positive_iou=rpn.positive_iou,
-        negative_iou=rpn.negative_iou,
-        best_anchor=rpn.best_anchor,
+        fg_iou=rpn.fg_iou,
+        bg_iou=rpn.bg_iou,
+        allow_low_quality_matches=rpn.allow_low_quality_matches,
         eligible=is_inside_image(anchors, batch.sizes),
     )
     kinds = torch.from_numpy(theirs["anchor_kinds"])

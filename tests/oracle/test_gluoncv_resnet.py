@@ -71,13 +71,13 @@ NIGHT = pytest.mark.nightly("two errors show by day that the comparison can fail
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("sgd", {"optim__momentum_form": "torch"}),
-        ("lars", {"optim__momentum_form": "lr_inside"}),
+        ("sgd", {"optim__momentum_style": "torch"}),
+        ("lars", {"optim__momentum_style": "mxnet"}),
         pytest.param("sgd", {"late": 1}, marks=NIGHT),
-        pytest.param("sgd", {"model__smoothing": "mxnet"}, marks=NIGHT),
-        pytest.param("sgd", {"optim__decay_on": "all"}, marks=NIGHT),
-        pytest.param("lars", {"optim__decay_on": "all"}, marks=NIGHT),
-        pytest.param("lars", {"optim__lars_eta": 0.00101}, marks=NIGHT),
+        pytest.param("sgd", {"model__label_smoothing_style": "mxnet"}, marks=NIGHT),
+        pytest.param("sgd", {"optim__no_decay": "all"}, marks=NIGHT),
+        pytest.param("lars", {"optim__no_decay": "all"}, marks=NIGHT),
+        pytest.param("lars", {"optim__lars_trust_coefficient": 0.00101}, marks=NIGHT),
         pytest.param("lars", {"model__bn_eps": 2e-5}, marks=NIGHT),
     ],
 )
@@ -92,7 +92,7 @@ def test_an_error_shows_in_three_steps(systems, as_mxnet, kind, changes):
 @pytest.mark.parametrize("kind", ["sgd", "lars"])
 def test_fifty_layers_from_drawn_weights(systems, as_mxnet, kind, seed, tmp_path):
     recipe = systems.recipe_of(kind, 3, 8, 64, systems.LR[kind])
-    recipe = systems.changed(recipe, seed=seed % 2**32, model__zero_init_last_gamma=True)
+    recipe = systems.changed(recipe, seed=seed % 2**32, model__zero_init_residual=True)
     random = np.random.RandomState(recipe.seed)
     images = random.randint(0, 256, (3, 8, 64, 64, 3)).astype(np.uint8)
     start = systems.Start(systems.first_weights(recipe), images, random.randint(0, systems.CLASSES, (3, 8)))

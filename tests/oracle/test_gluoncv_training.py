@@ -28,8 +28,10 @@ def recorded() -> Recorded:
 def test_sizes_of_photos(recorded: Recorded) -> None:
     theirs, photo = recorded("resizing"), gluoncv().input
     for (height, width), size in zip(theirs["sizes"].tolist(), theirs["resized"].tolist()):
-        assert resized_size(height, width, *photo.short, photo.long, photo.sides) == tuple(size)
-    assert np.array_equal(resized_sizes(*theirs["sizes"].T, *photo.short, photo.long, photo.sides), theirs["resized"])
+        assert resized_size(height, width, *photo.min_size, photo.max_size, photo.parity.side_rounding) == tuple(size)
+    assert np.array_equal(
+        resized_sizes(*theirs["sizes"].T, *photo.min_size, photo.max_size, photo.parity.side_rounding), theirs["resized"]
+    )
 
 
 @pytest.mark.parametrize("name", ["smaller", "larger"])
@@ -49,7 +51,7 @@ def test_sgd_with_its_clip_and_its_decay(recorded: Recorded) -> None:
     model.conv = nn.Conv2d(1, 40, 1)
     model.conv.weight.data = torch.from_numpy(theirs["start"][0]).view(40, 1, 1, 1)
     model.conv.bias.data = torch.from_numpy(theirs["start"][1])
-    parameters = list_named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr)
+    parameters = list_named_parameters(model, optim.no_decay, bias_lr_factor=optim.bias_lr_factor)
     optimizer = SGD(parameters, optim)
     assert np.abs(theirs["gradients"]).max() > optim.clip_value
     for rate, gradients, after in zip(theirs["rates"].tolist(), theirs["gradients"], theirs["after"]):
@@ -65,7 +67,7 @@ def test_learning_rates_of_its_loop(recorded: Recorded, name: str, recipe) -> No
     """Its own loop with 7 iterations an epoch, and our law with that many steps."""
     theirs, schedule = recorded("schedule"), recipe.schedule
     peak, factor, warmup, per_epoch, *boundaries = theirs[f"facts_{name}"].tolist()
-    assert (recipe.optim.lr, schedule.warmup_from, schedule.boundaries) == (peak, factor, tuple(boundaries))
+    assert (recipe.optim.lr, schedule.warmup_start_factor, schedule.milestones) == (peak, factor, tuple(boundaries))
     rates = theirs[f"rates_{name}"]
     assert len(rates) == recipe.epochs * per_epoch
     ours = [
@@ -85,7 +87,7 @@ def test_learning_rates_of_its_loop(recorded: Recorded, name: str, recipe) -> No
 @pytest.mark.parametrize("together", [False, True], ids=["cpu", "accelerator"])
 def test_pasted_masks(recorded: Recorded, together: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same pixels; by the form for accelerators those whose probability is not a rounding from a half."""
-    theirs, detect = recorded("pasting"), gluoncv().model.detect
+    theirs, parity = recorded("pasting"), gluoncv().model.parity
     if together:
         monkeypatch.setattr(paste_masks, "rle_changes_cpu", paste_masks.rle_changes_batched)
     height, width = theirs["size"].tolist()
@@ -93,7 +95,10 @@ def test_pasted_masks(recorded: Recorded, together: bool, monkeypatch: pytest.Mo
     expected = np.unpackbits(theirs["bitmaps"])[: count * height * width].reshape(count, height, width)
     masks, boxes = torch.from_numpy(theirs["masks"]), torch.from_numpy(theirs["boxes"])
     ours = np.stack(
-        [decode_mask(run, height, width) for run in paste_masks.paste_to_rle(masks, boxes, height, width, law=detect.paste)]
+        [
+            decode_mask(run, height, width)
+            for run in paste_masks.paste_to_rle(masks, boxes, height, width, law=parity.mask_paste)
+        ]
     )
     assert (ours != expected).sum() <= (2 if together else 0)
     cut = np.stack([decode_mask(run, height, width) for run in paste_masks.paste_to_rle(masks, boxes, height, width)])

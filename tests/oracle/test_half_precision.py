@@ -40,14 +40,15 @@ FOLLOWS, FIRST_FIVE = (
     0.005,
 )  # relative, of each loss; a region that is sampled or not moves one of Mask R-CNN's by 0.03
 
-FEW = {"global_batch": IMAGES, "bn_span": IMAGES, "optim.lr": 0.001, "ema": 0.0}
+FEW = {"global_batch_size": IMAGES, "bn_batch_size": IMAGES, "optim.lr": 0.001, "ema_decay": 0.0}
 SMALL = {
-    "classify-demo": {"model.depth": 10, "model.width": 8, "input.size": 32, **FEW},
-    "ssd-demo": {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 64, **FEW},
+    "classify-demo": {"model.depth": 10, "model.width": 8, "input.image_size": 32, **FEW},
+    "ssd-demo": {"model.depth": 10, "model.width": 4, "model.extra_channels": 8, "input.image_size": 64, **FEW},
     "maskrcnn-demo": {
-        "model.depth": 10, "model.width": 4, "model.channels": 8, "model.roi.channels": 16, "model.mask.convs": 1,
-        "model.rpn.pre_train": 40, "model.rpn.post_train": 16, "model.rpn.sizes": (8.0, 12.0, 16.0, 24.0, 32.0),
-        "model.roi.samples": 16, "input.short": (48,), "input.long": 64, **FEW,
+        "model.depth": 10, "model.width": 4, "model.fpn_channels": 8, "model.roi.fc_channels": 16, "model.mask.num_convs": 1,
+        "model.rpn.pre_nms_topk_train": 40, "model.rpn.post_nms_topk_train": 16, "model.rpn.anchor_sizes": (8.0, 12.0,
+        16.0, 24.0, 32.0),
+        "model.roi.samples_per_image": 16, "input.min_size": (48,), "input.max_size": 64, **FEW,
     },
 }  # fmt: skip
 
@@ -125,7 +126,7 @@ PARAMS = [name if name != BY_NIGHT else pytest.param(name, marks=ONE_MORE) for n
 
 @pytest.fixture(scope="module", params=PARAMS)
 def training(request, tmp_path_factory) -> Training:
-    recipe = replace(override(RECIPES[request.param](), SMALL[request.param]), images_seen=IMAGES * STEPS)
+    recipe = replace(override(RECIPES[request.param](), SMALL[request.param]), max_images=IMAGES * STEPS)
     if recipe.task == "classification":
         folder = class_photos(tmp_path_factory)
     else:

@@ -38,7 +38,14 @@ BEYOND = 10  # times SAME; the smallest is an end at 0, 6e-8
 # A rate for this batch: the published one is for 3200 images.
 RECIPE = override(
     RECIPES["resnet50-mlperf-3200"](),
-    {"model.depth": 10, "model.width": 8, "input.size": SIDE, "global_batch": IMAGES, "bn_span": IMAGES, "optim.lr": LR},
+    {
+        "model.depth": 10,
+        "model.width": 8,
+        "input.image_size": SIDE,
+        "global_batch_size": IMAGES,
+        "bn_batch_size": IMAGES,
+        "optim.lr": LR,
+    },
 )
 
 
@@ -164,19 +171,19 @@ def changed(part: str, **values) -> Recipe:
 @pytest.mark.parametrize(
     ("recipe", "late"),
     [
-        pytest.param(changed("optim", momentum_form="lr_inside"), 0, id="momentum without its correction"),
-        pytest.param(changed("optim", decay_on="all"), 0, id="weight decay on BatchNorm"),
-        pytest.param(changed("optim", decay_on="no_norm_no_bias"), 0, id="no weight decay on the classifier's bias"),
-        pytest.param(changed("optim", lars_eta=0.002), 0, id="twice the trust", marks=ONE_MORE),
+        pytest.param(changed("optim", momentum_style="mxnet"), 0, id="momentum without its correction"),
+        pytest.param(changed("optim", no_decay="none"), 0, id="weight decay on BatchNorm"),
+        pytest.param(changed("optim", no_decay="norm-and-bias"), 0, id="no weight decay on the classifier's bias"),
+        pytest.param(changed("optim", lars_trust_coefficient=0.002), 0, id="twice the trust", marks=ONE_MORE),
         pytest.param(changed("optim", lars_eps=1e-3), 0, id="an epsilon in the trust ratio", marks=ONE_MORE),
-        pytest.param(changed("optim", kind="sgd"), 0, id="no LARS", marks=ONE_MORE),
+        pytest.param(changed("optim", name="sgd"), 0, id="no LARS", marks=ONE_MORE),
         pytest.param(RECIPE, 1, id="lr one step late"),
         pytest.param(changed("schedule", warmup=WARMUP_EPOCHS + 1 / 3), 0, id="warm-up one step longer"),
-        pytest.param(changed("schedule", kind="cosine"), 0, id="another schedule", marks=ONE_MORE),
-        pytest.param(changed("schedule", horizon=EPOCHS - 1), 0, id="decay over one epoch less", marks=ONE_MORE),
-        pytest.param(changed("schedule", end_lr=0.0), 0, id="an end at 0", marks=ONE_MORE),
-        pytest.param(replace(RECIPE, epoch_steps="exact"), 0, id="epochs of a fraction of steps", marks=ONE_MORE),
-        pytest.param(changed("model", smoothing="torch"), 0, id="the other smoothing convention"),
+        pytest.param(changed("schedule", name="cosine"), 0, id="another schedule", marks=ONE_MORE),
+        pytest.param(changed("schedule", decay_end=EPOCHS - 1), 0, id="decay over one epoch less", marks=ONE_MORE),
+        pytest.param(changed("schedule", min_lr=0.0), 0, id="an end at 0", marks=ONE_MORE),
+        pytest.param(replace(RECIPE, epoch_rounding="exact"), 0, id="epochs of a fraction of steps", marks=ONE_MORE),
+        pytest.param(changed("model", label_smoothing_style="torch"), 0, id="the other smoothing convention"),
     ],
 )
 def test_a_planted_error_is_noticed(batches, expected, recipe, late):

@@ -41,7 +41,7 @@ from paceline.models.ops.sampling import random_bits, sample_candidates
 
 CLASSES = 90
 PAIRS = 60  # of a region and a class that are above the threshold in an image, before suppression
-INPUT = InstanceInput(padding="multiple")
+INPUT = InstanceInput(padding_mode="multiple")
 # Factors on the filled numbers: what is summed up through 50 layers comes back to about 1, and class scores are far apart.
 SCALES = {
     "rpn.head.bbox_pred.weight": 0.1,
@@ -120,10 +120,15 @@ def settings(request) -> MaskRCNNModel:
     """torchvision's rules, over fewer proposals with ResNet-18, so that it takes seconds."""
     depth, masks = request.param
     full = MaskRCNNModel(depth=depth, masks=masks)
-    few = replace(full.rpn, pre_train=300, post_train=200, pre_test=300, post_test=200)
+    few = replace(full.rpn, pre_nms_topk_train=300, post_nms_topk_train=200, pre_nms_topk_test=300, post_nms_topk_test=200)
     if depth == 50:
         return full
-    return replace(full, rpn=few, roi=replace(full.roi, channels=128, samples=128), detect=replace(full.detect, keep=20))
+    return replace(
+        full,
+        rpn=few,
+        roi=replace(full.roi, fc_channels=128, samples_per_image=128),
+        detect=replace(full.detect, max_detections=20),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -149,13 +154,13 @@ def theirs(state: dict[str, Tensor], monkeypatch, settings: MaskRCNNModel) -> To
         backbone_name=f"resnet{settings.depth}", weights=None, trainable_layers=5,
         norm_layer=partial(FrozenBatchNorm2d, eps=settings.bn_eps),
     )  # fmt: skip
-    rpn, width = settings.rpn, settings.roi.channels
+    rpn, width = settings.rpn, settings.roi.fc_channels
     masks = {"mask_predictor": MaskRCNNPredictor(256, 256, CLASSES + 1)} if settings.masks else {}
     made = (TorchvisionMaskRCNN if settings.masks else TorchvisionFasterRCNN)(
         trunk, None, box_head=TwoMLPHead(256 * 7**2, width), box_predictor=FastRCNNPredictor(width, CLASSES + 1),
-        **masks, rpn_post_nms_top_n_test=rpn.post_test,
-        rpn_pre_nms_top_n_train=rpn.pre_train, rpn_post_nms_top_n_train=rpn.post_train,
-        rpn_pre_nms_top_n_test=rpn.pre_test, box_detections_per_img=settings.detect.keep,
+        **masks, rpn_post_nms_top_n_test=rpn.post_nms_topk_test,
+        rpn_pre_nms_top_n_train=rpn.pre_nms_topk_train, rpn_post_nms_top_n_train=rpn.post_nms_topk_train,
+        rpn_pre_nms_top_n_test=rpn.pre_nms_topk_test, box_detections_per_img=settings.detect.max_detections,
     )  # fmt: skip
     made.load_state_dict(state, strict=True)
     return made
@@ -330,7 +335,9 @@ def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(
     pairs = [(replace(entry, canvases=np.pad(entry.canvases, ((0, 0), *2 * [(0, side - entry.canvases.shape[-1])]))), row)
              for entry, row in pairs]  # fmt: skip
     assert [len(row["labels"]) > 0 for _, row in pairs] == [True, True, False]
-    settings = replace(settings, roi=replace(settings.roi, samples=64), rpn=replace(settings.rpn, samples=128))
+    settings = replace(
+        settings, roi=replace(settings.roi, samples_per_image=64), rpn=replace(settings.rpn, samples_per_image=128)
+    )
     rpn, roi = settings.rpn, settings.roi
     batch = batch_of(photos, [entry for entry, _ in pairs])
 
@@ -342,8 +349,10 @@ def test_training_losses_and_gradients_are_torchvisions_for_the_same_samples(
     terms = (found["sums"].sum(0) / found["counts"].sum(0)).unbind()
 
     other = theirs(state, monkeypatch, settings).train()
-    other.rpn.fg_bg_sampler = SameSample(batch, ANCHOR_STREAM, rpn.samples, rpn.positive_share, None)
-    other.roi_heads.fg_bg_sampler = SameSample(batch, REGION_STREAM, roi.samples, roi.positive_share, rpn.post_train)
+    other.rpn.fg_bg_sampler = SameSample(batch, ANCHOR_STREAM, rpn.samples_per_image, rpn.positive_fraction, None)
+    other.roi_heads.fg_bg_sampler = SameSample(
+        batch, REGION_STREAM, roi.samples_per_image, roi.positive_fraction, rpn.post_nms_topk_train
+    )
     filter_proposals = other.rpn.filter_proposals
 
     def same_proposals(*inputs) -> tuple[list[Tensor], list[Tensor]]:

@@ -20,12 +20,12 @@ from paceline.models.ops.boxes import BoxCoder
 from paceline.models.ops.matching import is_inside_image, match_anchors
 from paceline.models.registry import WORKLOADS
 
-RPN = RECIPES["maskrcnn"]().model.rpn
+RPN, PARITY = RECIPES["maskrcnn"]().model.rpn, RECIPES["maskrcnn"]().model.parity
 ONES = (1.0, 1.0, 1.0, 1.0)
 
 
-def anchors_of(grids, height: int, width: int, rounding: Rounding = "legacy_edges") -> list[Tensor]:
-    return make_pyramid_anchors(grids, height, width, sizes=RPN.sizes, ratios=RPN.ratios, rounding=rounding)
+def anchors_of(grids, height: int, width: int, rounding: Rounding = "legacy-edges") -> list[Tensor]:
+    return make_pyramid_anchors(grids, height, width, sizes=RPN.anchor_sizes, ratios=RPN.aspect_ratios, rounding=rounding)
 
 
 def maps() -> tuple[list[Tensor], list[Tensor]]:
@@ -41,10 +41,10 @@ def kinds_and_slots(boxes: Tensor, labels: Tensor, anchors: Tensor, size) -> tup
     """As the MaskRCNNWithLoss matches under the reference's rules: what crosses the photo's border is left out after matching."""
     slots, kind = match_anchors(
         boxes[None], labels[None], anchors, eligible=None,
-        positive_iou=RPN.positive_iou, negative_iou=RPN.negative_iou, best_anchor=RPN.best_anchor,
+        fg_iou=RPN.fg_iou, bg_iou=RPN.bg_iou, allow_low_quality_matches=RPN.allow_low_quality_matches,
     )  # fmt: skip
-    assert RPN.edges == "inside"
-    return kind.masked_fill(~is_inside_image(anchors, torch.tensor([size]), BEYOND_LAST["legacy_edges"]), -1)[0], slots[0]
+    assert not RPN.keep_border_anchors
+    return kind.masked_fill(~is_inside_image(anchors, torch.tensor([size]), BEYOND_LAST["legacy-edges"]), -1)[0], slots[0]
 
 
 def test_anchors_are_the_references_bit_for_bit() -> None:
@@ -72,7 +72,8 @@ def test_a_segmenter_of_the_preset_trains_the_same_anchors_of_a_real_photo() -> 
     rows, columns = (4 * side for side in recorded()["photo2_grids"][0].tolist())
     wanted = tensor("photo2_anchor_kinds")
     recipe = override(
-        RECIPES["maskrcnn"](), {"model.rpn.samples": len(wanted), "model.rpn.positive_share": 1.0, "model.depth": 18}
+        RECIPES["maskrcnn"](),
+        {"model.rpn.samples_per_image": len(wanted), "model.rpn.positive_fraction": 1.0, "model.depth": 18},
     )
     with torch.device("meta"):
         model = WORKLOADS["maskrcnn"].network.build(recipe, 80)
@@ -106,9 +107,11 @@ def test_proposals_are_the_references(mode: str) -> None:
     anchors = anchors_of(inputs().grids(), *inputs().SHAPE)
     kept = 2 * inputs().PROPOSALS // 3
     pre = inputs().PROPOSALS
-    rules = replace(RPN, pre_train=pre, pre_test=pre, post_train=kept // 2, post_test=kept, post_group=0)
+    rules = replace(
+        RPN, pre_nms_topk_train=pre, pre_nms_topk_test=pre, post_nms_topk_train=kept // 2, post_nms_topk_test=kept
+    )
     boxes, valid, _ = make_proposals(
-        logits, deltas, anchors, torch.tensor(inputs().PHOTOS), rules, training=mode == "train"
+        logits, deltas, anchors, torch.tensor(inputs().PHOTOS), rules, PARITY, training=mode == "train"
     )
     spread = [len(recorded()[f"{mode}_proposals{image}"]) for image in range(2)]
     assert spread[0] != spread[1] if mode == "train" else spread == [kept, kept]
@@ -135,13 +138,13 @@ def test_both_losses_of_the_anchors_that_it_sampled() -> None:
         positive = torch.arange(len(places)) < len(chosen[0])
         targets = BoxCoder(ONES).encode(objects[slots[places]], anchors[places])
         sums[0] += objectness_loss(logits[image, places][None], positive[None], torch.ones(1, len(places)))[0]
-        sums[1] += anchor_box_loss(deltas[image, places][None], targets[None], positive[None], RPN.beta)[0]
+        sums[1] += anchor_box_loss(deltas[image, places][None], targets[None], positive[None], RPN.smooth_l1_beta)[0]
         count += len(places)
     torch.testing.assert_close((sums / count).double(), tensor("anchor_losses"), rtol=1e-5, atol=0)
 
 
 def test_decoding_undoes_encoding_at_the_references_limit() -> None:
     anchors = outside(inputs().boxes_in("large", 20, 800, 1333))
-    grown = BoxCoder(ONES, RPN.limit).decode(torch.full((20, 4), 9.0), anchors)
+    grown = BoxCoder(ONES, RPN.max_log_scale).decode(torch.full((20, 4), 9.0), anchors)
     side = grown[:, 2:] - grown[:, :2]
     torch.testing.assert_close(side, (anchors[:, 2:] - anchors[:, :2]) * 1000 / 16, rtol=1e-4, atol=0)

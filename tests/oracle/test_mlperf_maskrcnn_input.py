@@ -31,7 +31,7 @@ def test_the_schedule_can_say_the_references_rates_to_the_last_bit_of_float32() 
     """Its scheduler steps before an iteration's forward: iteration 0 is one step up the ramp, a decay one iteration early."""
     for iteration, (weights, biases) in zip(recorded()["lr_reference_iterations"].tolist(), recorded()["lr_reference"]):
         ours = learning_rate(
-            Schedule("steps", warmup_from=1 / 3), iteration, peak=0.02, warmup_steps=500, total_steps=90_000,
+            Schedule("multistep", warmup_start_factor=1 / 3), iteration, peak=0.02, warmup_steps=500, total_steps=90_000,
             boundaries=(59_999, 79_999),
         )  # fmt: skip
         assert ours == pytest.approx(weights, rel=1e-12)
@@ -45,7 +45,7 @@ def test_the_schedule_can_say_nvidias_ramp_of_the_weights() -> None:
     found = recorded()["lr_nvidia_96"]
     for iteration, (weights, biases) in zip(recorded()["lr_nvidia_96_iterations"].tolist(), found):
         ours = learning_rate(
-            Schedule("steps", warmup_from=start), iteration, peak=peak, warmup_steps=warmup, total_steps=40_000,
+            Schedule("multistep", warmup_start_factor=start), iteration, peak=peak, warmup_steps=warmup, total_steps=40_000,
             boundaries=(11_999, 15_999),
         )  # fmt: skip
         assert ours == pytest.approx(weights, rel=1e-9, abs=1e-15)
@@ -82,7 +82,13 @@ def test_mask_targets_are_the_references_but_for_points_at_the_edge(photo: int, 
     """It rasterizes polygons at 28 x 28, ours are a half of what they cover: every point that differs lies at an edge."""
     ltrb, size, window = objects(photo)
     canvases, frames = make_canvases(
-        masks_of(photo), np.arange(len(ltrb)), ltrb, photo=size, window=window, flip=photo in FLIPPED, side=MASK.canvas
+        masks_of(photo),
+        np.arange(len(ltrb)),
+        ltrb,
+        photo=size,
+        window=window,
+        flip=photo in FLIPPED,
+        side=MASK.target_buffer_size,
     )
     of, regions = torch.arange(len(ltrb)).repeat(2), tensor(f"photo{photo}_regions")
     if photo in FLIPPED:  # the reference leaves a flipped photo's polygons a pixel further left than its pixels

@@ -37,12 +37,12 @@ def test_regions_have_its_classes_and_targets() -> None:
         boxes = outside(regions(image))
         slots, positive = match_regions(
             objects(image)[None], torch.arange(1, 6)[None] * 7, boxes[None], torch.ones(1, len(boxes), dtype=torch.bool),
-            iou=ROI.iou,
+            iou=ROI.fg_iou,
         )  # fmt: skip
         labels = ((slots + 1) * 7 * positive)[0]
         assert torch.equal(labels, tensor(f"region_labels{image}"))
         assert 10 < int(positive.sum()) < len(boxes) - 10
-        deltas = BoxCoder(ROI.weights).encode(objects(image)[slots[0]], boxes)
+        deltas = BoxCoder(ROI.box_reg_weights).encode(objects(image)[slots[0]], boxes)
         torch.testing.assert_close(deltas[positive[0]], tensor(f"region_deltas{image}")[positive[0]], rtol=0, atol=2e-5)
 
 
@@ -53,12 +53,12 @@ def test_both_losses_of_the_regions_that_it_sampled() -> None:
     for image in range(2):
         slots = (tensor(f"sampled_labels{image}") // 7 - 1).clamp(min=0)
         regions_of = outside(tensor(f"sampled_regions{image}"))
-        targets.append(BoxCoder(ROI.weights).encode(objects(image)[slots], regions_of))
+        targets.append(BoxCoder(ROI.box_reg_weights).encode(objects(image)[slots], regions_of))
     targets = torch.cat(targets)
     logits, deltas = (torch.from_numpy(part) for part in inputs().box_head_output("training", len(labels)))
     sums = (
         class_loss(logits, labels, torch.ones(len(labels))).sum(),
-        region_box_loss(deltas, targets, labels, labels > 0, ROI.beta).sum(),
+        region_box_loss(deltas, targets, labels, labels > 0, ROI.smooth_l1_beta).sum(),
     )
     torch.testing.assert_close((torch.stack(sums) / len(labels)).double(), tensor("region_losses"), rtol=1e-5, atol=0)
 
@@ -76,7 +76,7 @@ def test_pooled_regions_are_the_references() -> None:
     found = pool_regions(
         [torch.from_numpy(part) for part in inputs().feature_maps()], inputs().STRIDES[:4], torch.arange(2).repeat_interleave(10),
         boxes, assign_levels(outside(boxes), levels=4, law="torchvision", first=2),
-        side=ROI.side, sampling_ratio=ROI.sampling_ratio, aligned=ROI.aligned,
+        side=ROI.pool_size, sampling_ratio=ROI.sampling_ratio, aligned=ROI.aligned,
     )  # fmt: skip
     torch.testing.assert_close(found, tensor("pooled"), rtol=1e-5, atol=1e-5)
 
@@ -88,7 +88,7 @@ def found_by(form) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def through_detections(logits, deltas, boxes, sizes):
-    valid, coder = torch.ones(boxes.shape[:2], dtype=torch.bool), BoxCoder(ROI.weights, ROI.limit)
+    valid, coder = torch.ones(boxes.shape[:2], dtype=torch.bool), BoxCoder(ROI.box_reg_weights, ROI.max_log_scale)
     return detect_regions(logits, deltas, boxes, valid, sizes, coder, DETECT)
 
 

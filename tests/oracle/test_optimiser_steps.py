@@ -12,7 +12,7 @@ from step_rates import take
 from torch import nn
 
 from paceline._utils.errors import CheckpointError
-from paceline.config.recipe import Optim, OptimizerKind
+from paceline.config.recipe import Optim, OptimizerName
 from paceline.training.optim import OPTIMIZERS, make_optimizer
 from paceline.training.optim.adamw import AdamW
 from paceline.training.optim.base import NamedParameter, list_named_parameters
@@ -65,13 +65,13 @@ def test_the_torch_form_equals_torch_optim_sgd_bit_for_bit_over_20_steps(weight_
 
 
 def test_the_corrected_form_moves_like_the_torch_form_and_the_uncorrected_one_does_not():
-    made = {form: parameters() for form in ("torch", "lr_inside", "lr_inside_corrected")}
+    made = {form: parameters() for form in ("torch", "mxnet", "mxnet-corrected")}
     for form, own in made.items():
-        optimizer = SGD(own, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
+        optimizer = SGD(own, Optim(momentum=0.9, weight_decay=0.01, momentum_style=form))
         for step in range(12):
             set_gradients(own, step)
             take(optimizer, rate(step), previous_lr=rate(step - 1) if step else 0.0)
-    for a, b, c in zip(made["torch"], made["lr_inside_corrected"], made["lr_inside"]):
+    for a, b, c in zip(made["torch"], made["mxnet-corrected"], made["mxnet"]):
         torch.testing.assert_close(b.tensor, a.tensor, rtol=1e-5, atol=1e-5)
         assert (c.tensor - a.tensor).abs().max() > 1e-3
 
@@ -107,8 +107,10 @@ def test_lars_follows_the_formulas_of_the_mxnet_kernel(case):
         with torch.no_grad():
             made[0].tensor.zero_()
     expected = lars_in_numpy(made, 8, zero, corrected=corrected)
-    form = "lr_inside_corrected" if corrected else "lr_inside"
-    optimizer = LARS(made, Optim(momentum=0.9, weight_decay=5e-3, lars_eta=0.01, lars_eps=1e-6, momentum_form=form))
+    form = "mxnet-corrected" if corrected else "mxnet"
+    optimizer = LARS(
+        made, Optim(momentum=0.9, weight_decay=5e-3, lars_trust_coefficient=0.01, lars_eps=1e-6, momentum_style=form)
+    )
     for step in range(8):
         set_gradients(made, step)
         for parameter in made:
@@ -123,20 +125,20 @@ def test_lars_follows_the_formulas_of_the_mxnet_kernel(case):
 def test_lars_with_eps_0_survives_a_tensor_of_zeros_with_a_zero_gradient():
     made = [NamedParameter("weight", nn.Parameter(torch.zeros(3)), decays=True, adapts=True)]
     made[0].tensor.grad = torch.zeros(3)
-    take(LARS(made, Optim(weight_decay=5e-5, momentum_form="lr_inside_corrected")), 0.1)
+    take(LARS(made, Optim(weight_decay=5e-5, momentum_style="mxnet-corrected")), 0.1)
     assert torch.equal(made[0].tensor, torch.zeros(3))
 
 
-@pytest.mark.parametrize("kind", ["torch", "nesterov", "lr_inside_corrected", "lars"])
+@pytest.mark.parametrize("kind", ["torch", "nesterov", "mxnet-corrected", "lars"])
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 def test_an_overflowed_step_changes_nothing_and_is_counted_and_the_next_one_goes_on(kind, bad):
     def run(overflows: bool) -> tuple[list[NamedParameter], LossScaler]:
         made = parameters()
-        form = {"nesterov": "torch", "lars": "lr_inside_corrected"}.get(kind, kind)
+        form = {"nesterov": "torch", "lars": "mxnet-corrected"}.get(kind, kind)
         if kind == "lars":
-            optimizer = LARS(made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form))
+            optimizer = LARS(made, Optim(momentum=0.9, weight_decay=0.01, momentum_style=form))
         else:
-            optimizer = SGD(made, Optim(momentum=0.9, weight_decay=0.01, momentum_form=form, nesterov=kind == "nesterov"))
+            optimizer = SGD(made, Optim(momentum=0.9, weight_decay=0.01, momentum_style=form, nesterov=kind == "nesterov"))
         scaler = LossScaler("dynamic", 1024.0)
         for step in range(6):
             if overflows:
@@ -176,7 +178,7 @@ def test_scaled_gradients_take_the_unscaled_step():
 @pytest.mark.parametrize("kind", ["sgd", "lars"])
 def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refused(kind):
     straight, resumed = parameters(), parameters()
-    optim = Optim(kind, weight_decay=0.01, momentum_form="lr_inside_corrected")
+    optim = Optim(kind, weight_decay=0.01, momentum_style="mxnet-corrected")
     first = make_optimizer(straight, optim)
     for step in range(6):
         set_gradients(straight, step)
@@ -201,7 +203,7 @@ def test_saved_and_loaded_goes_on_bit_for_bit_and_another_models_state_is_refuse
 
 
 def test_every_kind_that_a_recipe_can_name_is_made():
-    assert set(OPTIMIZERS) == set(get_args(OptimizerKind))
+    assert set(OPTIMIZERS) == set(get_args(OptimizerName))
     for kind in OPTIMIZERS:
         made = parameters()
         set_gradients(made, 0)
@@ -223,9 +225,9 @@ def test_parameters_without_a_gradient_stay_and_zero_grad_drops_all():
     assert all(p.tensor.grad is None for p in made)
 
 
-def test_the_optimiser_takes_a_models_named_parameters():
+def test_the_optimizer_takes_a_models_named_parameters():
     model = nn.Sequential(nn.Linear(3, 2))
-    optimizer = SGD(list_named_parameters(model, "all"), Optim())
+    optimizer = SGD(list_named_parameters(model, "none"), Optim())
     assert list(optimizer.state()) == ["velocity.0.weight", "velocity.0.bias"]
 
 

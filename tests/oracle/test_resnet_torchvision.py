@@ -53,7 +53,7 @@ def fill(model: nn.Module, seed: int) -> None:
             tensor.copy_(torch.from_numpy(values))
 
 
-NEXT = {"groups": 32, "group_width": 4}
+NEXT = {"groups": 32, "width_per_group": 4}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_the_4_channel_stem_computes_the_3_channel_nets_outputs_both_ways(tmp_pa
     theirs = torchvision.models.resnet18(weights=None)
     fill(theirs, 4)
     torch.save({"state_dict": {f"module.{name}": value for name, value in theirs.state_dict().items()}}, tmp_path / "w.pth")
-    ours = ResNet(18, 1000, stem_channels=4)
+    ours = ResNet(18, 1000, input_channels=4)
     report = load_weights(ours, tmp_path / "w.pth")
     assert report.converted == ("conv1.weight",)
     images = torch.from_numpy(np.random.RandomState(0).standard_normal((2, 3, 40, 40)).astype(np.float32))
@@ -117,7 +117,7 @@ def test_the_4_channel_stem_computes_the_3_channel_nets_outputs_both_ways(tmp_pa
 
 @pytest.mark.parametrize(
     ("name", "depth", "parts"),
-    [("resnext101_32x8d", 101, {"groups": 32, "group_width": 8}), ("wide_resnet50_2", 50, {"group_width": 128})],
+    [("resnext101_32x8d", 101, {"groups": 32, "width_per_group": 8}), ("wide_resnet50_2", 50, {"width_per_group": 128})],
 )
 def test_wider_networks_have_torchvisions_names_and_shapes(name, depth, parts):
     with torch.device("meta"):
@@ -145,7 +145,9 @@ def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_
     with torch.no_grad():
         expected = maps_of(theirs.eval(), images)
         for norm in ("batch", "frozen"):
-            masks = MaskRCNN(MaskRCNNModel(**NEXT, norm=norm, channels=8, roi=RoI(channels=8), mask=MaskHead(convs=1)), 2)
+            masks = MaskRCNN(
+                MaskRCNNModel(**NEXT, norm=norm, fpn_channels=8, roi=RoI(fc_channels=8), mask=MaskHead(num_convs=1)), 2
+            )
             report = load_mask_rcnn_weights(masks, tmp_path / "next.pth")
             assert set(report.unexpected) == {"backbone.body.fc.weight", "backbone.body.fc.bias"}
             for map, other in zip(masks.backbone.body.eval()(images), expected):
@@ -153,7 +155,7 @@ def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_
         # SSD's third stage keeps the second's resolution: the reference takes the stride out of its first unit.
         theirs.layer3[0].conv2.stride = theirs.layer3[0].downsample[0].stride = (1, 1)
         trunk = build_backbone(SSDModel(depth=50, **NEXT), BackboneSpec(stride=8))
-        boxes = SSD(trunk, 2, SSDModel(extras=8), (12, 6, 3))
+        boxes = SSD(trunk, 2, SSDModel(extra_channels=8), (12, 6, 3))
         report = load_ssd_weights(boxes, tmp_path / "next.pth")
         assert {name.split(".")[1] for name in report.unexpected} == {"layer4", "fc"}
         maps = trunk.eval()(images)
@@ -164,11 +166,11 @@ def test_a_resnext_file_fills_ssd_and_mask_rcnn_and_gives_torchvisions_maps(tmp_
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"depth": 34, "groups": 32}, "--model.groups 32 ... --model.group-width 64"),
-        ({"depth": 18, "group_width": 128}, "--model.depth 18"),
-        ({"width": 8, "group_width": 4}, "--model.group-width 4 ... --model.width 8"),
+        ({"depth": 34, "groups": 32}, "--model.groups 32 ... --model.width-per-group 64"),
+        ({"depth": 18, "width_per_group": 128}, "--model.depth 18"),
+        ({"width": 8, "width_per_group": 4}, "--model.width-per-group 4 ... --model.width 8"),
         ({"groups": 0}, "--model.groups 0: must be 1 or more"),
-        ({"trunk": "timm/resnet10t", "groups": 2}, "--model.trunk timm/resnet10t"),
+        ({"backbone": "timm/resnet10t", "groups": 2}, "--model.backbone timm/resnet10t"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(
@@ -187,4 +189,4 @@ def test_an_unknown_trunk_names_the_known_ones():
         ("resnet/50", "--model.depth"),
     ):
         with pytest.raises(RecipeError, match=says):
-            build_backbone(ResNetModel(trunk=trunk), BackboneSpec())
+            build_backbone(ResNetModel(backbone=trunk), BackboneSpec())

@@ -29,7 +29,7 @@ def theirs() -> dict[str, np.ndarray]:
 
 
 def test_colours_are_hsvs_and_brightness_contrasts_to_the_last_level(theirs) -> None:
-    assert RECIPE.input.jitter == "dali" and RECIPE.input.hue == 0.5 / 360
+    assert RECIPE.input.color_jitter == "dali" and RECIPE.input.hue == 0.5 / 360
     for number, (saturation, degrees, contrast, brightness) in enumerate(theirs["amounts"].astype(np.float64)):
         turned, out = (theirs["pictures"][number % 2].copy() for _ in range(2))
         apply_color_jitter(turned, ColorJitter("dali", (), 1.0, 0.0, 1.0, saturation, degrees / 360))
@@ -94,10 +94,10 @@ def test_matching_is_box_encoders(theirs, number, form) -> None:
     labels = torch.arange(1, boxes.shape[1] + 1)[None]
     boxes, labels = torch.cat([boxes, torch.zeros(1, 2, 4)], 1), torch.cat([labels, torch.zeros(1, 2).long()], 1)
     if form == "fixed shapes":
-        found = match_fixed(boxes, labels, detector.corners[detector.order], 0.5, "above", "last", "last")
+        found = match_fixed(boxes, labels, detector.corners[detector.order], 0.5, "gt", "last", "last")
         slots, positives = (part[0, detector.order.argsort()] for part in found)
     else:
-        rules = {"positive": model.positive, "tie": model.tie, "order": detector.order, "equal": "last"}
+        rules = {"match_rule": model.match_rule, "tie": model.parity.tie, "order": detector.order, "equal": "last"}
         slots, positives = (part[0] for part in match(boxes, labels, detector.corners, **rules))
     assert positives.nonzero().flatten().tolist() == theirs[f"positive_{number}"].tolist()
     assert labels[0, slots[positives]].tolist() == theirs[f"class_{number}"].tolist()

@@ -54,7 +54,7 @@ def test_a_crop_is_crop_and_resizes_to_half_a_level(theirs, flip) -> None:
 @pytest.mark.parametrize("size", [20, 44])
 def test_a_photo_is_evaluated_as_resize_images_makes_it_to_half_a_level(theirs, size) -> None:
     data, out = png(theirs["photo"]), np.zeros((size, size, 3), np.uint8)
-    settings = BoxInput(size=size, resize=RECIPE.input.resize)
+    settings = BoxInput(image_size=size, resize=RECIPE.input.resize)
     decode_and_transform(data, evaluation_box_spec(read_header(data, "it"), "it", settings), out)
     assert np.abs(out - theirs[f"evaluation_{size}"]).max() <= 0.501
 
@@ -69,7 +69,7 @@ def test_colours_are_color_jitters_to_half_a_level(theirs) -> None:
 
 def test_the_recipe_draws_what_color_jitter_draws() -> None:
     photo = RECIPE.input
-    assert (photo.jitter, photo.brightness_form, photo.resize) == ("tensorflow", "add", "tensorflow")
+    assert (photo.color_jitter, photo.parity.brightness_mode, photo.resize) == ("tensorflow", "add", "tensorflow")
     assert (photo.brightness, photo.contrast, photo.saturation, photo.hue) == (0.125, 0.5, 0.5, 0.05)
 
 
@@ -119,7 +119,7 @@ def test_matching_is_encode_labels(theirs, number) -> None:
     assert detector.corners is not None and detector.order is not None
     boxes = torch.from_numpy(theirs[f"objects_{number}"][:, [1, 0, 3, 2]].copy())[None]
     labels = torch.arange(1, boxes.shape[1] + 1)[None]
-    rules = {"positive": model.positive, "tie": model.tie, "order": detector.order}
+    rules = {"match_rule": model.match_rule, "tie": model.parity.tie, "order": detector.order}
     slots, positives = (part[0, detector.order] for part in match(boxes, labels, detector.corners, **rules))
     assert positives.nonzero().flatten().tolist() == theirs[f"positive_{number}"].tolist()
     assert labels[0, slots[positives]].tolist() == theirs[f"class_{number}"].tolist()

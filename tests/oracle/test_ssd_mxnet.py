@@ -30,6 +30,7 @@ CASES = {
     "equal": (*SMALL, 3, 60, 60, "equal", 5),
 }
 KNOBS: DetectionFilter = mlperf_1024().model.detect
+PARITY = mlperf_1024().model.parity
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def compare(found: torch.Tensor, wanted: np.ndarray) -> None:
     """Rows of one image as (left, top, right, bottom, score, class) with theirs, as written for a photo of 640 x 427."""
     found = found[found[:, 5] > 0]
     rows = np.column_stack((np.zeros(len(found)), found.numpy().astype(np.float64)))
-    ours = to_pixel_detections(rows, np.array([427]), np.array([640]), KNOBS.plus_one)
+    ours = to_pixel_detections(rows, np.array([427]), np.array([640]), PARITY.plus_one)
     assert len(rows) == len(wanted)
     np.testing.assert_array_equal(rows[:, 6] - 1, wanted[:, 5])
     np.testing.assert_allclose(rows[:, 5], wanted[:, 4], rtol=1e-5)
@@ -87,9 +88,14 @@ def test_detections_are_the_submissions_in_its_order(theirs, detector, name) -> 
     anchors = default_boxes(300, grid_sizes(300), SSDModel().scales) if full else small_boxes(cells, boxes)
     logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
     if full:
-        assert (KNOBS.candidates, KNOBS.keep) == (candidates, places)
+        assert (KNOBS.topk_candidates, KNOBS.max_detections) == (candidates, places)
     found = postprocess_ssd(
-        logits, deltas, anchors, replace(KNOBS, candidates=candidates, keep=places), detector.suppressed_above
+        logits,
+        deltas,
+        anchors,
+        replace(KNOBS, topk_candidates=candidates, max_detections=places),
+        detector.suppressed_above,
+        PARITY.clip_boxes,
     )[0]
     compare(found, theirs[name])
 
@@ -98,7 +104,7 @@ def test_detections_are_the_submissions_in_its_order(theirs, detector, name) -> 
 def test_a_detector_with_the_recipes_settings_answers_so(theirs, name) -> None:
     cells, boxes, classes, candidates, places, kind, seed = CASES[name]
     model = mlperf_1024().model
-    model = replace(model, detect=replace(KNOBS, candidates=candidates, keep=places))
+    model = replace(model, detect=replace(KNOBS, topk_candidates=candidates, max_detections=places))
     network = ReadyOutputs(*(torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed)))
     ready = SSDWithLoss(network, small_boxes(cells, boxes), mean=(0, 0, 0), std=(1, 1, 1), settings=model)  # type: ignore[arg-type]
     batch = detection_batch(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), [NOTHING], torch.zeros(1))
@@ -112,8 +118,8 @@ def test_an_accelerators_form_has_the_same_order_of_equals(detector, name) -> No
     anchors = small_boxes(cells, boxes)
     logits, deltas = (torch.from_numpy(part)[None] for part in head_outputs(cells, boxes, classes, kind, seed))
     rules, iou = (
-        replace(KNOBS, candidates=classes * len(anchors), keep=classes * len(anchors), clip=False),
+        replace(KNOBS, topk_candidates=classes * len(anchors), max_detections=classes * len(anchors)),
         detector.suppressed_above,
     )
     fixed = detect_by_image_fixed(logits.softmax(2)[..., 1:], deltas, anchors, rules, iou)
-    assert torch.equal(fixed, postprocess_ssd(logits, deltas, anchors, replace(rules, candidates_of="image"), iou))
+    assert torch.equal(fixed, postprocess_ssd(logits, deltas, anchors, replace(rules, topk_per="image"), iou))

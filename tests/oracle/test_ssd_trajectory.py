@@ -19,7 +19,7 @@ from torch import Tensor
 from trajectories import SAME, apart, in_float64, take_steps
 
 from paceline.config.recipe import Optim, Recipe, Schedule
-from paceline.config.ssd import BoxInput, SSDModel, grid_sizes
+from paceline.config.ssd import BoxInput, SSDModel, SSDParity, grid_sizes
 from paceline.data.batch import DetectionBatch, Objects, detection_batch
 from paceline.models.ops.anchors import default_boxes
 from paceline.models.registry import WORKLOADS
@@ -34,13 +34,13 @@ FEW, BEYOND = 12, 1000  # a twin is seen within so many steps, so many times SAM
 
 RECIPE = Recipe(
     task="ssd",
-    model=SSDModel(depth=10, width=4, extras=8, scales=SCALES),
-    input=BoxInput(size=SIDE),
-    global_batch=IMAGES,
-    images_seen=IMAGES * STEPS,
-    bn_span=IMAGES,
+    model=SSDModel(depth=10, width=4, extra_channels=8, scales=SCALES),
+    input=BoxInput(image_size=SIDE),
+    global_batch_size=IMAGES,
+    max_images=IMAGES * STEPS,
+    bn_batch_size=IMAGES,
     optim=Optim(lr=PEAK, momentum=MOMENTUM, weight_decay=DECAY),
-    schedule=Schedule(kind="steps", unit="run", warmup=WARMUP / STEPS, boundaries=(DROP / STEPS,)),
+    schedule=Schedule(name="multistep", unit="fraction", warmup=WARMUP / STEPS, milestones=(DROP / STEPS,)),
 )
 # Two objects that share their best default box; and one that is the lower half of the square default box of a cell, whose
 # IoU with it is 0.5 to the last bit.
@@ -85,7 +85,7 @@ def batches() -> list[DetectionBatch]:
 
 def first_model(recipe: Recipe) -> SSDWithLoss:
     model = WORKLOADS["ssd"].network.build(recipe, CLASSES)
-    init_ssd(model.network, torch.Generator().manual_seed(3), zero_init_last_gamma=True)
+    init_ssd(model.network, torch.Generator().manual_seed(3), zero_init_residual=True)
     return model
 
 
@@ -217,7 +217,7 @@ def changed(part: str, **values) -> Recipe:
 
 @pytest.mark.parametrize("over", ["image", "batch"])
 def test_thirty_steps_give_the_losses_of_the_plain_formulation(batches, expected, over):
-    got, wanted = ours(changed("model", loss_over=over), batches), expected[over]
+    got, wanted = ours(changed("model", loss_normalizer=over), batches), expected[over]
     assert len(got) == STEPS
     assert furthest(got, wanted) < SAME, [f"{max(apart(*rows)):.1e}" for rows in zip(got, wanted)]
     assert wanted[-1][0] < 0.7 * wanted[0][0]  # it learnt: equal losses say something about the updates
@@ -226,12 +226,12 @@ def test_thirty_steps_give_the_losses_of_the_plain_formulation(batches, expected
 @pytest.mark.parametrize(
     ("recipe", "late"),
     [
-        pytest.param(changed("model", tie="first"), 0, id="the first of two objects wins"),
-        pytest.param(changed("model", positive="at_least"), 0, id="IoU of at least 0.5"),
-        pytest.param(changed("model", negatives=2.0), 0, id="two negatives for each positive"),
-        pytest.param(changed("model", loss_over="batch"), 0, id="divided by the batch's positives"),
-        pytest.param(changed("optim", momentum_form="lr_inside"), 0, id="lr inside the velocity, uncorrected"),
-        pytest.param(changed("optim", decay_on="no_norm_no_bias"), 0, id="weight decay on filters only"),
+        pytest.param(changed("model", parity=SSDParity(tie="first")), 0, id="the first of two objects wins"),
+        pytest.param(changed("model", match_rule="ge"), 0, id="IoU of at least 0.5"),
+        pytest.param(changed("model", negative_ratio=2.0), 0, id="two negatives for each positive"),
+        pytest.param(changed("model", loss_normalizer="batch"), 0, id="divided by the batch's positives"),
+        pytest.param(changed("optim", momentum_style="mxnet"), 0, id="lr inside the velocity, uncorrected"),
+        pytest.param(changed("optim", no_decay="norm-and-bias"), 0, id="weight decay on filters only"),
         pytest.param(RECIPE, 1, id="lr one step late"),
     ],
 )

@@ -36,12 +36,12 @@ FEW, BEYOND = 4, 1000  # a twin is seen within so many steps, so many times SAME
 RECIPE = Recipe(
     task="classification",
     model=ResNetModel(depth=10, label_smoothing=SMOOTHING),
-    input=ImageInput(size=SIDE),
-    global_batch=IMAGES,
-    images_seen=IMAGES * STEPS,
-    bn_span=IMAGES,
-    optim=Optim(lr=PEAK, momentum=MOMENTUM, weight_decay=DECAY, decay_on="no_norm"),
-    schedule=Schedule(kind="cosine", unit="run", warmup=WARMUP / STEPS),
+    input=ImageInput(image_size=SIDE),
+    global_batch_size=IMAGES,
+    max_images=IMAGES * STEPS,
+    bn_batch_size=IMAGES,
+    optim=Optim(lr=PEAK, momentum=MOMENTUM, weight_decay=DECAY, no_decay="norm"),
+    schedule=Schedule(name="cosine", unit="fraction", warmup=WARMUP / STEPS),
 )
 
 
@@ -67,7 +67,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 def first_model(recipe: Recipe) -> ClassifierWithLoss:
     model = WORKLOADS["classification"].network.build(recipe, CLASSES)
-    init_weights(model.network, "torchvision", torch.Generator().manual_seed(3), zero_init_last_gamma=True)
+    init_weights(model.network, "torchvision", torch.Generator().manual_seed(3), zero_init_residual=True)
     return model
 
 
@@ -131,10 +131,10 @@ def test_every_loss_is_torchvision_s_and_torch_s(batches, expected, channels_las
 @pytest.mark.parametrize(
     ("recipe", "late"),
     [
-        pytest.param(changed("optim", momentum_form="lr_inside"), 0, id="lr inside the velocity, uncorrected"),
+        pytest.param(changed("optim", momentum_style="mxnet"), 0, id="lr inside the velocity, uncorrected"),
         pytest.param(RECIPE, 1, id="lr one step late"),
-        pytest.param(changed("optim", decay_on="all"), 0, id="weight decay on BatchNorm"),
-        pytest.param(changed("model", smoothing="mxnet"), 0, id="the other smoothing convention"),
+        pytest.param(changed("optim", no_decay="none"), 0, id="weight decay on BatchNorm"),
+        pytest.param(changed("model", label_smoothing_style="mxnet"), 0, id="the other smoothing convention"),
         pytest.param(changed("schedule", warmup=(WARMUP + 1) / STEPS), 0, id="warm-up one step longer"),
     ],
 )
@@ -143,5 +143,5 @@ def test_a_planted_difference_is_noticed(batches, expected, recipe, late):
 
 
 def test_the_corrected_momentum_is_torchs_although_lr_stands_inside_the_velocity(batches, expected):
-    got = ours(changed("optim", momentum_form="lr_inside_corrected"), batches[:FEW])
+    got = ours(changed("optim", momentum_style="mxnet-corrected"), batches[:FEW])
     assert max(apart(got, expected)) < SAME

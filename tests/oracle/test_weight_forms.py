@@ -132,7 +132,7 @@ def habana(tmp_path_factory) -> tuple[Path, Tensor, tuple[Tensor, Tensor]]:
 
 
 def ssd(padding: str = "both", heads: str = "separate", classes: int = 80) -> SSD:
-    settings = SSDModel(width=4, padding=padding, heads=heads, extras=8)  # type: ignore[arg-type]
+    settings = SSDModel(width=4, padding=padding, heads=heads, extra_channels=8)  # type: ignore[arg-type]
     model = SSD(build_backbone(settings, BackboneSpec(stride=8)), classes, settings, grid_sizes(300))
     init_ssd(model, torch.Generator().manual_seed(0))
     return model.eval()
@@ -141,7 +141,7 @@ def ssd(padding: str = "both", heads: str = "separate", classes: int = 80) -> SS
 @pytest.mark.parametrize("heads", ["separate", "fused"])
 def test_habanas_ssd_gives_its_outputs_where_even_sides_are_padded_at_their_end(habana, heads):
     file, photo, (logits, deltas) = habana
-    model = ssd("end", heads)
+    model = ssd("same", heads)
     report = load_ssd_weights(model, file)
     assert not report.unexpected and not report.reinitialised
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_habanas_ssd_gives_its_outputs_where_even_sides_are_padded_at_their_end(
 
 def test_with_padding_on_both_sides_they_are_refused_because_outputs_would_differ(habana):
     file, photo, (logits, _) = habana
-    with pytest.raises(CheckpointError, match=r"Choose it with --model\.padding end") as refused:
+    with pytest.raises(CheckpointError, match=r"Choose it with --model\.padding same") as refused:
         load_ssd_weights(ssd(), file)
     assert "\n" not in str(refused.value)
     model = ssd()
@@ -171,7 +171,7 @@ def test_a_tensorflow_classifiers_trunk_fills_ours_for_any_size(size, tmp_path):
     network.draw("dense/kernel", 32, 1001, fan=32)
     network.draw("dense/bias", 1001)
     index = tf_checkpoint(tmp_path / "m", network.draw.arrays, checksums=False)
-    trunk = ResNet(34, width=4, steps=(1, 2, 1, 2), padding="end").eval()
+    trunk = ResNet(34, width=4, steps=(1, 2, 1, 2), padding="same").eval()
     load_weights(trunk, index, allow_unexpected=("fc.",))
     with torch.no_grad():
         torch.testing.assert_close(trunk.double()(photo.permute(0, 3, 1, 2))[-1].permute(0, 2, 3, 1), wanted, **CLOSE)
@@ -261,7 +261,7 @@ def test_caffes_networks_give_their_outputs_for_our_pixels(naming, tmp_path):
         load_weights(ResNet(50, width=4), file)
 
 
-SMALL = MaskRCNNModel(depth=50, width=4, channels=8, roi=RoI(channels=16))
+SMALL = MaskRCNNModel(depth=50, width=4, fpn_channels=8, roi=RoI(fc_channels=16))
 
 
 def drawn_mask_rcnn(settings: MaskRCNNModel, classes: int, seed: int = 0) -> MaskRCNN:
@@ -328,7 +328,7 @@ def gluon(model: MaskRCNN) -> dict[str, np.ndarray]:
 
 
 def test_gluoncvs_mask_rcnn_fills_ours_but_for_the_rows_of_a_background_that_it_has_not(tmp_path):
-    settings = replace(SMALL, top="conv", mask=MaskHead(convs=2), rpn=replace(SMALL.rpn, channels=12))
+    settings = replace(SMALL, fpn_top="conv", mask=MaskHead(num_convs=2), rpn=replace(SMALL.rpn, channels=12))
     source, model = drawn_mask_rcnn(settings, 5, seed=1), drawn_mask_rcnn(settings, 5, seed=2)
     (tmp_path / "w.params").write_bytes(params(gluon(source)))
     report = load_mask_rcnn_weights(model, tmp_path / "w.params")

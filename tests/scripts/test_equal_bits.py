@@ -112,7 +112,7 @@ def test_json_becomes_tensors_with_the_lengths_of_its_lists(bits):
 
 def test_every_case_sets_layout_compilation_graph_and_kernels(bits):
     for name, case in bits.CASES.items():
-        for flag in ("channels-last", "compile", "graph", "kernels", "precision", "images-per-forward", "loader-threads"):
+        for flag in ("channels-last", "compile", "cuda-graph", "kernels", "precision", "micro-batch-size", "num-workers"):
             assert case.flags.count(f"--system.{flag} ") == 1, (name, flag)
 
 

@@ -148,7 +148,7 @@ def test_every_measurement_of_every_part_has_a_script(scripts):
 
 def test_the_loop_s_recipes_have_a_plan_on_one_gpu_long_enough_to_measure(scripts):
     for name, workload in scripts("loop").WORKLOADS.items():
-        system = replace(h200x8(), per_node=1, compile=False)
+        system = replace(h200x8(), ranks_per_node=1, compile=False)
         recipe = override(RECIPES[workload.recipe](), workload.changes)
         most = max_images_per_forward(estimate_recipe_memory(WORKLOADS[recipe.task], recipe, system), system)
         plan = make_plan(recipe, system, world=1, most=most, train_images=60, val_images=20)

@@ -88,5 +88,5 @@ def test_wheel_and_source_distribution_build_and_a_fresh_environment_trains_with
     words = [sys.executable, str(ROOT / "scripts" / "release.py"), "--rehearse", "--out", str(tmp_path / "dist")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "paceline doctor" in done.stdout and "--steps 2" in done.stdout
+    assert "paceline doctor" in done.stdout and "--max-steps 2" in done.stdout
     assert sorted(path.suffix for path in (tmp_path / "dist").glob("paceline-*")) == [".gz", ".whl"]

@@ -36,15 +36,17 @@ def test_kinds_of_a_verb_stand_on_its_page():
 
 def test_a_recipes_page_has_what_it_sets_with_help_and_source():
     helps = {
-        "--model.freeze": "stages",
-        "--input.mosaic": "four photos",
+        "--model.freeze-stages": "stages",
+        "--input.mosaic-prob": "four photos",
         "--optim.lr": "the rate",
         "--optim.momentum": "no",
     }
     page = PAGES.page_of_recipe("ssd-finetune-cpu", helps, {"ssd-finetune-cpu": "a file"})
-    assert "| `--model.freeze` | `3` | stages |" in page and "| `--optim.lr` | `0.0005` | the rate |" in page
+    assert "| `--model.freeze-stages` | `3` | stages |" in page and "| `--optim.lr` | `0.0005` | the rate |" in page
     assert (
-        "--optim.momentum" not in page and "Source: a file." in page and RECIPES["ssd-finetune-cpu"]().input.mosaic == 0.5
+        "--optim.momentum" not in page
+        and "Source: a file." in page
+        and RECIPES["ssd-finetune-cpu"]().input.mosaic_prob == 0.5
     )
 
 
@@ -52,8 +54,9 @@ def test_the_page_of_python_has_what_the_package_offers():
     page = PAGES.page_of_python(ROOT)
     assert {f"## paceline.{name}" for name in paceline.__all__ if name != "__version__"} <= set(page.splitlines())
     assert "    data: str | Path = ''," in page and "### Predictor.predict" in page
+    assert "\nmax_steps: int\n" in page and "\nboxes_xyxy: np.ndarray\n" in page  # a keyword, a property
     links = set(re.findall(r"\]\(#([\w-]+)\)", page))
-    assert "pacelineinferencedetectionresult" in links and links <= {
+    assert "pacelinedetectionresult" in links and links <= {
         re.sub(r"[^\w-]", "", head.lower()) for head in re.findall(r"^## (.*)", page, flags=re.M)
     }
 

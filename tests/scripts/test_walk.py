@@ -23,7 +23,7 @@ def test_a_user_s_walk_through_every_verb(tmp_path, tmp_path_factory):
         "PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
         "PACELINE_CACHE": str(tmp_path / "cache"),
-        "FLAGS": f"{SSD} --system.intra-op-threads 1 --system.loader-threads 1",
+        "FLAGS": f"{SSD} --system.intra-op-threads 1 --system.num-workers 1",
         "STEPS": "180",
         "SHORT": "yes",
     }

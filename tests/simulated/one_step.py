@@ -93,15 +93,17 @@ def size(x: Tensor) -> int:
 
 def build(options: argparse.Namespace, world: Any) -> tuple[Any, ...]:
     """-> recipe, system, plan, state, step, batches. Weights are whatever memory held: nothing depends on values."""
-    recipe = replace(RECIPES[options.recipe](), global_batch=options.images * options.forwards * world.world)
-    span = options.bn_span or recipe.bn_span
-    recipe = replace(recipe, bn_span=span if max(span, options.images) % min(span, options.images) == 0 else options.images)
+    recipe = replace(RECIPES[options.recipe](), global_batch_size=options.images * options.forwards * world.world)
+    span = options.bn_batch_size or recipe.bn_batch_size
+    recipe = replace(
+        recipe, bn_batch_size=span if max(span, options.images) % min(span, options.images) == 0 else options.images
+    )
     workload = WORKLOADS[recipe.task]
     system = System(
         "cuda",
         precision=options.precision,
-        graph="on" if options.graph else "off",
-        images_per_forward=options.images,
+        cuda_graph="on" if options.graph else "off",
+        micro_batch_size=options.images,
         kernels=options.kernels,
     )
     plan = make_plan(recipe, system, world=world.world, most=options.images, train_images=100_000, val_images=1)
@@ -189,7 +191,7 @@ def parser() -> argparse.ArgumentParser:
     words.add_argument("--before", type=int, default=2, help="steps that are taken before the counted one")
     words.add_argument("--forwards", type=int, default=1, help="of a step")
     words.add_argument("--slots", type=int, default=64, help="of objects in an image")
-    words.add_argument("--bn-span", type=int, default=0, help="images that share statistics; 0: as the recipe has it")
+    words.add_argument("--bn-batch-size", type=int, default=0, help="images that share statistics; 0: as the recipe has it")
     words.add_argument(
         "--operations", action="store_true", help="bytes, arithmetic and modelled time of each operation too"
     )

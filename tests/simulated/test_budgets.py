@@ -27,7 +27,7 @@ class Budget:
 
 BUDGETS = {
     "resnet50 256": Budget(1_775, 534, 2, (0.85, 1.0)),
-    "resnet50 256 --bn-span 256": Budget(713, 110, 2, (0.85, 1.0)),
+    "resnet50 256 --bn-batch-size 256": Budget(713, 110, 2, (0.85, 1.0)),
     "resnet50 256 --kernels triton": Budget(708, 57, 2, (0.85, 1.0)),
     "resnet50 256 --precision fp16": Budget(1_424, 58, 3, (0.85, 1.0)),
     "ssd 128": Budget(1_442, 309, 5, (0.85, 1.0)),
@@ -35,7 +35,7 @@ BUDGETS = {
     "ssd 128 --precision fp16": Budget(1_258, 49, 6, (0.83, 1.0)),
     "maskrcnn 16": Budget(3_253, 90, 89, (0.85, 1.0)),
     "maskrcnn 16 --kernels triton": Budget(2_059, 64, 88, (0.85, 1.0)),
-    "maskrcnn 16 --kernels triton --exact": Budget(2_999, 112, 88, (0.85, 1.0)),
+    "maskrcnn 16 --kernels triton --deterministic": Budget(2_999, 112, 88, (0.85, 1.0)),
     "maskrcnn-nvidia-96 12": Budget(3_157, 93, 88, (0.85, 1.0)),
     "maskrcnn-gluoncv 8": Budget(6_719, 113, 67, (0.85, 1.0)),
     "maskrcnn 16 --precision fp16": Budget(3_273, 91, 90, (0.85, 1.0)),
@@ -130,7 +130,7 @@ def test_a_step_on_ranks_stays_within_its_budget_and_exchanges_in_one_order(
 
 
 @pytest.mark.nightly("processes with a device each")
-@pytest.mark.parametrize("words", ["ssd 4 --bn-span 8", "ssd 4 --bn-span 8 --kernels triton"])
+@pytest.mark.parametrize("words", ["ssd 4 --bn-batch-size 8", "ssd 4 --bn-batch-size 8 --kernels triton"])
 def test_after_its_eleventh_step_a_rank_waits_for_nothing(on_device, tmp_path: Path, words: str) -> None:
     early, _ = count_on_ranks(on_device, tmp_path, f"{words} --before 10", 2)
     late, _ = count_on_ranks(on_device, tmp_path, f"{words} --before 11", 2)
@@ -149,7 +149,7 @@ def count_on_ranks(on_device: Any, folder: Path, words: str, ranks: int) -> tupl
 @pytest.mark.nightly("processes with a device each")
 @pytest.mark.parametrize(("ranks", "most"), [(2, 1_265), (8, 1_265)])
 def test_joined_batch_norm_exchanges_twice_a_layer_in_one_order(on_device, tmp_path: Path, ranks: int, most: int) -> None:
-    found, orders = count_on_ranks(on_device, tmp_path, f"ssd 4 --bn-span {4 * ranks}", ranks)
+    found, orders = count_on_ranks(on_device, tmp_path, f"ssd 4 --bn-batch-size {4 * ranks}", ranks)
     assert launches(found) <= most and found["broken rules"] == []
     assert len(orders) == ranks and all(one == orders[0] for one in orders)
     layers = 29  # BatchNorms of SSD-ResNet34's trunk, in each of three steps

@@ -17,8 +17,8 @@ from paceline.training.logging.events import read_events
 # Triton's kernels have no values there.
 TINY = [
     "--system.kernels", "torch",
-    "--steps", "6", "--global-batch", "8", "--optim.lr", "0.01", "--save-every", "2", "--eval-every", "100", "--seed", "3",
-    "--limit-val", "8",
+    "--max-steps", "6", "--global-batch-size", "8", "--optim.lr", "0.01", "--save-every", "2", "--eval-every", "100", "--seed", "3",
+    "--max-val-images", "8",
 ]  # fmt: skip
 LAST = "checkpoints/step-000006/model.safetensors"
 NIGHT = pytest.mark.nightly("whole runs on the simulated device")
@@ -32,12 +32,12 @@ def test_a_full_size_recipe_is_captured_and_replayed(on_device, tmp_path: Path, 
         recipe,
         "--system",
         "gpu",
-        "--system.graph",
+        "--system.cuda-graph",
         "on",
         "--synthetic",
-        "--steps",
+        "--max-steps",
         "3",
-        "--out",
+        "--output-dir",
         str(tmp_path / "run"),
     ]
     done, counted = on_device("-m", "paceline", *words)
@@ -53,18 +53,30 @@ def test_a_run_that_is_replayed_stopped_and_resumed_has_the_bits_of_one_that_is_
     on_device, tmp_path: Path, recipe: str
 ) -> None:
     # Mask R-CNN has no deterministic form on a GPU; the device's values come from one thread of a CPU all the same.
-    exact = [] if recipe.startswith("maskrcnn") else ["--exact"]
+    exact = [] if recipe.startswith("maskrcnn") else ["--deterministic"]
 
     def weights(name: str, *more: str) -> dict[str, torch.Tensor]:
-        words = ["train", recipe, "--system", "gpu", *exact, "--out", str(tmp_path / name), *TINY, "--steps", "4", *more]
+        words = [
+            "train",
+            recipe,
+            "--system",
+            "gpu",
+            *exact,
+            "--output-dir",
+            str(tmp_path / name),
+            *TINY,
+            "--max-steps",
+            "4",
+            *more,
+        ]
         done, counted = on_device("-m", "paceline", *words, SIMULATED_VALUES="1")
         assert done.returncode == 0 and counted["broken rules"] == [], done.stdout + done.stderr
         (last,) = (tmp_path / name).glob("checkpoints/step-00000" + ("2" if "2" in more else "4") + "/model.safetensors")
         return load_file(last)
 
     sent = weights("sent")
-    weights("replayed", "--system.graph", "on", "--steps", "2")
-    resumed = weights("replayed", "--system.graph", "on")
+    weights("replayed", "--system.cuda-graph", "on", "--max-steps", "2")
+    resumed = weights("replayed", "--system.cuda-graph", "on")
     for name, tensor in sent.items():
         assert torch.equal(resumed[name], tensor), name
 
@@ -72,8 +84,8 @@ def test_a_run_that_is_replayed_stopped_and_resumed_has_the_bits_of_one_that_is_
 @NIGHT
 @pytest.mark.parametrize("failure", ["launch 1500", "copy 430"])
 def test_a_device_that_fails_ends_the_run_and_leaves_its_checkpoints(on_device, tmp_path: Path, failure: str) -> None:
-    words = ["-m", "paceline", "train", "classify-demo", "--system", "gpu", "--out", str(tmp_path / "run"), *TINY]
-    words += ["--system.graph", "off"]  # each kernel is a launch
+    words = ["-m", "paceline", "train", "classify-demo", "--system", "gpu", "--output-dir", str(tmp_path / "run"), *TINY]
+    words += ["--system.cuda-graph", "off"]  # each kernel is a launch
     done, _ = on_device(*words, SIMULATED_VALUES="1", SIMULATED_FAIL=failure)
     assert done.returncode == 3 and "CUDA error" in done.stdout + done.stderr
     done, _ = on_device(*words, SIMULATED_VALUES="1")
@@ -82,7 +94,7 @@ def test_a_device_that_fails_ends_the_run_and_leaves_its_checkpoints(on_device, 
 
 
 def trained(on_device: Run, out: Path, ranks: int, **settings: str) -> subprocess.CompletedProcess[str]:
-    words = ["--bn-span", "16", "--global-batch", "16", "--system.precision", "fp32", "--out", str(out)]
+    words = ["--bn-batch-size", "16", "--global-batch-size", "16", "--system.precision", "fp32", "--output-dir", str(out)]
     own = ["-m", "paceline", "train", "classify-demo", "--system", "gpu", *TINY, *words]
     started = device.torchrun(ranks, *own) if ranks > 1 else own
     return on_device(*started, SIMULATED_VALUES="1", SIMULATED_DEVICES=str(ranks), **settings)[0]
@@ -105,8 +117,18 @@ def test_two_ranks_whose_statistics_are_joined_train_what_one_does_even_after_a_
 
 @NIGHT
 def test_too_little_memory_cuts_the_batch_and_not_the_result(on_device, tmp_path: Path) -> None:
-    words = ["train", "resnet50", "--system", "gpu", "--synthetic", "--steps", "2", "--out", str(tmp_path / "run")]
-    done, _ = on_device("-m", "paceline", *words, "--system.images-per-forward", "512", SIMULATED_GIB="14")
+    words = [
+        "train",
+        "resnet50",
+        "--system",
+        "gpu",
+        "--synthetic",
+        "--max-steps",
+        "2",
+        "--output-dir",
+        str(tmp_path / "run"),
+    ]
+    done, _ = on_device("-m", "paceline", *words, "--system.micro-batch-size", "512", SIMULATED_GIB="14")
     assert done.returncode == 0 and "512 images: 256 at a time" in done.stdout, done.stdout + done.stderr
 
 
@@ -119,9 +141,9 @@ def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path
         "gpu",
         "--minutes",
         "0.02",
-        "--folder",
+        "--check-dir",
         str(tmp_path),
-        "--out",
+        "--output-dir",
         str(tmp_path / "out"),
     ]
     done, counted = on_device("-m", "paceline", *words)
@@ -135,7 +157,18 @@ def test_qualify_measures_a_device_and_judges_it_by_its_kind(on_device, tmp_path
 @NIGHT
 def test_synthetic_batches_need_no_decoder_to_be_chosen(on_device, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    words = ["classify-demo", "--system", "gpu", "--synthetic", "--steps", "1", "--eval-every", "100", "--out", str(run)]
+    words = [
+        "classify-demo",
+        "--system",
+        "gpu",
+        "--synthetic",
+        "--max-steps",
+        "1",
+        "--eval-every",
+        "100",
+        "--output-dir",
+        str(run),
+    ]
     done, _ = on_device("-m", "paceline", "train", *words, "--input.decoder", "auto")
     assert done.returncode == 0, done.stdout + done.stderr
     facts = json.loads((run / "run.json").read_text())

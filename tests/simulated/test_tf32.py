@@ -31,10 +31,10 @@ precisions, out, *words = sys.argv[1:]
 for precision in precisions.split(","):
     seen.clear()
     named = ["--system.precision", precision] if precision else []
-    code = main([*words, *named, "--out", out + precision])
+    code = main([*words, *named, "--output-dir", out + precision])
     print("flags", precision or "saved", code, sorted(seen))
 """
-STEPS = ("--synthetic", "--steps", "2", "--global-batch", "8", "--optim.lr", "0.01", "--eval-every", "100")
+STEPS = ("--synthetic", "--max-steps", "2", "--global-batch-size", "8", "--optim.lr", "0.01", "--eval-every", "100")
 
 
 @pytest.mark.nightly("runs on the simulated device")
@@ -52,12 +52,14 @@ def test_only_tf32_lets_cuda_round_float32(on_device: Run, tmp_path: Path, preci
 
 @pytest.mark.nightly("three runs on the simulated device")
 def test_a_resumed_run_keeps_tf32_and_exact_rejects_it(on_device: Run, tmp_path: Path) -> None:
-    out = ("--out", str(tmp_path / "run"))
+    out = ("--output-dir", str(tmp_path / "run"))
     words = ["train", "classify-demo", "--system", "gpu", *STEPS]
-    done, _ = on_device("-m", "paceline", *words, *out, "--system.precision", "tf32", "--steps", "1")
+    done, _ = on_device("-m", "paceline", *words, *out, "--system.precision", "tf32", "--max-steps", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     done, _ = on_device("-c", PROGRAM, "", str(tmp_path / "run"), *words)
     assert done.returncode == 0 and "flags saved 0 [(True, True)]" in done.stdout, done.stdout + done.stderr
-    done, _ = on_device("-m", "paceline", *words, "--out", str(tmp_path / "other"), "--system.precision", "tf32", "--exact")
-    assert done.returncode == 2 and "--exact" in done.stderr and "tf32" in done.stderr
+    done, _ = on_device(
+        "-m", "paceline", *words, "--output-dir", str(tmp_path / "other"), "--system.precision", "tf32", "--deterministic"
+    )
+    assert done.returncode == 2 and "--deterministic" in done.stderr and "tf32" in done.stderr
     assert not (tmp_path / "other").exists()

@@ -21,7 +21,7 @@ IMAGENET = 1_281_167
 class Training:
     """In numbers."""
 
-    global_batch: int
+    global_batch_size: int
     batch_per_device: int
     steps_per_epoch: int
     epochs: float
@@ -29,7 +29,7 @@ class Training:
     lr: float  # peak
     warmup_steps: float
     first_lr: float  # of the first step
-    decay_steps: tuple[float, ...]  # where the rate falls; of poly2 where its fall ends
+    decay_steps: tuple[float, ...]  # where the rate falls; of polynomial where its fall ends
     weight_decay: float
     momentum: float
     optimizer: str  # sgd or lars; the rate inside or outside its velocity, corrected for the rate's changes
@@ -56,7 +56,7 @@ def mxnet_ssd(given: dict, ranks: int) -> Training:
         first_epoch = finished + 1  # bisect(decay_epochs, epoch - 1), epochs from 1
         falls.append((first_epoch - 1) * steps)
     return Training(
-        global_batch=batch,
+        global_batch_size=batch,
         batch_per_device=local,
         steps_per_epoch=steps,
         epochs=epochs,
@@ -82,7 +82,7 @@ def nvidia_pytorch_ssd(given: dict, ranks: int) -> Training:
     warmup = given.get("warmup") or 0
     epochs = given.get("epochs", 80)
     return Training(
-        global_batch=batch,
+        global_batch_size=batch,
         batch_per_device=local,
         steps_per_epoch=steps,
         epochs=epochs,
@@ -108,7 +108,7 @@ def reference_ssd(given: dict, ranks: int) -> Training:
     warmup = int(given.get("warmup", 0) * COCO / batch)
     epochs = given.get("epochs", 800)
     return Training(
-        global_batch=batch,
+        global_batch_size=batch,
         batch_per_device=local,
         steps_per_epoch=steps,
         epochs=epochs,
@@ -135,7 +135,7 @@ def gaudi_ssd(given: dict, ranks: int) -> Training:
     total = given.get("steps", 0) or int(given.get("epochs", 50) * steps)
     shift = 1.0 + given.get("k", 0) * 0.1
     return Training(
-        global_batch=batch,
+        global_batch_size=batch,
         batch_per_device=local,
         steps_per_epoch=steps,
         epochs=total / steps,
@@ -175,7 +175,7 @@ def mxnet_resnet(given: dict, ranks: int, environment: bool = False) -> Training
     else:
         falls = tuple(steps * int(epoch) for epoch in value["lr_step_epochs"].split(","))
     return Training(
-        global_batch=local * ranks,
+        global_batch_size=local * ranks,
         batch_per_device=local,
         steps_per_epoch=steps,
         epochs=value["num_epochs"],
@@ -192,7 +192,7 @@ def mxnet_resnet(given: dict, ranks: int, environment: bool = False) -> Training
     )
 
 
-def poly2(base: float, step: int, warmup: int, total: int) -> float:
+def polynomial(base: float, step: int, warmup: int, total: int) -> float:
     """PolySchedule's rate of step `step`, counted from 1."""
     if step <= warmup:
         return base * (step / warmup)
@@ -210,7 +210,7 @@ def gluoncv_maskrcnn(given: dict, ranks: int) -> Training:
     factor = given.get("lr_warmup_factor", 1.0 / 3.0)
     epochs = given.get("epochs", 26)
     return Training(
-        global_batch=batch,
+        global_batch_size=batch,
         batch_per_device=local,
         steps_per_epoch=steps,
         epochs=epochs,

@@ -120,15 +120,15 @@ def test_a_sum_that_lacks_a_rank_or_does_nothing_is_wrong(ranks, size):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--ranks", "1"], "--ranks 1"),
-        (["--ranks", "-2"], "--ranks -2"),
-        (["--ranks", "9999"], "--ranks 9999"),
+        (["--nproc-per-node", "1"], "--nproc-per-node 1"),
+        (["--nproc-per-node", "-2"], "--nproc-per-node -2"),
+        (["--nproc-per-node", "9999"], "--nproc-per-node 9999"),
         (["--seconds", "0"], "--seconds"),
         (["--seconds", "nan"], "--seconds"),
-        (["--bucket-mib", "-1"], "--bucket-mib"),
+        (["--ddp-bucket-mib", "-1"], "--ddp-bucket-mib"),
         (["--system", "h100x9"], "h100x9"),
-        (["--system", "h100x8", "--ranks", "8"], "CUDA"),
-        (["--rank", "2"], "--ranks"),
+        (["--system", "h100x8", "--nproc-per-node", "8"], "CUDA"),
+        (["--nproc-per-nod", "2"], "--nproc-per-node"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_a_rank_is_started(capsys, words, named):
@@ -142,7 +142,7 @@ def test_one_rank_of_a_launcher_and_another_number_of_ranks_are_refused(capsys, 
     refused(command(capsys, "bench", "comm"), "nobody")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    refused(command(capsys, "bench", "comm", "--ranks", "3"), "has started 2 ranks")
+    refused(command(capsys, "bench", "comm", "--nproc-per-node", "3"), "started 2")
 
 
 @pytest.mark.parametrize(("out", "folder"), [("", "."), ("found/comm.json", "found")])
@@ -153,5 +153,5 @@ def test_ranks_find_the_secret_beside_the_answer_or_in_the_working_directory(out
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("paceline.distributed.comm.world.open_distributed", opened)
     with pytest.raises(InterruptedError) as found:
-        _measure_comm(BenchCommFlags(out=out), System("cpu"), SINGLE)
+        _measure_comm(BenchCommFlags(output=out), System("cpu"), SINGLE)
     assert found.value.args == (tmp_path / folder,)

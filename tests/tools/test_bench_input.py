@@ -144,7 +144,7 @@ def test_the_report_holds_rates_ratios_machine_and_versions(contests, coco, tmp_
     out, contest = tmp_path / "results" / "input.json", contests[task]
     monkeypatch.setitem(bench.CONTESTS, task, lambda *_, **__: contest)
     words = "--data X --seconds 0.02 --rounds 2 --decoders simplejpeg --task"
-    assert benches.run(Printer(), ["input", *words.split(), task, "--out", str(out)]) == 0
+    assert benches.run(Printer(), ["input", *words.split(), task, "--output", str(out)]) == 0
     report = json.loads(out.read_text())
     ratios = report["ratio_of_images_per_cpu_second"]
     assert [name.split()[1] for name in ratios] == (["simplejpeg,"] * (2 if task == "ssd" else 1))
@@ -161,7 +161,7 @@ def test_scaling_has_a_row_for_each_number_of_workers_beside_torchvision(contest
     monkeypatch.setattr(input_bench, "WARM_UP_SECONDS", 0.0)
     monkeypatch.setitem(bench.CONTESTS, task, lambda *_, **__: contests[task])
     out = tmp_path / "scaling.json"
-    words = f"--data X --seconds 0.02 --rounds 1 --task {task} --scaling 1 2 --out {out}"
+    words = f"--data X --seconds 0.02 --rounds 1 --task {task} --scaling 1 2 --output {out}"
     assert benches.run(Printer(), ["input", *words.split()]) == 0
     report, shown = json.loads(out.read_text()), capsys.readouterr().out
     assert list(report["median"]) == ["paceline 1", "torchvision 1", "paceline 2", "torchvision 2"]
@@ -186,8 +186,8 @@ def test_without_a_checkout_ours_is_measured_alone_and_peers_are_refused(photos,
     report = run_input_bench(classification, photos, seconds=0.02, size=32, decoders=["simplejpeg"], rounds=1)
     assert [name.split()[0] for name in report["images_per_second"]] == ["paceline", "unchecked", "bare"]
     check_text(" ".join(capsys.readouterr().out.split()), "benchmarks/")
-    with raises(PacelineError, "--peers", "benchmarks/"):
-        benches.run(Printer(), ["input", "--peers", "all"])
+    with raises(PacelineError, "--baselines", "benchmarks/"):
+        benches.run(Printer(), ["input", "--baselines", "all"])
 
 
 def test_folders_without_photos_or_objects_are_refused(tmp_path, contests):
@@ -208,13 +208,13 @@ def test_the_simulation_reports_a_share_of_the_ideal_rate():
 
 
 def test_the_bench_of_fetch_threads_names_all_contenders_and_its_command(photos, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["/a/place/paceline", "bench", "input", "--latency", "10"])
+    monkeypatch.setattr(sys, "argv", ["/a/place/paceline", "bench", "input", "--latency-ms", "10"])
     report = run_fetch_bench(photos, milliseconds=10, seconds=0.2, size=32, rounds=1)
     assert json.loads(json.dumps(report)) == report
     times = report["times_without_fetch_threads"]
     assert list(times) == ["no latency", *(f"late, {threads} fetch threads" for threads in FETCH_THREADS), KEPT]
     assert times["late, 0 fetch threads"]["median"] == 1 and min(one["low"] for one in times.values()) > 0
-    assert report["machine"]["command"] == "paceline bench input --latency 10"
+    assert report["machine"]["command"] == "paceline bench input --latency-ms 10"
 
 
 def test_the_memory_walk_reports_first_last_and_growth(monkeypatch):

@@ -49,7 +49,12 @@ def test_without_a_checkout_nothing_is_claimed(monkeypatch, tmp_path):
 
 def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
     out = tmp_path / "new" / "eval.json"
-    assert benches.run(Printer(), ["eval", "--images", "5", "--detections", "4", "--classes", "2", "--out", str(out)]) == 0
+    assert (
+        benches.run(
+            Printer(), ["eval", "--num-images", "5", "--detections", "4", "--num-classes", "2", "--output", str(out)]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "pycocotools" in printed and re.search("5 images x 4 detections", printed)
     found = json.loads(out.read_text())
@@ -57,5 +62,5 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
 
 
 def test_nothing_to_measure_is_refused():
-    with pytest.raises(PacelineError, match="--images is 0"):
-        benches.run(Printer(), ["eval", "--images", "0"])
+    with pytest.raises(PacelineError, match="--num-images is 0"):
+        benches.run(Printer(), ["eval", "--num-images", "0"])

@@ -81,10 +81,10 @@ def test_a_command_that_ends_otherwise_is_named_with_what_it_said(stand_ins, tmp
 
 def test_the_table_and_the_json_hold_every_command(stand_ins, tmp_path, capsys):
     out = tmp_path / "startup.json"
-    said = command(capsys, "bench", "startup", "--workloads", "ssd", "--rounds", "1", "--out", out)
+    said = command(capsys, "bench", "startup", "--tasks", "ssd", "--rounds", "1", "--output", out)
     assert said.code == 0 and "sleeps" in said.out and "x torch" in said.out
     assert list(json.loads(out.read_text())["commands"]) == [ALONE, "sleeps", "refuses", "trains"]
-    said = command(capsys, "bench", "startup", "--workloads", "ssd", "--rounds", "1", "--json")
+    said = command(capsys, "bench", "startup", "--tasks", "ssd", "--rounds", "1", "--json")
     assert json.loads(said.out)["machine"]["versions"]["python"] == sys.version.split()[0]
     refused(command(capsys, "bench", "startup", "--rounds", "0"), "--rounds")
 

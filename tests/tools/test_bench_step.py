@@ -73,7 +73,7 @@ def test_the_command_takes_several_number_formats(tmp_path, capsys, monkeypatch,
     asked: list[StepBench] = []
     monkeypatch.setattr(step, "run_step_bench", lambda asks, _, tell: (asked.append(asks), tell(told[-1]), told[-1])[2])
     out = tmp_path / "new" / "step.json"
-    assert benches.run(Printer(), ["step", "--precision", "fp32,bf16", "--system", "cpu", "--out", str(out)]) == 0
+    assert benches.run(Printer(), ["step", "--precision", "fp32,bf16", "--system", "cpu", "--output", str(out)]) == 0
     assert asked[0].precisions == ("fp32", "bf16")
     assert json.loads(out.read_text()) == {"paceline": "answer"} | json.loads(json.dumps(told[-1]))
     printed = capsys.readouterr().out
@@ -84,7 +84,7 @@ def test_the_command_takes_several_number_formats(tmp_path, capsys, monkeypatch,
 
 def test_a_ceiling_that_is_too_low_ends_the_command_with_1_naming_the_kernel(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(roofline, "measure_seconds", lambda *_: CallSeconds(1000.0, 0.0))
-    tiny = "--depth 18 --batch 2 --size 32 --rounds 1 --seconds 0 --matrix 32 --precision fp32 --system cpu"
+    tiny = "--depth 18 --batch-size 2 --image-size 32 --rounds 1 --seconds 0 --matmul-size 32 --precision fp32 --system cpu"
     monkeypatch.setattr(bench_package, "CHECKOUT", tmp_path)
     assert benches.run(Printer(), ["step", *tiny.split()]) == 1
     printed = " ".join(capsys.readouterr().out.split())

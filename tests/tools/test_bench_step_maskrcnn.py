@@ -27,10 +27,17 @@ CPU = torch.device("cpu")
 RULES = MaskRCNNModel(depth=18)
 RULES = replace(
     RULES,
-    rpn=replace(RULES.rpn, pre_train=100, post_train=64, pre_test=60, post_test=30, samples=32),
-    roi=replace(RULES.roi, samples=32),
-    mask=replace(RULES.mask, canvas=24),
-    detect=replace(RULES.detect, keep=10),
+    rpn=replace(
+        RULES.rpn,
+        pre_nms_topk_train=100,
+        post_nms_topk_train=64,
+        pre_nms_topk_test=60,
+        post_nms_topk_test=30,
+        samples_per_image=32,
+    ),
+    roi=replace(RULES.roi, samples_per_image=32),
+    mask=replace(RULES.mask, target_buffer_size=24),
+    detect=replace(RULES.detect, max_detections=10),
 )
 TINY = MaskRCNNBench(
     batch=1, height=64, width=96, classes=3, objects=2, positives=(6,), rounds=1, seconds=0.0,
@@ -87,7 +94,7 @@ def test_the_report_says_where_the_time_goes_and_what_is_absent(facts):
     step = facts["step"]["fp32, 6 positive regions an image"]
     for name in ("paceline", "torchvision"):
         where = step["where_milliseconds"][name]
-        assert set(where) >= {*PARTS, "optimiser", "mask targets", "losses", "trunk, backward", "mask head, backward"}
+        assert set(where) >= {*PARTS, "optimizer", "mask targets", "losses", "trunk, backward", "mask head, backward"}
         assert all(where[part] > 0 for part in PARTS)
     assert set(step["times_faster"]) == set(step["median_seconds"]) - {"paceline"}
     assert {"detectron2"} == set(step["absent"]) | ({"detectron2"} & set(step["median_seconds"]))
@@ -132,7 +139,8 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys, monkeypatch
     monkeypatch.setattr(step, "run_step_bench", lambda bench, device, tell: (tell(facts), facts)[1])
     out = tmp_path / "new" / "step.json"
     assert (
-        benches.run(Printer(), ["step", "--task", "maskrcnn", "--system", "cpu", "--part", "step", "--out", str(out)]) == 0
+        benches.run(Printer(), ["step", "--task", "maskrcnn", "--system", "cpu", "--part", "step", "--output", str(out)])
+        == 0
     )
     printed = capsys.readouterr().out
     assert "Mask R-CNN, ResNet-50, 1 x 800 x 1216 px" in printed and "mask head" in printed

@@ -96,7 +96,7 @@ def test_the_report_has_every_part(facts):
     assert set(found["times_faster"]) == names - {"paceline"}
     assert found["first_losses"]["paceline"] == pytest.approx(found["first_losses"]["plain eager"], rel=1e-4)
     assert found["waits_for_the_device"] is None
-    kinds = {"convolutions", "BatchNorm", "activations and shortcuts", "matching and loss", "optimiser"}
+    kinds = {"convolutions", "BatchNorm", "activations and shortcuts", "matching and loss", "optimizer"}
     for spent in found["where_milliseconds"].values():
         assert set(spent) >= kinds and spent["convolutions"] > 0 and spent["matching and loss"] > 0
     assert set(facts["predict"]["fp32"]["median_seconds"]) >= {"paceline"}
@@ -123,8 +123,9 @@ def test_the_results_known_so_far_are_told_after_each_part(monkeypatch):
 
 def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
     out = tmp_path / "new" / "step.json"
-    tiny = "--task ssd --depth 18 --batch 1 --size 64 --classes 2 --rounds 1 --seconds 0 --matrix 32 --precision fp32"
-    assert benches.run(Printer(), ["step", *tiny.split(), "--system", "cpu", "--part", "eval", "--out", str(out)]) == 0
+    tiny = "--task ssd --depth 18 --batch-size 1 --image-size 64 --num-classes 2 --rounds 1 --seconds 0 --matmul-size 32"
+    tiny += " --precision fp32"
+    assert benches.run(Printer(), ["step", *tiny.split(), "--system", "cpu", "--part", "eval", "--output", str(out)]) == 0
     printed = capsys.readouterr().out
     assert "SSD, ResNet-18, 1 x 64 px" in printed and "predict, fp32, paceline" in printed
     assert set(json.loads(out.read_text())["predict"]) == {"fp32"}
@@ -132,7 +133,12 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("flags", "message"),
-    [("--depth 50", "--depth 50"), ("--size 32", "--size 32"), ("--rounds 0", "--rounds is 0"), ("--precision fp8", "fp8")],
+    [
+        ("--depth 50", "--depth 50"),
+        ("--image-size 32", "--image-size 32"),
+        ("--rounds 0", "--rounds is 0"),
+        ("--precision fp8", "fp8"),
+    ],
 )
 def test_what_cannot_be_measured_is_refused(flags, message):
     with pytest.raises(PacelineError, match=message):

@@ -33,7 +33,7 @@ from paceline.tools.estimate.run_time import (
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import fit_estimate
 
-H100 = System("cuda", per_node=8, memory_gib=80, precision="bf16", chip="H100-SXM5-80GB")
+H100 = System("cuda", ranks_per_node=8, memory_gib=80, precision="bf16", device_name="H100-SXM5-80GB")
 PARAMETERS = 25_560_000
 
 
@@ -129,7 +129,7 @@ def test_fewer_bits_and_slower_links_change_the_exchange_alone():
     plan = resnet_plan("resnet50-mlperf-3200-8x8", 64)
     speed = PUBLISHED["classification", "H100-SXM5"]
     slow = estimate(plan, H100, speed, parameters=PARAMETERS, link_gbit=10)
-    half = estimate(plan, System(**{**vars(H100), "compress": "bf16"}), speed, parameters=PARAMETERS, link_gbit=10)
+    half = estimate(plan, System(**{**vars(H100), "grad_compression": "bf16"}), speed, parameters=PARAMETERS, link_gbit=10)
     assert slow.exposed_seconds > 0.1 > slow.compute_seconds == half.compute_seconds
     assert half.exchange_seconds == pytest.approx(slow.exchange_seconds / 2, rel=0.01)
 
@@ -174,13 +174,13 @@ def test_another_network_or_size_has_no_published_speed():
         assert published_speed(RECIPES[name](), "A100-SXM4-40GB") is not None
     for name in ("classify-demo", "ssd-demo", "maskrcnn-demo"):
         assert published_speed(RECIPES[name](), "A100-SXM4-40GB") is None
-    smaller = override(RECIPES["resnet50"](), {"input.size": 160})
+    smaller = override(RECIPES["resnet50"](), {"input.image_size": 160})
     assert published_speed(smaller, "H100-SXM5-80GB") is None
 
 
 def test_accumulated_forwards_all_compute_and_the_last_alone_hides_the_exchange():
     plan = resnet_plan("resnet50-mlperf-3200-8x8", 64)
-    cut = replace(plan, forwards=5, images_per_forward=plan.images_per_forward // 5)
+    cut = replace(plan, forwards=5, micro_batch_size=plan.micro_batch_size // 5)
     speed = PUBLISHED["classification", "H100-SXM5"]
     whole, parts = (estimate(one, H100, speed, parameters=PARAMETERS, link_gbit=100) for one in (plan, cut))
     assert parts.compute_seconds == pytest.approx(whole.compute_seconds)

@@ -101,7 +101,7 @@ def printed(capsys, line: str) -> str:
 def test_an_evaluation_uses_the_numbers_from_the_line_and_prints_each_flag(capsys):
     line = "python ssd.py --mode eval --model_dir runs/a --data_dir /d --batch_size 64 --eval_samples 100 -e 3"
     text = printed(capsys, line)
-    assert text.startswith("paceline eval runs/a --checkpoint all --data /d --batch 64 --limit-val 100\n")
+    assert text.startswith("paceline eval runs/a --checkpoint all --data /d --batch-size 64 --max-val-images 100\n")
     assert "--epochs 3" in text
 
 
@@ -109,7 +109,7 @@ def test_gluoncvs_evaluation_uses_the_file_the_network_and_the_name(capsys):
     line = "python eval_mask_rcnn.py --network resnet101_v1d -j 8 --pretrained m.params --save-json --save-prefix a/"
     text = printed(capsys, line)
     assert text.startswith(
-        "paceline eval m.params --recipe 'maskrcnn-gluoncv --model.depth 101' --data DIR --out a/predictions.json\n"
+        "paceline eval m.params --recipe 'maskrcnn-gluoncv --model.depth 101' --data DIR --output a/predictions.json\n"
     )
     text = printed(capsys, "python eval_mask_rcnn.py --eval-all --save-json --save-prefix runs/a")
     assert text.startswith("paceline eval runs/a --checkpoint all\n") and "left out" in text
@@ -130,7 +130,7 @@ def test_records_and_synthetic_batches_are_reported():
 
 def test_a_flag_that_a_variable_changes_keeps_its_row_and_its_value():
     found = translate("DISABLE_CG=1 TIME_TAGS=1 train_imagenet.py --use-dali --e2e-cuda-graphs 1 --num-epochs 30")
-    assert "--system.graph" not in found.words
+    assert "--system.cuda-graph" not in found.words
     assert rows(found)["--e2e-cuda-graphs"]["theirs"] == "--e2e-cuda-graphs 1"
     assert rows(found)["--num-epochs"] == {"theirs": "--num-epochs 30", "ours": "--epochs 4", "remark": ""}
 

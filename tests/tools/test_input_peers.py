@@ -1,4 +1,6 @@
-"""`bench input --peers`: contenders of their own processes take turns on the same bytes; who is missing is named, with the reason."""
+"""`bench input --baselines`: contenders of their own processes take turns on the same bytes; who is missing is named, with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,7 @@ def test_contenders_take_turns_and_the_missing_are_named(photos, fakes, tmp_path
     assert report["contenders"]["torchvision, tuned"] == {"ready": "5 photos, ['tuned']", "version": "1.0"}
     assert set(report["ratio_of_images_per_cpu_second"]) == {"paceline simplejpeg, files"}
     assert report["absent"]["grain"] == "it ended: no such library here" and report["absent"]["spdl"] == "why not"
-    assert "--install-peers --peers dali" in report["absent"]["dali"]
+    assert "--install-baselines --baselines dali" in report["absent"]["dali"]
     assert report["photos"]["count"] == 5
 
 
@@ -158,9 +160,9 @@ def test_peers_are_named_and_others_refused(capsys, tmp_path):
     with raises(PacelineError, "dalli"):
         named_peers(["dalli"])
     assert all((PROGRAMS / f"with_{name}.py").is_file() for name in PEERS)
-    refused(command(capsys, "bench", "input", "--peers", "all"), "photos")
-    refused(command(capsys, "bench", "input", "--peers", "all", "--data", tmp_path / "x"), "folder")
-    refused(command(capsys, "bench", "input", "--data", tmp_path, tmp_path), "only --peers compares several")
+    refused(command(capsys, "bench", "input", "--baselines", "all"), "photos")
+    refused(command(capsys, "bench", "input", "--baselines", "all", "--data", tmp_path / "x"), "folder")
+    refused(command(capsys, "bench", "input", "--data", tmp_path, tmp_path), "only --baselines compares several")
 
 
 def test_an_installation_that_fails_leaves_nothing_and_says_why(tmp_path, monkeypatch):

@@ -61,8 +61,8 @@ def test_utilisation_is_the_share_of_the_time_that_the_accelerator_computed(monk
 
 def test_the_command_measures_every_stage_of_a_recipe(class_photos, tmp_path, capsys):
     file = tmp_path / "found" / "stages.json"
-    words = ["bench", "input", "classify-demo", "--data", class_photos, *NET, "--seconds", 0.02, "--json", file]
-    said = command(capsys, *words, "--emulate", "h200:8", "--system.loader-threads", 2, "--system.cache", "10MiB")
+    words = ["bench", "input", "classify-demo", "--data", class_photos, *NET, "--seconds", 0.02, "--output", file]
+    said = command(capsys, *words, "--emulate", "h200:8", "--system.num-workers", 2, "--system.ram-cache", "10MiB")
     assert said.code == 0, said.err
     found = json.loads(file.read_text())
     assert set(found["alone"]) == {"read", "draw", "decode", "decode and augment", "batch"}
@@ -108,8 +108,8 @@ def test_rates_are_of_workloads_that_there_are_and_a_workload_of_ones_own_has_no
 def test_every_recipe_s_input_can_be_measured(name):
     recipe = bench_task_recipe(RECIPES[name]())
     assert recipe.input == RECIPES[name]().input
-    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=100, val_images=10)
-    assert plan.forwards == 1 and plan.images_per_forward == recipe.global_batch <= 64
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch_size, train_images=100, val_images=10)
+    assert plan.forwards == 1 and plan.micro_batch_size == recipe.global_batch_size <= 64
 
 
 def report(**changes: Any) -> dict[str, Any]:
@@ -134,8 +134,8 @@ def report(**changes: Any) -> dict[str, Any]:
         "transfer_microseconds": None,
         "together": {"images_per_second": rate, "cpu_microseconds": work, "busy": 0.0},
         "limits": {"decoder": cost(2000), "disk": {"images_per_second": 300.0, "mib_per_second": 30.0}},
-        "loader_threads": changes.get("threads", 2),
-        "fetch_threads": 0,
+        "num_workers": changes.get("threads", 2),
+        "io_threads": 0,
         "cores": 2,
         "decoder": changes.get("decoder", "simplejpeg"),
         "emulated": changes.get("emulated"),
@@ -152,8 +152,8 @@ WANTED = {"accelerators": "1 x v100", "images_per_second": 1200, "delivered_imag
         ({"decoder": "nvimgcodec"}, "more cores"),
         ({"augment": 4000}, "resizing"),
         ({"read": 9000}, "page cache"),
-        ({"waits": 20_000, "busy": 0.2}, "--system.fetch-threads 8"),
-        ({"threads": 1, "busy": 0.5}, "--system.loader-threads 2"),
+        ({"waits": 20_000, "busy": 0.2}, "--system.io-threads 8"),
+        ({"threads": 1, "busy": 0.5}, "--system.num-workers 2"),
         ({"busy": 0.4}, "busy"),
         ({"emulated": {**WANTED, "utilisation": 0.97}}, "300 images/s"),
         ({"emulated": {**WANTED, "images_per_second": 250, "utilisation": 0.97}}, "change nothing"),
@@ -169,7 +169,7 @@ def test_the_gap_to_bare_decoding_is_made_of_its_parts():
     found = report()
     line = describe_gap(found)
     check_text(line, "1,970", "1.02")
-    parts = "less of each -500, reading +20, header and draw +50, resize, flip, colours +300, batch +0, threads +100"
+    parts = "less of each -500, reading +20, header and draw +50, resize, flip, colors +300, batch +0, threads +100"
     assert parts in line
     assert describe_gap({**found, "limits": {"decoder": None, "disk": None}}) == ""
     assert "3 cores" in describe_emulation(report(emulated={**WANTED, "utilisation": 0.5}))

@@ -216,11 +216,11 @@ def test_lines_fit_eighty_columns_and_end_with_verdict_and_advice(monkeypatch):
 
 
 def test_json_page_and_exit_code(tmp_path, capsys):
-    assert _finish(QualifyFlags(out=str(tmp_path), json=True), facts(two())) == 0
+    assert _finish(QualifyFlags(output_dir=str(tmp_path), json=True), facts(two())) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["good"] is True and answer["rows"][0]["verdict"] == "as expected" and len(answer["ranks"]) == 2
     assert json.loads((tmp_path / "qualify.json").read_text()) == answer
-    assert _finish(QualifyFlags(out=str(tmp_path)), facts(two(share=0.5, host="<b>"))) == 1  # ours are replaced
+    assert _finish(QualifyFlags(output_dir=str(tmp_path)), facts(two(share=0.5, host="<b>"))) == 1  # ours are replaced
     page = (tmp_path / "qualify.html").read_text()
     assert "slower than" in page and "processes computed" in page and "&lt;b&gt;" in page and "<b>:" not in page
     assert _finish(QualifyFlags(), None) == 0
@@ -231,11 +231,11 @@ def test_json_page_and_exit_code(tmp_path, capsys):
     [
         (["--minutes", "0"], "--minutes 0"),
         (["--minutes", "1e9"], "--minutes"),
-        (["--folder", "/nowhere/at/all"], "--folder /nowhere/at/all"),
+        (["--check-dir", "/nowhere/at/all"], "--check-dir /nowhere/at/all"),
         (["--nodes", "2"], "--nodes 2 are more"),
-        (["--through", "slurm"], "--system NAME"),
+        (["--scheduler", "slurm"], "--system NAME"),
         (["--system", "h100x8"], "0 CUDA devices"),
-        (["--ranks", "-1"], "--ranks -1"),
+        (["--nproc-per-node", "-1"], "--nproc-per-node -1"),
         (["--fast"], "--fast"),
     ],
 )
@@ -247,5 +247,5 @@ def test_what_cannot_be_measured_is_refused(capsys, tmp_path, monkeypatch, words
 
 def test_files_of_the_users_stay(capsys, tmp_path):
     (tmp_path / "qualify.html").write_text("mine")
-    refused(command(capsys, "check-performance", "--out", tmp_path), "qualify.html")
-    refused(command(capsys, "check-performance", "--out", tmp_path / "qualify.html"), "a file")
+    refused(command(capsys, "check-performance", "--output-dir", tmp_path), "qualify.html")
+    refused(command(capsys, "check-performance", "--output-dir", tmp_path / "qualify.html"), "a file")

@@ -1,7 +1,7 @@
 """The slow functions of the originals against what was published: configurations, resolved rates, logged warm-up steps."""
 
 import pytest
-from originals import gaudi_ssd, gluoncv_maskrcnn, mxnet_resnet, mxnet_ssd, nvidia_pytorch_ssd, poly2, reference_ssd
+from originals import gaudi_ssd, gluoncv_maskrcnn, mxnet_resnet, mxnet_ssd, nvidia_pytorch_ssd, polynomial, reference_ssd
 
 # ResNet: GPUs, images of each, global batch, base rate, warm-up epochs, epochs, weight decay, momentum, steps an epoch.
 RESNET = """
@@ -43,17 +43,17 @@ def test_resnet_configurations_come_to_the_published_batches_and_steps(row):
     gpus, images, batch, lr, warmup, epochs, decay, momentum, steps = row
     given = {"batch_size": int(images), "lr": lr, "warmup_epochs": int(warmup), "num_epochs": int(epochs), "wd": decay}
     found = mxnet_resnet(given | {"mom": momentum}, int(gpus))
-    assert (found.global_batch, found.steps_per_epoch, found.lr) == (batch, steps, lr)
+    assert (found.global_batch_size, found.steps_per_epoch, found.lr) == (batch, steps, lr)
     assert (found.steps, found.warmup_steps) == (steps * epochs, steps * warmup)
     assert (found.weight_decay, found.momentum, found.target) == (decay, momentum, "top1 0.759")
-    assert found.first_lr == pytest.approx(poly2(lr, 1, int(steps * warmup), int(steps * epochs)))
+    assert found.first_lr == pytest.approx(polynomial(lr, 1, int(steps * warmup), int(steps * epochs)))
     assert found.decay_steps == (found.steps,)
 
 
 def test_run_and_time_without_a_configuration_is_its_own_sgd():
     """Its defaults: 1664 images, rate 0.6, falls at 30, 60 and 80 of 90 epochs, five of warm-up."""
     found = mxnet_resnet({}, 1, environment=True)
-    assert (found.global_batch, found.steps_per_epoch, found.lr) == (1664, 770, 0.6)
+    assert (found.global_batch_size, found.steps_per_epoch, found.lr) == (1664, 770, 0.6)
     assert found.decay_steps == (30 * 770, 60 * 770, 80 * 770)
     assert (found.warmup_steps, found.weight_decay, found.steps) == (5 * 770, 1e-4, 90 * 770)
 
@@ -62,7 +62,7 @@ def test_run_and_time_without_a_configuration_is_its_own_sgd():
 def test_ssd_configurations_come_to_the_logged_rates_and_warmups(row):
     nodes, gpus, images, batch, lr, warmup, logged, steps = row
     found = mxnet_ssd({"batch_size": int(images), "lr": lr, "lr_warmup_epochs": warmup}, int(nodes * gpus))
-    assert (found.global_batch, found.warmup_steps) == (batch, steps)
+    assert (found.global_batch_size, found.warmup_steps) == (batch, steps)
     assert found.lr == pytest.approx(logged)
 
 
@@ -87,13 +87,13 @@ def test_dgx1_scripts_warm_up_over_299_steps(epochs, images):
 def test_pytorch_ssd_configurations_come_to_the_logged_rates(row):
     gpus, images, batch, lr, warmup, logged = row
     found = nvidia_pytorch_ssd({"batch_size": int(images), "lr": lr, "warmup": int(warmup)}, int(gpus))
-    assert (found.global_batch, found.warmup_steps) == (batch, warmup)
+    assert (found.global_batch_size, found.warmup_steps) == (batch, warmup)
     assert found.lr == pytest.approx(logged)
 
 
 def test_the_reference_scales_its_rate_and_warms_up_299_steps():
     found = reference_ssd({"batch_size": 128, "warmup": 2.619685, "epochs": 70}, 8)
-    assert (found.global_batch, found.lr, found.warmup_steps, found.steps_per_epoch) == (1024, 0.08, 299, 115)
+    assert (found.global_batch_size, found.lr, found.warmup_steps, found.steps_per_epoch) == (1024, 0.08, 299, 115)
     assert found.decay_steps == (40 * 115, 50 * 115)
     assert reference_ssd({}, 1).steps_per_epoch == 3665
 

@@ -28,9 +28,9 @@ def make_run(folder: Path, *, status: str | None = "success", steps: int = 60, t
     photos = folder / "photos"
     photos.mkdir(parents=True)
     facts = {
-        **{"format": 1, "name": "classify-demo", "world": 2, "command": "paceline train classify-demo --out <run>"},
-        **{"recipe": {"task": "classification", "global_batch": 64, "optim": {"lr": 0.1}, "quality": {"targets": targets}}},
-        **{"system": {"accelerator": "cpu"}, "plan": {"total_steps": 60}, "controls": {"data": "photos"}},
+        **{"format": 1, "name": "classify-demo", "world": 2, "command": "paceline train classify-demo --output-dir <run>"},
+        **{"recipe": {"task": "classification", "global_batch_size": 64, "optim": {"lr": 0.1}, "target": targets}},
+        **{"system": {"device": "cpu"}, "plan": {"total_steps": 60}, "controls": {"data": "photos"}},
         **{
             "versions": {"torch": "2.9.0"},
             "git_commit": "abc123",
@@ -139,7 +139,7 @@ def test_non_finite_numbers_leave_gaps_and_no_damage(tmp_path):
 def test_names_from_other_people_are_text_and_never_markup(tmp_path, no_charts):
     page = report_of(make_run(tmp_path / "run"))
     assert NAMES[2] in page.words and page.html.count("<script") == 1
-    assert "--out &lt;run&gt;" in page.html
+    assert "--output-dir &lt;run&gt;" in page.html
 
 
 def test_names_that_are_no_text_are_shown_with_a_sign_in_their_place(tmp_path, no_charts):
@@ -207,8 +207,8 @@ def test_where_the_time_went_adds_up_to_the_run_s_time_and_names_what_is_left(tm
 
 
 def test_targets_are_those_of_the_runs_own_recipe():
-    assert get_targets(RunRecord(recipe={"quality": {"targets": [["top1", 0.7]]}})) == {"top1": 0.7}
-    assert get_targets(RunRecord(recipe={"quality": {}})) == get_targets(RunRecord()) == {}
+    assert get_targets(RunRecord(recipe={"target": [["top1", 0.7]]})) == {"top1": 0.7}
+    assert get_targets(RunRecord(recipe={"target": []})) == get_targets(RunRecord()) == {}
 
 
 def test_a_folder_without_a_run_is_a_users_error(tmp_path):

@@ -30,7 +30,7 @@ def made(folder: Path, name: str, best: float, task: str = "ssd", **recipe: obje
 @pytest.fixture
 def runs(tmp_path) -> list[Path]:
     """Two runs that differ by their batch and their version of torch, and one that is still running; the middle one is best."""
-    made_up = [made(tmp_path, "a", 0.2), made(tmp_path, "bb", 0.4, global_batch=16), made(tmp_path, "ccc", 0.3)]
+    made_up = [made(tmp_path, "a", 0.2), made(tmp_path, "bb", 0.4, global_batch_size=16), made(tmp_path, "ccc", 0.3)]
     facts = json.loads((made_up[0] / "run.json").read_text())
     del facts[SEAL]
     (made_up[0] / "run.json").write_text(json.dumps(with_checksum({**facts, "versions": {"torch": "2.11.0"}})))
@@ -52,7 +52,7 @@ def test_several_runs_are_compared_in_one_page_best_first_with_only_what_differs
     for name in ("A bb", "B ccc", "C a"):
         assert page.html.count(f">{name}<") >= 2, name  # legends of both charts
     table = page.text[page.text.index("Differences") : page.text.index("Scores")]
-    assert "recipe | global_batch | 16 | 8 | 8 |" in table and "versions | torch | 2.15.0 | 2.15.0 | 2.11.0" in table
+    assert "recipe | global_batch_size | 16 | 8 | 8 |" in table and "versions | torch | 2.15.0 | 2.15.0 | 2.11.0" in table
     assert "started" not in table and "task" not in table and "accelerator" not in table
     scores = page.text[page.text.index("Scores") :]
     assert scores.index("bb") < scores.index("ccc") < scores.index("| a |")
@@ -71,8 +71,8 @@ def test_runs_of_different_tasks_are_not_compared(runs, tmp_path, capsys):
 @pytest.mark.parametrize("several", [True, False])
 def test_a_file_of_somebody_else_is_not_replaced_and_one_run_has_its_own_place(runs, tmp_path, capsys, several):
     (tmp_path / "mine.html").write_text("notes")
-    said = command(capsys, "report", *runs[: 1 + several], "--out", tmp_path / "mine.html")
-    assert said.code == 2 and "--out" in said.err and (tmp_path / "mine.html").read_text() == "notes"
+    said = command(capsys, "report", *runs[: 1 + several], "--html", tmp_path / "mine.html")
+    assert said.code == 2 and "--html" in said.err and (tmp_path / "mine.html").read_text() == "notes"
 
 
 def test_the_page_of_a_folder_lists_its_runs_best_first_and_names_what_is_damaged(runs, tmp_path, capsys):
@@ -116,10 +116,10 @@ def test_a_folder_without_runs_has_a_page(tmp_path, capsys):
 
 
 def test_equal_runs_have_no_difference_and_letters_go_on():
-    facts = {"recipe": {"lr": 0.1, "at": []}, "controls": {"out": "x"}, "started": "now"}
-    assert find_differences([facts, {**facts, "controls": {"out": "y"}, "started": "then"}]) == []
+    facts = {"recipe": {"lr": 0.1, "at": []}, "controls": {"output_dir": "x"}, "started": "now"}
+    assert find_differences([facts, {**facts, "controls": {"output_dir": "y"}, "started": "then"}]) == []
     assert find_differences([facts, {"recipe": {"lr": 0.1}}]) == [("recipe", [("at", ["[]", "-"])])]
-    older = {**facts, "controls": {"out": "z", "patience": 0}}
+    older = {**facts, "controls": {"output_dir": "z", "patience": 0}}
     assert find_differences([facts, older]) == []
     assert find_differences([facts, {**older, "controls": {"patience": 3}}]) == [("controls", [("patience", ["0", "3"])])]
     assert [run_letter(place) for place in (0, 25, 26, 51, 52)] == ["A", "Z", "AA", "AZ", "BA"]

@@ -27,7 +27,8 @@ from paceline.tools.migrate.translate import translate
 
 CONFIGS = Path(__file__).parent / "configs"
 # Names that paceline's facts have for the oracle's.
-NAMES = ("global_batch", "batch_per_device", "steps_per_epoch", "epochs", "steps", "lr", "warmup_steps", "decay_steps", "weight_decay",
+NAMES = ("global_batch_size", "batch_per_device", "steps_per_epoch", "epochs", "steps", "lr", "warmup_steps",
+    "decay_steps", "weight_decay",
          "weights", "target")  # fmt: skip
 TRAINING = [line for line in CORPUS if line.ranks]
 
@@ -72,13 +73,13 @@ def check_ours(line: Line, found: dict[str, Any]) -> None:
         asked.recipe,
         asked.system_flags,
         world=line.ranks,
-        most=asked.recipe.global_batch,
+        most=asked.recipe.global_batch_size,
         train_images=train,
         val_images=val,
     )
     assert asked.recipe.optim.momentum == oracle["momentum"]
-    form = asked.recipe.optim.momentum_form.replace("torch", "outside").replace("lr_", "").replace("_", " ")
-    assert f"{asked.recipe.optim.kind} {form}" == oracle["optimizer"]
+    form = asked.recipe.optim.momentum_style.replace("torch", "outside").replace("mxnet", "inside").replace("-", " ")
+    assert f"{asked.recipe.optim.name} {form}" == oracle["optimizer"]
     first = lr_at(asked.recipe, plan, 0)
     assert same(first, oracle["first_lr"]) or "warmup_steps" in said, (first, oracle["first_lr"])
 

@@ -80,25 +80,25 @@ class Noted:
 def test_a_run_tells_its_sinks_every_event_and_one_that_fails_is_named_once(photos, file, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
     run = tmp_path / "run"
-    said = train(capsys, photos, run, "--quiet", "--log-every", 1, "--sink", f"{file}:Fails", f"--sink={file}:Mine")
-    assert said.code == 0 and said.out.count(f"--sink {file}:Fails: SystemExit: enough") == 1
+    said = train(capsys, photos, run, "--quiet", "--log-every", 1, "--logger", f"{file}:Fails", f"--logger={file}:Mine")
+    assert said.code == 0 and said.out.count(f"--logger {file}:Fails: SystemExit: enough") == 1
     lines = [json.loads(line) for line in (run / "mine.txt").read_text().splitlines()]
     assert [line for line in lines if isinstance(line, list)] == [["classify-demo", None]] * 2
     assert lines[2:] == read_events(run / "events.jsonl")
-    said = train(capsys, photos, run, "--quiet", "--no-tensorboard", "--sink", f"{file}:Mine", steps=3)
+    said = train(capsys, photos, run, "--quiet", "--no-tensorboard", "--logger", f"{file}:Mine", steps=3)
     lines = [json.loads(line) for line in (run / "mine.txt").read_text().splitlines()]
     gone_on = lines.index(["classify-demo", 2])
     assert lines[gone_on + 1]["event"] == "resume" and lines[-1]["event"] == "end"
     written = json.loads((run / "run.json").read_text())["controls"]
-    assert written["sink"] == [f"{file}:Mine"] and written["tensorboard"] is False
-    assert command(capsys, "train", run / "run.json", "--out", tmp_path / "again").code == 0
+    assert written["logger"] == [f"{file}:Mine"] and written["tensorboard"] is False
+    assert command(capsys, "train", run / "run.json", "--output-dir", tmp_path / "again").code == 0
     assert not (tmp_path / "again" / "mine.txt").exists()  # a file's words run nobody's code
 
 
 @pytest.mark.parametrize(
     ("sinks", "words"),
     [
-        (["foo"], "--sink foo ... wandb, mlflow"),
+        (["foo"], "--logger foo ... wandb, mlflow"),
         (["FILE:Mine", "FILE:Mine"], "named twice"),
         (["FILE:missing"], "'missing'"),
         (["FILE:number"], "int ... function"),
@@ -112,7 +112,7 @@ def test_what_cannot_be_a_sink_refuses_the_run_and_leaves_nothing(photos, file, 
     run = tmp_path / "runs" / "run"
     if made:
         run.mkdir(parents=True)
-    named = [word for sink in sinks for word in ("--sink", sink.replace("FILE", file))]
+    named = [word for sink in sinks for word in ("--logger", sink.replace("FILE", file))]
     said = train(capsys, photos, run, *named)
     assert said.code == 2 and check_text(said.err, words) and len(said.err.splitlines()) == 1, said.err
     left = [path.name for path in run.iterdir() if path.name != ".lock"] if run.exists() else []
@@ -124,7 +124,7 @@ def test_a_refusal_leaves_an_older_run_as_it_was(photos, file, tmp_path, capsys,
     run = tmp_path / "run"
     assert train(capsys, photos, run).code == 0
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "run.json"}
-    assert train(capsys, photos, run, "--sink", f"{file}:refuses", steps=3).code == 2
+    assert train(capsys, photos, run, "--logger", f"{file}:refuses", steps=3).code == 2
     assert all(path.read_bytes() == content for path, content in before.items())
     assert train(capsys, photos, run, steps=3).code == 0
 
@@ -134,7 +134,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
     monkeypatch.setattr(trackers, "TRACKERS", (*trackers.TRACKERS, "nosuchpackage"))
     for _ in range(2):
         with pytest.raises(PacelineError, match=r"pip install 'nosuchpackage>=2'"):
-            tracker_makers(RunOptions(sink=("nosuchpackage",)))
+            tracker_makers(RunOptions(logger=("nosuchpackage",)))
         (tmp_path / "nosuchpackage").mkdir(exist_ok=True)  # a folder of that name is no package
         monkeypatch.syspath_prepend(tmp_path)
 
@@ -188,7 +188,7 @@ def test_a_sink_that_fails_is_closed_and_told_nothing_more():
     sink.close()
     sink.close()
     assert made[0].events == ["closed"]
-    assert check_lines(lines, ("--sink bad", "KeyError: 'oops'"))
+    assert check_lines(lines, ("--logger bad", "KeyError: 'oops'"))
 
 
 def test_a_sink_that_hangs_is_left_behind(monkeypatch):
@@ -198,16 +198,16 @@ def test_a_sink_that_hangs_is_left_behind(monkeypatch):
     sink = AsyncLogger("stuck", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
     sink.write({"step": 0})
     sink.close()
-    assert check_lines(lines, ("--sink stuck", "0.05 s"))
+    assert check_lines(lines, ("--logger stuck", "0.05 s"))
     lines.clear()
     sink = AsyncLogger("behind", lambda: Noted(lambda event: gate.wait()), Lines(lines.append))
     for step in range(9):
         sink.write({"step": step})
     sink.close()
     gate.set()
-    assert len(lines) == 1 and "--sink behind: it is 3 events behind; " in lines[0]
+    assert len(lines) == 1 and "--logger behind: it is 3 events behind; " in lines[0]
 
 
 def test_what_is_no_sink_is_refused_where_it_was_made():
-    with raises(PacelineError, "--sink x", "dict", "write(event)", "close()"):
+    with raises(PacelineError, "--logger x", "dict", "write(event)", "close()"):
         AsyncLogger("x", dict, Lines(print))  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ class Trainer:
     take: TrainStep
 
     def batches(self, step: int) -> list[Batch]:
-        images = self.plan.images_per_forward
+        images = self.plan.micro_batch_size
         return [batch_of(self.recipe, images, 100 * step + forward) for forward in range(self.plan.forwards)]
 
     def steps(self, first: int, last: int) -> list[dict[str, float]]:
@@ -68,7 +68,7 @@ class Trainer:
     def tensors(self) -> dict[str, Tensor]:
         """All that a step changes, by name."""
         state = self.state
-        parts: dict[str, Any] = {"model": state.model.state_dict(), "optimiser": state.optimizer.state()}
+        parts: dict[str, Any] = {"model": state.model.state_dict(), "optimizer": state.optimizer.state()}
         parts |= {"average": state.average.state()} if state.average is not None else {}
         parts |= {"scaler": state.scaler.state()} if state.scaler is not None else {}
         return {f"{part}.{name}": tensor.clone() for part, of in parts.items() for name, tensor in of.items()}
@@ -97,25 +97,25 @@ class Case:
 
 
 LARS = {
-    "optim.kind": "lars", "optim.momentum_form": "lr_inside_corrected", "optim.nesterov": False, "optim.lr": 2.0,
-    "schedule.kind": "poly2", "schedule.warmup": 0.2, "ema": 0.9,
+    "optim.name": "lars", "optim.momentum_style": "mxnet-corrected", "optim.nesterov": False, "optim.lr": 2.0,
+    "schedule.name": "polynomial", "schedule.warmup": 0.2, "ema_decay": 0.9,
 }  # fmt: skip
-CORRECTED = LARS | {"optim.kind": "sgd", "optim.lr": 0.05, "schedule.kind": "cosine", "optim.bias_lr": 2.0}
-SGD = {"schedule.kind": "cosine", "schedule.warmup": 0.2, "ema": 0.99, "optim.clip_norm": 1.0}
-ADAMW = {"optim.kind": "adamw", "optim.nesterov": False, "optim.lr": 0.002}
+CORRECTED = LARS | {"optim.name": "sgd", "optim.lr": 0.05, "schedule.name": "cosine", "optim.bias_lr_factor": 2.0}
+SGD = {"schedule.name": "cosine", "schedule.warmup": 0.2, "ema_decay": 0.99, "optim.clip_norm": 1.0}
+ADAMW = {"optim.name": "adamw", "optim.nesterov": False, "optim.lr": 0.002}
 HALF = System(precision="fp16")
 CASES = {
     "classification, lars": Case("classification", LARS),
     "ssd, adamw": Case("ssd", {}),
-    "maskrcnn, counted ahead": Case("maskrcnn", {}, System(images_per_forward=2)),
+    "maskrcnn, counted ahead": Case("maskrcnn", {}, System(micro_batch_size=2)),
     "classification, sgd": Case("classification", SGD),
     "classification, corrected": Case("classification", CORRECTED),
     "classification, adamw": Case("classification", ADAMW),
     "classification, fp16": Case("classification", SGD, HALF),
     "classification, fp16 lars": Case("classification", LARS, HALF),
     "classification, fp16 adamw": Case("classification", ADAMW, HALF),
-    "classification, two forwards": Case("classification", SGD, System(images_per_forward=2)),
-    "ssd, whole batch, two forwards": Case("ssd", {"model.loss_over": "batch"}, System(images_per_forward=2)),
+    "classification, two forwards": Case("classification", SGD, System(micro_batch_size=2)),
+    "ssd, whole batch, two forwards": Case("ssd", {"model.loss_normalizer": "batch"}, System(micro_batch_size=2)),
     "ssd, corrected": Case("ssd", CORRECTED),
     "maskrcnn, sgd": Case("maskrcnn", CORRECTED | {"optim.lr": 0.005}),
 }
@@ -197,7 +197,7 @@ def test_each_kind_of_batches_is_captured_once_and_a_step_can_be_sent_for_a_prof
 
 
 def test_a_step_that_is_prepared_has_changed_nothing() -> None:
-    recipe, system = small("classification", LARS), replace(HALF, images_per_forward=2)
+    recipe, system = small("classification", LARS), replace(HALF, micro_batch_size=2)
     eager, replayed = trainer(recipe, system), trainer(recipe, system, capture=Recorder())
     before = replayed.tensors()
     replayed.take.prepare(replayed.batches(7)[:1])
@@ -243,7 +243,7 @@ def test_a_step_that_is_closed_holds_no_capture() -> None:
 
 @pytest.mark.parametrize("update", [True, False])
 def test_a_discarded_step_leaves_no_trace(update: bool) -> None:
-    run = trainer(small("classification", SGD), replace(HALF, images_per_forward=2))
+    run = trainer(small("classification", SGD), replace(HALF, micro_batch_size=2))
     before, pending = run.tensors(), [buffer.clone() for buffer in run.state.model.buffers()]
     run.take.discard(run.batches(3), update=update)
     assert same(before, run.tensors()) == []
@@ -256,7 +256,7 @@ def test_one_kind_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = small("classification")
     run = trainer(recipe, System(), capture=Recorder())
     run.take.prepare([batch_of(recipe, 4, 0)])
-    with raises(RecipeError, "--system.graph", "(2, 3, 32, 32)", "1 kinds"):
+    with raises(RecipeError, "--system.cuda-graph", "(2, 3, 32, 32)", "1 kinds"):
         run.take.prepare([batch_of(recipe, 2, 0)])
 
 
@@ -290,7 +290,7 @@ def test_a_capture_that_the_device_refuses_ends_in_one_line_and_want_of_memory_i
     recipe = small("classification")
     refused = trainer(recipe, System(), capture=Refusing(RuntimeError("CUDA error: not permitted\nCompile with ...")))
     with pytest.raises(
-        RecipeError, match=r"^--system\.graph: .*CUDA error: not permitted\. Train with --system\.graph off\.$"
+        RecipeError, match=r"^--system\.cuda-graph: .*CUDA error: not permitted\. Train with --system\.cuda-graph off\.$"
     ):
         refused.steps(0, 1)
     short = trainer(recipe, System(), capture=Refusing(torch.OutOfMemoryError("CUDA out of memory")))
@@ -330,7 +330,7 @@ def test_cuda_is_asked_for_one_pool_a_stream_of_its_own_and_captures_that_other_
     ):  # fmt: skip
         assert hasattr(torch.cuda, name)
         monkeypatch.setattr(torch.cuda, name, stand_in)
-    graphs = cuda_graphs.choose_capture(System("cuda", graph="on"), torch.device("cuda", 0))
+    graphs = cuda_graphs.choose_capture(System("cuda", cuda_graph="on"), torch.device("cuda", 0))
     assert graphs is not None and cuda_graphs.choose_capture(System("cuda"), torch.device("cuda", 0)) is None
     with graphs.aside():
         said.append(("warm",))
@@ -347,6 +347,6 @@ def test_cuda_is_asked_for_one_pool_a_stream_of_its_own_and_captures_that_other_
 
 @pytest.mark.parametrize("accelerator", ["cpu", "hpu", "xpu", "mps"])
 def test_graphs_are_refused_where_there_are_none(accelerator: Any) -> None:
-    check_system(System("cuda", graph="on"))
-    with pytest.raises(RecipeError, match=rf"^--system\.graph on: .* computes on {accelerator}\. Remove the flag\.$"):
-        check_system(System(accelerator, graph="on"))
+    check_system(System("cuda", cuda_graph="on"))
+    with pytest.raises(RecipeError, match=rf"^--system\.cuda-graph on: .* computes on {accelerator}\. Remove the flag\.$"):
+        check_system(System(accelerator, cuda_graph="on"))

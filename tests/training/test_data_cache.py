@@ -1,4 +1,4 @@
-"""--stage: the run reads a copy, and nothing that it writes down knows of it."""
+"""--copy-data-to: the run reads a copy, and nothing that it writes down knows of it."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def written(run: Path) -> list[object]:
 def test_a_run_begun_with_a_copy_goes_on_without_and_back_with_the_same_bits(photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
     assert train(capsys, photos, tmp_path / "plain", "--log-every", 1, steps=3).code == 0
-    run, stage = tmp_path / "run", ("--log-every", 1, "--stage", tmp_path / "disk")
+    run, stage = tmp_path / "run", ("--log-every", 1, "--copy-data-to", tmp_path / "disk")
     said = train(capsys, photos, run, *stage, steps=1)
     assert said.code == 0 and f"data on {tmp_path}/disk: 27 files copied (" in said.out, said
     assert train(capsys, photos, run, "--log-every", 1, steps=2).code == 0
     said = train(capsys, photos, run, *stage, steps=3)
     assert said.code == 0 and "0 files copied (0 bytes in 0 s), 27 were there" in said.out, said
-    assert json.loads((run / "run.json").read_text())["controls"]["stage"] == str(tmp_path / "disk")
+    assert json.loads((run / "run.json").read_text())["controls"]["copy_data_to"] == str(tmp_path / "disk")
     assert written(run) == written(tmp_path / "plain")
     said = command(capsys, "data", "clear", tmp_path / "disk")
     size = sum(path.stat().st_size for path in photos.rglob("*.jpg"))
@@ -86,7 +86,7 @@ def test_photos_are_read_from_the_copy_and_called_by_their_names(photos, tmp_pat
 
 
 def test_only_what_the_run_reads_is_copied(photos, tmp_path, world):
-    task = opened(photos, world, limit_train=5, limit_val=2)
+    task = opened(photos, world, max_train_images=5, max_val_images=2)
     with open_staged_copy(task.data, str(tmp_path / "disk"), world, SILENT):
         assert len(list((tmp_path / "disk").rglob("*.jpg"))) == 7
 
@@ -97,7 +97,7 @@ def test_containers_are_copied_as_they_are_also_from_a_bucket(photos, tmp_path, 
         packed_sets.tar(packed_sets.photos_of(photos, split), tmp_path / "up" / f"{split}.tar")
     s3_bucket.upload(tmp_path / "up", "shards/")
     sources = ("--train", s3_bucket.url("shards/train.tar"), "--val", s3_bucket.url("shards/val.tar"))
-    said = command(capsys, "prepare", "tar", *sources, "--out", tmp_path / "set")
+    said = command(capsys, "prepare", "tar", *sources, "--output-dir", tmp_path / "set")
     assert said.code == 0, said.err
     task = opened(tmp_path / "set", world)
     wanted = all_bytes(task)
@@ -126,15 +126,15 @@ def test_a_bit_that_turned_in_the_copy_is_found_before_training(photos, tmp_path
 
 
 def test_what_cannot_be_staged_is_refused_in_a_line(photos, tmp_path, capsys, monkeypatch):
-    said = command(capsys, "train", "classify-demo", "--synthetic", "--stage", tmp_path / "disk")
-    refused(said, "--synthetic ... --stage")
+    said = command(capsys, "train", "classify-demo", "--synthetic", "--copy-data-to", tmp_path / "disk")
+    refused(said, "--synthetic ... --copy-data-to")
     (tmp_path / "file").write_text("")
-    refused(train(capsys, photos, tmp_path / "run", "--stage", tmp_path / "file"), "--stage", "written")
+    refused(train(capsys, photos, tmp_path / "run", "--copy-data-to", tmp_path / "file"), "--copy-data-to", "written")
     room = SimpleNamespace(f_bavail=5, f_frsize=1 << 30, f_files=0, f_favail=0, f_blocks=9, f_bfree=5)
     real = os.statvfs
     monkeypatch.setattr(os, "statvfs", lambda path: room if "disk" in str(path) else real(path))
     room.f_frsize = 1024
-    refused(train(capsys, photos, tmp_path / "run", "--stage", tmp_path / "disk"), "5.0 KiB free", " MiB of data")
+    refused(train(capsys, photos, tmp_path / "run", "--copy-data-to", tmp_path / "disk"), "5.0 KiB free", " MiB of data")
     assert not (tmp_path / "run").exists()
     refused(command(capsys, "data", "clear", tmp_path / "nothing"), "paceline data clear DIR")
     refused(command(capsys, "data", "forget", tmp_path), "Known: info, lint, pack, clear")

@@ -44,19 +44,19 @@ CASES = [
 
 
 def recipe_of(task: str, trunk: str = "resnet", freeze: int = 0, optim: Optim | None = None) -> Recipe[Any, Any]:
-    shared: dict[str, Any] = {"trunk": trunk, "depth": 10, "width": 8, "freeze": freeze}
+    shared: dict[str, Any] = {"backbone": trunk, "depth": 10, "width": 8, "freeze_stages": freeze}
     if task == "classification":
-        model, given = ResNetModel(**shared), ImageInput(size=64)
+        model, given = ResNetModel(**shared), ImageInput(image_size=64)
     elif task == "ssd":
-        model, given = SSDModel(**shared, extras=8, extras_norm=True), BoxInput(size=64)
+        model, given = SSDModel(**shared, extra_channels=8, extra_norm=True), BoxInput(image_size=64)
     else:
-        small = {"channels": 8, "roi": RoI(channels=8), "mask": MaskHead(convs=1)}
-        model, given = MaskRCNNModel(**shared, **small, norm="batch", frozen="none"), InstanceInput()
+        small = {"fpn_channels": 8, "roi": RoI(fc_channels=8), "mask": MaskHead(num_convs=1)}
+        model, given = MaskRCNNModel(**shared, **small, norm="batch"), InstanceInput()
     return Recipe(task, model, given, optim=optim or Optim(lr=1.0, momentum=0.0, weight_decay=0.0))
 
 
 def built(recipe: Recipe[Any, Any]) -> Any:
-    if recipe.model.trunk != "resnet":
+    if recipe.model.backbone != "resnet":
         pytest.importorskip("timm")
     model = WORKLOADS[recipe.task].network.build(recipe, 3)
     WORKLOADS[recipe.task].network.initialize(recipe, model, torch.Generator().manual_seed(1))
@@ -86,7 +86,7 @@ def stage_at(task: str, trunk: str, name: str) -> tuple[int, int]:
 @pytest.mark.parametrize(("task", "trunk"), CASES)
 def test_what_a_step_moves_is_the_rate_that_an_obvious_formula_gives(task, trunk):
     recipe = recipe_of(task, trunk)
-    recipe = replace(recipe, optim=replace(recipe.optim, head_rate=8.0, layer_decay=0.5, bias_lr=4.0))
+    recipe = replace(recipe, optim=replace(recipe.optim, head_lr_factor=8.0, layer_decay=0.5, bias_lr_factor=4.0))
     model = built(recipe)
     state, numbers = state_of(model, recipe), StepScalars(recipe.optim, "cpu")
     assert numbers.lr == 0.0
@@ -112,7 +112,7 @@ def test_what_a_step_moves_is_the_rate_that_an_obvious_formula_gives(task, trunk
 
 
 @pytest.mark.parametrize(
-    ("optim", "factors"), [({"head_rate": 3.0}, {"conv1.weight": 1.0, "fc.weight": 3.0}),
+    ("optim", "factors"), [({"head_lr_factor": 3.0}, {"conv1.weight": 1.0, "fc.weight": 3.0}),
                            ({"layer_decay": 0.5}, {"conv1.weight": 0.5**5, "layer4.0.bn1.bias": 0.5, "fc.weight": 1.0})]
 )  # fmt: skip
 def test_each_of_the_two_acts_alone(optim, factors):
@@ -131,7 +131,7 @@ def forward_of(task: str, model: Any) -> Callable[[Tensor], Tensor]:
 @pytest.mark.parametrize(("task", "trunk"), CASES)
 @pytest.mark.parametrize("freeze", [1, 3])
 def test_frozen_stages_keep_weights_and_statistics_to_the_bit_and_the_rest_learns(task, trunk, freeze):
-    recipe = recipe_of(task, trunk, freeze, Optim(lr=0.01, head_rate=2.0, layer_decay=0.9))
+    recipe = recipe_of(task, trunk, freeze, Optim(lr=0.01, head_lr_factor=2.0, layer_decay=0.9))
     model = built(recipe)
     state, numbers, forward = state_of(model, recipe), StepScalars(recipe.optim, "cpu"), forward_of(task, model)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -157,7 +157,7 @@ def test_frozen_stages_keep_weights_and_statistics_to_the_bit_and_the_rest_learn
         assert not torch.equal(model.network.fc.weight, before["network.fc.weight"])
 
 
-def test_a_whole_trunk_can_stand_still_and_what_frozen_names_adds_to_it():
+def test_freeze_stages_freezes_the_whole_backbone_or_its_first_stages():
     recipe = recipe_of("classification", freeze=5)
     model = built(recipe)
     assert [name for name, weight in model.named_parameters() if weight.requires_grad] == [
@@ -166,9 +166,8 @@ def test_a_whole_trunk_can_stand_still_and_what_frozen_names_adds_to_it():
     ]
     model.train()
     assert model.network.training and not any(norm.training for norm in model.modules() if isinstance(norm, nn.BatchNorm2d))
-    for freeze, still in ((0, 3), (1, 3), (3, 4)):
-        recipe = recipe_of("maskrcnn", freeze=freeze)
-        body = built(replace(recipe, model=replace(recipe.model, frozen="stem_and_first"))).network.backbone.body
+    for freeze, still in ((2, 3), (3, 4)):
+        body = built(recipe_of("maskrcnn", freeze=freeze)).network.backbone.body
         beginnings = {name.partition(".")[0] for name, weight in body.named_parameters() if not weight.requires_grad}
         assert len(beginnings) == still and not body.train().layer1.training
         assert body.layer2.training == (freeze < 3) and body.layer3.training
@@ -193,7 +192,7 @@ def test_without_them_steps_are_torch_s_to_the_bit_in_the_groups_that_were():
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), other.parameters()))
     # A run's file from before has none of the three.
     facts = asdict(recipe)
-    del facts["model"]["freeze"], facts["optim"]["head_rate"], facts["optim"]["layer_decay"]
+    del facts["model"]["freeze_stages"], facts["optim"]["head_lr_factor"], facts["optim"]["layer_decay"]
     assert from_json(recipe, facts, "recipe") == recipe
 
 
@@ -207,10 +206,7 @@ class Bare(Backbone):
     def forward(self, images):
         return [self.conv(images)]
 
-    def frozen_modules(self, part):
-        return []
-
-    def draw(self, init, generator, *, zero_init_last_gamma): ...
+    def draw(self, init, generator, *, zero_init_residual): ...
 
     def of_file(self, saved):
         return {}, ()
@@ -219,14 +215,18 @@ class Bare(Backbone):
 @pytest.mark.parametrize(
     ("model", "stride", "says"),
     [
-        (ResNetModel(depth=10, width=8, freeze=6), 0, "--model.freeze 6: this trunk has 5 stages. Name 0 to 5."),
-        (SSDModel(depth=10, width=8, freeze=5), 8, "--model.freeze 5: this trunk has 4 stages. Name 0 to 4."),
-        (ResNetModel(trunk=LITE, freeze=6), 0, "--model.freeze 6: this trunk has 5 stages. Name 0 to 5."),
-        (ResNetModel(freeze=-1), 0, "--model.freeze -1: must be 0 or more."),
+        (
+            ResNetModel(depth=10, width=8, freeze_stages=6),
+            0,
+            "--model.freeze-stages 6: this trunk has 5 stages. Name 0 to 5.",
+        ),
+        (SSDModel(depth=10, width=8, freeze_stages=5), 8, "--model.freeze-stages 5: this trunk has 4 stages. Name 0 to 4."),
+        (ResNetModel(backbone=LITE, freeze_stages=6), 0, "--model.freeze-stages 6: this trunk has 5 stages. Name 0 to 5."),
+        (ResNetModel(freeze_stages=-1), 0, "--model.freeze-stages -1: must be 0 or more."),
     ],
 )
 def test_more_stages_than_there_are_is_refused(model, stride, says):
-    if model.trunk == LITE:
+    if model.backbone == LITE:
         pytest.importorskip("timm")
     with pytest.raises(RecipeError) as refusal:
         build_backbone(model, BackboneSpec(stride=stride))
@@ -234,12 +234,12 @@ def test_more_stages_than_there_are_is_refused(model, stride, says):
 
 
 def test_what_has_no_stages_or_no_trunk_is_refused_where_it_would_need_them():
-    rates = Optim(head_rate=2.0), Optim(layer_decay=0.5)
+    rates = Optim(head_lr_factor=2.0), Optim(layer_decay=0.5)
     bare = Bare()
     bare.freeze_stages(0)
     assert get_lr_factors(bare, rates[0]) == {"conv.weight": 1.0, "conv.bias": 1.0}
     for asks in (lambda: bare.freeze_stages(1), lambda: get_lr_factors(bare, rates[1])):
-        with raises(RecipeError, "--model.freeze", "--optim.layer-decay", "Bare"):
+        with raises(RecipeError, "--model.freeze-stages", "--optim.layer-decay", "Bare"):
             asks()
     for optim in rates:
         with raises(RecipeError, "trunk", "1"):
@@ -248,7 +248,7 @@ def test_what_has_no_stages_or_no_trunk_is_refused_where_it_would_need_them():
 
 @pytest.mark.parametrize(
     ("optim", "flag"),
-    [(Optim(head_rate=0.0), "--optim.head-rate 0"), (Optim(layer_decay=0.0), "--optim.layer-decay 0"),
+    [(Optim(head_lr_factor=0.0), "--optim.head-lr-factor 0"), (Optim(layer_decay=0.0), "--optim.layer-decay 0"),
      (Optim(layer_decay=1.1), "--optim.layer-decay 1.1")],
 )  # fmt: skip
 def test_factors_outside_their_bounds_are_refused(optim, flag):

@@ -79,6 +79,6 @@ def test_other_forms_numbers_and_steps_stay_with_several_kernels() -> None:
     assert fuses(plain, weight)
     assert not fuses(plain, weight, found=found) and not fuses(plain, half)
     assert not fuses(plain, weight, StepScalars(Optim(), "cpu", tensors=True))
-    for optim in (Optim(momentum=0.0), Optim(momentum_form="lr_inside")):
+    for optim in (Optim(momentum=0.0), Optim(momentum_style="mxnet")):
         assert not fuses(SGD([parameter], optim), weight)
     assert not fuses(LARS([parameter], Optim()), weight)

@@ -28,14 +28,14 @@ from paceline.training.optim.step_scalars import LossScaler, StepScalars
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 
-CPU, HALVES = torch.device("cpu"), System(images_per_forward=2)
+CPU, HALVES = torch.device("cpu"), System(micro_batch_size=2)
 NIGHTLY = ONE_MORE
 BY_DAY = [pytest.param("classification", marks=NIGHTLY), "ssd", pytest.param("maskrcnn", marks=NIGHTLY)]
 
 
 def stepped(task: str, device: str) -> tuple[TrainStep, list[Batch]]:
     """A step of two forwards that has been taken once: anchors of an input shape are made at its first sight."""
-    recipe = small(task, {"ema": 0.9})
+    recipe = small(task, {"ema_decay": 0.9})
     plan = plan_of(recipe, HALVES)
     numbers = StepScalars(recipe.optim, device, tensors=True)
     state = state_of(recipe, plan, HALVES, CPU, lambda model: model.to(device))
@@ -100,7 +100,7 @@ def faked(task: str, **changes: Any) -> Iterator[tuple[State, Recipe, Batch]]:
     """A state and a batch of fake tensors on "cuda": torch knows their shapes and devices, nobody has their values."""
     import torchvision  # noqa: F401  # its kernels' shapes for fake tensors
 
-    recipe = small(task, {"ema": 0.9, **changes})
+    recipe = small(task, {"ema_decay": 0.9, **changes})
     with FakeTensorMode():
         state = state_of(recipe, plan_of(recipe, System()), System(channels_last="off"), CPU, to_cuda)
         yield state, recipe, batch_of(recipe, 4, 0).to("cuda")
@@ -133,8 +133,8 @@ def test_no_forward_on_cuda_has_anything_from_the_host(task: str) -> None:
 def test_no_update_on_cuda_has_anything_from_the_host(kind: str, scaled: bool) -> None:
     changes: dict[str, Any] = {"optim.nesterov": False, "optim.clip_norm": 0.0 if kind == "lars" else 1.0}
     if kind in ("corrected", "lars"):
-        changes["optim.momentum_form"] = "lr_inside_corrected"
-    changes["optim.kind"] = "sgd" if kind == "corrected" else kind
+        changes["optim.momentum_style"] = "mxnet-corrected"
+    changes["optim.name"] = "sgd" if kind == "corrected" else kind
     with faked("classification", **changes) as (state, recipe, batch):
         numbers = StepScalars(recipe.optim, "cuda")
         scaler = LossScaler("dynamic", 128.0, device="cuda") if scaled else None

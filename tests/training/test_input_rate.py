@@ -55,7 +55,7 @@ def test_another_size_has_no_published_step(task, monkeypatch, tmp_path):
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path))
     monkeypatch.setattr(input_rate, "get_device_name", lambda device: "NVIDIA H100 80GB HBM3")
     monkeypatch.setattr(input_rate, "limit_to_one_core", lambda task: 1000.0)
-    smaller = replace(task.recipe, input=replace(task.recipe.input, size=64))
+    smaller = replace(task.recipe, input=replace(task.recipe.input, image_size=64))
     found = measure_input_rate(WORKLOADS["classification"].open(smaller, task.data.manifest), CUDA, 1)
     assert found == InputRate(1000.0, 2, 0.0)
 
@@ -66,7 +66,7 @@ def test_auto_decodes_on_the_device_only_where_the_cores_are_short_and_it_can(mo
     assert choose_decoder(recipe(), CUDA, SHORT) == "nvjpeg" and asked == [CUDA.device]
     assert [choose_decoder(recipe(), CUDA, one) for one in (ENOUGH, UNKNOWN, None)] == ["simplejpeg"] * 3
     assert choose_decoder(recipe("ssd"), CUDA, SHORT) == "simplejpeg"  # its colors change on a CPU
-    assert choose_decoder(recipe("ssd", jitter="none"), CUDA, SHORT) == "nvjpeg"
+    assert choose_decoder(recipe("ssd", color_jitter="none"), CUDA, SHORT) == "nvjpeg"
 
     def none(device):
         raise RecipeError("decodes nothing")
@@ -102,30 +102,42 @@ def test_the_remedy_names_auto_only_where_it_helps():
 def test_a_run_keeps_what_auto_was_and_resumes_by_the_same_words(class_photos, tmp_path, capsys):
     run, words = (
         tmp_path / "run",
-        ["train", "classify-demo", "--data", class_photos, *TINY, "--steps", 4, "--save-every", 2],
+        ["train", "classify-demo", "--data", class_photos, *TINY, "--max-steps", 4, "--save-every", 2],
     )
     words += ["--input.decoder", "auto"]
-    assert command(capsys, *words, "--out", run).code == 0
+    assert command(capsys, *words, "--output-dir", run).code == 0
     assert facts_of(run)["recipe"]["input"]["decoder"] == "simplejpeg" and "feeding" not in facts_of(run)
     whole = tensor_files(run)
     cut_after(run, 2)
-    assert command(capsys, *words, "--out", run).code == 0
+    assert command(capsys, *words, "--output-dir", run).code == 0
     assert tensor_files(run) == whole
     cut_after(run, 2)
-    refused(command(capsys, *words[:-1], "pillow", "--out", run), "decoder", lines=5)
+    refused(command(capsys, *words[:-1], "pillow", "--output-dir", run), "decoder", lines=5)
 
 
 @pytest.mark.usefixtures("no_report")
 def test_a_run_whose_number_of_workers_changes_in_the_middle_has_equal_weights(class_photos, tmp_path, capsys):
-    words = ["train", "classify-demo", "--data", class_photos, *TINY, "--steps", 6, "--save-every", 2, "--keep", 9]
+    words = [
+        "train",
+        "classify-demo",
+        "--data",
+        class_photos,
+        *TINY,
+        "--max-steps",
+        6,
+        "--save-every",
+        2,
+        "--keep-checkpoints",
+        9,
+    ]
     runs = {}
     for workers in (1, 2, 5, 16):
         runs[workers] = tmp_path / str(workers)
-        said = command(capsys, *words, "--system.loader-threads", workers, "--out", runs[workers])
+        said = command(capsys, *words, "--system.num-workers", workers, "--output-dir", runs[workers])
         assert said.code == 0 and "by threads" not in said.out
     weights = tensor_files(runs[1])
     assert all(tensor_files(run) == weights for run in runs.values())
     for step, workers in ((4, 3), (2, 7)):
         cut_after(runs[16], step)
-        assert command(capsys, *words, "--system.loader-threads", workers, "--out", runs[16]).code == 0
+        assert command(capsys, *words, "--system.num-workers", workers, "--output-dir", runs[16]).code == 0
         assert tensor_files(runs[16]) == weights

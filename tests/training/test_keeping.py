@@ -1,4 +1,4 @@
-"""--system.cache: when photos are kept, how many, what is said, and that a run's results do not know of it."""
+"""--system.ram-cache: when photos are kept, how many, what is said, and that a run's results do not know of it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def task(tmp_path):
 def said_of(task, cache: str, monkeypatch, *, free: int | None, numbers=()) -> list[str]:
     said: list[str] = []
     monkeypatch.setattr(data_cache, "get_free_memory", lambda: free)
-    with open_memory_cache(task, System(cache=cache), Together(1).world(0), Lines(said.append)):
+    with open_memory_cache(task, System(ram_cache=cache), Together(1).world(0), Lines(said.append)):
         for number in numbers:
             assert task.train_index.read(number) == bytes([number % 256]) * 1000
     return said
@@ -93,8 +93,8 @@ def test_sizes_in_words(text, size):
 
 @pytest.mark.parametrize("text", ["", "40", "0GiB", "-1GiB", "40 GiB of it", "9" * 30 + "TiB", "on"])
 def test_what_is_no_size_is_refused_by_its_flag(text):
-    with pytest.raises(RecipeError, match=r"--system\.cache"):
-        check_system(System(cache=text))
+    with pytest.raises(RecipeError, match=r"--system\.ram-cache"):
+        check_system(System(ram_cache=text))
 
 
 def test_a_local_folder_is_left_to_the_page_cache_unless_a_size_is_named(task, monkeypatch):
@@ -108,7 +108,7 @@ def test_a_local_folder_is_left_to_the_page_cache_unless_a_size_is_named(task, m
 
 def test_more_than_is_free_is_not_taken_and_that_is_said(task, monkeypatch):
     said = said_of(task, "1GiB", monkeypatch, free=20_000, numbers=range(30))
-    assert "less than --system.cache 1GiB asks for" in said[0]
+    assert "less than --system.ram-cache 1GiB" in said[0]
     assert check_text(said[1], "16 of 60")  # 0.8 of what is free
     said = said_of(task, "1GiB", monkeypatch, free=None, numbers=[1])
     assert check_text(said[0], "memory") and len(said) == 3
@@ -145,7 +145,7 @@ def test_ranks_of_a_node_share_one_room(tmp_path, monkeypatch, shared):
 
     def rank(number: int) -> None:
         mine = Reader(index)
-        with open_memory_cache(mine, System(cache="1MiB"), together.world(number), SILENT):  # type: ignore[arg-type]
+        with open_memory_cache(mine, System(ram_cache="1MiB"), together.world(number), SILENT):  # type: ignore[arg-type]
             mine.train_index.records.read_many(range(number * 20, number * 20 + 20))
             read.wait(20)
             assert isinstance(mine.train_index.records, CachedRecords)
@@ -163,7 +163,7 @@ def test_ranks_of_a_node_share_one_room(tmp_path, monkeypatch, shared):
 def test_a_run_with_kept_photos_has_the_same_weights(class_photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
     for name, cache in (("plain", "off"), ("kept", "1GiB")):
-        said = train(capsys, class_photos, tmp_path / name, "--system.cache", cache, steps=6)
+        said = train(capsys, class_photos, tmp_path / name, "--system.ram-cache", cache, steps=6)
         assert said.code == 0 and ("in memory" in said.out) == (cache != "off")
-        assert facts_of(tmp_path / name)["system"]["cache"]
+        assert facts_of(tmp_path / name)["system"]["ram_cache"]
     assert tensor_files(tmp_path / "plain") == tensor_files(tmp_path / "kept")

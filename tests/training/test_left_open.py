@@ -24,7 +24,7 @@ def tells(tmp_path, monkeypatch):
     out = io.StringIO()
     who = {"benchmark": "maskrcnn", "org": "", "division": "open", "status": "onprem", "platform": ""}
     facts = event_logger.RunInfo(
-        target="", eval_steps=(), train_images=8, val_images=4, total_steps=4, global_batch=8, steps_per_epoch=4,
+        target="", eval_steps=(), train_images=8, val_images=4, total_steps=4, global_batch_size=8, steps_per_epoch=4,
         submission=who, cache_cleared=False, mllog={}, weights=(), accuracy=lambda metrics: metrics["box_ap"],
     )  # fmt: skip
     told = event_logger.EventLogger(tmp_path, facts, Console(4, out=out), resumed_at=None)
@@ -41,7 +41,7 @@ def after_steps(tells, counts: list[int | None]) -> None:
         meters.add({"loss": torch.tensor(1.0), **beside}, step)
     state = SimpleNamespace(meters=meters, scaler=None, step=len(counts))
     monitors = SimpleNamespace(
-        plan=SimpleNamespace(global_batch=8), recorder=tells,
+        plan=SimpleNamespace(global_batch_size=8), recorder=tells,
         interval=SimpleNamespace(close=lambda *_: PACE), clock=SimpleNamespace(seconds=lambda: 1.0), seconds_left=lambda *_: 1.0,
         own_numbers=lambda *_: [0, 0], facts_of_ranks=lambda _: {}, facts_of_step=lambda _, sizes: sizes,
     )  # fmt: skip

@@ -49,7 +49,7 @@ def drawn(out: Terminal) -> str:
 
 
 def trained(console: Console, **more) -> None:
-    console.plan(10_000, target="", global_batch=8)
+    console.plan(10_000, target="", global_batch_size=8)
     console.stepped(7_350)
     console.evaluation(7_329, 1.0, {"box_ap": 0.0841, "box_ap50": 0.2}, 41.2)
     console.train(7_350, **{**TRAIN, **more})

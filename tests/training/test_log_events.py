@@ -24,7 +24,7 @@ FACTS = {
     "checkpoint": {"name": "step-000010"},
     "warm_up": {
         **{"shapes": 3, "warm_up_seconds": 4.5, "compilations": 3, "captures": 0},
-        **{"images_per_forward": 32, "memory_estimate": 2**30},
+        **{"micro_batch_size": 32, "memory_estimate": 2**30},
     },
     "resume": {"checkpoint": "step-000010", "world": 2},
     "end": {"status": "success", "best": {"top1": 0.76}},

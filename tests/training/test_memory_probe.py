@@ -72,10 +72,10 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
         return
     fits, said = tried(run, task, state, alone)
     assert fits.plan == wanted and fits.recipe == recipe and len(said) == len(set(model.tried)) - 1
-    kept = fits.system.images_per_forward
-    assert kept == (wanted.images_per_forward if said else IMAGES)
+    kept = fits.system.micro_batch_size
+    assert kept == (wanted.micro_batch_size if said else IMAGES)
     if said:
-        assert check_text(said[-1], wanted.images_per_forward, f"{wanted.forwards} forwards")
+        assert check_text(said[-1], wanted.micro_batch_size, f"{wanted.forwards} forwards")
     # No trace is left of what was tried...
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(weight.grad is None for weight in model.parameters())
@@ -83,7 +83,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
         (wanted.bn_groups, wanted.forwards, wanted.bn_join)
     }
     # ... and the step that follows is that of a run which began with this cut.
-    small = run_of(recipe, 1, most=wanted.images_per_forward)
+    small = run_of(recipe, 1, most=wanted.micro_batch_size)
     assert small.plan == wanted
     begun_so = state_of(small, short_task(recipe, IMAGES), alone)
     for one in (state, begun_so):
@@ -93,7 +93,7 @@ def test_the_largest_cut_that_fits_and_keeps_every_span_is_taken(alone, span, gr
 
 
 def take_a_step(state, run):
-    each = run.plan.images_per_forward
+    each = run.plan.micro_batch_size
     batches = [toy_batch(OBJECTS, slice(at, at + each)) for at in range(0, IMAGES, each)]
     TrainStep(state, run.plan, run.system, CPU)(batches, StepRates(0.1, 0.1))
 
@@ -103,7 +103,7 @@ def test_a_plan_that_the_workload_refuses_is_no_way_out(alone, monkeypatch):
     run, task = run_of(recipe, 1), short_task(recipe, 1)
 
     def refuse(_, plan):
-        if plan.images_per_forward < 4:
+        if plan.micro_batch_size < 4:
             raise RecipeError("its best proposals would be chosen from a part")
 
     monkeypatch.setattr(task.workload.network, "check_plan", refuse)
@@ -155,4 +155,4 @@ def test_a_capture_that_needs_more_memory_than_the_step_takes_the_next_smaller_c
     recipe = recipe_of(1, 0)
     run, task = run_of(recipe, 1), short_task(recipe, 8)
     fits, said = tried(run, task, state_of(run, task, alone), alone)
-    assert (fits.plan.images_per_forward, len(said)) == (4, 1)
+    assert (fits.plan.micro_batch_size, len(said)) == (4, 1)

@@ -13,8 +13,8 @@ from paceline.models.mllog_keys import optimizer_log_entries
 from paceline.training.logging.mllog import MLLog
 
 OPTIMIZERS = {
-    "lars": (Optim("lars", 11.0, weight_decay=5e-5), dict(end_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2)),
-    "sgd": (Optim("sgd", 2.0, weight_decay=1e-4), dict(end_lr=1e-4, poly_power=2, decay_epochs=56, warmup_epochs=5)),
+    "lars": (Optim("lars", 11.0, weight_decay=5e-5), dict(min_lr=1e-4, poly_power=2, decay_epochs=37, warmup_epochs=2)),
+    "sgd": (Optim("sgd", 2.0, weight_decay=1e-4), dict(min_lr=1e-4, poly_power=2, decay_epochs=56, warmup_epochs=5)),
 }
 
 

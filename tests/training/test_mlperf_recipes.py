@@ -51,7 +51,7 @@ def rejected(recipe: Recipe, ranks: int) -> Iterator[str]:
     """The keys of a run's facts that closed rules object to, by the checker's own expressions."""
     workload, system = WORKLOADS[recipe.task], SYSTEMS["h100x8"]()
     train, val = DATA_IMAGES.get(recipe.target_data, (1000, 100))
-    plan = make_plan(recipe, system, world=ranks, train_images=train, val_images=val, most=recipe.global_batch)
+    plan = make_plan(recipe, system, world=ranks, train_images=train, val_images=val, most=recipe.global_batch_size)
     facts = workload.reporting.log_facts(RunSpec("", recipe, "", system, plan, RunOptions()))
     parts = [f"closed_{workload.reporting.benchmark}"]
     if workload.reporting.benchmark == "resnet":

@@ -205,7 +205,7 @@ def test_a_log_of_adamw_is_of_the_open_division_and_of_none_other(tmp_path):
     from paceline.config.mlperf import check_submission, get_division
 
     plain = RECIPES["resnet50-mlperf-3200"]()
-    adamw = dataclasses.replace(plain, optim=dataclasses.replace(plain.optim, kind="adamw", momentum_form="torch"))
+    adamw = dataclasses.replace(plain, optim=dataclasses.replace(plain.optim, name="adamw", momentum_style="torch"))
     assert get_division(WHO, plain) == "closed" and get_division(WHO, adamw) == "open"
     assert get_division(Submission(division="open"), plain) == "open"
     for flag, submission in (

@@ -19,7 +19,7 @@ EPOCHS, STEPS_AN_EPOCH, BATCH = 7, 3, 8
 SMALL = [
     "resnet50-mlperf-3200",
     *NET,
-    *f"--global-batch {BATCH} --bn-span {BATCH} --optim.lr 0.1 --epochs {EPOCHS}".split(),
+    *f"--global-batch-size {BATCH} --bn-batch-size {BATCH} --optim.lr 0.1 --epochs {EPOCHS}".split(),
 ]
 WHO = ["--mlperf.submitter", "the house", "--mlperf.platform", "a table", "--mlperf.cache-cleared"]
 
@@ -32,7 +32,7 @@ def log(tmp_path_factory) -> Path:
         run = tmp_path_factory.mktemp("runs") / "run"
         from paceline.cli.main import main
 
-        words = ["train", *SMALL, "--data", data, "--out", run, "--quality.targets", "top1", 0.759]
+        words = ["train", *SMALL, "--data", data, "--output-dir", run, "--target", "top1=0.759"]
         words += WHO
         assert main([str(word) for word in words]) in (0, 1)  # noise may well be guessed
     return run / "mllog.txt"
@@ -138,8 +138,8 @@ def test_times_never_run_backwards(log):
 def test_a_recipe_that_is_not_an_mlperf_one_writes_a_log_too(tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
     data = make_photos(tmp_path / "set")
-    words = "--global-batch 8 --optim.lr 0.1 --epochs 1 --bn-span 8 --schedule.warmup 0.5"
-    said = command(capsys, "train", "resnet50", *NET, *words.split(), "--data", data, "--out", tmp_path / "run")
+    words = "--global-batch-size 8 --optim.lr 0.1 --epochs 1 --bn-batch-size 8 --schedule.warmup 0.5"
+    said = command(capsys, "train", "resnet50", *NET, *words.split(), "--data", data, "--output-dir", tmp_path / "run")
     assert said.code == 0
     told = {record["key"]: record["value"] for record in records(tmp_path / "run" / "mllog.txt")}
     assert told["opt_name"] == "sgd" and told["sgd_opt_base_learning_rate"] == 0.1
@@ -156,9 +156,9 @@ def test_a_run_that_was_stopped_early_and_given_more_has_the_log_of_one_that_was
 
     without_report(monkeypatch)
     data = make_photos(tmp_path / "set", train=BATCH, val=3)
-    words = ["train", *SMALL, "--data", data, "--out", tmp_path / "run", "--quality.targets", "top1", 0.759]
+    words = ["train", *SMALL, "--data", data, "--output-dir", tmp_path / "run", "--target", "top1=0.759"]
     words += WHO
-    assert main([str(word) for word in (*words, "--steps", step)]) == 0
+    assert main([str(word) for word in (*words, "--max-steps", step)]) == 0
     code = main([str(word) for word in words])
     told, whole = records(tmp_path / "run" / "mllog.txt"), records(log)
     if code == 2:  # the target was met at step 9 already, by chance

@@ -24,10 +24,10 @@ class NoControls:
         "ssd",
         "ssd --model.depth 18",
         "ssd --optim.lr=0.02",
-        "maskrcnn-finetune --input.short 128 --model.detect.score-above 0.4",
+        "maskrcnn-finetune --input.min-size 128 --model.detect.score-threshold 0.4",
         "maskrcnn-finetune --model.no-masks",
-        "maskrcnn --model.bn-eps 0 --model.rpn.sizes 12 24 36 48 64",
-        "classify-demo --model.trunk timm/mobilenetv3_small_100",
+        "maskrcnn --model.bn-eps 0 --model.rpn.anchor-sizes 12 24 36 48 64",
+        "classify-demo --model.backbone timm/mobilenetv3_small_100",
     ],
 )
 def test_it_is_the_parsers(words: str) -> None:

@@ -59,12 +59,12 @@ def test_nothing_that_windows_lacks_is_imported_with_a_module():
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_training_goes_on_and_predicts_without_what_the_system_lacks(system, class_photos, tmp_path):
     run, answers = tmp_path / "run", tmp_path / "answers"
-    train = ["train", "classify-demo", "--data", str(class_photos), "--out", str(run), *TINY, "--system", "cpu"]
+    train = ["train", "classify-demo", "--data", str(class_photos), "--output-dir", str(run), *TINY, "--system", "cpu"]
     photo = str(next((class_photos / "val").rglob("*.jpg")))
     words = [
-        [*train, "--steps", "2"],
-        [*train, "--steps", "3"],
-        ["predict", str(run), photo, "--out", str(answers)],
+        [*train, "--max-steps", "2"],
+        [*train, "--max-steps", "3"],
+        ["predict", str(run), photo, "--output-dir", str(answers)],
         ["eval", str(run)],
         ["doctor"],
     ]

@@ -18,15 +18,15 @@ class Block(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("decay_on", "decaying"),
+    ("no_decay", "decaying"),
     [
-        ("all", {"conv.weight", "conv.bias", "bn.weight", "bn.bias", "fc.weight", "fc.bias"}),
-        ("no_norm", {"conv.weight", "conv.bias", "fc.weight", "fc.bias"}),
-        ("no_norm_no_bias", {"conv.weight", "fc.weight"}),
+        ("none", {"conv.weight", "conv.bias", "bn.weight", "bn.bias", "fc.weight", "fc.bias"}),
+        ("norm", {"conv.weight", "conv.bias", "fc.weight", "fc.bias"}),
+        ("norm-and-bias", {"conv.weight", "fc.weight"}),
     ],
 )
-def test_decay_follows_the_owning_module(decay_on, decaying):
-    found = list_named_parameters(Block(), decay_on)
+def test_decay_follows_the_owning_module(no_decay, decaying):
+    found = list_named_parameters(Block(), no_decay)
     assert [p.name for p in found] == [name for name, _ in Block().named_parameters()]
     assert {p.name for p in found if p.decays} == decaying
     assert {p.name for p in found if p.adapts} == {"conv.weight", "fc.weight"}
@@ -36,12 +36,12 @@ def test_frozen_and_shared_tensors():
     model = nn.Sequential(Block(), Block())
     model[1].fc.weight = model[0].fc.weight
     model[0].conv.weight.requires_grad_(False)
-    names = [p.name for p in list_named_parameters(model, "all")]
+    names = [p.name for p in list_named_parameters(model, "none")]
     assert "0.conv.weight" not in names
     assert "1.fc.weight" not in names
     assert len(names) == 10
 
 
 def test_a_model_without_parameters_has_none():
-    assert list_named_parameters(nn.ReLU(), "all") == []
-    assert isinstance(list_named_parameters(nn.Linear(1, 1), "all")[0].tensor, torch.nn.Parameter)
+    assert list_named_parameters(nn.ReLU(), "none") == []
+    assert isinstance(list_named_parameters(nn.Linear(1, 1), "none")[0].tensor, torch.nn.Parameter)

@@ -64,7 +64,10 @@ def test_fine_tuning_and_detectors_of_full_size_name_weights_that_are_published_
         ("train ssd --data nowhere --optim.lr 1e-3", "resnet34-mlperf"),
         pytest.param("train ssd-gaudi@", "ssd-resnet34-tensorflow", marks=ONE_MORE),
         pytest.param("train maskrcnn-finetune --data nowhere", "maskrcnn", marks=ONE_MORE),
-        ("launch maskrcnn-gluoncv-192 --system p3dn --nodes 24 --through slurm --trials 2 --out five", "resnet50-v1b"),
+        (
+            "launch maskrcnn-gluoncv-192 --system p3dn --nodes 24 --scheduler slurm --num-trials 2 --output-dir five",
+            "resnet50-v1b",
+        ),
         ("train ssd@reference-1x8-1024 --data nowhere", "resnet34-mlperf"),
     ],
 )
@@ -89,7 +92,7 @@ def test_without_weights_it_is_refused_with_the_command_before_anything_is_opene
 def test_from_python_it_is_refused_with_the_call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RecipeError) as problem:
-        paceline.train("ssd-finetune", data=str(tmp_path), out="run")
+        paceline.train("ssd-finetune", data=str(tmp_path), output_dir="run")
     data = f'data="{tmp_path}"'
     assert f'paceline.train("ssd-finetune", {data}, weights="resnet34")' in str(problem.value)
     assert not Path("run").exists()
@@ -107,16 +110,16 @@ def test_made_up_batches_named_weights_and_recipes_from_scratch_need_none():
 
 
 def test_random_values_on_purpose_are_recorded_said_and_warned_of_where_parts_do_not_train(maskrcnn_run, tmp_path, capsys):
-    words = ["train", "maskrcnn", "--data", maskrcnn_run.data, "--out", tmp_path / "run", *MASKRCNN.split()]
-    said = command(capsys, *words, "--steps", 1, "--weights", "none")
+    words = ["train", "maskrcnn", "--data", maskrcnn_run.data, "--output-dir", tmp_path / "run", *MASKRCNN.split()]
+    said = command(capsys, *words, "--max-steps", 1, "--weights", "none")
     assert said.code == 0 and check_text(said.out.splitlines()[1], "--weights none", "random")
     (warned,) = [line for line in said.out.splitlines() + said.err.splitlines() if "keep random values" in line]
-    assert check_text(warned, "11 tensors", "(backbone)") and "--model.frozen none" in warned
+    assert check_text(warned, "11 tensors", "(backbone)") and "--model.freeze-stages 0" in warned
     assert "BatchNorm over" not in said.out
     facts = read_run(tmp_path / "run")
     assert facts.controls["weights"] == "none" and facts.recipe["pretrained"] == "resnet50-v1"
     # A run that goes on has its own weights.
-    said = command(capsys, *words, "--steps", 2)
+    said = command(capsys, *words, "--max-steps", 2)
     assert said.code == 0 and "random values" not in said.out + said.err
     assert "weights    none: random values" in command(capsys, "plan", tmp_path / "run").out  # as it began
 
@@ -135,7 +138,10 @@ def test_weights_by_name_are_brought_once_compared_and_kept(mine, resnet_run, tm
     kept.unlink()
     said = train(capsys, data, tmp_path / "again", "--weights", "mine")
     refused(
-        said, f"file://{mine}", f"paceline weights download mine --from FILE_OR_DIR --out {kept.parent}", "--weights FILE"
+        said,
+        f"file://{mine}",
+        f"paceline weights download mine --source FILE_OR_DIR --output-dir {kept.parent}",
+        "--weights FILE",
     )
     assert not (tmp_path / "again").exists()
 
@@ -177,15 +183,15 @@ def test_pickled_weights_by_name_get_the_command_that_converts_them(tmp_path, mo
     monkeypatch.setitem(PUBLISHED, "resnet50-msra", msra)
     monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
     said = train(capsys, resnet_run.data, tmp_path / "run", "--weights", "resnet50-msra")
-    refused(said, f"paceline weights convert {tmp_path}/cache/weights/R-50.pkl --to ours --out")
+    refused(said, f"paceline weights convert {tmp_path}/cache/weights/R-50.pkl --format paceline --output")
 
 
 def test_a_run_begun_before_its_recipe_named_weights_goes_on(resnet_run, tmp_path):
     recipe = override(RECIPES["classify-demo"](), TINY_CHANGES)
-    run = {"data": str(resnet_run.data), "out": str(tmp_path / "run"), "quiet": True}
-    paceline.train(recipe, steps=1, **run)
+    run = {"data": str(resnet_run.data), "output_dir": str(tmp_path / "run"), "quiet": True}
+    paceline.train(recipe, max_steps=1, **run)
     forge(tmp_path / "run", {"recipe.pretrained": None})  # as it was written then
-    assert paceline.train(replace(recipe, pretrained="resnet50"), steps=2, **run).step == 2
+    assert paceline.train(replace(recipe, pretrained="resnet50"), max_steps=2, **run).step == 2
 
 
 def shown(name: str, batch_norms: int) -> str:

@@ -11,7 +11,7 @@ from paceline.config.run import RunRecord
 from paceline.config.system import System
 from paceline.training.previous_run import SavedRun
 
-OWN = System("cuda", memory_gib=70.0, images_per_forward=32, prefetch=5)
+OWN = System("cuda", memory_gib=70.0, micro_batch_size=32, prefetch_steps=5)
 ASKED = System("cuda", memory_gib=70.0)
 BF16 = replace(ASKED, precision="bf16")
 
@@ -20,13 +20,14 @@ BF16 = replace(ASKED, precision="bf16")
     ("wanted", "given", "world", "expected"),
     [
         (ASKED, {"optim.lr"}, 2, OWN),
-        (ASKED, {"system"}, 2, replace(ASKED, images_per_forward=32)),  # what fitted is no part of what was named
-        (replace(ASKED, prefetch=1), {"system", "system.prefetch"}, 2, replace(ASKED, prefetch=1, images_per_forward=32)),
-        (ASKED, {"system", "system.images_per_forward"}, 2, ASKED),
+        (ASKED, {"system"}, 2, replace(ASKED, micro_batch_size=32)),  # what fitted is no part of what was named
+        (replace(ASKED, prefetch_steps=1), {"system", "system.prefetch_steps"}, 2, replace(ASKED, prefetch_steps=1,
+        micro_batch_size=32)),
+        (ASKED, {"system", "system.micro_batch_size"}, 2, ASKED),
         (replace(ASKED, memory_gib=140.0), {"system"}, 2, replace(ASKED, memory_gib=140.0)),
         (ASKED, {"system"}, 4, ASKED),
         (System(), set(), 2, System()),
-        (BF16, {"system"}, 2, replace(ASKED, images_per_forward=32)),
+        (BF16, {"system"}, 2, replace(ASKED, micro_batch_size=32)),
         (BF16, {"optim.lr"}, 4, ASKED),
         (BF16, {"system", "system.precision"}, 4, BF16),
     ],

@@ -21,10 +21,16 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "runs.tar.xz"
 FLAGS = {
     "classify-demo": [*TINY, "--model.width", "4", "--system", "cpu", "--system.precision", "fp32"],
     "ssd-demo": SSD.split(),
-    "maskrcnn-demo": [*MASKRCNN.split(), "--model.width", "4", "--model.channels", "8", "--model.roi.channels", "16"],
+    "maskrcnn-demo": [
+        *MASKRCNN.split(),
+        "--model.width",
+        "4",
+        "--model.fpn-channels",
+        "8",
+        "--model.roi.fc-channels",
+        "16",
+    ],
 }
-# The recipes' names when the runs were recorded, which are the names of the folders too.
-RENAMED = {"resnet50-tiny": "classify-demo", "ssd-tiny": "ssd-demo", "maskrcnn-tiny": "maskrcnn-demo"}
 METRICS = {"classify-demo": "top1", "ssd-demo": "AP", "maskrcnn-demo": "mask AP"}
 
 
@@ -33,8 +39,6 @@ def recorded(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     with tarfile.open(RECORDED) as archive:
         archive.extractall(folder, filter="data")
-    for before, now in RENAMED.items():
-        (folder / before).rename(folder / now)
     return folder
 
 
@@ -50,8 +54,8 @@ def test_a_killed_run_is_resumed_shown_and_evaluated(recorded, recipe, capsys, m
     without_report(monkeypatch)
     run, data = recorded / recipe / "run", recorded / recipe / "data"
     last = (run / "checkpoints" / "last").readlink().name
-    words = [*FLAGS[recipe], "--steps", 8, "--save-every", 1, "--log-every", 1, "--eval-every", 20]
-    ended = command(capsys, "train", recipe, "--data", data, "--out", run, *words, "--system.intra-op-threads", 1)
+    words = [*FLAGS[recipe], "--max-steps", 8, "--save-every", 1, "--log-every", 1, "--eval-every", 20]
+    ended = command(capsys, "train", recipe, "--data", data, "--output-dir", run, *words, "--system.intra-op-threads", 1)
     assert ended.code == 0, ended.err
     assert f"resumed from {last}" in ended.out
     losses = json.loads((recorded / recipe / "losses.json").read_text())
@@ -67,5 +71,5 @@ def test_a_killed_run_is_resumed_shown_and_evaluated(recorded, recipe, capsys, m
 def test_an_exported_file_predicts(recorded, recipe, file, capsys, tmp_path):
     folder = recorded / recipe
     photo = next(folder.glob("data/val*/**/*.jpg"))
-    predicted = command(capsys, "predict", folder / file, photo, "--out", tmp_path / "answers")
+    predicted = command(capsys, "predict", folder / file, photo, "--output-dir", tmp_path / "answers")
     assert predicted.code == 0 and (tmp_path / "answers" / "predictions.json").is_file(), predicted.err

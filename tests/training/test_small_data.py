@@ -16,7 +16,7 @@ from paceline.training.small_data import check_auto, check_image_count, report_l
 
 def looked_at(name, photos, given=(), accelerator="cpu", **controls):
     recipe = RECIPES[name]()
-    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=photos, val_images=4)
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch_size, train_images=photos, val_images=4)
     check_image_count(name, recipe, plan, RunOptions(data="mine", **controls), frozenset(given), accelerator)
 
 
@@ -28,8 +28,8 @@ def looked_at(name, photos, given=(), accelerator="cpu", **controls):
         ("resnet50", 3000, "cuda", "make 132 steps of 2,048 in all", "train classify-finetune --data mine"),
         ("ssd", 900, "cuda", "made for 117,266 photos, 130 times the 900", "train ssd-finetune --data mine"),
         ("maskrcnn-gluoncv", 500, "cpu", "made for 117,266 photos, 235 times", "train maskrcnn-finetune-cpu --data mine"),
-        ("ssd-finetune-cpu", 6, "cpu", "batch of 8 ... 6", "train ssd-finetune-cpu --data mine --auto"),
-        ("classify-finetune-cpu", 80, "cpu", "make 60 steps of 32 in all", "train classify-finetune-cpu --data mine --auto"),
+        ("ssd-finetune-cpu", 6, "cpu", "batch of 8 ... 6", "train ssd-finetune-cpu --data mine --auto-config"),
+        ("classify-finetune-cpu", 80, "cpu", "make 60 steps of 32 in all", "train classify-finetune-cpu --data mine --auto-config"),
     ],
 )  # fmt: skip
 def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, accelerator, reason, command):
@@ -41,11 +41,11 @@ def test_too_few_photos_are_refused_with_the_command_that_fits(name, photos, acc
 @pytest.mark.parametrize(
     ("name", "photos", "wish"),
     [
-        ("resnet50", 8, {"given": ("global_batch",)}),
+        ("resnet50", 8, {"given": ("global_batch_size",)}),
         ("resnet50", 3000, {"given": ("epochs",)}),
-        ("ssd", 900, {"steps": 6}),
+        ("ssd", 900, {"max_steps": 6}),
         ("resnet50", 8, {"synthetic": True}),
-        ("resnet50", 8, {"limit_train": 8}),
+        ("resnet50", 8, {"max_train_images": 8}),
         ("resnet50", 1_281_167, {}),
         ("ssd-demo", 100, {}),
         ("ssd-finetune", 300, {}),
@@ -57,16 +57,21 @@ def test_what_fits_and_what_is_set_by_hand_is_taken(name, photos, wish):
 
 def test_a_recipe_of_ones_own_is_taken():
     recipe = RECIPES["resnet50"]()
-    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=8, val_images=4)
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch_size, train_images=8, val_images=4)
     check_image_count("./mine.py:small", recipe, plan, RunOptions(data="mine"), frozenset(), "cpu")
 
 
 @pytest.mark.parametrize(
     ("name", "photos", "given", "said"),
     [
-        ("ssd-finetune-cpu", 120, (), "120 photos make 450 steps, and fewer than 1,500 are little: --auto"),
-        ("ssd-finetune-cpu", 3000, (), "3,000 photos make 11,250 steps, and more than 4,000 are seldom needed: --auto"),
-        ("classify-finetune", 900, (), "900 photos make 422 steps, with 30 evaluations between them: --auto"),
+        ("ssd-finetune-cpu", 120, (), "120 photos make 450 steps, and fewer than 1,500 are little: --auto-config"),
+        (
+            "ssd-finetune-cpu",
+            3000,
+            (),
+            "3,000 photos make 11,250 steps, and more than 4,000 are seldom needed: --auto-config",
+        ),
+        ("classify-finetune", 900, (), "900 photos make 422 steps, with 30 evaluations between them: --auto-config"),
         ("ssd-finetune-cpu", 525, (), ""),
         ("ssd-finetune-cpu", 120, ("epochs",), ""),
         ("ssd-demo", 120, (), ""),
@@ -74,13 +79,13 @@ def test_a_recipe_of_ones_own_is_taken():
 )
 def test_a_length_that_looks_wrong_is_said_with_the_flag_that_chooses(name, photos, given, said):
     recipe, heard = RECIPES[name](), Recording()
-    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch, train_images=photos, val_images=4)
+    plan = make_plan(recipe, System(), world=1, most=recipe.global_batch_size, train_images=photos, val_images=4)
     report_length(name, recipe, plan, given, True, heard)
     assert [line[: len(said)] for line in heard.lines] == ([said] if said else [])
 
 
 @pytest.mark.parametrize("name", ["ssd", "resnet50-mlperf-3200", "ssd@reference-1x8-1024"])
 def test_auto_is_for_photos_of_one_s_own(name):
-    with raises(RecipeError, "data set", "-finetune --data DIR --auto"):
+    with raises(RecipeError, "data set", "-finetune --data DIR --auto-config"):
         check_auto(name, repeats=False)
     check_auto("./mine.py:small", repeats=False)

@@ -39,7 +39,7 @@ def restored(state: Any, flat: torch.Tensor | None, ranks: int) -> None:
     """What rank 1 of two takes from a checkpoint that so many ranks wrote."""
     kept = {} if flat is None else {"ranks": {"0001": flat}}
     facts = {"world": ranks, "step": 3, "meters": {}}
-    tensors = {"model": state.model.state_dict(), "optimiser": {}, **kept}
+    tensors = {"model": state.model.state_dict(), "optimizer": {}, **kept}
     State.restore(state, SimpleNamespace(tensors=tensors, facts=facts), SimpleNamespace(world=2, rank=1))  # type: ignore[arg-type]
 
 

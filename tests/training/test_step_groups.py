@@ -26,8 +26,8 @@ from paceline.training.step import TrainStep
 MANY = [3, 0, 1, 4, 2, 2, 0, 5]
 
 
-def cut(loss_group: int, most: int) -> BatchPlan:
-    return make_plan(toy_recipe(loss_group), System(), world=1, most=most, train_images=80, val_images=8)
+def cut(loss_normalizer_images: int, most: int) -> BatchPlan:
+    return make_plan(toy_recipe(loss_normalizer_images), System(), world=1, most=most, train_images=80, val_images=8)
 
 
 def step(plan: BatchPlan, objects: list[int], *, scale: float = 0.0) -> tuple[dict[str, Tensor], Toy, dict[str, Tensor]]:
@@ -36,10 +36,10 @@ def step(plan: BatchPlan, objects: list[int], *, scale: float = 0.0) -> tuple[di
     configure_batch_norm(toy, groups=plan.bn_groups, join=1, join_group=None, forwards=plan.forwards)
     configure_loss_groups(toy, plan)
     # Without momentum and decay the velocity is the gradient.
-    optimizer = SGD(list_named_parameters(toy, "all"), Optim(momentum=0.0, weight_decay=0.0))
+    optimizer = SGD(list_named_parameters(toy, "none"), Optim(momentum=0.0, weight_decay=0.0))
     scaler = LossScaler("static", scale) if scale else None
     state = State(toy, optimizer, None, scaler, Meters(torch.device("cpu")))
-    each = plan.images_per_forward
+    each = plan.micro_batch_size
     batches = [toy_batch(objects, slice(start, start + each)) for start in range(0, IMAGES, each)]
     losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, StepRates(0.1, 0.1))
     return losses, toy, {name.removeprefix("velocity."): value for name, value in optimizer.state().items()}
@@ -49,7 +49,7 @@ def step(plan: BatchPlan, objects: list[int], *, scale: float = 0.0) -> tuple[di
 @pytest.mark.parametrize("group", [1, 2, 4, 8, 0])
 def test_losses_and_gradients_are_the_obvious_loop_s_for_every_cut(group, most):
     plan = cut(group, most)
-    assert (plan.images_per_forward, plan.loss_group) == (most, group or IMAGES)
+    assert (plan.micro_batch_size, plan.loss_normalizer_images) == (most, group or IMAGES)
     losses, _, found = step(plan, MANY)
     wanted, gradients = slow_losses(MANY, group or IMAGES)
     assert list(losses) == ["loss", *TERMS]
@@ -123,5 +123,5 @@ def test_an_accuracy_passes_by_with_how_many_it_is_of():
 
 
 def test_a_model_without_loss_groups_is_refused():
-    with pytest.raises(RecipeError, match=r"Linear.*loss_group"):
+    with pytest.raises(RecipeError, match=r"Linear.*loss_normalizer_images"):
         configure_loss_groups(torch.nn.Linear(1, 1), cut(4, 8))

@@ -13,7 +13,7 @@ from tape import Tape
 from torch import Tensor, nn
 
 from paceline.config.plan import StepRates
-from paceline.config.recipe import Optim, OptimizerKind
+from paceline.config.recipe import Optim, OptimizerName
 from paceline.training.optim import OPTIMIZERS, make_optimizer
 from paceline.training.optim.base import NamedParameter, list_named_parameters
 from paceline.training.optim.ema import EMA
@@ -21,23 +21,25 @@ from paceline.training.optim.step_scalars import LossScaler, StepScalars, get_mo
 
 STEPS = 20
 OVERFLOWS = (0, 1, 7, 13)
-INSIDE, CORRECTED = "lr_inside", "lr_inside_corrected"
+INSIDE, CORRECTED = "mxnet", "mxnet-corrected"
 CASES = {
     "sgd": Optim(weight_decay=0.02),
     "sgd, no momentum": Optim(momentum=0.0, weight_decay=0.02),
     "sgd, look-ahead, biases, clipped norm": Optim(
-        nesterov=True, weight_decay=0.02, decay_on="no_norm_no_bias", bias_lr=2.0, clip_norm=1.5
+        nesterov=True, weight_decay=0.02, no_decay="norm-and-bias", bias_lr_factor=2.0, clip_norm=1.5
     ),
-    "sgd, lr inside": Optim(momentum_form=INSIDE, weight_decay=0.02, clip_value=0.7),
-    "sgd, lr inside, corrected": Optim(momentum_form=CORRECTED, weight_decay=0.02, decay_on="no_norm", bias_lr=0.5),
-    "lars": Optim("lars", momentum_form=CORRECTED, weight_decay=0.02, decay_on="no_norm", lars_eta=0.05, lars_eps=1e-6),
-    "lars, lr outside": Optim("lars", weight_decay=0.02, lars_eta=0.05, bias_lr=2.0),
+    "sgd, lr inside": Optim(momentum_style=INSIDE, weight_decay=0.02, clip_value=0.7),
+    "sgd, lr inside, corrected": Optim(momentum_style=CORRECTED, weight_decay=0.02, no_decay="norm", bias_lr_factor=0.5),
+    "lars": Optim(
+        "lars", momentum_style=CORRECTED, weight_decay=0.02, no_decay="norm", lars_trust_coefficient=0.05, lars_eps=1e-6
+    ),
+    "lars, lr outside": Optim("lars", weight_decay=0.02, lars_trust_coefficient=0.05, bias_lr_factor=2.0),
     "adamw": Optim("adamw", weight_decay=0.1),
     "adamw, biases, clipped": Optim(
-        "adamw", weight_decay=0.1, decay_on="no_norm_no_bias", bias_lr=0.5, clip_value=0.7, clip_norm=1.5
+        "adamw", weight_decay=0.1, no_decay="norm-and-bias", bias_lr_factor=0.5, clip_value=0.7, clip_norm=1.5
     ),
 }
-FUSED = [name for name, optim in CASES.items() if optim.kind != "lars" and optim.momentum_form == "torch"]
+FUSED = [name for name, optim in CASES.items() if optim.name != "lars" and optim.momentum_style == "torch"]
 
 
 def network(device: str = "cpu") -> nn.Module:
@@ -67,7 +69,7 @@ class Training:
 
     def __post_init__(self) -> None:
         self.optimizer = make_optimizer(
-            list_named_parameters(self.model, self.optim.decay_on, bias_lr=self.optim.bias_lr), self.optim
+            list_named_parameters(self.model, self.optim.no_decay, bias_lr_factor=self.optim.bias_lr_factor), self.optim
         )
         self.optimizer.fused = self.form == "fused"
         self.numbers = StepScalars(self.optim, "cpu", tensors=self.form != "floats")
@@ -110,7 +112,7 @@ class Training:
 
 def slow_loop(optim: Optim, fp16: bool) -> dict[str, np.ndarray]:
     """The formulas, tensor by tensor in float64: weights, and their average as "average.<name>"."""
-    parameters = list_named_parameters(network(), optim.decay_on, bias_lr=optim.bias_lr)
+    parameters = list_named_parameters(network(), optim.no_decay, bias_lr_factor=optim.bias_lr_factor)
     weights = {p.name: p.tensor.detach().double().numpy().copy() for p in parameters}
     velocities, squares = ({name: np.zeros_like(value) for name, value in weights.items()} for _ in range(2))
     average, taken = {name: value.copy() for name, value in weights.items()}, 0
@@ -136,22 +138,22 @@ def slow_loop(optim: Optim, fp16: bool) -> dict[str, np.ndarray]:
 def move(optim: Optim, p: NamedParameter, w: Any, v: Any, square: Any, g: Any, now: StepRates, taken: int) -> None:
     """One tensor's step, in place; the letters are those of paceline/training/optim."""
     lr, m, d = now.lr * p.rate, optim.momentum, optim.weight_decay if p.decays else 0.0
-    if optim.kind == "adamw":
+    if optim.name == "adamw":
         w *= 1 - lr * d
         v[:] = m * v + (1 - m) * g
         square[:] = 0.999 * square + 0.001 * g**2
         w -= lr * (v / (1 - m**taken)) / (np.sqrt(square / (1 - 0.999**taken)) + 1e-8)
         return
     trust = 1.0
-    if optim.kind == "lars" and p.adapts:
+    if optim.name == "lars" and p.adapts:
         norms = np.sqrt((w**2).sum()), np.sqrt((g**2).sum())
-        trust = optim.lars_eta * norms[0] / (norms[1] + d * norms[0] + optim.lars_eps)
+        trust = optim.lars_trust_coefficient * norms[0] / (norms[1] + d * norms[0] + optim.lars_eps)
     g = trust * (g + d * w)
-    if optim.momentum_form == "torch":
+    if optim.momentum_style == "torch":
         v[:] = m * v + g
         w -= lr * (g + m * v if optim.nesterov else v)
     else:
-        if optim.momentum_form == CORRECTED and now.previous_lr:
+        if optim.momentum_style == CORRECTED and now.previous_lr:
             m *= now.lr / now.previous_lr
         v[:] = m * v - lr * g
         w += v
@@ -169,7 +171,7 @@ def test_every_form_takes_the_steps_of_the_slow_loop(name: str, form: str, fp16:
     if training.scaler is not None:
         assert int(training.scaler.skipped) == len(OVERFLOWS)
     # 1 - 0.999^t in float32 has few digits in the first steps, as torch's own on a device has.
-    most = 1e-5 if CASES[name].kind == "adamw" else 2e-6
+    most = 1e-5 if CASES[name].name == "adamw" else 2e-6
     for key, value in expected.items():
         np.testing.assert_allclose(found[key].double().numpy(), value, rtol=2e-5, atol=most, err_msg=key)
 
@@ -186,7 +188,7 @@ def test_a_planted_float_is_seen() -> None:
 def test_no_number_of_the_device_is_read_on_the_host(name: str, fp16: bool) -> None:
     """A tensor without data raises where it is asked for its value."""
     optim, model = CASES[name], network("meta")
-    optimizer = make_optimizer(list_named_parameters(model, optim.decay_on, bias_lr=optim.bias_lr), optim)
+    optimizer = make_optimizer(list_named_parameters(model, optim.no_decay, bias_lr_factor=optim.bias_lr_factor), optim)
     numbers, average = StepScalars(optim, "meta"), EMA(model)
     scaler = LossScaler("dynamic", 64.0, device="meta") if fp16 else None
     for step in range(2):
@@ -217,7 +219,7 @@ def test_numbers_are_rounded_once_and_stay_where_they_are() -> None:
 
 @pytest.mark.parametrize("tensors", [False, True])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_nothing_to_train_is_a_step_too(kind: OptimizerKind, tensors: bool) -> None:
+def test_nothing_to_train_is_a_step_too(kind: OptimizerName, tensors: bool) -> None:
     optimizer = make_optimizer([], Optim(kind))
     numbers = StepScalars(optimizer.optim, "cpu", tensors=tensors)
     numbers.write(rates(3))

@@ -42,7 +42,7 @@ def test_norms_are_those_of_a_loop_in_float64_before_clipping_and_the_step_is_th
     assert sizes.read() == {}
     for net in (network, twin):
         optim = Optim(lr=0.1, clip_norm=1e-3)
-        optimizer = make_optimizer(list_named_parameters(net, optim.decay_on, bias_lr=optim.bias_lr), optim)
+        optimizer = make_optimizer(list_named_parameters(net, optim.no_decay, bias_lr_factor=optim.bias_lr_factor), optim)
         scaler = None if scale is None else LossScaler("static", scale)
         numbers = StepScalars(optim, torch.device("cpu"))
         numbers.write(StepRates(0.1, 0.1))

@@ -22,7 +22,14 @@ from paceline.training.optim.sgd import SGD
 from paceline.training.state import State
 from paceline.training.step import TrainStep
 
-SMALL = {"model.depth": 10, "model.width": 4, "model.extras": 8, "input.size": 96, "global_batch": 4, "optim.lr": 0.05}
+SMALL = {
+    "model.depth": 10,
+    "model.width": 4,
+    "model.extra_channels": 8,
+    "input.image_size": 96,
+    "global_batch_size": 4,
+    "optim.lr": 0.05,
+}
 
 
 def batch(objects: list[int]) -> DetectionBatch:
@@ -39,13 +46,13 @@ def batch(objects: list[int]) -> DetectionBatch:
 
 def step(over: str, batches: list[DetectionBatch]):
     """-> (losses, weights afterwards, gradients' norm by the model itself over the whole batch)."""
-    recipe = override(RECIPES["ssd-demo"](), {**SMALL, "model.loss_over": over, "bn_span": 1})
+    recipe = override(RECIPES["ssd-demo"](), {**SMALL, "model.loss_normalizer": over, "bn_batch_size": 1})
     model = WORKLOADS["ssd"].network.build(recipe, 3)
     init_ssd(model.network, torch.Generator().manual_seed(1))
     plan = make_plan(recipe, System(), world=1, most=4, train_images=64, val_images=4)
-    plan = replace(plan, forwards=len(batches), images_per_forward=4 // len(batches))
+    plan = replace(plan, forwards=len(batches), micro_batch_size=4 // len(batches))
     configure_batch_norm(model, groups=4 // len(batches), join=1, join_group=None, forwards=len(batches))
-    optimizer = SGD(list_named_parameters(model, "all"), Optim(momentum=0.0, weight_decay=0.0))
+    optimizer = SGD(list_named_parameters(model, "none"), Optim(momentum=0.0, weight_decay=0.0))
     state = State(model, optimizer, None, None, Meters(torch.device("cpu")))
     losses = TrainStep(state, plan, System(precision="fp32"), torch.device("cpu"))(batches, StepRates(0.05, 0.05))
     return losses, {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -70,7 +77,7 @@ def test_two_forwards_of_two_take_the_step_of_one_forward_of_four(over, objects)
 @pytest.mark.parametrize(("objects", "positives"), [([3, 0, 1, 9], (13, 99)), ([0, 0, 1, 0], (1, 3))])
 def test_over_the_batch_the_loss_is_the_sum_divided_by_all_positives(objects, positives):
     whole = batch(objects)
-    recipe = override(RECIPES["ssd-demo"](), {**SMALL, "model.loss_over": "batch"})
+    recipe = override(RECIPES["ssd-demo"](), {**SMALL, "model.loss_normalizer": "batch"})
     model = WORKLOADS["ssd"].network.build(recipe, 3)
     init_ssd(model.network, torch.Generator().manual_seed(1))
     configure_batch_norm(model, groups=4, join=1, join_group=None, forwards=1)

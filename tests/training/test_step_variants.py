@@ -39,9 +39,9 @@ def machine(monkeypatch):
 def chosen(task: str, system: System = GPU, *, images: int = 100_000_000, world: int = 1, changes=(), **more):
     """What `auto` becomes in a run of this number of images, and the reason."""
     recipe = RECIPES[NAMES[task]]()
-    recipe = replace(recipe, model=replace(recipe.model, **dict(changes)), global_batch=256, bn_span=256)
+    recipe = replace(recipe, model=replace(recipe.model, **dict(changes)), global_batch_size=256, bn_batch_size=256)
     plan = make_plan(recipe, system, world=1, most=256, train_images=100_000, val_images=10)
-    plan = replace(plan, world=world, stop_after=images // plan.global_batch)
+    plan = replace(plan, world=world, stop_after=images // plan.global_batch_size)
     return choose_forms(recipe, system, plan, WORKLOADS[task], **{"exact": False, "varied": False, **more})
 
 
@@ -57,7 +57,7 @@ def test_every_row_is_in_the_page_that_it_names() -> None:
 
 
 def test_no_form_has_two_rows_and_each_network_has_its_plain_form() -> None:
-    keys = [(row.task, row.compile, row.graph, row.kernels) for row in RATES]
+    keys = [(row.task, row.compile, row.cuda_graph, row.kernels) for row in RATES]
     assert len(set(keys)) == len(keys) and {key[0] for key in keys if key[1:] == ("off", "off", "torch")} == set(WORKLOADS)
     assert all(row.compile == "off" for row in RATES if WORKLOADS[row.task].network.no_compile)
     layouts = [(row.task, row.instructions, row.precision) for row in LAYOUTS]
@@ -70,7 +70,7 @@ def test_no_form_has_two_rows_and_each_network_has_its_plain_form() -> None:
 )
 def test_the_fastest_measured_form_is_chosen(task, wanted) -> None:
     values, reason = chosen(task)
-    assert (values["compile"], values["graph"], values["kernels"]) == wanted and values["channels_last"] == "on"
+    assert (values["compile"], values["cuda_graph"], values["kernels"]) == wanted and values["channels_last"] == "on"
     assert f"{max(row.rate for row in RATES if row.task == task):g} images/s" in reason and "results/gpu" in reason
 
 
@@ -84,14 +84,14 @@ def test_a_short_run_does_not_pay_for_compilation() -> None:
 
 
 def test_graphs_are_chosen_for_one_gpu_and_one_shape_only() -> None:
-    assert chosen("classification", world=8, images=10**9)[0]["graph"] == "off"
+    assert chosen("classification", world=8, images=10**9)[0]["cuda_graph"] == "off"
     assert chosen("maskrcnn", varied=True)[0] == {
         "channels_last": "on",
         "compile": "off",
-        "graph": "off",
+        "cuda_graph": "off",
         "kernels": "triton",
     }
-    assert chosen("maskrcnn", replace(GPU, graph="on"), varied=True)[1].startswith(
+    assert chosen("maskrcnn", replace(GPU, cuda_graph="on"), varied=True)[1].startswith(
         "channels_last on, compile off, kernels triton"
     )
 
@@ -102,7 +102,7 @@ def test_graphs_are_chosen_for_one_gpu_and_one_shape_only() -> None:
         (replace(GPU, precision="fp32"), {}),
         (replace(GPU, precision="fp16"), {}),
         (System("hpu", precision="bf16"), {}),
-        (GPU, {"changes": {"trunk": "timm/resnet18"}}),
+        (GPU, {"changes": {"backbone": "timm/resnet18"}}),
         (GPU, {"exact": True}),
     ],
 )
@@ -114,7 +114,7 @@ def test_without_a_compiler_nothing_needs_one(monkeypatch) -> None:
     monkeypatch.setattr(step_variants, "can_build_kernels", lambda: False)
     for task in WORKLOADS:
         values, _ = chosen(task)
-        assert (values["compile"], values["graph"], values["kernels"]) == ("off", "on", "torch")
+        assert (values["compile"], values["cuda_graph"], values["kernels"]) == ("off", "on", "torch")
 
 
 def test_exact_takes_the_kernels_that_are_deterministic() -> None:

@@ -223,15 +223,15 @@ def refusing(monkeypatch) -> Iterator[type[Refusing]]:
 
 
 def test_a_bucket_that_refuses_is_refused_before_training(tmp_path, capsys, class_photos, refusing):
-    said = train(capsys, class_photos, tmp_path / "run", "--mirror", "s3://b/run")
-    refused(said, "--mirror s3://b/run ... (403)", lines=1)
+    said = train(capsys, class_photos, tmp_path / "run", "--sync-to", "s3://b/run")
+    refused(said, "--sync-to s3://b/run ... (403)", lines=1)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("wrong", ["b/run", "s3://b", "https://b/run", "s3://b/run?x", "s3://b/spot one"])
 def test_what_is_no_folder_of_a_bucket_is_refused(wrong):
-    with raises(RecipeError, "--mirror", "bucket"):
-        check_controls(RunOptions(mirror=wrong))
+    with raises(RecipeError, "--sync-to", "bucket"):
+        check_controls(RunOptions(sync_to=wrong))
 
 
 def test_a_bucket_that_refuses_later_stops_no_training_and_the_end_says_what_is_not_there(
@@ -239,12 +239,12 @@ def test_a_bucket_that_refuses_later_stops_no_training_and_the_end_says_what_is_
 ):
     without_report(monkeypatch)
     refusing.takes = 1
-    said = train(capsys, class_photos, tmp_path / "run", "--mirror", "s3://b/run", steps=4)
+    said = train(capsys, class_photos, tmp_path / "run", "--sync-to", "s3://b/run", steps=4)
     assert said.code == 0
     end = events_of(tmp_path / "run", "end")[0]["mirror"]
     assert end["missing"].startswith("step-000004: no permission (403)") and end["failures"] >= 1
-    lines = [line for line in (said.out + said.err).splitlines() if "--mirror" in line]
-    assert len(lines) == 1 and check_text(lines[0], "--mirror", "training")
+    lines = [line for line in (said.out + said.err).splitlines() if "--sync-to" in line]
+    assert len(lines) == 1 and check_text(lines[0], "--sync-to", "training")
     assert "not there: step-000004" in said.out + said.err
 
 
@@ -252,7 +252,7 @@ def test_an_empty_folder_goes_on_from_the_bucket_bit_for_bit(tmp_path, capsys, m
     without_report(monkeypatch)
     often = ("--save-every", "2", "--eval-every", "4")
     assert train(capsys, class_photos, tmp_path / "whole", *often, steps=8).code == 0
-    mirrored = ("--mirror", s3_bucket.url("runs/spot"), *often)
+    mirrored = ("--sync-to", s3_bucket.url("runs/spot"), *often)
     assert train(capsys, class_photos, tmp_path / "a", *mirrored, steps=4).code == 0
     said = train(capsys, class_photos, tmp_path / "b", *mirrored, steps=8)
     assert said.code == 0 and f"brought from {mirrored[1]}: step-000004" in said.out, said
@@ -267,4 +267,4 @@ def test_an_empty_folder_goes_on_from_the_bucket_bit_for_bit(tmp_path, capsys, m
     said = train(capsys, class_photos, tmp_path / "c", *mirrored, "--model.depth", "18", steps=12)
     refused(said, "another recipe", "model.depth", lines=12)
     assert not (tmp_path / "c").exists()
-    assert "mirror" in json.loads((tmp_path / "a/run.json").read_text())["controls"]
+    assert "sync_to" in json.loads((tmp_path / "a/run.json").read_text())["controls"]

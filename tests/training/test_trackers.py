@@ -61,7 +61,7 @@ def test_the_sink_on_the_page_does_what_it_says(class_photos, tmp_path, capsys, 
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
     (tmp_path / "quality.py").write_text(blocks[0])
     run = tmp_path / "run"
-    assert train(capsys, class_photos, run, "--sink", f"{tmp_path}/quality.py:Quality").code == 0
+    assert train(capsys, class_photos, run, "--logger", f"{tmp_path}/quality.py:Quality").code == 0
     assert re.fullmatch(r"2 \{'top1': [\d.]+, 'top5': [\d.]+\}\n", (run / "quality.txt").read_text())
 
 
@@ -118,7 +118,7 @@ def test_weights_and_biases_holds_what_was_sent(class_photos, tmp_path, capsys, 
     monkeypatch.setenv("WANDB_MODE", "offline")
     run = tmp_path / "run"
     for steps in (2, 3):
-        assert train(capsys, class_photos, run, "--sink", "wandb", "--log-every", 1, "--seed", 7, steps=steps).code == 0
+        assert train(capsys, class_photos, run, "--logger", "wandb", "--log-every", 1, "--seed", 7, steps=steps).code == 0
     first, second = records(run)
     assert first["id"] == second["id"] == json.loads((run / "wandb.json").read_text())["id"]
     events = [event for event in read_events(run / "events.jsonl") if event["event"] in ("train", "eval")]
@@ -166,8 +166,8 @@ def test_mlflow_holds_what_was_sent_once(class_photos, tmp_path, capsys, monkeyp
     monkeypatch.setenv("MLFLOW_TRACKING_URI", where)
     run = tmp_path / "run"
     for steps in (2, 3):
-        said = train(capsys, class_photos, run, "--sink", "mlflow", "--log-every", 1, "--seed", 7, steps=steps)
-        assert said.code == 0 and "--sink" not in said.out + said.err, said
+        said = train(capsys, class_photos, run, "--logger", "mlflow", "--log-every", 1, "--seed", 7, steps=steps)
+        assert said.code == 0 and "--logger" not in said.out + said.err, said
     # Killed and gone on with: what MLflow has of step 3 is not sent again.
     from mlflow.tracking import MlflowClient
 
@@ -186,9 +186,9 @@ def test_mlflow_holds_what_was_sent_once(class_photos, tmp_path, capsys, monkeyp
         sent = [(event["step"], event[name]) for event in events if event["event"] == kind]
         assert has == sent + ([(4, 4.0)] if name == "loss" else [])
     held = client.get_run(number)
-    assert held.data.params["recipe.seed"] == "7" and held.data.params["plan.global_batch"] == "8"
+    assert held.data.params["recipe.seed"] == "7" and held.data.params["plan.global_batch_size"] == "8"
     assert held.data.tags["paceline.status"] == "interrupted" and held.info.status == "KILLED"
     assert held.data.metrics["best/top1"] == 0.5 and held.info.run_name == "run"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "other"))
-    said = train(capsys, class_photos, run, "--sink", "mlflow", "--seed", 7, steps=5)
+    said = train(capsys, class_photos, run, "--logger", "mlflow", "--seed", 7, steps=5)
     assert said.code == 2 and check_text(said.err, "mlflow.json", "MLFLOW_TRACKING_URI") and len(said.err.splitlines()) == 1

@@ -52,8 +52,8 @@ def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(so
     words, run = source
     assert main(["eval", str(run), "--checkpoint", "last", "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out.splitlines()[-1])
-    asked = parse_run_args([*words, "--ema", "0.99"], RunOptions(), verb="train")
-    controls = replace(asked.controls, out=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
+    asked = parse_run_args([*words, "--ema-decay", "0.99"], RunOptions(), verb="train")
+    controls = replace(asked.controls, output_dir=str(tmp_path / "run"), weights=str(run / "checkpoints" / "last"))
     request = Request(asked.name, asked.recipe, asked.system_name, asked.system, controls, asked.given)
     scored = []
 
@@ -80,7 +80,7 @@ def test_before_the_first_step_the_average_scores_as_eval_of_the_weights_does(so
 def test_three_steps_at_no_rate_leave_the_weights_and_their_average_where_they_were(source, tmp_path, capsys):
     words, run = source
     out = tmp_path / "run"
-    more = f"--weights {run}/checkpoints/last --optim.lr 1e-9 --ema 0.998 --steps 3 --seed 9 --out {out}"
+    more = f"--weights {run}/checkpoints/last --optim.lr 1e-9 --ema-decay 0.998 --max-steps 3 --seed 9 --output-dir {out}"
     assert main(["train", *words, *more.split()]) == 0
     wanted = tensors_of(run, "model", "average")
     for group in ("model", "average"):
@@ -88,4 +88,4 @@ def test_three_steps_at_no_rate_leave_the_weights_and_their_average_where_they_w
             if value.is_floating_point() and not name.endswith(("running_mean", "running_var")):
                 torch.testing.assert_close(value, wanted[name], rtol=0, atol=1e-6, msg=f"{group} {name}")
     # 3 steps of 0.998 would leave 99 % of the first weights in it.
-    check_text(capsys.readouterr().out, "--ema 0.998", "99 %", "3 steps")
+    check_text(capsys.readouterr().out, "--ema-decay 0.998", "99 %", "3 steps")

@@ -42,19 +42,19 @@ Each answers --help."""
 MAX_RANKS_HERE = 256
 OURS = "paceline"  # of paceline.distributed.comm.benchmark, whose torch no refusal waits for
 ABOUT_COMM = """All-reduce, broadcast and barrier between ranks, beside plain torch.distributed, interleaved. Start it under
-torchrun, srun or mpirun as a training is started, with --nodes N --through ... --start ... as a launch is, or alone with --ranks
-N. Prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces. Exit code 3 where a sum is wrong."""
+torchrun, srun or mpirun as a training is started, with --nodes N --scheduler ... --launcher ... as a launch is, or alone with
+--nproc-per-node N. Prints alpha and beta of t = alpha + bytes * beta, fitted to the all-reduces. Exit code 3 where a sum is wrong."""
 
 
 @dataclass(frozen=True)
 class BenchEvalFlags:
     """What to measure."""
 
-    images: Annotated[int, Help("images of the synthetic data set")] = 5000
+    num_images: Annotated[int, Help("images of the synthetic data set")] = 5000
     detections: Annotated[int, Help("detections of an image")] = 100
-    classes: Annotated[int, Help("classes")] = 80
+    num_classes: Annotated[int, Help("classes")] = 80
     rounds: Annotated[int, Help("rounds; every contender is timed once in each, pycocotools for about a minute")] = 1
-    out: Annotated[str, Help("also write the JSON here")] = ""
+    output: Annotated[str, Help("also write the JSON here")] = ""
 
 
 def run_eval(printer: Printer, arguments: Sequence[str]) -> int:
@@ -63,20 +63,22 @@ def run_eval(printer: Printer, arguments: Sequence[str]) -> int:
     Raises PacelineError where there would be nothing to measure.
     """
     flags = parse(printer, arguments, BenchEvalFlags(), "bench eval", "Scoring of boxes beside its peers, interleaved.")
-    check_user_file(flags.out)
-    for name in ("images", "detections", "classes", "rounds"):
+    check_user_file(flags.output)
+    for name in ("num_images", "detections", "num_classes", "rounds"):
         if getattr(flags, name) < 1:
-            raise PacelineError(f"--{name} is {getattr(flags, name)}; it must be at least 1.")
+            raise PacelineError(f"--{name.replace('_', '-')} is {getattr(flags, name)}: must be at least 1.")
     from rich.console import Console
 
     from paceline.tools.bench.scoring import run_scoring
     from paceline.tools.bench.tables import print_operations
 
-    result = run_scoring(flags.images, flags.detections, flags.classes, flags.rounds)
+    result = run_scoring(flags.num_images, flags.detections, flags.num_classes, flags.rounds)
     console = Console()
-    console.print(f"{flags.images:,} images x {flags.detections} detections, {flags.classes} classes, {result['device']}")
+    console.print(
+        f"{flags.num_images:,} images x {flags.detections} detections, {flags.num_classes} classes, {result['device']}"
+    )
     print_operations([result], console)
-    write_answer(result, out=flags.out, printed=False)
+    write_answer(result, out=flags.output, printed=False)
     return 0
 
 
@@ -84,10 +86,10 @@ def run_eval(printer: Printer, arguments: Sequence[str]) -> int:
 class BenchStartupFlags:
     """What to measure."""
 
-    workloads: Annotated[tuple[str, ...], Help("whose commands")] = tuple(WORKLOADS)
+    tasks: Annotated[tuple[str, ...], Help("whose commands")] = tuple(WORKLOADS)
     rounds: Annotated[int, Help("rounds; each command is started once in every one, after a plain `import torch`")] = 5
     json: Annotated[bool, Help("print one JSON object instead of tables")] = False
-    out: Annotated[str, Help("also write the JSON here")] = ""
+    output: Annotated[str, Help("also write the JSON here")] = ""
 
 
 def run_startup(printer: Printer, arguments: Sequence[str]) -> int:
@@ -96,16 +98,16 @@ def run_startup(printer: Printer, arguments: Sequence[str]) -> int:
     Raises PacelineError where there would be nothing to measure.
     """
     flags = parse(printer, arguments, BenchStartupFlags(), "bench startup", "From Enter to the first work, interleaved.")
-    check_user_file(flags.out)
+    check_user_file(flags.output)
     if flags.rounds < 1:
         raise PacelineError(f"--rounds is {flags.rounds}; it must be at least 1.")
-    for name in flags.workloads:
+    for name in flags.tasks:
         get_workload(name)
     measure = require_peers("startup", "bench startup").measure
 
     with tempfile.TemporaryDirectory(prefix="paceline-startup-") as folder:
-        facts = measure(flags.workloads, flags.rounds, Path(folder), say=(lambda _: None) if flags.json else print)
-    write_answer(facts, out=flags.out, printed=flags.json)
+        facts = measure(flags.tasks, flags.rounds, Path(folder), say=(lambda _: None) if flags.json else print)
+    write_answer(facts, out=flags.output, printed=flags.json)
     if not flags.json:
         _print_startup(facts)
     return 0
@@ -144,13 +146,13 @@ def _print_startup(facts: dict[str, Any]) -> None:
 class BenchCommFlags(RemoteFlags):
     """What to measure, and which nodes to start on."""
 
-    ranks: Annotated[int, Help("ranks a node to start; 0: the launcher's, else one a device, 2 on a CPU")] = 0
+    nproc_per_node: Annotated[int, Help("ranks a node to start; 0: the launcher's, else one a device, 2 on a CPU")] = 0
     system: Annotated[str, Help("where to compute: gloo between CPUs, NCCL between CUDA devices; empty: auto")] = ""
     seconds: Annotated[float, Help("a contender's time for each message, of 5 repetitions at least")] = 0.3
-    largest_mib: Annotated[float, Help("leave out messages larger than this; 0: none")] = 0.0
-    bucket_mib: Annotated[float, Help("size of data parallel's buckets; 0: the system's")] = 0.0
+    max_message_mib: Annotated[float, Help("leave out messages larger than this; 0: none")] = 0.0
+    ddp_bucket_mib: Annotated[float, Help("size of data parallel's buckets; 0: the system's")] = 0.0
     json: Annotated[bool, Help("print one JSON object instead of a table")] = False
-    out: Annotated[str, Help("also write the JSON here")] = ""
+    output: Annotated[str, Help("also write the JSON here")] = ""
 
 
 def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
@@ -159,30 +161,31 @@ def run_comm(printer: Printer, arguments: Sequence[str]) -> int:
     Raises PacelineError where there would be nothing to measure.
     """
     flags = parse(printer, arguments, BenchCommFlags(), "bench comm", ABOUT_COMM)
-    check_user_file(flags.out)
-    if not 0 <= flags.ranks <= MAX_RANKS_HERE:
-        raise PacelineError(f"--ranks {flags.ranks}: lies in 2 to {MAX_RANKS_HERE}, or 0 under a launcher.")
+    check_user_file(flags.output)
+    if not 0 <= flags.nproc_per_node <= MAX_RANKS_HERE:
+        raise PacelineError(f"--nproc-per-node {flags.nproc_per_node}: must be 2 to {MAX_RANKS_HERE}, or 0 in a launch.")
     if not 0 < flags.seconds < math.inf:
         raise PacelineError(f"--seconds {flags.seconds:g}: must be above 0.")
-    for name, value in (("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib)):
+    for name, value in (("--max-message-mib", flags.max_message_mib), ("--ddp-bucket-mib", flags.ddp_bucket_mib)):
         if not 0 <= value < math.inf:
             raise PacelineError(f"{name} {value:g}: must be 0 or more.")
     launch = read_launch(os.environ)
     if launch.kind == SINGLE.kind:
-        ranks = flags.ranks
-        if not ranks and flags.through == "local":
-            ranks = max(2, choose_system(flags.system or "auto").per_node)
+        ranks = flags.nproc_per_node
+        if not ranks and flags.scheduler == "local":
+            ranks = max(2, choose_system(flags.system or "auto").ranks_per_node)
         if ranks == 1 and flags.nodes == 1:
-            raise PacelineError("--ranks 1: one rank has nobody to talk to. Name 2 or more.")
-        named = (("--seconds", flags.seconds), ("--largest-mib", flags.largest_mib), ("--bucket-mib", flags.bucket_mib))
+            raise PacelineError("--nproc-per-node 1: one rank has nobody to talk to. Name 2 or more.")
+        sizes = (("--max-message-mib", flags.max_message_mib), ("--ddp-bucket-mib", flags.ddp_bucket_mib))
+        named = (("--seconds", flags.seconds), *sizes)
         words = ("bench", "comm", *(word for name, value in named for word in (name, f"{value:g}")))
         return launch_command(
-            "bench-comm", words, flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.out
+            "bench-comm", words, flags, system_name=flags.system, ranks=ranks, json=flags.json, out=flags.output
         )
     if is_launched(arguments):
         raise PacelineError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
-    if flags.ranks not in (0, launch.world):
-        raise PacelineError(f"--ranks {flags.ranks}: {launch.kind} has started {launch.world} ranks. Leave the flag out.")
+    if flags.nproc_per_node not in (0, launch.world):
+        raise PacelineError(f"--nproc-per-node {flags.nproc_per_node}: {launch.kind} started {launch.world}. Leave it out.")
     if launch.world == 1:
         raise PacelineError("bench comm: one rank has nobody to talk to. Start two or more.")
     return _measure_comm(flags, choose_system(flags.system or "auto"), launch)
@@ -200,11 +203,13 @@ def _measure_comm(flags: BenchCommFlags, system: System, launch: Launch) -> int:
     from paceline.models.registry import WORKLOADS, gradient_sizes
 
     torch.set_num_threads(1)  # sums of a message are gloo's own threads' work
-    results = make_messages(flags.bucket_mib or system.bucket_mib, {name: gradient_sizes(name) for name in WORKLOADS})
-    if flags.largest_mib:
-        results = [message for message in results if message.bytes <= flags.largest_mib * MIB]
+    results = make_messages(
+        flags.ddp_bucket_mib or system.ddp_bucket_mib, {name: gradient_sizes(name) for name in WORKLOADS}
+    )
+    if flags.max_message_mib:
+        results = [message for message in results if message.bytes <= flags.max_message_mib * MIB]
     device = choose_device(system, launch.local_rank, launch.local_world)
-    together = Path(flags.out).absolute().parent if flags.out else Path.cwd()  # where ranks find each other's secret
+    together = Path(flags.output).absolute().parent if flags.output else Path.cwd()  # where ranks find each other's secret
     watched = not flags.json and os.isatty(1) and os.environ.get("TERM") != "dumb"
     with (
         apply_environment(system, launch, named=False) as notes,
@@ -216,7 +221,7 @@ def _measure_comm(flags: BenchCommFlags, system: System, launch: Launch) -> int:
         facts = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, results, flags.seconds, tell)}
         if world.is_main:
             facts["machine"] = {"cpu": get_cpu_name(), "cores": count_cpus(), "load": os.getloadavg()}
-            write_answer(facts, out=flags.out, printed=flags.json)
+            write_answer(facts, out=flags.output, printed=flags.json)
             if not flags.json:
                 _print_comm(facts)
     return 0 if facts["sums_are_right"] else 3

@@ -33,16 +33,16 @@ class BenchInputFlags:
     data: Annotated[tuple[Path, ...], Help("folder of JPEG photos, or with --task: data with objects")] = ()
     task: Annotated[str, Help("whose training input: a workload")] = "classification"
     decoders: Annotated[tuple[Decoder, ...], Help("ours to run; empty: the default and installed extras")] = ()
-    size: Annotated[int, Help("side of the output, pixels; 0: 224, ssd 300, maskrcnn 800 (the shorter side)")] = 0
+    image_size: Annotated[int, Help("side of the output, pixels; 0: 224, ssd 300, maskrcnn 800 (the shorter side)")] = 0
     seconds: Annotated[float, Help("measured per contender and round")] = 3.0
     rounds: Annotated[int, Help("rounds; every contender is measured once in each")] = 5
-    out: Annotated[Path | None, Help("also write the JSON here")] = None
+    output: Annotated[Path | None, Help("also write the JSON here")] = None
     scaling: Annotated[tuple[int, ...], Help("rates by these numbers of workers; 0: 1, 2, 4 to twice the cores")] = ()
-    simulate: Annotated[int, Help("rate with this many workers and a sleeping stand-in for the pixels")] = 0
-    latency: Annotated[float, Help("rate with each read this much later (ms), with fetch threads and cached")] = 0.0
-    peers: Annotated[tuple[str, ...], Help("also measure: dali, ffcv, mxnet, webdataset, grain, spdl, all")] = ()
-    peers_in: Annotated[Path | None, Help("folder of the peers' environments; empty: one in the cache")] = None
-    install_peers: Annotated[bool, Help("install peers that are missing, each in its own environment")] = False
+    simulate_threads: Annotated[int, Help("rate with this many workers and a sleeping stand-in for the pixels")] = 0
+    latency_ms: Annotated[float, Help("rate with each read this much later (ms), with fetch threads and cached")] = 0.0
+    baselines: Annotated[tuple[str, ...], Help("also measure: dali, ffcv, mxnet, webdataset, grain, spdl, all")] = ()
+    baselines_dir: Annotated[Path | None, Help("folder of the peers' environments; empty: one in the cache")] = None
+    install_baselines: Annotated[bool, Help("install peers that are missing, each in its own environment")] = False
     memory: Annotated[bool, Help("memory over two epochs of 1.3 million records, and the wait between")] = False
 
 
@@ -54,48 +54,48 @@ def run_input(printer: Printer, arguments: Sequence[str]) -> int:
     if arguments and not arguments[0].startswith("-"):
         return run_stages(printer, arguments)
     flags = parse(printer, arguments, BenchInputFlags(), "bench input", "Input path beside its peers, interleaved.")
-    check_user_file(flags.out or "")
-    if flags.simulate > 0 or flags.memory:
-        simulation = require_peers("input_simulation", "--simulate" if flags.simulate > 0 else "--memory")
+    check_user_file(flags.output or "")
+    if flags.simulate_threads > 0 or flags.memory:
+        simulation = require_peers("input_simulation", "--simulate-threads" if flags.simulate_threads > 0 else "--memory")
 
-        if flags.simulate > 0:
-            simulation.simulate(flags.simulate)
+        if flags.simulate_threads > 0:
+            simulation.simulate(flags.simulate_threads)
         if flags.memory:
             simulation.memory()
             simulation.boundary()
         return 0
     if flags.seconds <= 0 or flags.rounds < 1:
         raise RecipeError("--seconds must be above 0, --rounds 1 or more.")
-    if flags.peers or flags.install_peers:
+    if flags.baselines or flags.install_baselines:
         return _peers(printer, flags)
     if not flags.data:
-        raise RecipeError("name a folder with photos: paceline bench input --data DIR (or --simulate 16, or --memory).")
+        raise RecipeError("name a photo folder: paceline bench input --data DIR (or --simulate-threads 16, or --memory).")
     if len(flags.data) > 1:
-        raise RecipeError(f"--data names {len(flags.data)} folders: only --peers compares several.")
+        raise RecipeError(f"--data names {len(flags.data)} folders: only --baselines compares several.")
     data = next(iter(flags.data))
-    if flags.latency < 0:
-        raise RecipeError(f"--latency {flags.latency:g}: milliseconds, 0 (off) or more.")
-    if flags.latency > 0:
+    if flags.latency_ms < 0:
+        raise RecipeError(f"--latency-ms {flags.latency_ms:g}: milliseconds, 0 (off) or more.")
+    if flags.latency_ms > 0:
         if flags.task != BenchInputFlags.task or flags.decoders:
             raise RecipeError(
-                "--latency: measures classification's input with its default decoder. Leave --task and --decoders away."
+                "--latency-ms: measures classification's input with its default decoder. Leave --task and --decoders away."
             )
-        run: Callable[..., dict[str, Any]] = require_peers("input_fetch", "--latency").run_fetch_bench
-        further: dict[str, Any] = {"milliseconds": flags.latency, "size": flags.size or 224}
+        run: Callable[..., dict[str, Any]] = require_peers("input_fetch", "--latency-ms").run_fetch_bench
+        further: dict[str, Any] = {"milliseconds": flags.latency_ms, "size": flags.image_size or 224}
     elif flags.scaling:
         from paceline.tools.bench.input import CONTESTS, parse_worker_counts, run_scaling
 
         run = partial(
             run_scaling, find_step_bench(flags.task, "input", CONTESTS), workers=parse_worker_counts(flags.scaling)
         )
-        further = {"size": flags.size}
+        further = {"size": flags.image_size}
     else:
         from paceline.tools.bench.input import CONTESTS, run_input_bench
 
         run = partial(run_input_bench, find_step_bench(flags.task, "input", CONTESTS))
-        further = {"size": flags.size, "decoders": list(flags.decoders) or None}
+        further = {"size": flags.image_size, "decoders": list(flags.decoders) or None}
     report = run(data, seconds=flags.seconds, rounds=flags.rounds, **further)
-    write_answer(report, out=str(flags.out or ""), printed=False)
+    write_answer(report, out=str(flags.output or ""), printed=False)
     return 0
 
 
@@ -103,31 +103,31 @@ def _peers(printer: Printer, flags: BenchInputFlags) -> int:
     """Other libraries beside ours."""
     from paceline._utils.cache import cache_folder
 
-    installs = require_peers("peer_installs", "--peers")
-    names = installs.named_peers(flags.peers or ("all",))
+    installs = require_peers("peer_installs", "--baselines")
+    names = installs.named_peers(flags.baselines or ("all",))
     if flags.task != BenchInputFlags.task:
-        raise RecipeError("--peers: measures classification's input. Leave --task away.")
-    path = flags.peers_in or cache_folder() / "peers"
-    absent = installs.install_peers(path, names, printer.say) if flags.install_peers else {}
+        raise RecipeError("--baselines: measures classification's input. Leave --task away.")
+    path = flags.baselines_dir or cache_folder() / "peers"
+    absent = installs.install_peers(path, names, printer.say) if flags.install_baselines else {}
     if not flags.data:
-        if flags.install_peers:
+        if flags.install_baselines:
             return 0
-        raise RecipeError("--peers: name a folder with photos: paceline bench input --peers all --data DIR")
+        raise RecipeError("--baselines: name a folder with photos: paceline bench input --baselines all --data DIR")
     for folder in flags.data:
         if not folder.is_dir():
             raise PacelineError(f"--data {folder}: there is no such folder.")
 
-    report = require_peers("input_peers", "--peers").run_peers_bench(
+    report = require_peers("input_peers", "--baselines").run_peers_bench(
         flags.data,
         peers=names,
         environments=path,
         absent=absent,
         seconds=flags.seconds,
         rounds=flags.rounds,
-        size=flags.size or 224,
+        size=flags.image_size or 224,
         decoders=list(flags.decoders) or None,
     )
-    write_answer(report, out=str(flags.out or ""), printed=False)
+    write_answer(report, out=str(flags.output or ""), printed=False)
     return 0
 
 
@@ -142,7 +142,7 @@ class BenchInputStageFlags:
     data: Annotated[str, Help("data set, as for train; empty: the built-in shapes")] = ""
     emulate: Annotated[str, Help("sleeping accelerator: a100:8, h100, ..., or images per second")] = ""
     seconds: Annotated[float, Help("of each measurement")] = 2.0
-    json: Annotated[Path | None, Help("also write the results here")] = None
+    output: Annotated[Path | None, Help("also write the results here")] = None
 
 
 def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
@@ -155,7 +155,7 @@ def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
         printer=printer,
     )
     flags = args.controls
-    check_user_file(flags.json or "", "--json")
+    check_user_file(flags.output or "", "--output")
     if not 0 < flags.seconds <= 600:
         raise RecipeError(f"--seconds {flags.seconds:g}: must be above 0, and 600 at most.")
     from paceline.tools.bench.input_advice import parse_demand
@@ -186,7 +186,7 @@ def run_stages(printer: Printer, arguments: Sequence[str]) -> int:
                 task, args.system, bare=bare, threads=threads, device=device, seconds=flags.seconds, wanted=wanted
             )
     report = {"recipe": args.name, **result, "advice": give_advice(result), "machine": machine_facts(device)}
-    write_answer(report, out=str(flags.json or ""), printed=False, flag="--json")
+    write_answer(report, out=str(flags.output or ""), printed=False, flag="--output")
     # What is piped has no width; a table that is cut there is of no use.
     Console(width=None if sys.stdout.isatty() else PIPED).print(format_stages(report))
     for line in filter(None, (describe_gap(report), describe_emulation(report), report["advice"])):

@@ -30,11 +30,11 @@ class BenchStepFlags:
 
     task: Annotated[str, Help("whose step: a workload")] = "classification"
     depth: Annotated[int, Help("depth of the ResNet: 18, 34, 50, 101 or 152; 0: the network's usual one")] = 0
-    batch: Annotated[int, Help("images of a step. Usual: 32; 8; 1")] = 0
-    size: Annotated[int, Help("side of the input, pixels. Usual: 224; 300")] = 0
+    batch_size: Annotated[int, Help("images of a step. Usual: 32; 8; 1")] = 0
+    image_size: Annotated[int, Help("side of the input, pixels. Usual: 224; 300")] = 0
     height: Annotated[int, Help("maskrcnn: height of the input, pixels")] = 800
     width: Annotated[int, Help("maskrcnn: width of the input, pixels")] = 1216
-    classes: Annotated[int, Help("ssd, maskrcnn: classes without background")] = 80
+    num_classes: Annotated[int, Help("ssd, maskrcnn: classes without background")] = 80
     objects: Annotated[int, Help("maskrcnn: objects of an image")] = 7
     positives: Annotated[tuple[int, ...], Help("maskrcnn: positive regions of an image; a run for each")] = (30, 128)
     part: Annotated[Part, Help("detectors: operations, whole step, evaluation, prediction, shapes")] = "all"
@@ -42,11 +42,11 @@ class BenchStepFlags:
     seconds: Annotated[float, Help("a contender's share of a round, at least one step")] = 4.0
     compile: Annotated[bool, Help("further contenders, compiled by torch.compile; not for maskrcnn")] = False
     precision: Annotated[str, Help("number formats, as bf16,fp16; empty: the system's (detectors: fp32 too)")] = ""
-    matrix: Annotated[int, Help("side of the matrix products that measure the machine's ceiling")] = 2048
+    matmul_size: Annotated[int, Help("side of the matrix products that measure the machine's ceiling")] = 2048
     threads: Annotated[int, Help("that compute on a CPU; 0: as torch has it")] = 0
     data: Annotated[Path | None, Help("maskrcnn --part shapes: data set whose shapes are counted")] = None
     system: Annotated[str, Help("where to compute")] = "auto"
-    out: Annotated[str, Help("also write the JSON here")] = ""
+    output: Annotated[str, Help("also write the JSON here")] = ""
 
 
 def run_step(printer: Printer, arguments: Sequence[str]) -> int:
@@ -55,12 +55,13 @@ def run_step(printer: Printer, arguments: Sequence[str]) -> int:
     Raises PacelineError where there would be nothing to measure.
     """
     flags = parse(printer, arguments, BenchStepFlags(), "bench step", "Training step beside plain loops, interleaved.")
-    check_user_file(flags.out)
+    check_user_file(flags.output)
     for name, least in (
-        ("depth", 0), ("batch", 0), ("size", 0), ("classes", 1), ("rounds", 1), ("matrix", 1), ("threads", 0), ("objects", 1),
+        ("depth", 0), ("batch_size", 0), ("image_size", 0), ("num_classes", 1), ("rounds", 1),
+        ("matmul_size", 1), ("threads", 0), ("objects", 1),
     ):  # fmt: skip
         if getattr(flags, name) < least:
-            raise PacelineError(f"--{name} is {getattr(flags, name)}; it must be at least {max(1, least)}.")
+            raise PacelineError(f"--{name.replace('_', '-')} is {getattr(flags, name)}: must be at least {max(1, least)}.")
     if not set(flags.precision.split(",")) <= {"", *get_args(Precision)}:
         raise PacelineError(
             f"--precision {flags.precision}: must be one of {', '.join(get_args(Precision))}, or several: bf16,fp16."
@@ -87,7 +88,8 @@ def _common(flags: BenchStepFlags, *usual: Precision) -> dict[str, Any]:
     """What every workload's benchmark is told in the same way; usual: number formats beside the system's, where none is asked for."""
     system = choose_system(flags.system)
     precisions = flags.precision.split(",") if flags.precision else dict.fromkeys((*usual, system.precision))
-    same = {name: getattr(flags, name) for name in ("rounds", "seconds", "compile", "matrix", "threads")}
+    same = {name: getattr(flags, name) for name in ("rounds", "seconds", "compile", "threads")}
+    same["matrix"] = flags.matmul_size
     from paceline.training.step_variants import find_layout
 
     if system.channels_last == "auto" and (layout := find_layout(flags.task, replace(system, precision="fp32"))):
@@ -101,7 +103,9 @@ def bench_classification(flags: BenchStepFlags) -> int:
     from paceline.tools.bench.step_resnet import ResNetBench
 
     _parts(flags, ("all", "step"))
-    bench = ResNetBench(batch=flags.batch or 32, depth=flags.depth or 50, size=flags.size or 224, **_common(flags))
+    bench = ResNetBench(
+        batch=flags.batch_size or 32, depth=flags.depth or 50, size=flags.image_size or 224, **_common(flags)
+    )
     return _measure(flags, bench, f"ResNet-{bench.depth}, {bench.batch} x {bench.size} px")
 
 
@@ -113,10 +117,10 @@ def bench_ssd(flags: BenchStepFlags) -> int:
     depth = flags.depth or 34
     if depth not in (18, 34):
         raise PacelineError(f"--depth {depth}: SSD's trunk is a ResNet of depth 18 or 34 here.")
-    if flags.size and flags.size < 64:
-        raise PacelineError(f"--size {flags.size}: SSD needs an input of at least 64 pixels.")
+    if flags.image_size and flags.image_size < 64:
+        raise PacelineError(f"--image-size {flags.image_size}: SSD needs an input of at least 64 pixels.")
     bench = SSDBench(
-        batch=flags.batch or 8, depth=depth, size=flags.size or 300, classes=flags.classes,
+        batch=flags.batch_size or 8, depth=depth, size=flags.image_size or 300, classes=flags.num_classes,
         **_common(flags, "fp32"),
     )  # fmt: skip
     return _measure(flags, bench, f"SSD, ResNet-{depth}, {bench.batch} x {bench.size} px, {bench.classes} classes")
@@ -139,14 +143,14 @@ def bench_maskrcnn(flags: BenchStepFlags) -> int:
                 f"--{name} {getattr(flags, name)}: a multiple of 32, the trunk's coarsest stride, from 64 on."
             )
     net = MaskRCNNModel(depth=depth)  # type: ignore[arg-type]
-    most = int(net.roi.samples * net.roi.positive_share)
+    most = int(net.roi.samples_per_image * net.roi.positive_fraction)
     if not flags.positives or not all(flags.objects <= count <= most for count in flags.positives):
         raise PacelineError(
             f"--positives {' '.join(map(str, flags.positives))}: each from --objects {flags.objects}, which are positive "
             f"themselves, to {most}, which an image may have."
         )
     bench = MaskRCNNBench(
-        batch=flags.batch or 1, height=flags.height, width=flags.width, classes=flags.classes, objects=flags.objects,
+        batch=flags.batch_size or 1, height=flags.height, width=flags.width, classes=flags.num_classes, objects=flags.objects,
         positives=flags.positives, net=net, **_common(flags, "fp32"),
     )  # fmt: skip
     size = f"{bench.batch} x {bench.height} x {bench.width} px"
@@ -165,7 +169,7 @@ def _measure(flags: BenchStepFlags, bench: StepBench, title: str) -> int:
 
     # Written after each part: a machine that is taken away leaves what it has measured.
     facts = run_step_bench(
-        bench, choose_device(bench.system, 0), lambda known: write_answer(known, out=flags.out, printed=False)
+        bench, choose_device(bench.system, 0), lambda known: write_answer(known, out=flags.output, printed=False)
     )
     console = Console()
     console.print(f"{title}, on {facts['device']}, {facts['threads']} threads", markup=False)
@@ -191,11 +195,11 @@ def _shapes(flags: BenchStepFlags) -> int:
 
     if flags.data is None:
         raise RecipeError("name a data set with masks: paceline bench step --task maskrcnn --part shapes --data DIR")
-    batch = flags.batch or 2
+    batch = flags.batch_size or 2
     facts = require_peers("shapes_maskrcnn", "--part shapes").count_shapes(
         flags.data, InstanceInput(), batch=batch, each=batch, positives=flags.positives, epochs=1
     )
-    write_answer(facts, out=flags.out, printed=False)
+    write_answer(facts, out=flags.output, printed=False)
     console = Console()
     console.print(
         f"{facts['images']:,} photos, {facts['objects']:,} objects, {batch} a forward: {facts['distinct_shapes']} shapes of "

@@ -40,12 +40,13 @@ class QualifyFlags(RemoteFlags):
     """How long to measure, where to write, and which nodes to start on."""
 
     minutes: Annotated[float, Help("minutes to take, about; 3: a gross fault; 30: heat and neighbors")] = 30.0
-    folder: Annotated[str, Help("folder for test photos, where data sets lie; empty: paceline's cache")] = ""
+    check_dir: Annotated[str, Help("folder for test photos, where data sets lie; empty: paceline's cache")] = ""
     system: Annotated[str, Help("what each node is (paceline list systems); empty: this machine as it is")] = ""
-    ranks: Annotated[int, Help("ranks a node; 0: one a device; on a CPU one a core, as far as memory allows")] = 0
+    nproc_per_node: Annotated[int, Help("ranks a node; 0: one a device; on a CPU one a core, as far as memory allows")] = 0
     json: Annotated[bool, Help("print one JSON object instead of a table")] = False
-    out: Annotated[str, Help("folder for qualify.json and qualify.html; empty: neither")] = ""
-    facts: Annotated[bool, Help("what each rank measured, unjudged, as JSON; --out is a file then")] = False
+    output_dir: Annotated[str, Help("folder for qualify.json and qualify.html; empty: neither")] = ""
+    raw: Annotated[bool, Help("print what each rank measured as JSON, and judge nothing")] = False
+    output: Annotated[str, Help("with --raw: write the JSON to this file instead")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -56,29 +57,31 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, QualifyFlags(), "check-performance", ABOUT)
     if not 0 < flags.minutes <= MAX_MINUTES:
         raise PacelineError(f"--minutes {flags.minutes:g}: must be above 0, and {MAX_MINUTES:g} at most.")
-    if flags.out and not flags.facts:
-        if Path(flags.out).is_file():
-            raise PacelineError(f"--out {flags.out}: this is a file. Name a folder, for {JSON_FILE} and {PAGE}.")
+    if flags.output_dir if flags.raw else flags.output:
+        raise PacelineError("--output FILE goes with --raw, and --output-dir DIR goes without it. Leave the other one out.")
+    if flags.output_dir:
+        if Path(flags.output_dir).is_file():
+            raise PacelineError(f"--output-dir {flags.output_dir}: this is a file. Name a folder for {JSON_FILE}, {PAGE}.")
         for name in (JSON_FILE, PAGE):
-            check_user_file(Path(flags.out) / name)
-    folder = Path(flags.folder).expanduser().absolute() if flags.folder else cache_folder()
-    if flags.folder and not folder.is_dir():
-        raise PacelineError(f"--folder {flags.folder}: there is no such folder.")
+            check_user_file(Path(flags.output_dir) / name)
+    folder = Path(flags.check_dir).expanduser().absolute() if flags.check_dir else cache_folder()
+    if flags.check_dir and not folder.is_dir():
+        raise PacelineError(f"--check-dir {flags.check_dir}: there is no such folder.")
     launch = read_launch(os.environ)
     if launch.kind != SINGLE.kind:
         if is_launched(arguments):
             raise PacelineError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
         return _finish(flags, _measured(printer, flags, choose_system(flags.system or "auto"), launch, folder))
-    if flags.through == "local":
+    if flags.scheduler == "local":
         system = choose_system(flags.system or "auto")
-        ranks = flags.ranks or (cpu_ranks(system) if system.accelerator == "cpu" else system.per_node)
-        if (ranks, flags.container, flags.nodes) == (1, "none", 1):
+        ranks = flags.nproc_per_node or (cpu_ranks(system) if system.device == "cpu" else system.ranks_per_node)
+        if (ranks, flags.container_runtime, flags.nodes) == (1, "none", 1):
             return _finish(flags, _measured(printer, flags, system, SINGLE, folder))
-        flags = replace(flags, ranks=ranks)
+        flags = replace(flags, nproc_per_node=ranks)
     quiet = ("--quiet",) if printer.quiet else ()
-    words = ("check-performance", "--facts", "--minutes", f"{flags.minutes:g}", "--folder", str(folder), *quiet)
+    words = ("check-performance", "--raw", "--minutes", f"{flags.minutes:g}", "--check-dir", str(folder), *quiet)
     silent = flags.json or printer.quiet  # stdout is for the answer alone
-    same = {"system_name": flags.system, "ranks": flags.ranks, "json": silent, "writes": (str(folder),)}
+    same = {"system_name": flags.system, "ranks": flags.nproc_per_node, "json": silent, "writes": (str(folder),)}
     code, text = launch_for_answer("check-performance", words, flags, **same)
     return _finish(flags, json.loads(text)) if text and not code else code
 
@@ -97,11 +100,11 @@ def _measured(printer: Printer, flags: QualifyFlags, system: System, launch: Lau
     from paceline.tools.qualify.measurements import measure_rank
 
     # One table for CPUs with and without bf16.
-    system = replace(system, precision="fp32") if system.accelerator == "cpu" else system
+    system = replace(system, precision="fp32") if system.device == "cpu" else system
     device = choose_device(system, launch.local_rank, launch.local_world)
     watched = launch.rank == 0 and not printer.quiet
     say = (lambda text: print(text, file=sys.stderr, flush=True)) if watched else (lambda _: None)
-    together = Path(flags.out).absolute().parent if flags.facts and flags.out else Path.cwd()  # which all nodes see
+    together = Path(flags.output).absolute().parent if flags.output else Path.cwd()  # which all nodes see
     with apply_environment(system, launch, named=False):
         with open_distributed(launch, device=device, secret_folder=together) as world:
             own = measure_rank(world, launch, system, minutes=flags.minutes, folder=folder, say=say)
@@ -143,21 +146,21 @@ def _finish(flags: QualifyFlags, facts: dict[str, Any] | None) -> int:
     """Judge, print and write, on rank 0; -> the exit code."""
     if facts is None:
         return 0
-    if flags.facts:
-        write_answer(facts, out=flags.out, printed=not flags.out)
+    if flags.raw:
+        write_answer(facts, out=flags.output, printed=not flags.output)
         return 0
     from paceline.tools.qualify.judgment import judge_ranks
 
     verdict = judge_ranks(facts["ranks"], facts["doctor"])
     rows = [{**asdict(row), "ratio": row.ratio, "verdict": row.verdict} for row in verdict.rows]
     answer = {"good": verdict.good, "rows": rows, "slowest": verdict.slowest, "advice": list(verdict.advice), **facts}
-    write_answer(answer, out=str(Path(flags.out) / JSON_FILE) if flags.out else "", printed=flags.json)
-    if flags.out:
-        write_user_file(Path(flags.out) / PAGE, _page(verdict, facts))
+    write_answer(answer, out=str(Path(flags.output_dir) / JSON_FILE) if flags.output_dir else "", printed=flags.json)
+    if flags.output_dir:
+        write_user_file(Path(flags.output_dir) / PAGE, _page(verdict, facts))
     if not flags.json:
         print("\n".join(format_report(verdict, facts)))
-        if flags.out:
-            print(f"the page is {Path(flags.out) / PAGE}")
+        if flags.output_dir:
+            print(f"the page is {Path(flags.output_dir) / PAGE}")
     return 0 if verdict.good else 1
 
 

@@ -47,7 +47,7 @@ class CompareFlags:
     metric: Annotated[str, Help("by which they are compared; empty: the workload's headline")] = ""
     bisect: Annotated[bool, Help("find the first step and tensor at which two runs part, by repeating steps")] = False
     data: Annotated[str, Help("with --bisect, where their data lie now; empty: where they lay")] = ""
-    workload: Annotated[str, Help("with --bisect, a workload of your own that both name: ./file.py:name")] = ""
+    task_file: Annotated[str, Help("with --bisect, a workload of your own that both name: ./file.py:name")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -80,7 +80,7 @@ class ComparedRun(NamedTuple):
 
     def reached(self, value: float) -> tuple[int, int, float] | None:
         """Steps, samples and seconds to an evaluation of that value or more."""
-        batch = int(self.facts.recipe["global_batch"])
+        batch = int(self.facts.recipe["global_batch_size"])
         return next(((step, step * batch, seconds) for step, seconds, result in self.evaluations if result >= value), None)
 
 
@@ -91,7 +91,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         from paceline.tools.compare.bisect import print_bisection
 
         return print_bisection(
-            printer.say, printer.waiting, flags.runs, data=flags.data, workload=flags.workload, in_json=flags.json
+            printer.say, printer.waiting, flags.runs, data=flags.data, workload=flags.task_file, in_json=flags.json
         )
     if len(flags.runs) < 2:
         raise PacelineError("name two runs or more: paceline compare RUN RUN")

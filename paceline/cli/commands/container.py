@@ -36,7 +36,7 @@ Runner = Literal["auto", "docker", "podman", "apptainer"]
 class ContainerBuildFlags:
     """What to build, and with what."""
 
-    engine: Annotated[Builder, Help("builder: docker, podman, buildah or apptainer; auto: the first found")] = "auto"
+    container_runtime: Annotated[Builder, Help("docker, podman, buildah or apptainer; auto: the first found")] = "auto"
     tag: Annotated[str, Help("NAME:TAG of the image; empty: as containers/TAG says")] = ""
     base: Annotated[str, Help("image to start from: a Debian or Ubuntu with Python 3.11 or 3.12")] = ""
     torch: Annotated[str, Help("which torch: cpu, cu130, rocm7.0, ...; empty: PyPI's, with CUDA")] = ""
@@ -48,8 +48,8 @@ class ContainerBuildFlags:
 class ContainerShellFlags:
     """Where the shell runs, and what it sees."""
 
-    engine: Annotated[Runner, Help("what runs it: docker, podman or apptainer; auto: the first one found")] = "auto"
-    image: Annotated[str, Help("its name, or apptainer's file; empty: as containers/TAG says")] = ""
+    container_runtime: Annotated[Runner, Help("docker, podman or apptainer; auto: the first found")] = "auto"
+    container_image: Annotated[str, Help("its name, or apptainer's file; empty: as containers/TAG says")] = ""
     system: Annotated[str, Help("whose devices come inside: a name of `paceline list systems`")] = "auto"
     mount: Annotated[tuple[str, ...], Help("further folders inside: HOST or HOST:INSIDE, with :rw to write")] = ()
     dry_run: Annotated[bool, Help("print the script, start nothing")] = False
@@ -87,7 +87,7 @@ def _build(printer: Printer, arguments: Sequence[str], extra: Words) -> int:
 
     root = require_checkout()
     name = flags.tag or image_tag()
-    engine = choose_engine(flags.engine, ENGINES)
+    engine = choose_engine(flags.container_runtime, ENGINES)
     constraints = _constraints(printer, flags.system, flags.torch)
     command = build_command(engine, ImageBuild(name, flags.base, flags.torch, get_git_commit(), extra, constraints), root)
     print(shlex.join(command))
@@ -110,14 +110,15 @@ def _constraints(printer: Printer, system_name: str, torch: str) -> str:
     from paceline.distributed.device.accelerators import find_torch_pin
 
     system = choose_system(system_name)
-    if system.accelerator not in ("cpu", "cuda"):
+    if system.device not in ("cpu", "cuda"):
         raise PacelineError(
-            f"--system {system_name}: {system.chip or system.accelerator} computes with its maker's own torch. Make an image FROM its "
+            f"--system {system_name}: {system.device_name or system.device} computes with its maker's own torch. Make "
+            "an image FROM its "
             "maker's, with `RUN pip install .` in the checkout (docs/images.md)."
         )
-    if system.chip.startswith("MI") and not torch.startswith("rocm"):
-        raise PacelineError(f"--system {system_name}: {system.chip} needs a torch for ROCm: add --torch rocm7.0.")
-    pin = find_torch_pin(system.chip)
+    if system.device_name.startswith("MI") and not torch.startswith("rocm"):
+        raise PacelineError(f"--system {system_name}: {system.device_name} needs a torch for ROCm: add --torch rocm7.0.")
+    pin = find_torch_pin(system.device_name)
     if pin is None:
         return ""
     if torch:
@@ -138,14 +139,14 @@ def _shell(printer: Printer, arguments: Sequence[str], command: Words) -> int:
     from paceline.launch.job import LaunchJob
     from paceline.launch.runner import write_files
 
-    engine = choose_engine(flags.engine, ("docker", "podman", "apptainer"))
+    engine = choose_engine(flags.container_runtime, ("docker", "podman", "apptainer"))
     kind = "apptainer" if engine == "apptainer" else "docker"
     job = LaunchJob(
         words=command,
         folder=cache_folder() / "image-shell",
         name="shell",
         container=kind,
-        image=flags.image,
+        image=flags.container_image,
         system=choose_system(flags.system),
     )
     job = apply_container(job, (f"{Path.cwd()}:rw", *flags.mount))

@@ -1,5 +1,5 @@
 """`paceline data info DIR`: what a prepared data set holds, split by split; `lint`: what in it would spoil a result (exit code 1);
-`pack`: few large files of it (data_pack.py); `clear`: removes the copies of --stage. No torch.
+`pack`: few large files of it (data_pack.py); `clear`: removes the copies of --copy-data-to. No torch.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 USAGE = """usage: paceline data info DIR [--json]
        paceline data clear DIR
-       paceline data lint DIR [--runs RUN ...] [--page FILE] [--json]
-       paceline data pack DIR --to FORMAT --out DIR
+       paceline data lint DIR [--predictions RUN ...] [--html FILE] [--json]
+       paceline data pack DIR --format FORMAT --output-dir DIR
 
   info DIR    of each split of a prepared data set: records, classes, bytes, how its records lie, labels_sha256
   lint DIR    look for what spoils a result: copies across splits, labels that contradict each other or a run, odd boxes
   pack DIR    write a data set as WebDataset's tars, RecordIO or TFRecord, photos as they are or smaller
-  clear DIR   remove the copies that `paceline train --stage DIR` made there, and nothing else"""
+  clear DIR   remove the copies that `paceline train --copy-data-to DIR` made there, and nothing else"""
 
 TILES, SIDE = 24, 300  # pictures of a finding on the page, pixels of their longer side
 MAX_BYTES = 1 << 30  # of a predictions file
@@ -62,7 +62,7 @@ class DataFlags:
 class DataClearFlags:
     """Which copies."""
 
-    folder: Annotated[str, tyro.conf.Positional, Help("the folder that --stage had")] = ""
+    folder: Annotated[str, tyro.conf.Positional, Help("the folder that --copy-data-to had")] = ""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class DataLintFlags:
     """What to look at."""
 
     folder: Annotated[str, tyro.conf.Positional, Help("the data set")] = ""
-    runs: Annotated[Words, Help("runs or files of eval --out, scored on its photos, that contradict labels")] = ()
-    page: Annotated[str, Help("also write a page with pictures of every finding to this file")] = ""
+    predictions: Annotated[Words, Help("runs or files of eval --output, scored on its photos, that contradict labels")] = ()
+    html: Annotated[str, Help("also write a page with pictures of every finding to this file")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -114,15 +114,15 @@ def run_info(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def run_clear(printer: Printer, arguments: Sequence[str]) -> int:
-    """Remove what --stage copied into a folder; exit code 1 where something of others' keeps a folder there."""
-    flags = parse(printer, arguments, DataClearFlags(), "data clear", "Remove the copies that --stage made.")
+    """Remove what --copy-data-to copied into a folder; exit code 1 where something of others' keeps a folder there."""
+    flags = parse(printer, arguments, DataClearFlags(), "data clear", "Remove the copies that --copy-data-to made.")
     folder = Path(flags.folder).expanduser()
     if not flags.folder or not folder.is_dir():
-        raise PacelineError(f"{flags.folder or 'data clear'}: name the folder that --stage had: paceline data clear DIR")
+        raise PacelineError(f"{flags.folder or 'data clear'}: name the folder of --copy-data-to: paceline data clear DIR")
     sets, size, left = clear_copies(folder)
     printer.say(f"{folder}: {sets} {'copy' if sets == 1 else 'copies'} removed, {size:,} bytes")
     for path in left:
-        printer.say(f"{path}: stays, for files in it that --stage did not write")
+        printer.say(f"{path}: stays, for files in it that --copy-data-to did not write")
     return 1 if left else 0
 
 
@@ -159,18 +159,18 @@ def run_lint(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, DataLintFlags(), "data lint", "Look for what in a data set spoils results.")
     if not flags.folder:
         raise PacelineError("name a data set: paceline data lint DIR")
-    check_user_file(flags.page, "--page")
+    check_user_file(flags.html, "--html")
     from paceline.data.checks.lint import format_issues, lint
     from paceline.data.checks.suspicious_boxes import KINDS, Notice, open_displayed_splits
     from paceline.tools.report.check.page import make_check_page
     from paceline.tools.report.check.page_parts import LintSummary
 
-    answers = {name: _answers(name) for name in flags.runs}
+    answers = {name: _answers(name) for name in flags.predictions}
     manifest = _opened(Path(flags.folder).expanduser(), SILENT if flags.json else printer)
     splits, classes = open_displayed_splits(manifest), manifest.class_names or manifest.classes
     findings = lint(splits, classes, answers, folders=manifest.classes)
     bad = any(one.colour == "bad" for one in findings)
-    if flags.page:
+    if flags.html:
         notices = [
             Notice("bad", f"{_large(one.title)}: {len(one.found):,}. {_large(one.why)}.")
             for one in findings
@@ -179,7 +179,7 @@ def run_lint(printer: Printer, arguments: Sequence[str]) -> int:
         # The page has its own section of odd boxes.
         finds = [_pictured(one, splits, manifest) for one in findings if one.key not in {kind.key for kind in KINDS}]
         page = make_check_page(manifest, splits, LintSummary(notices, [find for find in finds if find.tiles]))
-        write_user_file(flags.page, page.html.encode("utf-8", "replace"), "--page")
+        write_user_file(flags.html, page.html.encode("utf-8", "replace"), "--html")
     if flags.json:
         photos = {name: len(index) for name, index in splits.items()}
         print(json.dumps({"photos": photos, "bad": bad, "findings": [one.record() for one in findings]}, indent=1))
@@ -191,7 +191,7 @@ def run_lint(printer: Printer, arguments: Sequence[str]) -> int:
     for line in format_issues(findings):
         printer.say(line)
     printer.say(
-        "nothing found" if not findings else f"page: {flags.page}" if flags.page else "pictures of them: --page lint.html"
+        "nothing found" if not findings else f"page: {flags.html}" if flags.html else "pictures of them: --html lint.html"
     )
     return int(bad)
 
@@ -207,19 +207,19 @@ def _opened(root: Path, reporter: Reporter) -> Manifest:
 
 
 def _answers(name: str) -> Mapping[str, Any]:
-    """The newest predictions of a run's folder, or those that `eval --out` wrote."""
+    """The newest predictions of a run's folder, or those that `eval --output` wrote."""
     path = run_folder(Path(name).expanduser())
     files = [path] if path.is_file() else sorted((path / "predictions").glob("step-*.json"))
     if not files:
         raise PacelineError(
-            f"--runs {name}: neither a run with predictions/step-*.json nor a file that `eval --out` wrote."
+            f"--predictions {name}: neither a run with predictions/step-*.json nor a file that `eval --output` wrote."
         )
     try:
         result = json.loads(read_entry(files[-1], MAX_BYTES))
         if result["kind"] not in ("classification", "boxes", "instances"):
             raise ValueError(f"its kind is {result['kind']!r}")
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise DataError(f"--runs {name}: {files[-1].name} cannot be read: {problem}.") from None
+        raise DataError(f"--predictions {name}: {files[-1].name} cannot be read: {problem}.") from None
     return result
 
 

@@ -1,4 +1,6 @@
-"""`paceline data pack DIR --to webdataset|recordio|tfrecord --out DIR [--short N --quality Q]`: a data set into few large files."""
+"""`paceline data pack DIR --format webdataset|recordio|tfrecord --output-dir DIR [--resize-shorter-side N --jpeg-quality Q]`: a data
+set into few large files.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +14,24 @@ import tyro
 from paceline._utils.errors import PacelineError
 from paceline._utils.text import format_count
 from paceline.cli.commands.prepare import progress_bar
-from paceline.cli.flags import out_folder, parse
+from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
+from paceline.data.storage.store import out_folder
 
 
 @dataclass(frozen=True)
 class PackFlags:
-    """What to pack. Without --short and --quality every photo's bytes stay what they are."""
+    """What to pack. Without --resize-shorter-side and --jpeg-quality every photo's bytes stay what they are."""
 
     folder: Annotated[str, tyro.conf.Positional, Help("a data set: prepared, or class folders, COCO, VOC, YOLO")] = ""
-    to: Annotated[str, Help("webdataset: tars of KEY.jpg and label; recordio: MXNet's .rec; tfrecord")] = "webdataset"
-    out: Annotated[str, Help("new or empty folder; the same command again goes on with what it began")] = ""
-    short: Annotated[int, Help("make photos with a longer shorter side smaller (pixels); 0: keep sizes")] = 0
-    quality: Annotated[int, Help("quality of JPEGs written anew, 1 to 100, 0: 90; without --short: of all")] = 0
+    format: Annotated[str, Help("webdataset: tars of KEY.jpg and label; recordio: MXNet's .rec; tfrecord")] = "webdataset"
+    output_dir: Annotated[str, Help("new or empty folder; the same command again goes on with what it began")] = ""
+    resize_shorter_side: Annotated[int, Help("make photos with a longer shorter side smaller (pixels); 0: keep sizes")] = 0
+    jpeg_quality: Annotated[int, Help("quality of JPEGs that are written anew: 1 to 100; 0: 90, or as they are")] = 0
     order: Annotated[str, Help("kept: as the data set has its records; shuffled: drawn by --seed")] = "kept"
     seed: Annotated[int, Help("another seed shuffles otherwise")] = 0
-    shards: Annotated[int, Help("files of the training split; the others' have as many records each")] = 0
+    num_shards: Annotated[int, Help("files of the training split; the others' have as many records each")] = 0
     shard_size: Annotated[str, Help("size of a file, e.g. 500MB; empty: 1GiB, recordio: one file a split")] = ""
     workers: Annotated[int, Help("threads that read and encode; 0: one a core, more for stores on a network")] = 0
 
@@ -37,10 +40,10 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Pack and prepare a data set, and print its splits and notes."""
     about = "Pack a data set into WebDataset's tars, MXNet's RecordIO or TFRecord."
     flags = parse(printer, arguments, PackFlags(), "data pack", about)
-    out = out_folder(flags.out)
+    out = out_folder(flags.output_dir)
     if not flags.folder or out is None:
         raise PacelineError(
-            "name a data set and a folder: paceline data pack DIR --to webdataset|recordio|tfrecord --out DIR"
+            "name a data set and a folder: paceline data pack DIR --format webdataset|recordio|tfrecord --output-dir DIR"
         )
     if flags.order not in ("kept", "shuffled"):
         raise PacelineError(f"--order {flags.order}: kept or shuffled.")
@@ -49,7 +52,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.data.prepare.auto_prepare import prepare_source
     from paceline.tools.report.prepare_notes import prepare_record
 
-    named: dict[str, Any] = {name: getattr(flags, name) for name in ("to", "order", "seed", "short", "quality", "shards")}
+    names = ("format", "order", "seed", "resize_shorter_side", "jpeg_quality", "num_shards")
+    named: dict[str, Any] = {name: getattr(flags, name) for name in names}
     request = PackRequest(**named, shard_bytes=parse_bytes(flags.shard_size, "--shard-size"))
     check_request(request)
     manifest = prepare_source(flags.folder, printer)

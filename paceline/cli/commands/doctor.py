@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
 ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun, or started with --nodes N
---through ... --start ... as a launch is: a line a node, and what differs between nodes or is wrong with one (docs/health.md).
+--scheduler ... --launcher ... as a launch is: a line a node, and what differs between nodes or is wrong with one (docs/health.md).
 Exit code 0 without a problem, 2 with one."""
 
 
@@ -36,36 +36,36 @@ Exit code 0 without a problem, 2 with one."""
 class DoctorFlags(RemoteFlags):
     """Where runs will go, how to answer, and which nodes to start on."""
 
-    folder: Annotated[str, Help("folder of the runs, whose disk is looked at on every node")] = "."
+    check_dir: Annotated[str, Help("folder of the runs, whose disk is looked at on every node")] = "."
     system: Annotated[str, Help("with several ranks: what each node should be; empty: not known")] = ""
-    ranks: Annotated[int, Help("with --nodes and the like: ranks a node; 0: the system's")] = 0
+    nproc_per_node: Annotated[int, Help("with --nodes and the like: ranks a node; 0: the system's")] = 0
     json: Annotated[bool, Help("print one JSON object instead of lines")] = False
-    out: Annotated[str, Help("also write the JSON here")] = ""
-    facts: Annotated[bool, Help("print this machine's facts in a line, for a container's doctor")] = False
+    output: Annotated[str, Help("also write the JSON here")] = ""
+    print_host_info: Annotated[bool, Help("print this machine's facts in a line, for a container's doctor")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Print the findings; 0 without a problem, 2 with one."""
     flags = parse(printer, arguments, DoctorFlags(), "doctor", ABOUT)
-    check_user_file(flags.out)
-    if flags.facts:
+    check_user_file(flags.output)
+    if flags.print_host_info:
         from paceline.launch.containers.host_facts import collect_host_facts
 
         print(json.dumps(collect_host_facts(), separators=(",", ":")))
         return 0
     launch = read_launch(os.environ)
-    if is_launched(arguments) or flags.ranks:
+    if is_launched(arguments) or flags.nproc_per_node:
         if launch.kind != SINGLE.kind:
             raise PacelineError(f"--nodes and the like: {launch.kind} has started this process already. Leave them out.")
-        folder = str(Path(flags.folder).expanduser().absolute())
+        folder = str(Path(flags.check_dir).expanduser().absolute())
         return launch_command(
             "doctor",
-            ("doctor", "--folder", folder),
+            ("doctor", "--check-dir", folder),
             flags,
             system_name=flags.system,
-            ranks=flags.ranks,
+            ranks=flags.nproc_per_node,
             json=flags.json,
-            out=flags.out,
+            out=flags.output,
             writes=(folder,),
         )
     if launch.world > 1:
@@ -74,9 +74,9 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     from paceline.launch.doctor.compare import count_problems
     from paceline.launch.doctor.local_checks import check_node
 
-    findings = check_node(Path(flags.folder), flags.system, require_decoder=require_decoder)
+    findings = check_node(Path(flags.check_dir), flags.system, require_decoder=require_decoder)
     summary = {"findings": [asdict(finding) for finding in findings], "problems": count_problems(findings)}
-    write_answer(summary, out=flags.out, printed=flags.json)
+    write_answer(summary, out=flags.output, printed=flags.json)
     if not flags.json:
         print_findings(findings)
         print(format_problem_count(findings) or "ready: paceline train ssd-demo")
@@ -123,7 +123,7 @@ def run_nodes(flags: DoctorFlags, launch: Launch) -> int:
 
     system = choose_system(flags.system) if flags.system else None
     with apply_environment(system or System(), launch, named=False) as notes:
-        nodes = examine_together(launch, Path(flags.folder).expanduser().absolute())
+        nodes = examine_together(launch, Path(flags.check_dir).expanduser().absolute())
     if nodes is None:
         return 0  # rank 0 answers for all
     for note in notes:
@@ -135,7 +135,7 @@ def run_nodes(flags: DoctorFlags, launch: Launch) -> int:
         "findings": [{**finding._asdict(), "nodes": [called[index] for index in finding.nodes]} for finding in results],
         "problems": count_problems(findings),
     }
-    write_answer(summary, out=flags.out, printed=flags.json)
+    write_answer(summary, out=flags.output, printed=flags.json)
     if not flags.json:
         lines = [
             MachineFact(worst_level(results, index), called[index], format_node(node)) for index, node in enumerate(nodes)

@@ -21,7 +21,7 @@ from paceline.data.download.data_sets import DATA_SETS, DataSet, describe_mismat
 
 ABOUT = "Bring a data set from its publisher, check, unpack and prepare it. The same command goes on after a stop."
 ROWS = "\n".join(f"  {name:<9} {chosen.about}" for name, chosen in DATA_SETS.items())
-USAGE = f"usage: paceline download NAME DIR [--from URL_OR_DIR] [--keep-archives] [--no-unpack]\n{ROWS}"
+USAGE = f"usage: paceline download NAME DIR [--source URL_OR_DIR] [--keep-archives] [--no-unpack]\n{ROWS}"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class DownloadFlags:
 
     name: Annotated[str, tyro.conf.Positional, Help("the data set")] = ""
     dir: Annotated[str, tyro.conf.Positional, Help("where it is unpacked")] = ""
-    from_: Annotated[str, tyro.conf.arg(name="from"), Help("a mirror's address or a folder that has the archives")] = ""
+    source: Annotated[str, Help("a mirror's address or a folder that has the archives")] = ""
     keep_archives: Annotated[bool, Help("keep the archives next to what they held")] = False
     unpack: Annotated[bool, Help("--no-unpack: only the archives, to train from them as they are")] = True
 
@@ -58,11 +58,11 @@ def _carry_out(printer: Printer, name: str, folder: Path, flags: DownloadFlags) 
         if chosen.account:
             _by_account(printer, chosen, name, folder, flags, reporter)
             return 0
-        download(chosen, folder, source=flags.from_, keep=flags.keep_archives, unpacked=flags.unpack, reporter=reporter)
+        download(chosen, folder, source=flags.source, keep=flags.keep_archives, unpacked=flags.unpack, reporter=reporter)
     if not flags.unpack:
         if chosen.prepare[0] == "coco":
             location = _quoted(folder)
-            printer.say(f"train from the archives as they are:  paceline prepare coco --zips {location} --out {location}")
+            printer.say(f"train from the archives:  paceline prepare coco --zip-dir {location} --output-dir {location}")
         return 0
     root = folder / chosen.inside
     command = [chosen.prepare[0], str(root), *chosen.prepare[1:]]
@@ -80,18 +80,20 @@ def _by_account(
 
     Raises PacelineError, with what to fetch and where to put it, where a file is missing or another one.
     """
-    if flags.from_:
-        download(chosen, folder, source=flags.from_, keep=True, unpacked=False, reporter=reporter)
+    if flags.source:
+        download(chosen, folder, source=flags.source, keep=True, unpacked=False, reporter=reporter)
     problems = (
         {archive.name: describe_mismatch(archive, folder, reporter) for archive in chosen.archives}
-        if not flags.from_
+        if not flags.source
         else {}
     )
     if any(problems.values()):
         raise PacelineError(format_missing_archives(chosen, name, folder, problems))
     train, val, devkit = (_quoted(folder / archive.name) for archive in chosen.archives)
     printer.say("all files are there, as published; they are trained from as they are:")
-    printer.say(f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --out {_quoted(folder)}")
+    printer.say(
+        f"paceline prepare imagenet --train-tar {train} --val-tar {val} --devkit {devkit} --output-dir {_quoted(folder)}"
+    )
     printer.say(_training(chosen.recipe, folder))
 
 

@@ -96,7 +96,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     device = choose_device(system, launch.local_rank, launch.local_world)
     choose_kernels(system)
     controls = _chosen_photos(flags, subject)
-    requested = {"checkpoint": flags.checkpoint, "batch": flags.batch, "split": flags.split}
+    requested = {"checkpoint": flags.checkpoint, "batch": flags.batch_size, "split": flags.split}
     alike = request_fingerprint("eval", recipe, system, controls, **requested) if launch.world > 1 else None
     with apply_environment(system, launch, named=False) as notes, ExitStack() as to_the_end:
         choose_adapter(system, launch, os.environ)
@@ -124,7 +124,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
                     model,
                     task,
                     key=name,
-                    batch=flags.batch or _batch(subject, task, world.world),
+                    batch=flags.batch_size or _batch(subject, task, world.world),
                     system=system,
                     rank_info=rank_info,
                     world=world,
@@ -133,7 +133,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             if not world.is_main:
                 continue
             own = subject.facts.metrics if subject.facts and is_graph(flags.run) else {}
-            ends = confidence_intervals(result.draws()) if flags.intervals else {}
+            ends = confidence_intervals(result.draws()) if flags.confidence_intervals else {}
             if flags.json:
                 print(json.dumps({"checkpoint": label, "step": step} | evaluation_record(result, own, ends)))
             else:
@@ -143,8 +143,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             for kind, count in result.approximated.items():
                 if count:
                     reporter.line(approximation_warning(kind, count))
-            if flags.out:
-                write_user_file(flags.out, json.dumps({KEY: "eval", "step": step, **make_predictions(task, result)}))
+            if flags.output:
+                write_user_file(flags.output, json.dumps({KEY: "eval", "step": step, **make_predictions(task, result)}))
     return 0
 
 
@@ -162,11 +162,11 @@ def _run(flags: EvalFlags, world: int) -> EvalSubject:
                 raise PacelineError(
                     f"{flag}: for a run; {flags.run} has it inside, and computes on the CPU. Leave it away."
                 )
-    facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.workload)
+    facts, recipe = open_run(flags.run, verb="eval", recipe=flags.recipe, workload=flags.task_file)
     saved = from_json(RunOptions(), facts.controls, f"{flags.run}: controls")
     check_controls(saved)
     if facts.plan:
-        read_saved_count(facts, "images_per_forward")
+        read_saved_count(facts, "micro_batch_size")
     names = [flags.checkpoint]
     if flags.checkpoint == "all" and flags.run.is_dir():
         from paceline.training.checkpoint.layout import list_steps, step_name
@@ -175,7 +175,7 @@ def _run(flags: EvalFlags, world: int) -> EvalSubject:
         if not names:
             raise PacelineError(f"{flags.run}: this run has no checkpoint yet.")
     system = choose_system("cpu") if graph else _system(flags.run, facts, flags.system)
-    own = {name: getattr(saved, name) for name in ("limit_val", *FOLD)}
+    own = {name: getattr(saved, name) for name in ("max_val_images", *FOLD)}
     return EvalSubject(_detecting(recipe, flags), facts, system, RunOptions(data=relative_data(facts), **own), names)
 
 
@@ -188,8 +188,8 @@ def _scored_alone(answers: ExternalScores) -> EvalSubject:
 def _chosen_photos(flags: EvalFlags, subject: EvalSubject) -> RunOptions:
     """Which photos are scored. Raises RecipeError for a half of a fold's."""
     own = RunOptions(data=flags.data or subject.controls.data) if flags.elsewhere else subject.controls
-    limit, half = flags.limit_val or own.limit_val, flags.val_half or own.val_half
-    check_fold(controls := replace(own, limit_val=limit, val_half=half))
+    limit, half = flags.max_val_images or own.max_val_images, flags.val_subset or own.val_subset
+    check_fold(controls := replace(own, max_val_images=limit, val_subset=half))
     return controls
 
 
@@ -208,8 +208,8 @@ def _need_data(flags: EvalFlags) -> None:
 
 def _weights(printer: Printer, flags: EvalFlags, world: int) -> tuple[EvalFlags, EvalSubject]:
     """A file of weights, in the network of --recipe, else in the one that it fits -> the flags with the file, and it."""
-    if flags.workload:
-        raise PacelineError(f"--workload {flags.workload}: {flags.run} is weights; its --recipe names the workload.")
+    if flags.task_file:
+        raise PacelineError(f"--task-file {flags.task_file}: {flags.run} is weights; its --recipe names the workload.")
     _need_data(flags)
     requested, explicit = parse_named_recipe(flags.recipe)
     for recipe in requested.values():  # before torch is loaded
@@ -227,7 +227,7 @@ def _detecting(recipe: Recipe, flags: EvalFlags) -> Recipe:
     """The recipe with the asked thresholds. Raises RecipeError for one that cannot be, or a network without any."""
     changes = {f"model.detect.{name}": value for name in DETECT if (value := getattr(flags, name)) is not None}
     model = asdict(recipe.model)
-    known = model.get("detect", {}).keys() - ({"mask_above"} if not model.get("masks", True) else set())
+    known = model.get("detect", {}).keys() - ({"mask_threshold"} if not model.get("masks", True) else set())
     for name in (name.removeprefix("model.detect.") for name in changes):
         if name not in known:
             raise RecipeError(f"--{name.replace('_', '-')}: this network has no such threshold.")
@@ -276,7 +276,7 @@ def _held_out(flags: EvalFlags, subject: EvalSubject, world: DistContext, report
     from paceline.training.open_data import prepare_once
 
     kind = get_workload(subject.recipe.task).kind
-    wanted = EvalSplit(flags.data, flags.split, flags.images, flags.annotations)
+    wanted = EvalSplit(flags.data, flags.split, flags.images_dir, flags.annotations)
     manifest = prepare_once(world, lambda: prepare_eval_split(wanted, kind, reporter=reporter))
     return manifest if subject.facts is None else map_classes(manifest, subject.facts)
 
@@ -299,7 +299,7 @@ def _model(
         from paceline.inference.graph.evaluate import evaluate_file
         from paceline.inference.graph.graph_model import open_graph
 
-        opened = open_graph(flags.run, trust=flags.trust)
+        opened = open_graph(flags.run, allow_code_execution=flags.allow_code_execution)
         return evaluate_file, opened, opened.checkpoint, opened.step
     from paceline.training.evaluate import evaluate
 
@@ -316,11 +316,11 @@ def _model(
 def _batch(subject: EvalSubject, task: Task, world: int) -> int:
     """Images in one forward, as the run did; for weights, as training would."""
     if subject.facts is not None and subject.facts.plan:
-        return evaluation_batch(read_saved_count(subject.facts, "images_per_forward"), task.data.val_images, world)
+        return evaluation_batch(read_saved_count(subject.facts, "micro_batch_size"), task.data.val_images, world)
     from paceline.models.memory_estimate import max_images_per_forward
 
     most = max_images_per_forward(task.memory(subject.system), subject.system)
-    return evaluation_batch(min(most, subject.recipe.global_batch), task.data.val_images, world)
+    return evaluation_batch(min(most, subject.recipe.global_batch_size), task.data.val_images, world)
 
 
 def _where(flags: EvalFlags, task: Task) -> str:
@@ -362,8 +362,8 @@ def _system(run: Path, facts: RunRecord, requested: str) -> System:
     if requested:
         return choose_system(requested)
     own = saved_system(facts, run)
-    if own.accelerator == "cpu":
+    if own.device == "cpu":
         return own
     from paceline.distributed.device.accelerators import count_devices
 
-    return own if count_devices(own.accelerator) else choose_system("auto")
+    return own if count_devices(own.device) else choose_system("auto")

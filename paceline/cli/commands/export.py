@@ -1,4 +1,4 @@
-"""`paceline export RUN [--to FORM] --out FILE`: a trained model as one file, for paceline and for others."""
+"""`paceline export RUN [--format FORM] --output FILE`: a trained model as one file, for paceline and for others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from paceline._utils.errors import PacelineError
+from paceline._utils.reporter import Lines
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -24,33 +25,33 @@ class ExportFlags(ExportOptions):
 
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, file of weights, or name of published ones")] = Path()
     checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
-    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
     recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
 
 
 # Flags of every form.
-OF_ALL = ("run", "to", "out", "checkpoint", "workload", "recipe")
+OF_ALL = ("run", "format", "output", "checkpoint", "task_file", "recipe")
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the file."""
     flags = parse(printer, arguments, ExportFlags(), "export", "Write a trained model as one file.")
-    if flags.run == Path() or not flags.out:
-        raise PacelineError("name a run and the file to write: paceline export RUN --out cats.safetensors")
-    out = Path(flags.out).expanduser()
-    name = choose_export_format(flags.to, out)
+    if flags.run == Path() or not flags.output:
+        raise PacelineError("name a run and the file to write: paceline export RUN --output cats.safetensors")
+    out = Path(flags.output).expanduser()
+    name = choose_export_format(flags.format, out)
     for field, usual in vars(ExportFlags()).items():
         if field not in (*OF_ALL, *FORMS[name].takes) and getattr(flags, field) != usual:
             forms = " or ".join(known for known, form in FORMS.items() if field in form.takes)
-            raise PacelineError(f"--{field.replace('_', '-')}: for --to {forms}, and this is {name}. Leave it away.")
+            raise PacelineError(f"--{field.replace('_', '-')}: for --format {forms}, and this is {name}. Leave it away.")
     if flags.precision == "int8" and name != "onnx":
-        raise PacelineError(f"--precision int8: for --to onnx, and this is {name}. Write that, and convert it.")
-    requested: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe}
+        raise PacelineError(f"--precision int8: for --format onnx, and this is {name}. Write that, and convert it.")
+    requested: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.task_file, "recipe": flags.recipe}
     check_named(flags.run, verb="export", **requested)
     from paceline import inference
 
-    trained: Any = inference.load(flags.run, **requested, say=printer.say).trained
-    with printer.waiting(f"writing {flags.out}"):
+    trained: Any = inference.open_predictor(flags.run, Lines(printer.say), **requested).trained
+    with printer.waiting(f"writing {flags.output}"):
         lines = importlib.import_module(f"paceline.inference.export.{FORMS[name].module}").write(trained, out, flags)
         for line in lines:
             printer.say(line)

@@ -1,4 +1,4 @@
-"""`paceline launch RECIPE --system NAME --nodes N [--through ...] [--start ...] [--container ...] [train flags]`."""
+"""`paceline launch RECIPE --system NAME --nodes N [--scheduler ...] [--launcher ...] [--container-runtime ...] [train flags]`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ from paceline.training.run_arguments import is_folder
 
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
-who gives the nodes (--through), who starts the ranks (--start), what they run inside (--container). Every flag of `paceline
-train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
+who gives the nodes (--scheduler), who starts the ranks (--launcher), what they run inside (--container-runtime). Every flag of
+`paceline train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
 MAX_TRIALS = 1000
 
 
@@ -52,15 +52,15 @@ MAX_TRIALS = 1000
 class LaunchFlags(RunOptions, LaunchConfig):
     """What `launch_job` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
-    trials: Annotated[int, Help("runs of other seeds one after another, in OUT/trial-N; 0: one run")] = 0
+    num_trials: Annotated[int, Help("runs of other seeds one after another, in OUT/trial-N; 0: one run")] = 0
     preflight: Annotated[bool, Help("before training look at every node, in the job itself (docs/launch.md)")] = False
     dry_run: Annotated[bool, Help("write and print the files, start nothing")] = False
-    rate: Annotated[float, Help("for --walltime auto: images per second of a rank; 0: measured or published")] = 0.0
-    link_gbit: Annotated[float, Help("for --walltime auto: Gbit/s of all links of a node; 0: the system's")] = 0.0
+    images_per_second: Annotated[float, Help("for --walltime auto: speed of a rank; 0: measured or published")] = 0.0
+    network_gbit: Annotated[float, Help("for --walltime auto: Gbit/s of all links of a node; 0: the system's")] = 0.0
 
 
-# Flags of LaunchFlags itself, which `train` does not take; --out is given to it for each run.
-OWN = ("trials", "preflight", "dry_run", "rate", "link_gbit", "out")
+# Flags of LaunchFlags itself, which `train` does not take; --output-dir is given to it for each run.
+OWN = ("num_trials", "preflight", "dry_run", "images_per_second", "network_gbit", "output_dir")
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -72,45 +72,46 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     check_controls(flags)
     check_submission(flags.mlperf, args.recipe)
     check_launch_config(flags)
-    if not 0 <= flags.trials <= MAX_TRIALS:
-        raise PacelineError(f"--trials {flags.trials}: must lie in 0 (one run) to {MAX_TRIALS:,}.")
-    folders = _trial_folders(Path(flags.out), flags.trials) if flags.out else []
+    if not 0 <= flags.num_trials <= MAX_TRIALS:
+        raise PacelineError(f"--num-trials {flags.num_trials}: must lie in 0 (one run) to {MAX_TRIALS:,}.")
+    folders = _trial_folders(Path(flags.output_dir), flags.num_trials) if flags.output_dir else []
     request = replace(args.request(format_command("launch", *arguments), repeats=repeats), controls=flags)
-    check_weights_named(request, *(folders or [flags.out]))
-    if flags.trials and flags.mirror:
+    check_weights_named(request, *(folders or [flags.output_dir]))
+    if flags.num_trials and flags.sync_to:
         raise PacelineError(
-            "--mirror: a folder of a bucket holds one run, and --trials makes several. Leave one of them away."
+            "--sync-to: a folder of a bucket holds one run, and --num-trials makes several. Leave one of them away."
         )
-    check_rates(flags.rate, flags.link_gbit)
+    check_rates(flags.images_per_second, flags.network_gbit)
     planned = check_plan(printer, args, flags, repeats=repeats)
-    if flags.walltime != "auto" and (flags.rate or flags.link_gbit):
-        raise PacelineError("--rate and --link-gbit are read with --walltime auto alone.")
+    if flags.walltime != "auto" and (flags.images_per_second or flags.network_gbit):
+        raise PacelineError("--images-per-second and --network-gbit are read with --walltime auto alone.")
     check_devices(args.system_name, planned.system, flags)
     check_port(flags)
-    if flags.through == "local" and "system.interface" in args.given:
+    if flags.scheduler == "local" and "system.interface" in args.given:
         check_interface(planned.system.interface, list_interfaces())
     minutes = choose_walltime(printer, args, planned, flags)
-    if flags.through == "slurm":
+    if flags.scheduler == "slurm":
         check_walltime(minutes, flags.slurm)
-    words = remove_flags(arguments, flags, LaunchConfig, (*OWN, "seed") if flags.trials else OWN)
-    base = Path(flags.out).expanduser().absolute() if flags.out else next_numbered_folder(args.name)
+    words = remove_flags(arguments, flags, LaunchConfig, (*OWN, "seed") if flags.num_trials else OWN)
+    base = Path(flags.output_dir).expanduser().absolute() if flags.output_dir else next_numbered_folder(args.name)
 
-    again = "the same command" if flags.out else f"the same command with {shlex.join(['--out', str(format_path(base))])}"
-    if not flags.out:
+    more = "" if flags.output_dir else f" with {shlex.join(['--output-dir', str(format_path(base))])}"
+    again = f"the same command{more}"
+    if not flags.output_dir:
         printer.say(f"run: {format_path(base)}; {again} follows it and goes on with it, without it another run begins")
     if outside := warn_outside_variables(flags, planned.system):
         printer.say(outside)
     here = flags.data
-    if flags.data and flags.through != "local" and not Path(flags.data).expanduser().exists():
+    if flags.data and flags.scheduler != "local" and not Path(flags.data).expanduser().exists():
         printer.say(f"--data {flags.data}: not on this machine; the nodes will look for it")
         here = ""
     named = _weights_file(printer, flags)
 
     def start(folder: Path, more: tuple[str, ...] = ()) -> int:
-        check_not_finished(replace(request, controls=replace(flags, out=str(folder))), SINGLE)
+        check_not_finished(replace(request, controls=replace(flags, output_dir=str(folder))), SINGLE)
         check_request(args.recipe, here)
         job = make_job(
-            ("train", *words, "--out", str(folder), *more),
+            ("train", *words, "--output-dir", str(folder), *more),
             folder,
             name=args.name,
             where=flags,
@@ -118,7 +119,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             system=planned.system,
             minutes=minutes,
             reads=(flags.data, named),
-            writes=(flags.stage,),
+            writes=(flags.copy_data_to,),
             again=again,
         )
         if flags.preflight:
@@ -126,13 +127,13 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
             local = [flags.data] if flags.data and "://" not in flags.data else []
             local += [named] if named and Path(named).expanduser().exists() else []
             reads = tuple(str(Path(path).expanduser().absolute()) for path in local)
-            writes = (str(Path(flags.stage).expanduser().absolute()),) if flags.stage else ()
+            writes = (str(Path(flags.copy_data_to).expanduser().absolute()),) if flags.copy_data_to else ()
             job = replace(job, preflight=True, preflight_reads=reads, preflight_writes=writes)
         return launch_job(job, dry=flags.dry_run, say=print)
 
-    if not flags.trials:
+    if not flags.num_trials:
         code = start(base)
-        if code == INTERRUPTED and not flags.out:  # the ranks were given an --out, and speak of it
+        if code == INTERRUPTED and not flags.output_dir:  # the ranks were given an --output-dir, and speak of it
             printer.say(f"{again} goes on from here")
         return code
     return _trials(printer, args, flags, base, start, again)
@@ -152,7 +153,7 @@ def _weights_file(printer: Printer, flags: LaunchFlags) -> str:
             )
         return ""
     if named and not any(weights.parent.glob(f"{glob.escape(weights.name)}*")):  # TensorFlow's are called by a prefix
-        if flags.through == "local":
+        if flags.scheduler == "local":
             raise PacelineError(f"--weights {named}: there is no such file. Check the path.")
         printer.say(f"--weights {named}: not on this machine; the nodes will look for it")
     return named
@@ -174,7 +175,7 @@ def _trials(printer: Printer, args: ParsedArgs, flags: LaunchFlags, base: Path, 
     """One run a seed; those that are finished already are counted as they are."""
     done: list[LaunchTrial] = []
     codes: list[int] = []
-    for number, folder in enumerate(_trial_folders(base, flags.trials)):
+    for number, folder in enumerate(_trial_folders(base, flags.num_trials)):
         seed = args.recipe.seed + number
         try:
             codes.append(start(folder, ("--seed", str(seed))))

@@ -115,7 +115,7 @@ def _configs() -> list[dict[str, Any]]:
             "chip": row.chip,
             "nodes": row.nodes,
             "per_node": row.per_node,
-            "global_batch": row.make().global_batch,
+            "global_batch_size": row.make().global_batch_size,
             "source": row.source,
             "ours": row.ours,
         }
@@ -135,9 +135,11 @@ def _systems() -> list[dict[str, Any]]:
             for pairing in find_published(name):
                 nodes.setdefault(pairing.workload, []).append(pairing.nodes)
             nodes = {workload: sorted(set(numbers)) for workload, numbers in nodes.items()}
-            row |= {"chip": system.chip, "per_node": system.per_node, "nodes": nodes}
+            row |= {"chip": system.device_name, "per_node": system.ranks_per_node, "nodes": nodes}
             words = "; ".join(f"{workload} on {', '.join(map(str, numbers))}" for workload, numbers in nodes.items())
-            row["about"] += f" {system.per_node} x {system.chip} a node" + (f"; nodes published: {words}" if words else "")
+            row["about"] += f" {system.ranks_per_node} x {system.device_name} a node" + (
+                f"; nodes published: {words}" if words else ""
+            )
         rows.append(row)
     return rows
 

@@ -176,7 +176,7 @@ def _cells(row: LogSummary) -> dict[str, str]:
         "system": row.system or "-",
         "benchmark": row.benchmark or "-",
         "acc": number(row.accelerators),
-        "batch": number(row.global_batch),
+        "batch": number(row.global_batch_size),
         "status": row.status or "-",
         "minutes": number(row.minutes, 2),
         "epochs": "-" if row.epochs is None else f"{row.epochs:g}",

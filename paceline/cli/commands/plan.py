@@ -1,4 +1,4 @@
-"""`paceline plan RECIPE|RUN [--data DIR] [--system NAME] [--world N]`: recipe, system, plan, memory; needs no accelerator."""
+"""`paceline plan RECIPE|RUN [--data DIR] [--system NAME] [--world-size N]`: recipe, system, plan, memory; needs no accelerator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ memory. Needs no accelerator: --system names the machine to plan for. RECIPE is 
 (paceline list configs), planned on the machine that it ran on, or ./file.py:function; RUN is a run's folder or run.json (./NAME where
 it is called like a recipe), or a file that `paceline export` wrote, whose card is shown too. Every flag of the recipe may follow, as
 for train: paceline plan RECIPE --help lists them.
---workload ./file.py:name names the file of a RUN whose workload is your own."""
+--task-file ./file.py:name names the file of a RUN whose workload is your own."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ class PlanFlags:
 
     data: Annotated[str, Help("data set to plan for; empty: the recipe's own, or the run's")] = ""
     nodes: Annotated[int, Help("machines that take part")] = 1
-    world: Annotated[int, Help("ranks; 0: nodes x ranks of one node")] = 0
-    eval_ranks: Annotated[int, Help("of these, the last N only evaluate")] = 0
+    world_size: Annotated[int, Help("ranks; 0: nodes x ranks of one node")] = 0
+    dedicated_eval_ranks: Annotated[int, Help("of these, the last N only evaluate")] = 0
     train_images: Annotated[int, Help("training images; 0: those of the data set")] = 0
     val_images: Annotated[int, Help("validation images; 0: those of the data set")] = 0
-    folds: Annotated[Whole, Help("with --data: divide its training images into this many parts, as train does")] = 0
+    num_folds: Annotated[Whole, Help("with --data: divide its training images into this many parts, as train does")] = 0
     fold: Annotated[Whole, Help("which of them is evaluated")] = 0
-    auto: Annotated[bool, Help("with --data: choose by its images, as train does, and print the flags")] = False
-    rate: Annotated[float, Help("images per second of a rank at this batch; 0: measured or published")] = 0.0
-    link_gbit: Annotated[float, Help("Gbit/s of all links of a node to other nodes; 0: the system's")] = 0.0
+    auto_config: Annotated[bool, Help("with --data: choose by its images, as train does, and print the flags")] = False
+    images_per_second: Annotated[float, Help("images per second of a rank at this batch; 0: measured or published")] = 0.0
+    network_gbit: Annotated[float, Help("Gbit/s of all links of a node to other nodes; 0: the system's")] = 0.0
     weights: Annotated[str, Help("weights to start from: whether they fit; published ones stay there")] = ""
-    all: Annotated[bool, Help("print every value of the recipe, not only those that differ")] = False
-    diff: Annotated[str, Help("print instead how it differs from this recipe, or from the recipe of this run")] = ""
+    verbose: Annotated[bool, Help("print every value of the recipe, not only those that differ")] = False
+    compare_with: Annotated[str, Help("print instead how it differs from this recipe, or from the recipe of this run")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -97,13 +97,13 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         explain("plan RECIPE|RUN", ABOUT, PlanFlags(), arguments)
     shown = _read(printer, arguments)
     args, flags = shown.asked, shown.asked.controls
-    if flags.diff:
+    if flags.compare_with:
         return _print_difference(printer, shown)
-    if flags.nodes < 1 or flags.world < 0:
-        raise RecipeError("--nodes must be 1 or more, --world 0 (automatic) or more.")
-    check_rates(flags.rate, flags.link_gbit)
+    if flags.nodes < 1 or flags.world_size < 0:
+        raise RecipeError("--nodes must be 1 or more, --world-size 0 (automatic) or more.")
+    check_rates(flags.images_per_second, flags.network_gbit)
     controls = _with_fold(shown.controls, flags, args.given)
-    if flags.auto:
+    if flags.auto_config:
         check_auto(args.name, repeats=shown.repeats)
     check_request(args.recipe, flags.data)
     reporter = SILENT if flags.json else printer
@@ -112,17 +112,17 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         args = replace(args, recipe=resolve_pixel_stats(args.recipe, first, args.given, reporter))
     for line in shown.about_row:
         printer.note(line)
-    if not (flags.world or shown.repeats) and (text := args.note_published()):
+    if not (flags.world_size or shown.repeats) and (text := args.note_published()):
         printer.note(text)
     recipe, plan, memory, facts, to_train = _planned(replace(shown, asked=args), controls, reporter)
-    if shown.facts.plan.get("nodes") and not args.given & {"nodes", "world", "system", "system.per_node"}:
+    if shown.facts.plan.get("nodes") and not args.given & {"nodes", "world_size", "system", "system.ranks_per_node"}:
         plan = replace(plan, nodes=read_saved_count(shown.facts, "nodes"))
     own = None
     if shown.repeats and not shown.card and not args.given & {"system"}:
-        own = measure_run_speed(shown.run, facts, recipe, args.system.chip)
-    speed = choose_speed(recipe, args.name, args.system_name, args.system, plan, rate=flags.rate, run=own)
+        own = measure_run_speed(shown.run, facts, recipe, args.system.device_name)
+    speed = choose_speed(recipe, args.name, args.system_name, args.system, plan, rate=flags.images_per_second, run=own)
     lines, estimate = estimate_rows(
-        args.name, recipe.task, args.system_name, args.system, plan, memory.parameters, speed, flags.link_gbit
+        args.name, recipe.task, args.system_name, args.system, plan, memory.parameters, speed, flags.network_gbit
     )
     card = format_card(shown.card)
     if flags.json:
@@ -137,7 +137,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     measured = run_file(shown.run) if shown.repeats else args.name
     rows += lines or ([] if card else unknown_rows(measured, args.system.precision))
     rows += _time(shown.run) if shown.repeats and not card else []
-    for line in [*format_definitions(rows, text_width()), *_values(args.name, recipe, everything=flags.all)]:
+    for line in [*format_definitions(rows, text_width()), *_values(args.name, recipe, everything=flags.verbose)]:
         printer.say(line)
     if to_train:
         for line in ("", f"to train so:  {to_train}"):
@@ -157,7 +157,7 @@ def _read(printer: Printer, arguments: Sequence[str]) -> ShowArgs:
     flags = args.controls
     if base is not None and flags.data:
         # Their images, within the run's limits, as `train RUN/run.json --data DIR` takes them.
-        limits = {"train_images": controls.limit_train, "val_images": controls.limit_val}
+        limits = {"train_images": controls.max_train_images, "val_images": controls.max_val_images}
         flags = replace(flags, **{name: limit for name, limit in limits.items() if name not in args.given})
     return ShowArgs(replace(args, controls=flags), tuple(words), controls, path, facts, about_row)
 
@@ -170,7 +170,7 @@ def _planned(
     shown: ShowArgs, controls: RunOptions, reporter: Reporter
 ) -> tuple[Recipe, BatchPlan, MemoryEstimate, RunRecord, str]:
     """-> (the recipe with the target that a run here has, its plan, its memory, the facts of the run with those of the data, of
-    --auto the command that trains so)."""
+    --auto-config the command that trains so)."""
     from paceline.models.memory_estimate import estimate_recipe_memory, max_images_per_forward
     from paceline.training.factory import check_weights
 
@@ -195,16 +195,16 @@ def _planned(
     plan = make_plan(
         recipe,
         system,
-        world=count_training_ranks(count_ranks(flags, args.given, system.per_node), flags.eval_ranks),
+        world=count_training_ranks(count_ranks(flags, args.given, system.ranks_per_node), flags.dedicated_eval_ranks),
         most=max_images_per_forward(memory, system),
         train_images=images[0],
         val_images=images[1],
-        eval_ranks=flags.eval_ranks,
+        eval_ranks=flags.dedicated_eval_ranks,
     )
-    if flags.data and not shown.repeats and not flags.auto:
-        planned = RunOptions(data=flags.data, limit_train=flags.train_images)
-        check_image_count(args.name, recipe, plan, planned, args.given, system.accelerator)
-        report_length(args.name, recipe, plan, args.given, system.accelerator == "cpu", reporter)
+    if flags.data and not shown.repeats and not flags.auto_config:
+        planned = RunOptions(data=flags.data, max_train_images=flags.train_images)
+        check_image_count(args.name, recipe, plan, planned, args.given, system.device)
+        report_length(args.name, recipe, plan, args.given, system.device == "cpu", reporter)
     if flags.weights not in ("", NONE):
         labels = None if task is None else task.data.labels()
         check_weights(flags.weights, recipe, classes or DATA_CLASSES.get(recipe.target_data, 0), labels, reporter)
@@ -212,13 +212,13 @@ def _planned(
 
 
 def _print_difference(printer: Printer, shown: ShowArgs) -> int:
-    """The values in which the recipe differs from that of --diff, which is a recipe or a run."""
+    """The values in which the recipe differs from that of --compare-with, which is a recipe or a run."""
     name, one, flags = shown.asked.name, shown.asked.recipe, shown.asked.controls
-    if _is_run(flags.diff):
-        (other_name, other, _, _), *_ = saved_request(Path(flags.diff), (), "plan")
+    if _is_run(flags.compare_with):
+        (other_name, other, _, _), *_ = saved_request(Path(flags.compare_with), (), "plan")
     else:
-        other_name, other = flags.diff, choose_recipe(flags.diff)
-    heads = [str(shown.run) if shown.repeats else name, flags.diff if _is_run(flags.diff) else other_name]
+        other_name, other = flags.compare_with, choose_recipe(flags.compare_with)
+    heads = [str(shown.run) if shown.repeats else name, flags.compare_with if _is_run(flags.compare_with) else other_name]
     if flags.json:
         print(json.dumps({"recipes": heads, "differences": differing_fields(one, other)}, indent=2))
         return 0
@@ -239,9 +239,10 @@ def _values(name: str, recipe: Recipe, *, everything: bool) -> list[str]:
         return ["", f"every value; * differs from {other_name}", *format_grid(list_cells(recipe, other), text_width())]
     results = differing_cells(recipe, other)
     if not results:
-        return ["", f"its values are those of {other_name}; --all prints them"]
+        return ["", f"its values are those of {other_name}; --verbose prints them"]
     heads = "changed" if other_name == name else name, other_name
-    return ["", f"differs from {other_name} (--all prints every value)", *format_recipe_table(results, heads, text_width())]
+    title = f"differs from {other_name} (--verbose prints every value)"
+    return ["", title, *format_recipe_table(results, heads, text_width())]
 
 
 def _of_run(facts: RunRecord, controls: RunOptions) -> PlanFlags:
@@ -250,8 +251,8 @@ def _of_run(facts: RunRecord, controls: RunOptions) -> PlanFlags:
         return PlanFlags()
     evaluating = read_saved_count(facts, "eval_ranks") if facts.plan.get("eval_ranks") else 0
     return PlanFlags(
-        world=facts.world + evaluating,
-        eval_ranks=evaluating,
+        world_size=facts.world + evaluating,
+        dedicated_eval_ranks=evaluating,
         train_images=read_saved_count(facts, "train_images"),
         # Made-up batches are not evaluated: what is planned for are the images of the recipe's own data.
         val_images=0 if controls.synthetic else read_saved_count(facts, "val_images"),
@@ -277,11 +278,11 @@ def _time(run: Path) -> list[Row]:
 
 def _with_fold(controls: RunOptions, flags: PlanFlags, explicit: Collection[str]) -> RunOptions:
     """The controls of a run, or of none, with the fold that this command names; raises RecipeError for one that cannot be."""
-    named = {name: getattr(flags, name) for name in ("folds", "fold") if name in explicit}
-    if flags.auto and not flags.data:
-        raise RecipeError("--auto chooses by the images of a data set: name it with --data DIR.")
+    named = {name: getattr(flags, name) for name in ("num_folds", "fold") if name in explicit}
+    if flags.auto_config and not flags.data:
+        raise RecipeError("--auto-config chooses by the images of a data set: name it with --data DIR.")
     if named and not flags.data:
-        raise RecipeError("--folds and --fold divide the training images of a data set: name it with --data DIR.")
+        raise RecipeError("--num-folds and --fold divide the training images of a data set: name it with --data DIR.")
     controls = replace(controls, **named)
     check_fold(controls)
     return controls
@@ -289,9 +290,9 @@ def _with_fold(controls: RunOptions, flags: PlanFlags, explicit: Collection[str]
 
 def _opened(shown: ShowArgs, own: RunOptions, reporter: Reporter) -> tuple[Any, Recipe, str]:
     """The task on --data, opened as training opens it (an unprepared data set is prepared for that), the recipe with the target
-    that a run on these data has, and the command that trains what --auto chose.
+    that a run on these data has, and the command that trains what --auto-config chose.
 
-    --train-images and --val-images take so many of its images, as --limit-train and --limit-val of `train` do.
+    --train-images and --val-images take so many of its images, as --max-train-images and --max-val-images of `train` do.
     """
     import torch
 
@@ -304,13 +305,13 @@ def _opened(shown: ShowArgs, own: RunOptions, reporter: Reporter) -> tuple[Any, 
 
     args, flags, system = shown.asked, shown.asked.controls, shown.asked.system
     fold = {name: getattr(own, name) for name in FOLD}
-    controls = RunOptions(data=flags.data, limit_train=flags.train_images, limit_val=flags.val_images, **fold)
+    controls = RunOptions(data=flags.data, max_train_images=flags.train_images, max_val_images=flags.val_images, **fold)
     to_train = ""
     with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
         task = open_task(args.recipe, controls, world, reporter)
-    if flags.auto:
-        ranks = count_training_ranks(count_ranks(flags, args.given, system.per_node), flags.eval_ranks)
-        cpu = system.accelerator == "cpu"
+    if flags.auto_config:
+        ranks = count_training_ranks(count_ranks(flags, args.given, system.ranks_per_node), flags.dedicated_eval_ranks)
+        cpu = system.device == "cpu"
         result = apply_auto(task, args.recipe, controls, args.given, cpu=cpu, ranks=ranks, reporter=reporter)
         task = reopen_task(task, result.recipe, controls)
         first = flags.weights or pretrained_for(args.recipe)
@@ -321,8 +322,8 @@ def _opened(shown: ShowArgs, own: RunOptions, reporter: Reporter) -> tuple[Any, 
 
 
 # A published row is planned on its own machine, given as flags. Flag of the user -> flag of that machine which it replaces too:
-# --world names ranks instead of nodes, and a loss scale belongs to its number format.
-GIVES_WAY = {"--world": "--nodes", "--system.precision": "--system.loss-scale"}
+# --world-size names ranks instead of nodes, and a loss scale belongs to its number format.
+GIVES_WAY = {"--world-size": "--nodes", "--system.precision": "--system.loss-scale"}
 
 
 def with_machine_flags(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -362,10 +363,10 @@ def machine_flags(row: PublishedRow) -> dict[str, str]:
     return {
         "--system": system,
         "--nodes": str(row.nodes),
-        "--system.per-node": str(row.per_node),
+        "--system.ranks-per-node": str(row.per_node),
         "--system.memory-gib": f"{memory:g}",
-        "--system.chip": row.chip,
-        "--system.images-per-forward": str(row.images),
+        "--system.device-name": row.chip,
+        "--system.micro-batch-size": str(row.images),
         "--system.precision": row.precision,
         "--system.loss-scale": f"{row.loss_scale:g}",
     }

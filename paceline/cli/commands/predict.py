@@ -1,4 +1,4 @@
-"""`paceline predict RUN IMAGE_OR_DIR... --out DIR`: annotated pictures, predictions.json, and coco_results.json.
+"""`paceline predict RUN IMAGE_OR_DIR... --output-dir DIR`: annotated pictures, predictions.json, and coco_results.json.
 
 Also `paceline predict WEIGHTS IMAGE_OR_DIR...`: a file of weights, anybody's, the name of published ones, or an exported graph.
 """
@@ -11,11 +11,12 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from paceline._utils.errors import PacelineError
+from paceline._utils.reporter import Lines
 from paceline._utils.text import format_count, join_names, suggest_name
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
@@ -36,41 +37,41 @@ class PredictFlags:
 
     run: Annotated[Path, tyro.conf.Positional, Help("run folder, weights, .onnx, .xml, .pt2, published name")] = Path()
     photos: Annotated[tuple[Path, ...], tyro.conf.Positional, Help("photos, folders, globs, a video, camera:0")] = ()
-    out: Annotated[Path, Help("folder of pictures and predictions.json; replaced if there")] = Path("predictions")
+    output_dir: Annotated[Path, Help("folder of pictures and predictions.json; replaced if there")] = Path("predictions")
     checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
-    pictures: Annotated[bool, Help("draw the photos with their answers")] = True
-    score_above: Annotated[float | None, Help("objects: smallest score drawn; None: best by F1, else 0.3")] = None
+    save_images: Annotated[bool, Help("draw the photos with their answers")] = True
+    score_threshold: Annotated[float | None, Help("objects: smallest score drawn; None: best by F1, else 0.3")] = None
     classes: Annotated[tuple[str, ...], Help("objects: draw and print only these classes; empty: all")] = ()
-    max_objects: Annotated[int, Help("objects: draw and print the best N of a photo; 0: all")] = 0
-    labels: Annotated[bool, Help("objects: write names and scores next to the boxes")] = True
-    tile: Annotated[int, Help("objects: larger photos also in tiles of N pixels a side; 0: whole photos")] = 0
-    overlap: Annotated[float, Help("share of a tile's side that its neighbor has too")] = 0.2
-    every: Annotated[int, Help("of a video: answer each N-th frame")] = 1
-    frames: Annotated[bool, Help("of a video: pictures of its frames in place of one video")] = False
-    write: Annotated[tuple[str, ...], Help("formats: coco yolo yolo-scores csv labelme labelstudio cvat masks")] = ()
-    annotations: Annotated[str, Help("COCO JSON that lists the photos: coco_results.json has its image ids")] = ""
+    max_detections: Annotated[int, Help("objects: draw and print the best N of a photo; 0: all")] = 0
+    show_labels: Annotated[bool, Help("objects: write names and scores next to the boxes")] = True
+    tile_size: Annotated[int, Help("objects: larger photos also in tiles of N pixels a side; 0: whole photos")] = 0
+    tile_overlap: Annotated[float, Help("share of a tile's side that its neighbor has too")] = 0.2
+    frame_stride: Annotated[int, Help("of a video: answer each N-th frame")] = 1
+    save_frames: Annotated[bool, Help("of a video: pictures of its frames in place of one video")] = False
+    save_formats: Annotated[tuple[str, ...], Help("formats: coco yolo yolo-scores csv labelme labelstudio cvat masks")] = ()
+    image_ids: Annotated[str, Help("COCO JSON that lists the photos: coco_results.json has its image ids")] = ""
     quiet: Annotated[bool, Help("print no line a photo; only what was left out, and the end")] = False
     json: Annotated[bool, Help("print one JSON object a photo to stdout, and what is for people to stderr")] = False
-    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
     recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
-    trust: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
+    allow_code_execution: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
     """Answer for photos; 1 where some of them have no answer."""
     flags = parse(printer, arguments, PredictFlags(), "predict", "Find classes, objects or masks in photos.")
     if not flags.photos:
-        raise PacelineError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --out DIR")
-    if flags.score_above is not None and not 0 <= flags.score_above <= 1:
-        raise PacelineError(f"--score-above {flags.score_above:g}: a score lies in [0, 1].")
-    if flags.max_objects < 0:
-        raise PacelineError(f"--max-objects {flags.max_objects}: must be 0 (all) or more.")
-    if flags.tile < 0 or 0 < flags.tile < 32:
-        raise PacelineError(f"--tile {flags.tile}: must be 32 pixels or more, or 0 (whole photos alone).")
-    if not 0 <= flags.overlap <= 0.9:
-        raise PacelineError(f"--overlap {flags.overlap:g}: a share of a tile's side, from 0 to 0.9.")
-    if flags.every < 1:
-        raise PacelineError(f"--every {flags.every}: must be 1 (each frame) or more.")
+        raise PacelineError("name a run and at least one photo or folder: paceline predict RUN photo.jpg --output-dir DIR")
+    if flags.score_threshold is not None and not 0 <= flags.score_threshold <= 1:
+        raise PacelineError(f"--score-threshold {flags.score_threshold:g}: a score lies in [0, 1].")
+    if flags.max_detections < 0:
+        raise PacelineError(f"--max-detections {flags.max_detections}: must be 0 (all) or more.")
+    if flags.tile_size < 0 or 0 < flags.tile_size < 32:
+        raise PacelineError(f"--tile-size {flags.tile_size}: must be 32 pixels or more, or 0 (whole photos alone).")
+    if not 0 <= flags.tile_overlap <= 0.9:
+        raise PacelineError(f"--tile-overlap {flags.tile_overlap:g}: a share of a tile's side, from 0 to 0.9.")
+    if flags.frame_stride < 1:
+        raise PacelineError(f"--frame-stride {flags.frame_stride}: must be 1 (each frame) or more.")
     video, listing = _found(flags)
     with nullcontext() if video is None else closing(video):
         return _carry_out(printer, flags, video, listing)
@@ -78,17 +79,19 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 def _carry_out(printer: Printer, flags: PredictFlags, video: Video | None, listing: ImageListing) -> int:
     """Open the run, answer, and say what came of it."""
-    requested = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
+    requested: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.task_file, "recipe": flags.recipe}
+    requested["allow_code_execution"] = flags.allow_code_execution
+
     check_named(flags.run, verb="predict", **requested)
     from paceline import inference
     from paceline.inference.outputs.prediction_dir import check_prediction_dir
     from paceline.inference.writer import choose_output_formats
 
-    check_prediction_dir(flags.out)
+    check_prediction_dir(flags.output_dir)
     with printer.waiting(f"opening {flags.run}"):
-        predictor = inference.load(flags.run, **requested, say=printer.note)
+        predictor = inference.open_predictor(flags.run, Lines(printer.note), **requested)
     _check_objects(flags, predictor)
-    formats = choose_output_formats(flags.write, flags.out, predictor, video=video is not None)
+    formats = choose_output_formats(flags.save_formats, flags.output_dir, predictor, video=video is not None)
     if passed_over := listing.skipped():
         printer.note(f"skipped {passed_over}")
     began = time.perf_counter()
@@ -99,12 +102,12 @@ def _carry_out(printer: Printer, flags: PredictFlags, video: Video | None, listi
             else _answer_video(printer, flags, video, predictor, formats)
         )
     except KeyboardInterrupt:
-        printer.note(f"{flags.out}: not finished; the same command starts over and replaces what is there")
+        printer.note(f"{flags.output_dir}: not finished; the same command starts over and replaces what is there")
         raise
     seconds = time.perf_counter() - began
     answered, noun = count.answered, "photo" if video is None else "frame"
     printer.note(
-        f"{format_count(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.out}"
+        f"{format_count(answered, noun)} in {seconds:.1f} s, {answered / max(seconds, 1e-9):.1f} images/s: {flags.output_dir}"
     )
     if count.without:
         printer.note(
@@ -123,30 +126,30 @@ def _found(flags: PredictFlags) -> tuple[Video | None, ImageListing]:
 
     videos = [path for path in flags.photos if is_video(path)]
     if not videos:
-        for flag, explicit in (("--every", flags.every > 1), ("--frames", flags.frames)):
+        for flag, explicit in (("--frame-stride", flags.frame_stride > 1), ("--save-frames", flags.save_frames)):
             if explicit:
                 raise PacelineError(f"{flag}: for a video or a camera, and photos are named. Leave it away.")
-        return None, find_photos(flags.photos, apart_from=(flags.run, flags.out))
+        return None, find_photos(flags.photos, apart_from=(flags.run, flags.output_dir))
     if len(flags.photos) > 1:
-        raise PacelineError(f"{videos[0]}: a video stands alone in a command, with an --out of its own. Name one of them.")
+        raise PacelineError(f"{videos[0]}: a video needs a command and an --output-dir of its own. Name only one.")
     from paceline.inference.video import Video
 
-    return Video(videos[0], every=flags.every), ImageListing()
+    return Video(videos[0], every=flags.frame_stride), ImageListing()
 
 
 def _least_score(printer: Printer, flags: PredictFlags, predictor: Predictor) -> float:
     """The score from which on objects are printed and drawn."""
-    from paceline.inference.results import SHOWN_ABOVE
+    from paceline.inference.results import SCORE_THRESHOLD
 
-    if flags.score_above is not None or not predictor.finds_objects:
-        return flags.score_above or 0.0
+    if flags.score_threshold is not None or not predictor.finds_objects:
+        return flags.score_threshold or 0.0
     best = predictor.best_f1()
     if best:
         printer.note(
             f"shown from score {best['threshold']:g} on: F1 was best there on the photos that the run was evaluated on "
-            "(--score-above S shows others)"
+            "(--score-threshold S shows others)"
         )
-    return best.get("threshold", SHOWN_ABOVE)
+    return best.get("threshold", SCORE_THRESHOLD)
 
 
 def _answer(
@@ -166,14 +169,14 @@ def _answer(
     ids, about_ids = _image_ids(flags, listing, predictor)
     head, printed, shown = _manner(printer, flags, predictor)
     locations, top = locate_results(listing, ids, formats)
-    results = predictor.stream(listing.photos, tile=flags.tile, overlap=flags.overlap)
+    results = predictor.predict_iter(listing.photos, tile=flags.tile_size, overlap=flags.tile_overlap)
     requested = (
         ImageOutcome(str(photo), location, ids.get(photo), result)
         for photo, location, result in zip(listing.photos, locations, results)
     )
     count = PredictionCounts(without=list(listing.refused))
-    with open_prediction_dir(flags.out, head, coco=bool(ids), formats=formats) as answers:
-        write_all_predictions(requested, answers, printed, shown, count, draw=draw_jpeg if flags.pictures else None)
+    with open_prediction_dir(flags.output_dir, head, coco=bool(ids), formats=formats) as answers:
+        write_all_predictions(requested, answers, printed, shown, count, draw=draw_jpeg if flags.save_images else None)
         answers.finish(count.without)
     if predictor.finds_objects:
         printer.note(f"coco_results.json: {about_ids}" if ids else f"no coco_results.json: {about_ids}")
@@ -196,8 +199,10 @@ def _answer_video(
     from paceline.inference.video import write_video_predictions
 
     head, printed, shown = _manner(printer, flags, predictor)
-    stream = partial(predictor.stream, tile=flags.tile, overlap=flags.overlap)
-    return write_video_predictions(video, stream, flags.out, head, formats, printed, shown, flags.pictures, flags.frames)
+    answer = partial(predictor.predict_iter, tile=flags.tile_size, overlap=flags.tile_overlap)
+    return write_video_predictions(
+        video, answer, flags.output_dir, head, formats, printed, shown, flags.save_images, flags.save_frames
+    )
 
 
 def _manner(
@@ -208,7 +213,7 @@ def _manner(
 
     head = {"run": str(flags.run), "checkpoint": predictor.trained.checkpoint, "classes": list(predictor.classes)}
     least = _least_score(printer, flags, predictor)
-    shown = DisplayOptions(least, flags.classes, flags.max_objects, flags.labels)
+    shown = DisplayOptions(least, flags.classes, flags.max_detections, flags.show_labels)
     return head, StdoutWriter(printer.note, printer.say, flags.quiet, flags.json), shown
 
 
@@ -217,10 +222,10 @@ def _check_objects(flags: PredictFlags, predictor: Predictor) -> None:
     if not predictor.finds_objects:
         overrides = {
             "--classes": flags.classes,
-            "--max-objects": flags.max_objects,
-            "--no-labels": not flags.labels,
-            "--annotations": flags.annotations,
-            "--tile": flags.tile,
+            "--max-detections": flags.max_detections,
+            "--no-show-labels": not flags.show_labels,
+            "--image-ids": flags.image_ids,
+            "--tile-size": flags.tile_size,
         }
         for flag in (flag for flag, value in overrides.items() if value):
             raise PacelineError(f"{flag}: for objects in photos; {flags.run} names whole photos. Leave it away.")
@@ -237,9 +242,9 @@ def _image_ids(flags: PredictFlags, listing: ImageListing, predictor: Predictor)
 
     if not predictor.finds_objects:
         return {}, ""
-    if not flags.annotations:
+    if not flags.image_ids:
         return find_image_ids(listing.photos, predictor.trained.facts)
     categories = dict(zip(predictor.classes, predictor.category_ids))
-    ids = read_image_ids(listing.photos, Path(flags.annotations).expanduser(), categories)
+    ids = read_image_ids(listing.photos, Path(flags.image_ids).expanduser(), categories)
     left = sum(photo not in ids for photo in listing.photos)
-    return ids, f"ids of {flags.annotations}" + (f"; photos that it does not list: {left:,}" if left else "")
+    return ids, f"ids of {flags.image_ids}" + (f"; photos that it does not list: {left:,}" if left else "")

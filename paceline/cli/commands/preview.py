@@ -22,7 +22,7 @@ from paceline.training.request import check_request
 if TYPE_CHECKING:
     from PIL import Image
 
-ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, coloured, mixed, with their
+ABOUT = """Draw a mosaic of training images exactly as the network will see them: cropped, flipped, colored, mixed, with their
 classes, boxes or masks. Look at it before a long run. RECIPE is a name (paceline list recipes) or ./file.py:function. Every flag of
 the recipe may follow, as for train: paceline preview RECIPE --help lists them."""
 
@@ -32,8 +32,8 @@ class PreviewFlags:
     """What to draw."""
 
     data: Annotated[str, Help("data set; empty: the built-in shapes")] = ""
-    out: Annotated[Path, Help("picture to write")] = Path("preview.png")
-    images: Annotated[int, Help("pictures in the mosaic")] = 40
+    output: Annotated[Path, Help("picture to write")] = Path("preview.png")
+    num_images: Annotated[int, Help("pictures in the mosaic")] = 40
     columns: Annotated[int, Help("pictures in a row")] = 8
     step: Annotated[int, Help("first training step whose images are drawn")] = 0
 
@@ -44,9 +44,9 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         explain("preview RECIPE", ABOUT, PreviewFlags(), arguments)
     args = parse_run_args(arguments, PreviewFlags(), verb="preview", printer=printer)
     flags = args.controls
-    if flags.images < 1 or flags.columns < 1 or flags.step < 0:
-        raise RecipeError("--images and --columns must be 1 or more, --step 0 or more.")
-    check_user_file(flags.out)
+    if flags.num_images < 1 or flags.columns < 1 or flags.step < 0:
+        raise RecipeError("--num-images and --columns must be 1 or more, --step 0 or more.")
+    check_user_file(flags.output)
     check_request(args.recipe, flags.data)
     import torch
 
@@ -60,17 +60,17 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     photos, captions = [], []
     step = flags.step
     with printer.waiting("drawing"):
-        while len(photos) < flags.images:
-            for pixels, label in islice(task.data.samples_of_step(step), flags.images - len(photos)):
+        while len(photos) < flags.num_images:
+            for pixels, label in islice(task.data.samples_of_step(step), flags.num_images - len(photos)):
                 sample = pixels, label, task.data.classes
                 photo, caption = task.workload.reporting.picture(*sample) or draw_sample(*sample)
                 photos.append(photo)
                 captions.append(caption)
             step += 1
     picture = draw_mosaic_page(photos, captions, flags.columns, tile=max(96, *(photo.width for photo in photos)))
-    write_user_file(flags.out, _encoded(picture, flags.out))
-    printer.facts = {"file": flags.out, "images": len(photos), "step": flags.step}
-    printer.say(f"{len(photos)} training images from step {flags.step:,} on: {flags.out}")
+    write_user_file(flags.output, _encoded(picture, flags.output))
+    printer.facts = {"file": flags.output, "images": len(photos), "step": flags.step}
+    printer.say(f"{len(photos)} training images from step {flags.step:,} on: {flags.output}")
     return 0
 
 
@@ -86,5 +86,5 @@ def _encoded(picture: Image.Image, out: Path) -> bytes:
         picture.save(buffer, kind, **marks.get(kind, {}))
     except (OSError, ValueError, KeyError) as problem:
         reason = f"a picture cannot be written as {out.suffix or 'a file without suffix'}: {problem}"
-        raise PacelineError(f"--out {out}: {reason}. Name a .png or .jpg file.") from None
+        raise PacelineError(f"--output {out}: {reason}. Name a .png or .jpg file.") from None
     return buffer.getvalue()

@@ -24,8 +24,8 @@ class ReportFlags:
     """Which runs."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, Help("run folders; several are compared in one page")] = ()
-    out: Annotated[str, Help("page of several runs; empty: comparison.html in the folder of the first")] = ""
-    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    html: Annotated[str, Help("page of several runs; empty: comparison.html in the folder of the first")] = ""
+    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -34,14 +34,14 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     flags = parse(printer, arguments, ReportFlags(), "report", description)
     if not flags.runs:
         raise PacelineError("name a run folder: paceline report runs/classify-demo-001")
-    if flags.workload and not is_in_file(flags.workload):
-        raise PacelineError(f"--workload {flags.workload}: name the file and the workload in it: ./file.py:name")
+    if flags.task_file and not is_in_file(flags.task_file):
+        raise PacelineError(f"--task-file {flags.task_file}: name the file and the workload in it: ./file.py:name")
     folder, *others = flags.runs
     if others:
         return _compare(printer, flags)
-    if flags.out:
+    if flags.html:
         raise PacelineError(
-            f"--out {flags.out}: the report of one run is {folder / 'report.html'}. Name several runs for a page."
+            f"--html {flags.html}: the report of one run is {folder / 'report.html'}. Name several runs for a page."
         )
     # What is wrong is named before anything is written.
     is_own = is_in_file(str(read_run(folder, changed=print_error).recipe.get("task")))
@@ -50,7 +50,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
     try:
         with printer.waiting(f"writing the report of {folder}"):
-            page = write_report(folder, get_workload(flags.workload) if flags.workload and is_own else None)
+            page = write_report(folder, get_workload(flags.task_file) if flags.task_file and is_own else None)
         printer.say(page)
         printer.facts = {"file": page}
     except OSError as problem:
@@ -59,8 +59,8 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
 
 def _compare(printer: Printer, flags: ReportFlags) -> int:
-    out = Path(flags.out) if flags.out else flags.runs[0].resolve().parent / "comparison.html"
-    check_user_file(out)
+    out = Path(flags.html) if flags.html else flags.runs[0].resolve().parent / "comparison.html"
+    check_user_file(out, "--html")
     damaged: list[str] = []
     results = [summarize_run(folder, damaged) for folder in flags.runs]
     tasks = {str(one.facts.recipe.get("task")): one.folder for one in results}
@@ -69,7 +69,7 @@ def _compare(printer: Printer, flags: ReportFlags) -> int:
         raise PacelineError(f"runs of different tasks are not compared: {named}. Name runs of one task.")
     from paceline.tools.report.runs_page import runs_page
 
-    write_user_file(out, runs_page(results, out, compared=True))
+    write_user_file(out, runs_page(results, out, compared=True), "--html")
     for problem in damaged:
         print_error(f"damaged: {problem}")
     printer.say(out)

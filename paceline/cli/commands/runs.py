@@ -113,16 +113,18 @@ def _cut(text: str, width: int) -> str:
 
 # What decides a run's result beside recipe, data and fold.
 DECIDE = (
-    "weights",
-    "steps",
-    "limit_train",
-    "limit_val",
-    "val_half",
-    "fit_schedule",
-    "patience",
-    "eval_every",
-    "time_budget",
-    "exact",
+    *(
+        "weights",
+        "max_steps",
+        "max_train_images",
+        "max_val_images",
+        "val_subset",
+        "rescale_schedule",
+        "patience",
+        "eval_every",
+        "max_time",
+    ),
+    "deterministic",
 )
 # Of a run's evaluations.
 WHICH = ("best", "last")

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from paceline._utils.commands import install_command
 from paceline._utils.errors import PacelineError
+from paceline._utils.reporter import Lines
 from paceline.cli.flags import parse
 from paceline.cli.printing import Printer
 from paceline.config.constraints import Help
@@ -41,15 +42,15 @@ class ServeFlags:
     port: Annotated[int, Help("0: a free one")] = 8000
     token: Annotated[str, Help("secret of clients, 16 characters or more; PACELINE_TOKEN hides it from `ps`")] = ""
     checkpoint: Annotated[str, Help("best, last or step-N")] = "best"
-    workload: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
+    task_file: Annotated[str, Help("file of the run's own workload, ./file.py:name, which is run as Python")] = ""
     recipe: Annotated[str, Help("recipe that the weights fit, with flags in quotes; empty: found by them")] = ""
-    trust: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
-    batch: Annotated[int, Help("most photos in one forward; 0: as many as suit the model")] = 0
-    wait: Annotated[float, Help("milliseconds that a photo waits for others to share a forward")] = 5.0
-    queue: Annotated[int, Help("photos that may wait; a request beyond them must come again")] = 64
-    max_bytes: Annotated[int, Help("most of one upload")] = 32 << 20
-    timeout: Annotated[float, Help("seconds that a client has for its upload, and again for taking the answer")] = 60.0
-    connections: Annotated[int, Help("open at once")] = 256
+    allow_code_execution: Annotated[bool, Help("open a .pt2, which can run code of its author")] = False
+    max_batch_size: Annotated[int, Help("most photos in one forward; 0: as many as suit the model")] = 0
+    batch_timeout_ms: Annotated[float, Help("milliseconds that a photo waits for others to share a forward")] = 5.0
+    max_queue: Annotated[int, Help("photos that may wait; a request beyond them must come again")] = 64
+    max_upload_bytes: Annotated[int, Help("most of one upload")] = 32 << 20
+    timeout_seconds: Annotated[float, Help("for an upload, and again for the client to take the answer")] = 60.0
+    max_connections: Annotated[int, Help("open at once")] = 256
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -59,7 +60,9 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         if find_spec(package) is None:
             raise PacelineError(f"serve needs {package}, which is not installed:  {install_command('serve')}")
     token = _checked(flags)
-    requested = {"checkpoint": flags.checkpoint, "workload": flags.workload, "recipe": flags.recipe, "trust": flags.trust}
+    requested: dict[str, Any] = {"checkpoint": flags.checkpoint, "workload": flags.task_file, "recipe": flags.recipe}
+    requested["allow_code_execution"] = flags.allow_code_execution
+
     check_named(flags.run, verb="serve", **requested)
     with _listen(flags) as listener:
         with printer.waiting(f"opening {flags.run}"):
@@ -67,7 +70,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
 
             from paceline import inference
 
-            predictor = inference.load(flags.run, **requested, say=printer.say)
+            predictor = inference.open_predictor(flags.run, Lines(printer.say), **requested)
             # The first forward takes longer; and whether the network answers at all shows before anybody asks.
             predictor.predict(np.zeros((64, 64, 3), np.uint8))
         return _serve(printer, flags, token, predictor, listener)
@@ -79,12 +82,12 @@ def _checked(flags: ServeFlags) -> str:
 
     if flags.run == Path():
         raise PacelineError("name a run or a file of weights: paceline serve RUN")
-    for name in ("queue", "max_bytes", "timeout", "connections"):
+    for name in ("max_queue", "max_upload_bytes", "timeout_seconds", "max_connections"):
         if not getattr(flags, name) > 0:
             raise PacelineError(f"--{name.replace('_', '-')} {getattr(flags, name):g}: must be above 0.")
-    for name in ("batch", "wait"):
+    for name in ("max_batch_size", "batch_timeout_ms"):
         if not getattr(flags, name) >= 0:
-            raise PacelineError(f"--{name} {getattr(flags, name):g}: must be 0 or more.")
+            raise PacelineError(f"--{name.replace('_', '-')} {getattr(flags, name):g}: must be 0 or more.")
     if not 0 <= flags.port < 1 << 16:
         raise PacelineError(f"--port {flags.port}: ports are 1 to 65535; 0 takes a free one.")
     token, named = flags.token or os.environ.get(TOKEN, ""), "--token" if flags.token else TOKEN
@@ -102,7 +105,7 @@ def _listen(flags: ServeFlags) -> socket.socket:
     """A listening socket, before the model is loaded: who comes early waits, and a port in use is said at once."""
     family = socket.AF_INET6 if ":" in flags.host else socket.AF_INET
     try:
-        return socket.create_server((flags.host, flags.port), family=family, backlog=flags.connections)
+        return socket.create_server((flags.host, flags.port), family=family, backlog=flags.max_connections)
     except OSError as problem:
         where = f"--host {flags.host} --port {flags.port}: cannot be listened on ({problem.strerror})"
         raise PacelineError(f"{where}. Name another; --port 0 takes a free one.") from None
@@ -133,16 +136,16 @@ def make_server(predictor: Predictor, flags: ServeFlags, token: str = "") -> uvi
 
     app = make_application(
         predictor,
-        most=flags.batch or predictor.trained.workload.photos_at_once,
-        wait=flags.wait / 1000,
-        queue=flags.queue,
+        most=flags.max_batch_size or predictor.trained.workload.photos_at_once,
+        wait=flags.batch_timeout_ms / 1000,
+        queue=flags.max_queue,
         token=token,
-        max_bytes=flags.max_bytes,
-        seconds=flags.timeout,
+        max_bytes=flags.max_upload_bytes,
+        seconds=flags.timeout_seconds,
     )
     config = uvicorn.Config(
         app,
-        http=make_guarded_protocol(flags.connections, flags.timeout),
+        http=make_guarded_protocol(flags.max_connections, flags.timeout_seconds),
         ws="none",
         loop="asyncio",
         log_config=None,
@@ -150,7 +153,7 @@ def make_server(predictor: Predictor, flags: ServeFlags, token: str = "") -> uvi
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        backlog=flags.connections,
+        backlog=flags.max_connections,
         timeout_graceful_shutdown=END_SECONDS,
     )
     return uvicorn.Server(config)

@@ -21,10 +21,10 @@ from paceline.training.logging.stdout_guard import guard_exit
 from paceline.training.request import validate
 from paceline.training.run_arguments import is_folder
 
-USAGE = """usage: paceline train RECIPE [--data DIR] [--out RUN] [--system NAME] [flags]
+USAGE = """usage: paceline train RECIPE [--data DIR] [--output-dir RUN] [--system NAME] [flags]
        paceline train ./my_file.py:my_recipe     a recipe of your own
-       paceline train RUN/run.json [--out RUN]   the same run again; into RUN it goes on
-       ... --workload ./my_file.py:mine          repeat a run whose workload is your own
+       paceline train RUN/run.json [--output-dir RUN]   the same run again; into RUN it goes on
+       ... --task-file ./my_file.py:mine          repeat a run whose workload is your own
 
 Recipes for data of your own (-cpu: on a CPU), and small ones from scratch:
 """

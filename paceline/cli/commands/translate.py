@@ -1,4 +1,4 @@
-"""`paceline translate 'ORIGINAL COMMAND' [--system-of NAME] [--json]`: our command for one of the four systems' own."""
+"""`paceline translate 'ORIGINAL COMMAND' [--source-system NAME] [--json]`: our command for one of the four systems' own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_BYTES = 2**20
 class TranslateFlags:
     """How to read and print."""
 
-    system_of: Annotated[str, Help("origin: mxnet-ssd, mxnet-resnet, gaudi-ssd or gluoncv-maskrcnn")] = ""
+    source_system: Annotated[str, Help("origin: mxnet-ssd, mxnet-resnet, gaudi-ssd or gluoncv-maskrcnn")] = ""
     json: Annotated[bool, Help("print one JSON object instead of text")] = False
 
 
@@ -46,17 +46,17 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
     texts = [
         index
         for index, word in enumerate(arguments)
-        if word[:2] != "--" and arguments[index - 1 : index] != ["--system-of"]
+        if word[:2] != "--" and arguments[index - 1 : index] != ["--source-system"]
     ]
     words = [word for index, word in enumerate(arguments) if index not in texts[:1]]
-    own = ("--json", "--system-of", "--no-json", "--help", "--help-all")
+    own = ("--json", "--source-system", "--no-json", "--help", "--help-all")
     if len(texts) != 1 or any(word.partition("=")[0] not in own for word in words if word[:2] == "--"):
         text = shlex.join(word for word in arguments if word not in own)
         raise PacelineError(
             f"it takes one original command, in quotes:  paceline translate {shlex.quote(text or 'ORIGINAL COMMAND')}"
         )
     flags = parse(printer, words, TranslateFlags(), VERB, ABOUT)
-    result = translation_record(arguments[texts[0]], flags.system_of)
+    result = translation_record(arguments[texts[0]], flags.source_system)
     if flags.json:
         print(json.dumps(result, indent=1))
     else:
@@ -101,29 +101,33 @@ def paceline_training_size(words: Sequence[str], devices: int) -> dict[str, Any]
     train, val = DATA_IMAGES[recipe.target_data]
     plan = make_plan(
         recipe,
-        replace(args.system_flags, graph="off"),  # of no number here, and refused where this machine has no such device
+        replace(
+            args.system_flags, cuda_graph="off"
+        ),  # of no number here, and refused where this machine has no such device
         world=devices,
-        most=recipe.global_batch,
-        train_images=controls.limit_train or train,
-        val_images=controls.limit_val or val,
+        most=recipe.global_batch_size,
+        train_images=controls.max_train_images or train,
+        val_images=controls.max_val_images or val,
     )
-    plan = limit_steps(plan, steps=controls.steps)
+    plan = limit_steps(plan, steps=controls.max_steps)
     schedule = recipe.schedule
-    ends = plan.boundaries if schedule.kind == "steps" else () if schedule.kind == "constant" else (plan.schedule_steps,)
+    ends = (
+        plan.boundaries if schedule.name == "multistep" else () if schedule.name == "constant" else (plan.schedule_steps,)
+    )
     size = TrainingSize(
-        global_batch=plan.global_batch,
+        global_batch_size=plan.global_batch_size,
         batch_per_device=plan.images_per_rank,
         devices=plan.world,
         steps_per_epoch=plan.steps_per_epoch,
-        epochs=plan.stop_after / plan.steps_per_epoch if controls.steps else recipe.epochs,
+        epochs=plan.stop_after / plan.steps_per_epoch if controls.max_steps else recipe.epochs,
         steps=plan.stop_after,
         lr=recipe.optim.lr,
         warmup_steps=round(plan.warmup_steps, 6),
-        decay=schedule.kind,
+        decay=schedule.name,
         decay_steps=tuple(round(end, 6) for end in ends),
         weight_decay=recipe.optim.weight_decay,
         weights=str(controls.weights) or "none",
-        target=" ".join(f"{name} {value:g}" for name, value in recipe.quality.targets) or "none",
+        target=" ".join(f"{name} {value:g}" for name, value in recipe.target) or "none",
     )
     return asdict(size)
 

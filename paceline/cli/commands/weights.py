@@ -1,4 +1,6 @@
-"""`paceline weights download NAME | inspect FILE | convert FILE --to FORM --out FILE`: weights of others, and ours for others."""
+"""`paceline weights download NAME | inspect FILE | convert FILE --format FORM --output FILE`: weights of others, and ours for
+others.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ KINDS = """usage: paceline weights KIND ...
 
   download NAME  download published weights, checked against the checksum in their name; without a name: which there are
   inspect FILE   what a file of weights is, whether it is whole, and which of our networks it fits, row by row
-  convert FILE   --to FORM --out FILE: into another form; without --to: which there are
+  convert FILE   --format FORM --output FILE: into another form; without --format: which there are
 
 Each answers --help. Training takes any of these files but pickled arrays, which convert reads, as it is, and brings published
 weights itself: paceline train RECIPE --weights FILE_OR_NAME."""
@@ -44,8 +46,8 @@ class WeightsDownloadFlags:
     """What to bring."""
 
     name: Annotated[str, tyro.conf.Positional, Help("which weights; empty: list them")] = ""
-    out: Annotated[Path, Help("folder to keep the file in, under its own name; empty: here")] = Path()
-    from_: Annotated[str, tyro.conf.arg(name="from"), Help("a copy: its folder, its address, or the file")] = ""
+    output_dir: Annotated[Path, Help("folder to keep the file in, under its own name; empty: here")] = Path()
+    source: Annotated[str, Help("a copy: its folder, its address, or the file")] = ""
 
 
 def run(printer: Printer, arguments: Sequence[str]) -> int:
@@ -68,10 +70,10 @@ def _download(printer: Printer, arguments: Sequence[str]) -> int:
     if not hub and flags.name not in PUBLISHED:
         hint = suggest_name(flags.name, PUBLISHED) or f"Known: {', '.join(PUBLISHED)}, timm/NAME."
         raise PacelineError(f"weights download {flags.name!r}: no such weights. {hint}")
-    if hub and flags.from_:
-        raise PacelineError("--from: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
+    if hub and flags.source:
+        raise PacelineError("--source: timm's loader brings timm/NAME from its hub; name a copy itself:  --weights FILE")
     with printer.live_progress() as reporter:
-        kept = fetch_pretrained(flags.name, flags.out, reporter, source=flags.from_)
+        kept = fetch_pretrained(flags.name, flags.output_dir, reporter, source=flags.source)
     printer.facts = {"file": kept}
     if hub:
         printer.say(f"next:  {format_command('weights', 'inspect', kept)}")
@@ -79,7 +81,7 @@ def _download(printer: Printer, arguments: Sequence[str]) -> int:
     published = PUBLISHED[flags.name]
     for file in published.files:
         known = file.sha256_prefix or file.md5 or file.sha1
-        printer.say(f"{flags.out / file.name}: {'its checksum is right' if known else 'nobody published its checksum'}")
+        printer.say(f"{flags.output_dir / file.name}: {'its checksum is right' if known else 'no checksum is published'}")
     printer.say(f"next:  {format_command('weights', 'inspect', kept)}")
     if kept.suffix == ".pkl":
         from paceline.models.weights.formats.detect import conversion_command
@@ -101,54 +103,54 @@ class WeightsConvertFlags:
     """What to convert."""
 
     file: Annotated[str, tyro.conf.Positional, Help("weight file, or a checkpoint's folder")] = ""
-    to: Annotated[str, Help("form of the new file; empty: list them")] = ""
-    out: Annotated[str, Help("file to write; its ending says of which kind: .safetensors, .pth, .pkl")] = ""
+    format: Annotated[str, Help("form of the new file; empty: list them")] = ""
+    output: Annotated[str, Help("file to write; its ending says of which kind: .safetensors, .pth, .pkl")] = ""
     key: Annotated[str, Help("name of the dict to read, such as model_ema; empty: the usual one")] = ""
-    colours: Annotated[Literal["", "rgb", "bgr"], Help("color order, where a detectron2 file does not say it")] = ""
-    classes: Annotated[str, Help("names of the class rows, in lines or a JSON list, kept by --to ours")] = ""
+    color_order: Annotated[Literal["", "rgb", "bgr"], Help("color order, where a detectron2 file does not say it")] = ""
+    class_names_file: Annotated[str, Help("names of the classes, for --format paceline: lines or a JSON list")] = ""
 
 
 def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
     """Write the converted file and say what is in it."""
     flags = parse(printer, arguments, WeightsConvertFlags(), "weights convert", "Convert weights into another form.")
-    if not flags.file and flags.to:
-        raise PacelineError("name a weight file: paceline weights convert FILE --to ours --out FILE.safetensors")
+    if not flags.file and flags.format:
+        raise PacelineError("name a weight file: paceline weights convert FILE --format paceline --output FILE.safetensors")
     from paceline.models.weights.formats.table import writable_formats, write_format
 
     forms = {form.name: form for form in writable_formats()}
-    if not flags.to:
+    if not flags.format:
         for form in forms.values():
-            printer.say(f"--to {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
+            printer.say(f"--format {form.name:<12} {form.about} ({', '.join(form.suffixes)})")
         return 2 if flags.file else 0
-    if flags.to not in forms:
-        raise PacelineError(f"--to {flags.to}: there is no such form to write. Known: {', '.join(forms)}.")
-    form = forms[flags.to]
-    if not flags.out:
-        raise PacelineError(f"name the file to write: --out FILE{form.suffixes[0]}")
-    out = Path(flags.out)
+    if flags.format not in forms:
+        raise PacelineError(f"--format {flags.format}: there is no such form to write. Known: {', '.join(forms)}.")
+    form = forms[flags.format]
+    if not flags.output:
+        raise PacelineError(f"name the file to write: --output FILE{form.suffixes[0]}")
+    out = Path(flags.output)
     if out.suffix not in form.suffixes:
-        raise PacelineError(f"--out {flags.out}: must end in {' or '.join(form.suffixes)} for --to {form.name}.")
+        raise PacelineError(f"--output {flags.output}: must end in {' or '.join(form.suffixes)} for --format {form.name}.")
     from paceline.models.weights.weight_file import find_non_finite, open_weights
     from paceline.training.factory import find_weights_file
 
     path = find_weights_file(flags.file, pickles=True)
     if out.exists() and path.exists() and out.samefile(path):
-        raise PacelineError(f"--out {flags.out}: this is the file that is converted. Name another one.")
+        raise PacelineError(f"--output {flags.output}: this is the file that is converted. Name another one.")
     check_user_file(out)
-    file = open_weights(path, pickles=True, colors=flags.colours, key=flags.key)
-    if form.name == "ours" and out.suffix != ".safetensors" and file.ours.needs:
+    file = open_weights(path, pickles=True, colors=flags.color_order, key=flags.key)
+    if form.name == "paceline" and out.suffix != ".safetensors" and file.ours.needs:
         needed = " ".join(f"--model.{field.replace('_', '-')} {value}" for field, value in file.ours.needs.items())
         raise PacelineError(
-            f"--out {flags.out}: a {out.suffix} cannot keep that these weights need {needed}; name a .safetensors."
+            f"--output {flags.output}: a {out.suffix} cannot keep that these weights need {needed}; name a .safetensors."
         )
     if file.form.name == form.name == "reference":
-        raise PacelineError(f"{flags.file}: is in this form already (--to {form.name}).")
+        raise PacelineError(f"{flags.file}: is in this form already (--format {form.name}).")
     ours = replace(file.ours, classes=tuple(names[0] for names in file.classes), certain=file.certain)
-    if flags.classes:
-        if form.name != "ours" or out.suffix != ".safetensors":
-            raise PacelineError("--classes: names are kept in our own .safetensors alone: --to ours --out FILE.safetensors")
-        ours = replace(ours, classes=_names(flags.classes, file), certain=True)
-    with printer.waiting(f"writing {flags.out}"):
+    if flags.class_names_file:
+        if form.name != "paceline" or out.suffix != ".safetensors":
+            raise PacelineError("--class-names-file: only --format paceline --output FILE.safetensors keeps names.")
+        ours = replace(ours, classes=_names(flags.class_names_file, file), certain=True)
+    with printer.waiting(f"writing {flags.output}"):
         tensors, notes = write_format(file.path, ours, form, out)
     for name in file.ours.left_out[:3]:
         printer.say(f"left out: {name}")
@@ -168,7 +170,7 @@ def run_convert(printer: Printer, arguments: Sequence[str]) -> int:
         )
     numbers = sum(tensor.numel() for tensor in tensors.values())
     printer.facts = {"file": out, "to": form.name, "tensors": len(tensors), "numbers": numbers}
-    printer.say(f"{len(tensors)} tensors, {numbers:,} numbers: {flags.out}")
+    printer.say(f"{len(tensors)} tensors, {numbers:,} numbers: {flags.output}")
     return 0
 
 
@@ -183,12 +185,12 @@ def _names(location: str, file: WeightFile) -> tuple[str, ...]:
         names = tuple(name.strip() for name in result)
     except (OSError, ValueError, AttributeError, TypeError, RecursionError) as problem:
         reason = getattr(problem, "strerror", None) or "it is neither lines nor a JSON list of names"
-        raise PacelineError(f"--classes {location}: cannot be read ({reason}).") from None
+        raise PacelineError(f"--class-names-file {location}: cannot be read ({reason}).") from None
     from paceline.models.weights.classes import count_class_rows
 
     rows = count_class_rows(file.ours.tensors)
     if len(names) != rows:
-        raise PacelineError(f"--classes {location}: {len(names):,} names for the {rows:,} class rows of {file.path}.")
+        raise PacelineError(f"--class-names-file {location}: {len(names):,} names for {rows:,} class rows in {file.path}.")
     return names
 
 
@@ -206,7 +208,7 @@ class WeightsInspectFlags:
 
     file: Annotated[str, tyro.conf.Positional, Help("weight file, or a checkpoint's folder")] = ""
     recipe: Annotated[str, Help("recipe to compare with, whose flags may follow; empty: each")] = ""
-    rows: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
+    all_tensors: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
 
 
 def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
@@ -271,12 +273,12 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
     }
     for fit in results:
         if fit.report or not taken:  # why other networks do not take it is of use where none does
-            first, *rest = _row_of(fit, flags.rows)
+            first, *rest = _row_of(fit, flags.all_tensors)
             _row(printer, "fits" if fit.report else "not", f"{fit.called}: {first}")
             for line in rest:
                 _row(printer, "", line)
     if not taken and (backbone := detect_timm_name(file)):
-        again = format_command("weights", "inspect", path, "--recipe", "resnet50", "--model.trunk", backbone)
+        again = format_command("weights", "inspect", path, "--recipe", "resnet50", "--model.backbone", backbone)
         _row(printer, "next", f"its names are as timm's:  {again}")
     if file.kind == PICKLED:
         _row(printer, "next", conversion_command(path))
@@ -287,7 +289,7 @@ def run_inspect(printer: Printer, arguments: Sequence[str]) -> int:
 class _RecipeFlags:
     """Beside the recipe's own."""
 
-    rows: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
+    all_tensors: Annotated[bool, Help("name every tensor that is missing, unknown or converted")] = False
 
 
 def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[WeightsInspectFlags, ParsedArgs | None]:
@@ -302,8 +304,8 @@ def _flags(printer: Printer, arguments: Sequence[str]) -> tuple[WeightsInspectFl
     # The file is the first word, or the last one behind the flags.
     file = words.pop(0 if words[0][:1] != "-" else -1) if words and not all(word[:1] == "-" for word in words) else ""
     args = parse_run_args([name, *words], _RecipeFlags(), verb="weights inspect FILE --recipe", printer=printer)
-    called = " ".join([name, *(word for word in words if word != "--rows")])
-    return WeightsInspectFlags(file, called, args.controls.rows), args
+    called = " ".join([name, *(word for word in words if word != "--all-tensors")])
+    return WeightsInspectFlags(file, called, args.controls.all_tensors), args
 
 
 def _of_its_run(printer: Printer, path: Path) -> dict[str, Recipe]:

@@ -2,10 +2,10 @@
 for validation).
 
     paceline prepare coco /data/coco
-    paceline train maskrcnn --data /data/coco --weights resnet50-v1 --out runs/maskrcnn
+    paceline train maskrcnn --data /data/coco --weights resnet50-v1 --output-dir runs/maskrcnn
     torchrun --nproc-per-node 8 -m paceline train maskrcnn-nvidia-96 --data /data/coco --weights resnet50-v1 --system h100x8
 
-A trunk with frozen BatchNorm must come trained. No BatchNorm learns there, so `bn_span` is 1 and no cut of the
+A trunk with frozen BatchNorm must come trained. No BatchNorm learns there, so `bn_batch_size` is 1 and no cut of the
 batch is refused for it; a recipe of your own with `--model.norm batch` wants a larger one.
 What is not the systems' own: their trunks. The MLPerf reference starts from Caffe2's MSRA ResNet-50, whose bottlenecks stride in
 the first 1x1 convolution and whose input is BGR minus (102.98, 115.95, 122.77); ours strides in the 3x3 (v1.5, as GluonCV's
@@ -18,10 +18,18 @@ Published epochs and times are others' measurements; ours stand in results/ only
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from paceline.config.maskrcnn import RPN, InstanceFilter, InstanceInput, MaskHead, MaskRCNNModel, RoI
-from paceline.config.recipe import Optim, Quality, Recipe, Schedule
+from paceline.config.maskrcnn import (
+    RPN,
+    InstanceFilter,
+    InstanceInput,
+    InstanceParity,
+    MaskHead,
+    MaskRCNNModel,
+    MaskRCNNParity,
+    RoI,
+)
+from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
 
 MaskRCNNRecipe = Recipe[MaskRCNNModel, InstanceInput]
 
@@ -32,36 +40,47 @@ TRAIN_IMAGES = 117_266
 # What the MLPerf reference does otherwise than torchvision: rounded anchors, taken by their edges, of which those inside the photo
 # train; smooth L1 of boxes turns at 1; masks to learn are binary; proposals are counted over a device's images.
 MLPERF_MODEL = MaskRCNNModel(
-    rpn=RPN(rounding="legacy_edges", edges="inside"), roi=RoI(beta=1.0), mask=MaskHead(target="binary")
+    rpn=RPN(keep_border_anchors=False),
+    roi=RoI(smooth_l1_beta=1.0),
+    mask=MaskHead(target="binary"),
+    parity=MaskRCNNParity(anchor_rounding="legacy-edges"),
 )
 # Biases learn twice as fast and do not decay.
-MLPERF_OPTIM = Optim(momentum=0.9, weight_decay=1e-4, decay_on="no_norm_no_bias", bias_lr=2.0)
+MLPERF_OPTIM = Optim(momentum=0.9, weight_decay=1e-4, no_decay="norm-and-bias", bias_lr_factor=2.0)
 
 # What GluonCV does otherwise than torchvision: level 6 by a convolution; a wide proposal network over rounded anchors, of which
 # those inside the photo train, negative below 0.3 even where an object has no better one; one suppression over all levels; class
 # and box from 14x14 regions averaged to 7x7; deltas up to 4.42; 1,000 detections from a score of 0.01 on, whose boxes reach
 # beyond the photo until their masks are found; first weights of its own; masks to learn from 2 x 2 points a cell.
 GLUONCV_MODEL = MaskRCNNModel(
-    top="conv",
+    fpn_top="conv",
     init="gluoncv",
     rpn=RPN(
         channels=1024,
-        rounding="legacy",
-        best_anchor="negative",
-        edges="inside",
-        pre_train=12_000,
-        pre_test=6_000,
-        nms_over="image",
-        least_side=0.0,
-        limit=4.42,
+        allow_low_quality_matches=False,
+        keep_border_anchors=False,
+        pre_nms_topk_train=12_000,
+        pre_nms_topk_test=6_000,
+        min_box_side=0.0,
+        max_log_scale=4.42,
     ),
-    roi=RoI(fill="any", pooling="average", beta=1.0, limit=4.42),
+    roi=RoI(smooth_l1_beta=1.0, max_log_scale=4.42),
     mask=MaskHead(sampling_ratio=2),
     # It suppresses whatever scores enough; on an accelerator the best 4,000 pairs must do.
-    detect=InstanceFilter(score_above=0.01, keep=1_000, candidates=4_000, least_side=0.0, clip="after", paste="gluoncv"),
+    detect=InstanceFilter(score_threshold=0.01, max_detections=1_000, topk_candidates=4_000, min_box_side=0.0),
+    parity=MaskRCNNParity(
+        anchor_rounding="legacy",
+        nms_per="image",
+        roi_fill="any",
+        roi_pooling="average",
+        clip_boxes="after",
+        mask_paste="gluoncv",
+    ),
 )
 # Objects of an annotated area of a pixel, whose boxes have four inside the photo.
-GLUONCV_INPUT = InstanceInput(resize="bilinear", sides="rounded", least_area=1.0, least_box=4.0)
+GLUONCV_INPUT = InstanceInput(
+    resize="bilinear", parity=InstanceParity(side_rounding="rounded"), min_object_area=1.0, min_box_area=4.0
+)
 
 
 def mlperf() -> MaskRCNNRecipe:
@@ -74,22 +93,29 @@ def mlperf() -> MaskRCNNRecipe:
     return Recipe(
         task="maskrcnn",
         # 2,000 proposals for a device's two images.
-        model=replace(MLPERF_MODEL, loss_group=2, rpn=replace(MLPERF_MODEL.rpn, post_train=1000, post_of="batch")),
+        model=replace(
+            MLPERF_MODEL,
+            loss_normalizer_images=2,
+            rpn=replace(MLPERF_MODEL.rpn, post_nms_topk_train=1000),
+            parity=replace(MLPERF_MODEL.parity, post_nms_per="batch"),
+        ),
         input=InstanceInput(),
         target_data="coco",
-        global_batch=16,
-        images_seen=90_000 * 16,
-        epoch_steps="up",
-        bn_span=1,
+        global_batch_size=16,
+        max_images=90_000 * 16,
+        epoch_rounding="up",
+        bn_batch_size=1,
         optim=replace(MLPERF_OPTIM, lr=0.02),
-        schedule=Schedule(kind="steps", unit="steps", warmup=500, warmup_from=1 / 3, boundaries=(60_000 - 1, 80_000 - 1)),
-        quality=Quality(targets=TARGET),
+        schedule=Schedule(
+            name="multistep", unit="steps", warmup=500, warmup_start_factor=1 / 3, milestones=(60_000 - 1, 80_000 - 1)
+        ),
+        target=TARGET,
         pretrained="resnet50-v1",
     )
 
 
 def nvidia(
-    global_batch: int,
+    global_batch_size: int,
     *,
     lr: float,
     warmup: int,
@@ -113,22 +139,27 @@ def nvidia(
     twice as steep.
     """
     reference = mlperf()
-    post: dict[str, Any] = {"post_train": 1000}
+    topk, parity = 1000, MLPERF_MODEL.parity
     if candidates:
-        post = {"post_train": round(candidates / per_gpu), "post_of": "batch"}
-        post["post_group"] = candidates if candidates % per_gpu else 0
+        topk = round(candidates / per_gpu)
+        parity = replace(parity, post_nms_per="batch", post_nms_batch=candidates if candidates % per_gpu else 0)
     return replace(
         reference,
-        model=replace(MLPERF_MODEL, loss_group=per_gpu, rpn=replace(MLPERF_MODEL.rpn, **post)),
-        global_batch=global_batch,
-        images_seen=most_steps * global_batch,
+        model=replace(
+            MLPERF_MODEL,
+            loss_normalizer_images=per_gpu,
+            rpn=replace(MLPERF_MODEL.rpn, post_nms_topk_train=topk),
+            parity=parity,
+        ),
+        global_batch_size=global_batch_size,
+        max_images=most_steps * global_batch_size,
         optim=replace(MLPERF_OPTIM, lr=lr),
         schedule=replace(
             reference.schedule,
             warmup=warmup,
-            warmup_from=max(0.0, 1 - warmup * ramp / lr),
-            warmup_first=-1,
-            boundaries=(decays[0] + 2, decays[1] + 1),
+            warmup_start_factor=max(0.0, 1 - warmup * ramp / lr),
+            warmup_step_offset=-1,
+            milestones=(decays[0] + 2, decays[1] + 1),
         ),
     )
 
@@ -148,15 +179,15 @@ def nvidia_256() -> MaskRCNNRecipe:
 def nvidia_256_48nodes() -> MaskRCNNRecipe:
     """256 x 1 (48 DGX H100, of whose 384 GPUs 128 only evaluated). Published: 17 epochs, 1.47 min. At most 96 objects of a photo."""
     many = nvidia(256, lr=0.24, warmup=1800, ramp=1.33e-4, decays=(5_625, 7_500), per_gpu=1, most_steps=20_000)
-    return replace(many, input=replace(many.input, most_objects=96))
+    return replace(many, input=replace(many.input, max_objects=96))
 
 
 def gluoncv(
-    global_batch: int = 16,
+    global_batch_size: int = 16,
     *,
     lr: float = 0.02,
     warmup: int = 1000,
-    warmup_from: float = 0.03,
+    warmup_start_factor: float = 0.03,
     boundaries: tuple[float, float] = (8, 10),
     epochs: float = 12,
     clip: float = 1.5,
@@ -173,24 +204,24 @@ def gluoncv(
     """
     return Recipe(
         task="maskrcnn",
-        model=replace(GLUONCV_MODEL, loss_group=per_gpu),
+        model=replace(GLUONCV_MODEL, loss_normalizer_images=per_gpu),
         input=GLUONCV_INPUT,
         target_data="coco",
-        global_batch=global_batch,
+        global_batch_size=global_batch_size,
         epochs=epochs,
-        epoch_steps="up",
-        bn_span=1,
+        epoch_rounding="up",
+        bn_batch_size=1,
         optim=Optim(
-            lr=lr, momentum=0.9, momentum_form="lr_inside", weight_decay=1e-4, decay_on="no_norm_no_bias", clip_value=clip
+            lr=lr, momentum=0.9, momentum_style="mxnet", weight_decay=1e-4, no_decay="norm-and-bias", clip_value=clip
         ),
         schedule=Schedule(
-            kind="steps",
-            warmup=warmup / -(-TRAIN_IMAGES // global_batch),
-            warmup_from=warmup_from,
-            warmup_first=0,
-            boundaries=boundaries,
+            name="multistep",
+            warmup=warmup / -(-TRAIN_IMAGES // global_batch_size),
+            warmup_start_factor=warmup_start_factor,
+            warmup_step_offset=0,
+            milestones=boundaries,
         ),
-        quality=Quality(at=at),
+        eval=Evaluation(at=at),
         seed=233,
         pretrained="resnet50-v1b",
     )
@@ -201,7 +232,7 @@ def gluoncv_192() -> MaskRCNNRecipe:
 
     Its second decay, at epoch 14, lies beyond the 12 epochs.
     """
-    return gluoncv(192, lr=0.16, warmup=1600, warmup_from=0.001, boundaries=(10, 14), per_gpu=1, at=())
+    return gluoncv(192, lr=0.16, warmup=1600, warmup_start_factor=0.001, boundaries=(10, 14), per_gpu=1, at=())
 
 
 def finetune() -> MaskRCNNRecipe:
@@ -212,15 +243,15 @@ def finetune() -> MaskRCNNRecipe:
     return Recipe(
         task="maskrcnn",
         model=MaskRCNNModel(),
-        input=InstanceInput(exif="apply", drop_empty=False),
+        input=InstanceInput(exif="apply", skip_empty=False),
         target_data="coco",
-        global_batch=8,
+        global_batch_size=8,
         epochs=24,
-        bn_span=1,
-        optim=Optim(lr=0.01, momentum=0.9, weight_decay=1e-4, decay_on="no_norm_no_bias"),
-        schedule=Schedule(kind="cosine", warmup=1),
-        ema=0.998,
-        quality=Quality(first=1, every=1),
+        bn_batch_size=1,
+        optim=Optim(lr=0.01, momentum=0.9, weight_decay=1e-4, no_decay="norm-and-bias"),
+        schedule=Schedule(name="cosine", warmup=1),
+        ema_decay=0.998,
+        eval=Evaluation(start=1, every=1),
         pretrained="maskrcnn",
     )
 
@@ -229,18 +260,20 @@ def finetune_cpu() -> MaskRCNNRecipe:
     """The same on a CPU: a lighter trunk and the narrow pyramid and heads of `maskrcnn-demo`.
 
     paceline train maskrcnn-finetune-cpu --data DIR --weights resnet18
-    paceline train maskrcnn-finetune-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+    paceline train maskrcnn-finetune-cpu --data DIR --model.backbone timm/tf_efficientnet_lite0 --weights efficientnet-lite0
     """
     small, whole = demo(), finetune()
     return replace(
         whole,
-        model=replace(small.model, depth=18, width=64, norm="frozen", freeze=3, roi=replace(small.model.roi, channels=256)),
-        input=replace(small.input, short=(384, 448), long=608),
-        bn_span=8,
-        optim=replace(small.optim, lr=0.001, head_rate=3.0),
-        schedule=Schedule(kind="cosine", unit="run", warmup=0.05),
-        ema=0.99,
-        quality=Quality(first=4, every=4),
+        model=replace(
+            small.model, depth=18, width=64, norm="frozen", freeze_stages=3, roi=replace(small.model.roi, fc_channels=256)
+        ),
+        input=replace(small.input, min_size=(384, 448), max_size=608),
+        bn_batch_size=8,
+        optim=replace(small.optim, lr=0.001, head_lr_factor=3.0),
+        schedule=Schedule(name="cosine", unit="fraction", warmup=0.05),
+        ema_decay=0.99,
+        eval=Evaluation(start=4, every=4),
         pretrained="resnet18",
     )
 
@@ -261,31 +294,34 @@ def demo() -> MaskRCNNRecipe:
             depth=10,
             width=32,
             norm="batch",
-            frozen="none",
-            channels=64,
+            freeze_stages=0,
+            fpn_channels=64,
             fpn_norm="batch",
             rpn=RPN(
-                sizes=(16.0, 32.0, 64.0, 128.0, 224.0),
-                positive_iou=0.5,
-                samples=128,
-                pre_train=300,
-                pre_test=300,
-                post_train=200,
-                post_test=200,
+                anchor_sizes=(16.0, 32.0, 64.0, 128.0, 224.0),
+                fg_iou=0.5,
+                samples_per_image=128,
+                pre_nms_topk_train=300,
+                pre_nms_topk_test=300,
+                post_nms_topk_train=200,
+                post_nms_topk_test=200,
             ),
-            roi=RoI(samples=64, positive_share=0.5, channels=128),
-            mask=MaskHead(convs=2, canvas=56),
-            detect=InstanceFilter(candidates=400),
+            roi=RoI(samples_per_image=64, positive_fraction=0.5, fc_channels=128),
+            mask=MaskHead(num_convs=2, target_buffer_size=56),
+            detect=InstanceFilter(topk_candidates=400),
         ),
-        input=InstanceInput(short=(224, 256), long=352, crop=0.6, jitter="matrix", exif="apply", drop_empty=False),
+        input=InstanceInput(
+            min_size=(224, 256), max_size=352, min_crop_scale=0.6, color_jitter="matrix", exif="apply", skip_empty=False
+        ),
         target_data="shapes-boxes",
-        global_batch=8,
-        images_seen=24_000,
-        bn_span=8,
-        optim=Optim(kind="adamw", lr=0.0025, momentum=0.9, weight_decay=0.05, decay_on="no_norm_no_bias"),
-        schedule=Schedule(kind="poly2", unit="run", warmup=0.02),
-        ema=0.99,
-        quality=Quality(targets=(("box_ap", 0.35), ("mask_ap", 0.30)), unit="run", first=0.3, every=0.05),
+        global_batch_size=8,
+        max_images=24_000,
+        bn_batch_size=8,
+        optim=Optim(name="adamw", lr=0.0025, momentum=0.9, weight_decay=0.05, no_decay="norm-and-bias"),
+        schedule=Schedule(name="polynomial", unit="fraction", warmup=0.02),
+        ema_decay=0.99,
+        target=(("box_ap", 0.35), ("mask_ap", 0.30)),
+        eval=Evaluation(unit="fraction", start=0.3, every=0.05),
     )
 
 
@@ -297,7 +333,7 @@ def boxes() -> MaskRCNNRecipe:
     1x too is 90,000 steps of 16 at lr 0.02, a tenth at 60,000 and 80,000 (37.9, with scale jitter and its own rules).
     """
     reference = mlperf()
-    return replace(reference, model=replace(reference.model, masks=False), quality=Quality(targets=(("box_ap", 0.368),)))
+    return replace(reference, model=replace(reference.model, masks=False), target=(("box_ap", 0.368),))
 
 
 def finetune_boxes() -> MaskRCNNRecipe:
@@ -316,4 +352,4 @@ def finetune_cpu_boxes() -> MaskRCNNRecipe:
     """
     small = finetune_cpu()
     model = replace(small.model, masks=False, roi=demo().model.roi)
-    return replace(small, model=model, optim=replace(small.optim, head_rate=1.0))
+    return replace(small, model=model, optim=replace(small.optim, head_lr_factor=1.0))

@@ -42,12 +42,12 @@ LIKE: dict[str, tuple[str, float]] = {
     "Gaudi": ("gaudi8", 32),
     "Gaudi2": ("gaudi2x8", 96),
 }
-# Constructors, and their word for the images of one accelerator; bn_span times `bn_ranks`.
+# Constructors, and their word for the images of one accelerator; bn_batch_size times `bn_ranks`.
 FAMILIES: dict[str, tuple[Callable[..., Recipe], str]] = {
-    "lars": (resnet50.lars, "bn_span"),
-    "mlperf": (ssd.mlperf, "bn_span"),
-    "mxnet": (ssd.mxnet, "bn_span"),
-    "nvidia_pytorch": (ssd.nvidia_pytorch, "bn_span"),
+    "lars": (resnet50.lars, "bn_batch_size"),
+    "mlperf": (ssd.mlperf, "bn_batch_size"),
+    "mxnet": (ssd.mxnet, "bn_batch_size"),
+    "nvidia_pytorch": (ssd.nvidia_pytorch, "bn_batch_size"),
     "gaudi": (ssd.gaudi, "per_card"),
     "gaudi_cosine": (ssd.gaudi_cosine, "per_card"),
     "tpu": (ssd.tpu, ""),

@@ -1,6 +1,6 @@
 """ResNet-50 v1.5 on ImageNet-1k (1,281,167 training and 50,000 validation photos); target top-1 0.759.
 
-    paceline train resnet50 --data /data/imagenet --out runs/rn50
+    paceline train resnet50 --data /data/imagenet --output-dir runs/rn50
     paceline train resnet50-mlperf-3200 --data /data/imagenet --system h100x8
     paceline train classify-demo                       # 2,000 rendered pictures, on a CPU, to its target
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.config.recipe import DecayOn, Optim, Quality, Recipe, Schedule
+from paceline.config.recipe import Evaluation, NoDecay, Optim, Recipe, Schedule
 from paceline.config.resnet import ImageInput, ResNetModel
 
 ImageRecipe = Recipe[ResNetModel, ImageInput]
@@ -22,9 +22,9 @@ TARGET = (("top1", 0.759),)
 
 # What NVIDIA's MXNet submission of MLPerf Training v3.0 fixed: a fourth input channel of zeros, whose weights count in the stem's
 # fan-in and in LARS's norms; fan-in Gaussian init, smoothing over the other 999 classes.
-MXNET_MODEL = ResNetModel(stem_channels=4, init="mlperf", smoothing="mxnet")
+MXNET_MODEL = ResNetModel(input_channels=4, init="mlperf", label_smoothing_style="mxnet")
 # Its crop draws 5 to 100 percent of the photo (DALI pipeline of the same submission).
-MXNET_INPUT = ImageInput(area=(0.05, 1.0))
+MXNET_INPUT = ImageInput(crop_scale=(0.05, 1.0))
 
 
 def sgd() -> ImageRecipe:
@@ -38,32 +38,33 @@ def sgd() -> ImageRecipe:
     """
     return Recipe(
         task="classification",
-        model=ResNetModel(zero_init_last_gamma=True),
+        model=ResNetModel(zero_init_residual=True),
         input=ImageInput(),
-        global_batch=2048,
+        global_batch_size=2048,
         epochs=90,
-        bn_span=64,
-        optim=Optim(lr=2.048, momentum=0.875, weight_decay=2**-15, decay_on="no_norm"),
-        schedule=Schedule(kind="cosine", warmup=8),
-        quality=Quality(targets=TARGET, first=4, every=4),
+        bn_batch_size=64,
+        optim=Optim(lr=2.048, momentum=0.875, weight_decay=2**-15, no_decay="norm"),
+        schedule=Schedule(name="cosine", warmup=8),
+        target=TARGET,
+        eval=Evaluation(start=4, every=4),
     )
 
 
 def lars(
-    global_batch: int,
+    global_batch_size: int,
     *,
     lr: float,
     warmup: float,
     epochs: float,
     decay: float,
     first: int,
-    bn_span: int,
+    bn_batch_size: int,
     momentum: float = 0.9,
-    decay_on: DecayOn = "no_norm",
+    no_decay: NoDecay = "norm",
 ) -> ImageRecipe:
     """The family of MLPerf closed-division LARS recipes: poly-2 decay to 1e-4, eta 0.001, smoothing 0.1, evaluated every 4 epochs.
 
-    decay_on   "all" is sgdwfastlarsv2's, which has one decay for all tensors
+    no_decay   "none" is sgdwfastlarsv2's, which has one decay for all tensors
     Source: NVIDIA's MXNet submission to MLPerf Training v3.0 (config_*.sh) and its partners' configurations; decay on conv and FC
     weights and on the FC bias, no LARS on biases and BatchNorm, lr inside the velocity with momentum correction.
     """
@@ -71,61 +72,57 @@ def lars(
         task="classification",
         model=MXNET_MODEL,
         input=MXNET_INPUT,
-        global_batch=global_batch,
+        global_batch_size=global_batch_size,
         epochs=epochs,
-        epoch_steps="up",
-        bn_span=bn_span,
+        epoch_rounding="up",
+        bn_batch_size=bn_batch_size,
         optim=Optim(
-            kind="lars",
-            lr=lr,
-            momentum=momentum,
-            momentum_form="lr_inside_corrected",
-            weight_decay=decay,
-            decay_on=decay_on,
+            name="lars", lr=lr, momentum=momentum, momentum_style="mxnet-corrected", weight_decay=decay, no_decay=no_decay
         ),
-        schedule=Schedule(kind="poly2", warmup=warmup, end_lr=1e-4),
-        quality=Quality(targets=TARGET, first=first, every=4),
+        schedule=Schedule(name="polynomial", warmup=warmup, min_lr=1e-4),
+        target=TARGET,
+        eval=Evaluation(start=first, every=4),
     )
 
 
 def mlperf_3200() -> ImageRecipe:
     """8 x 400, one DGX H100. Published: 35 epochs, 13.60 min (v3.0). `paceline train resnet50-mlperf-3200 --system h100x8`"""
-    return lars(3200, lr=11.0, warmup=2, epochs=37, decay=5e-5, first=3, bn_span=400)
+    return lars(3200, lr=11.0, warmup=2, epochs=37, decay=5e-5, first=3, bn_batch_size=400)
 
 
 def mlperf_3200_4x8() -> ImageRecipe:
     """32 x 100 (config multi_4x8x100): lr 10.7, five warm-up epochs. `torchrun --nnodes 4 ... train resnet50-mlperf-3200-4x8`"""
-    return lars(3200, lr=10.7, warmup=5, epochs=37, decay=5e-5, first=3, bn_span=100)
+    return lars(3200, lr=10.7, warmup=5, epochs=37, decay=5e-5, first=3, bn_batch_size=100)
 
 
 def mlperf_3200_8x8() -> ImageRecipe:
     """64 x 50 (config multi_8x8x50). Published: 35 epochs, 2.66 min on 64 H100 (v3.0)."""
-    return lars(3200, lr=11.0, warmup=2, epochs=37, decay=5e-5, first=3, bn_span=50)
+    return lars(3200, lr=11.0, warmup=2, epochs=37, decay=5e-5, first=3, bn_batch_size=50)
 
 
 def mlperf_20480() -> ImageRecipe:
     """512 x 40 (config multi_64x8x40). Published: 50 epochs, 0.503 min on 512 H100 (v3.0)."""
-    return lars(20480, lr=22.0, warmup=12, epochs=52, decay=2.5e-5, first=2, bn_span=40)
+    return lars(20480, lr=22.0, warmup=12, epochs=52, decay=2.5e-5, first=2, bn_batch_size=40)
 
 
 def mlperf_32256() -> ImageRecipe:
     """768 x 42 (config multi_96x8x42). Published: 56 epochs, 0.369 min on 768 H100 (v3.0)."""
-    return lars(32256, lr=21.2, warmup=16, epochs=58, decay=2.5e-5, first=4, bn_span=42, momentum=0.95)
+    return lars(32256, lr=21.2, warmup=16, epochs=58, decay=2.5e-5, first=4, bn_batch_size=42, momentum=0.95)
 
 
 def mlperf_57344() -> ImageRecipe:
     """3584 x 16, statistics over pairs of GPUs (config multi_448x8x16). Published: 77 epochs, 0.183 min on 3,584 H100 (v3.0)."""
-    return lars(57344, lr=23.0, warmup=32, epochs=78, decay=2.5e-5, first=1, bn_span=32, momentum=0.95)
+    return lars(57344, lr=23.0, warmup=32, epochs=78, decay=2.5e-5, first=1, bn_batch_size=32, momentum=0.95)
 
 
 def a100_3264() -> ImageRecipe:
     """8 x 408 (ASUS DGXA100). Published for this batch: 35 to 36 epochs, 27.05 min on 8 A100 80 GB (Dell XE9680, v3.0)."""
-    return lars(3264, lr=10.5, warmup=2, epochs=37, decay=5e-5, first=4, bn_span=408)
+    return lars(3264, lr=10.5, warmup=2, epochs=37, decay=5e-5, first=4, bn_batch_size=408)
 
 
 def a100_3264_8x8() -> ImageRecipe:
     """64 x 51 (ASUS DGXA100, eight nodes)."""
-    return lars(3264, lr=10.5, warmup=2, epochs=37, decay=5e-5, first=3, bn_span=51)
+    return lars(3264, lr=10.5, warmup=2, epochs=37, decay=5e-5, first=3, bn_batch_size=51)
 
 
 def gaudi2_2048() -> ImageRecipe:
@@ -135,15 +132,15 @@ def gaudi2_2048() -> ImageRecipe:
     classes. Neither biases nor BatchNorm decay or adapt; the velocity is torch's (FusedResourceApplyMomentum below FusedLars, both
     in Habana's closed library: as TensorFlow's rule of that name).
     """
-    mxnet = lars(2048, lr=9.0, warmup=3, epochs=35, decay=5e-5, first=3, bn_span=256)
+    mxnet = lars(2048, lr=9.0, warmup=3, epochs=35, decay=5e-5, first=3, bn_batch_size=256)
     return replace(
         mxnet,
         model=ResNetModel(),
         input=ImageInput(),
-        epoch_steps="down",
-        optim=replace(mxnet.optim, momentum_form="torch", decay_on="no_norm_no_bias"),
+        epoch_rounding="down",
+        optim=replace(mxnet.optim, momentum_style="torch", no_decay="norm-and-bias"),
         # Its decay takes 36 epochs less the warm-up, and one step more (PolynomialDecayWithWarmup; logged: 20,626).
-        schedule=replace(mxnet.schedule, horizon=36 + 1 / 625),
+        schedule=replace(mxnet.schedule, decay_end=36 + 1 / 625),
     )
 
 
@@ -156,14 +153,14 @@ def finetune() -> ImageRecipe:
     return Recipe(
         task="classification",
         model=ResNetModel(),
-        input=ImageInput(area=(0.25, 1.0), eval_resize=232, exif="apply"),
-        global_batch=64,
+        input=ImageInput(crop_scale=(0.25, 1.0), eval_resize_size=232, exif="apply"),
+        global_batch_size=64,
         epochs=30,
-        bn_span=64,
-        optim=Optim(lr=0.02, momentum=0.9, nesterov=True, weight_decay=1e-4, decay_on="no_norm_no_bias"),
-        schedule=Schedule(kind="cosine", unit="run", warmup=0.05),
-        ema=0.99,
-        quality=Quality(first=1, every=1),
+        bn_batch_size=64,
+        optim=Optim(lr=0.02, momentum=0.9, nesterov=True, weight_decay=1e-4, no_decay="norm-and-bias"),
+        schedule=Schedule(name="cosine", unit="fraction", warmup=0.05),
+        ema_decay=0.99,
+        eval=Evaluation(start=1, every=1),
         pretrained="resnet50",
     )
 
@@ -172,7 +169,7 @@ def finetune_cpu() -> ImageRecipe:
     """The same on a CPU: ResNet-18 or a lighter trunk of timm's, 24 epochs.
 
     paceline train classify-finetune-cpu --data DIR --weights resnet18
-    paceline train classify-finetune-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+    paceline train classify-finetune-cpu --data DIR --model.backbone timm/tf_efficientnet_lite0 --weights efficientnet-lite0
 
     The last layer begins fitted and BatchNorms keep their statistics: with those of a batch, a good trunk begins with a loss above
     chance on few photos, and what it forgets costs more than they can teach. AdamW, because SGD left the fit or hardly moved.
@@ -181,13 +178,13 @@ def finetune_cpu() -> ImageRecipe:
     whole = finetune()
     return replace(
         whole,
-        model=ResNetModel(depth=18, norm="frozen", first_head="fitted"),
-        input=replace(whole.input, size=224, eval_resize=288, eval_size=256),
-        global_batch=32,
+        model=ResNetModel(depth=18, norm="frozen", head_init="linear-probe"),
+        input=replace(whole.input, image_size=224, eval_resize_size=288, eval_crop_size=256),
+        global_batch_size=32,
         epochs=24,
-        bn_span=32,
-        optim=Optim(kind="adamw", lr=5e-4, momentum=0.9, weight_decay=0.05, decay_on="no_norm_no_bias"),
-        quality=Quality(first=3, every=3),
+        bn_batch_size=32,
+        optim=Optim(name="adamw", lr=5e-4, momentum=0.9, weight_decay=0.05, no_decay="norm-and-bias"),
+        eval=Evaluation(start=3, every=3),
         pretrained="resnet18",
     )
 
@@ -203,15 +200,16 @@ def demo() -> ImageRecipe:
     """
     return Recipe(
         task="classification",
-        model=ResNetModel(depth=10, width=32, zero_init_last_gamma=True),
-        input=ImageInput(size=128, area=(0.3, 1.0), eval_resize=183, eval_size=160, exif="apply"),
+        model=ResNetModel(depth=10, width=32, zero_init_residual=True),
+        input=ImageInput(image_size=128, crop_scale=(0.3, 1.0), eval_resize_size=183, eval_crop_size=160, exif="apply"),
         target_data="shapes",
-        global_batch=32,
-        images_seen=72_000,
-        bn_span=32,
-        optim=Optim(lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4, decay_on="no_norm_no_bias"),
-        # poly2 and the average of the weights both show early what the run has learned: the target is met at half its length.
-        schedule=Schedule(kind="poly2", unit="run", warmup=0.1),
-        ema=0.99,
-        quality=Quality(targets=(("top1", 0.80),), unit="run", first=0.1, every=0.1),
+        global_batch_size=32,
+        max_images=72_000,
+        bn_batch_size=32,
+        optim=Optim(lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4, no_decay="norm-and-bias"),
+        # polynomial and the average of the weights both show early what the run has learned: the target is met at half its length.
+        schedule=Schedule(name="polynomial", unit="fraction", warmup=0.1),
+        ema_decay=0.99,
+        target=(("top1", 0.80),),
+        eval=Evaluation(unit="fraction", start=0.1, every=0.1),
     )

@@ -1,7 +1,7 @@
 """SSD300 with a ResNet-34 trunk on COCO 2017 (117,266 training images with objects, 5,000 validation images).
 
     paceline prepare coco /data/coco
-    paceline train ssd --data /data/coco --weights resnet34-mlperf --out runs/ssd
+    paceline train ssd --data /data/coco --weights resnet34-mlperf --output-dir runs/ssd
     torchrun --nproc-per-node 8 -m paceline train ssd-mlperf-1024 --data /data/coco --weights resnet34-mlperf --system v100x8
 
 All published settings reach box AP 0.23 from an ImageNet trunk. Published epochs and times are others' measurements; ours
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paceline.config.recipe import Optim, Quality, Recipe, Schedule
-from paceline.config.ssd import BoxInput, DetectionFilter, SSDModel
+from paceline.config.recipe import Evaluation, Optim, Recipe, Schedule
+from paceline.config.ssd import BoxInput, BoxParity, DetectionFilter, SSDModel, SSDParity
 
 SSDRecipe = Recipe[SSDModel, BoxInput]
 
@@ -29,31 +29,30 @@ MLPERF_LR, MLPERF_IMAGES = 2.5e-3, 32
 # degree by a linear matrix (DALI); 200 candidates over all classes without a score threshold; clipped boxes, one pixel larger.
 MXNET_MODEL = SSDModel(
     heads="fused",
-    box_order="cell-last",
-    box_corners="float64",
-    detect=DetectionFilter(score_above=0.0, overlap="above", candidates_of="image", clip=True, plus_one=True),
+    detect=DetectionFilter(score_threshold=0.0, nms_rule="gt", topk_per="image"),
+    parity=SSDParity(box_order="cell-last", box_corners="float64", clip_boxes=True, plus_one=True),
 )
-MXNET_INPUT = BoxInput(jitter="dali", hue=0.5 / 360)
+MXNET_INPUT = BoxInput(color_jitter="dali", hue=0.5 / 360)
 
 # What Habana's TensorFlow system did otherwise: additive brightness, 50 proposals a drawn crop option of which the free
 # one must touch every object, IoU of at least 0.5, the first of two objects wins, resize and colors by TensorFlow's own
 # operators, biases of new layers zero, even sides padded at their end alone (its backbone's weights are for that, and are
 # refused elsewhere).
 GAUDI_MODEL = SSDModel(
-    padding="end",
-    positive="at_least",
-    tie="first",
-    box_order="anchor",
-    box_corners="float64",
-    new_bias="zero",
-    zero_init_last_gamma=True,
+    padding="same",
+    match_rule="ge",
+    zero_init_residual=True,
+    parity=SSDParity(tie="first", box_order="anchor", box_corners="float64", new_bias="zero"),
 )
 GAUDI_INPUT = BoxInput(
-    crop_attempts=50, crop_free="touching", jitter="tensorflow", brightness_form="add", resize="tensorflow"
+    crop_trials=50,
+    color_jitter="tensorflow",
+    resize="tensorflow",
+    parity=BoxParity(brightness_mode="add", free_crop="touching"),
 )
 
 
-def mlperf(global_batch: int = 32, *, warmup: float = 0.0, bn_span: int = 32) -> SSDRecipe:
+def mlperf(global_batch_size: int = 32, *, warmup: float = 0.0, bn_batch_size: int = 32) -> SSDRecipe:
     """The MLPerf reference on one device: lr 2.5e-3 at 32 images, decay 5e-4 on everything, lr / 10 at epochs 40 and 50.
 
     warmup   epochs; steps are int(warmup * 117,266 / batch), counted from 0
@@ -62,45 +61,46 @@ def mlperf(global_batch: int = 32, *, warmup: float = 0.0, bn_span: int = 32) ->
     """
     return Recipe(
         task="ssd",
-        model=SSDModel(box_order="anchor"),
+        model=SSDModel(parity=SSDParity(box_order="anchor")),
         input=BoxInput(),
         target_data="coco",
-        global_batch=global_batch,
+        global_batch_size=global_batch_size,
         epochs=70,
-        epoch_steps="up",
-        bn_span=bn_span,
-        optim=Optim(lr=MLPERF_LR * global_batch / MLPERF_IMAGES, momentum=0.9, weight_decay=5e-4),
+        epoch_rounding="up",
+        bn_batch_size=bn_batch_size,
+        optim=Optim(lr=MLPERF_LR * global_batch_size / MLPERF_IMAGES, momentum=0.9, weight_decay=5e-4),
         schedule=Schedule(
-            kind="steps",
-            warmup=int(warmup * TRAIN_IMAGES / global_batch) / steps_per_epoch(global_batch),
-            warmup_first=0 if warmup else 1,
-            boundaries=(40, 50),
+            name="multistep",
+            warmup=int(warmup * TRAIN_IMAGES / global_batch_size) / steps_per_epoch(global_batch_size),
+            warmup_step_offset=0 if warmup else 1,
+            milestones=(40, 50),
         ),
-        quality=Quality(targets=TARGET, first=5, every=5),
+        target=TARGET,
+        eval=Evaluation(start=5, every=5),
         pretrained=BACKBONE,
     )
 
 
-def steps_per_epoch(global_batch: int) -> int:
+def steps_per_epoch(global_batch_size: int) -> int:
     """Whole steps that COCO's training images with objects take, the last one filled."""
-    return -(-TRAIN_IMAGES // global_batch)
+    return -(-TRAIN_IMAGES // global_batch_size)
 
 
-def integer_lr(lr: float, global_batch: int) -> float:
-    """MLPerf's rule: 2.5e-3 times the whole number nearest to (lr / 2.5e-3) * (global_batch / 32), at least 1.
+def integer_lr(lr: float, global_batch_size: int) -> float:
+    """MLPerf's rule: 2.5e-3 times the whole number nearest to (lr / 2.5e-3) * (global_batch_size / 32), at least 1.
 
     lr   what a configuration says, for 32 images
     """
-    return MLPERF_LR * max(1, round(lr / MLPERF_LR * global_batch / MLPERF_IMAGES))
+    return MLPERF_LR * max(1, round(lr / MLPERF_LR * global_batch_size / MLPERF_IMAGES))
 
 
 def mxnet(
-    global_batch: int,
+    global_batch_size: int,
     *,
     lr: float,
     warmup: float,
     decay: float,
-    bn_span: int,
+    bn_batch_size: int,
     boundaries: tuple[float, float] = (44, 55),
     epochs: float = 80,
     later: bool = False,
@@ -119,85 +119,86 @@ def mxnet(
         model=MXNET_MODEL,
         input=MXNET_INPUT,
         target_data="coco",
-        global_batch=global_batch,
+        global_batch_size=global_batch_size,
         epochs=epochs,
-        epoch_steps="up",
-        bn_span=bn_span,
+        epoch_rounding="up",
+        bn_batch_size=bn_batch_size,
         optim=Optim(
-            lr=lr * global_batch / MLPERF_IMAGES if later else integer_lr(lr, global_batch),
+            lr=lr * global_batch_size / MLPERF_IMAGES if later else integer_lr(lr, global_batch_size),
             momentum=0.9,
-            momentum_form="lr_inside",
+            momentum_style="mxnet",
             weight_decay=decay,
         ),
         schedule=Schedule(
-            kind="steps",
-            warmup=int(warmup * TRAIN_IMAGES / global_batch) / steps_per_epoch(global_batch),
-            boundaries=boundaries,
+            name="multistep",
+            warmup=int(warmup * TRAIN_IMAGES / global_batch_size) / steps_per_epoch(global_batch_size),
+            milestones=boundaries,
         ),
-        quality=Quality(targets=TARGET, first=5 if later else 1, every=5 if later else 1, at=points),
+        target=TARGET,
+        eval=Evaluation(start=5 if later else 1, every=5 if later else 1, at=points),
         pretrained=BACKBONE,
     )
 
 
-def nvidia_pytorch(global_batch: int, *, lr: float, warmup: int, decay: float, bn_span: int) -> SSDRecipe:
+def nvidia_pytorch(global_batch_size: int, *, lr: float, warmup: int, decay: float, bn_batch_size: int) -> SSDRecipe:
     """The family of NVIDIA's PyTorch submissions to MLPerf v0.7: the MXNet ones' data treatment and rates, the reference's decoding.
 
     warmup   steps, counted from 0
     Source: config_*.sh, train.py, data/dali_pipeline.py and eval.py of the submission.
     """
-    mxnet_s = mxnet(global_batch, lr=lr, warmup=0, decay=decay, bn_span=bn_span)
+    mxnet_s = mxnet(global_batch_size, lr=lr, warmup=0, decay=decay, bn_batch_size=bn_batch_size)
     return replace(
         mxnet_s,
         # Its DALI was given the reference's default boxes; ColorTwist is one matrix.
-        model=SSDModel(heads="fused", box_order="anchor-last"),
-        input=replace(MXNET_INPUT, jitter="matrix"),
-        optim=replace(mxnet_s.optim, momentum_form="torch"),
-        schedule=replace(mxnet_s.schedule, warmup=warmup / steps_per_epoch(global_batch), warmup_first=0),
-        quality=replace(mxnet_s.quality, at=(40, 50, 55, 60, 65, 70, 75, 80)),
+        model=SSDModel(heads="fused", parity=SSDParity(box_order="anchor-last")),
+        input=replace(MXNET_INPUT, color_jitter="matrix"),
+        optim=replace(mxnet_s.optim, momentum_style="torch"),
+        schedule=replace(mxnet_s.schedule, warmup=warmup / steps_per_epoch(global_batch_size), warmup_step_offset=0),
+        eval=replace(mxnet_s.eval, at=(40, 50, 55, 60, 65, 70, 75, 80)),
     )
 
 
 def mlperf_448() -> SSDRecipe:
     """8 x 56 (config DGX1_01x08x56): lr 0.04. `paceline plan ssd-mlperf-448 --system v100x8`"""
-    return mxnet(448, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_span=56)
+    return mxnet(448, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_batch_size=56)
 
 
 def mlperf_512() -> SSDRecipe:
     """4 x 128 (Dell C4140). Published: 50 epochs, 43.87 min on 4 V100."""
-    return mxnet(512, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_span=128)
+    return mxnet(512, lr=2.92e-3, warmup=5.25, decay=1.6e-4, bn_batch_size=128)
 
 
 def mlperf_896() -> SSDRecipe:
     """16 x 56 (Dell 4xC4140, DGX-2). Published: 50 epochs, 12.44 min on 16 V100."""
-    return mxnet(896, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_span=56)
+    return mxnet(896, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_batch_size=56)
 
 
 def mlperf_912() -> SSDRecipe:
     """8 x 114 (config DGXA100_1x8x114): lr 0.09. `paceline plan ssd-mlperf-912 --system a100x8`"""
-    return mxnet(912, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_span=114)
+    return mxnet(912, lr=3.2e-3, warmup=5, decay=1.3e-4, bn_batch_size=114)
 
 
 def mlperf_1024() -> SSDRecipe:
     """8 x 128 (Dell 2xC4140). Published: 50 epochs, 22.67 min on 8 V100."""
-    return mxnet(1024, lr=5.84e-3, warmup=5.25, decay=1.6e-4, bn_span=128)
+    return mxnet(1024, lr=5.84e-3, warmup=5.25, decay=1.6e-4, bn_batch_size=128)
 
 
 def mlperf_1024_dss8440() -> SSDRecipe:
     """8 x 128 (Dell DSS8440), five warm-up epochs. Published: 50 epochs, 25.37 min on 8 V100S."""
-    return mxnet(1024, lr=5.84e-3, warmup=5, decay=1.6e-4, bn_span=128)
+    return mxnet(1024, lr=5.84e-3, warmup=5, decay=1.6e-4, bn_batch_size=128)
 
 
 def mlperf_1536() -> SSDRecipe:
     """64 x 24 (eight DGX A100). Published: 60 epochs, 2.25 min on 64 A100."""
-    return mxnet(1536, lr=2.9e-3, warmup=11, decay=1.7e-4, bn_span=24)
+    return mxnet(1536, lr=2.9e-3, warmup=11, decay=1.7e-4, bn_batch_size=24)
 
 
 def mlperf_2048() -> SSDRecipe:
     """512 x 4, statistics over four GPUs (64 DGX A100). Published: 65 epochs, 0.89 min on 512 A100."""
-    return mxnet(2048, lr=4.57e-3, warmup=26, decay=4e-5, bn_span=16, boundaries=(60, 75))
+    return mxnet(2048, lr=4.57e-3, warmup=26, decay=4e-5, bn_batch_size=16, boundaries=(60, 75))
 
 
-def gaudi(global_batch: int = 128, *, per_card: int = 128, epochs: float = 64, shift: float = 0.0) -> SSDRecipe:
+def gaudi(global_batch_size: int = 128, *, per_card: int = 128, epochs: float = 64, shift: float = 0.0) -> SSDRecipe:
     """Habana's release 1.5.0: lr 3e-3 per 32 images, five warm-up epochs, lr / 10 at 40 and 50, 64 epochs of 128 images.
 
     per_card  images of one card, which share BatchNorm statistics
@@ -209,14 +210,15 @@ def gaudi(global_batch: int = 128, *, per_card: int = 128, epochs: float = 64, s
         model=GAUDI_MODEL,
         input=GAUDI_INPUT,
         target_data="coco",
-        global_batch=global_batch,
+        global_batch_size=global_batch_size,
         epochs=epochs,
-        epoch_steps="up",
-        bn_span=per_card,
-        optim=Optim(lr=3e-3 * global_batch / 32, momentum=0.9, weight_decay=5e-4),
+        epoch_rounding="up",
+        bn_batch_size=per_card,
+        optim=Optim(lr=3e-3 * global_batch_size / 32, momentum=0.9, weight_decay=5e-4),
         # Its step counter starts at 0, and so does its ramp.
-        schedule=Schedule(kind="steps", warmup=5, warmup_first=0, boundaries=(40 * later, 50 * later)),
-        quality=Quality(targets=TARGET, first=5, every=5),
+        schedule=Schedule(name="multistep", warmup=5, warmup_step_offset=0, milestones=(40 * later, 50 * later)),
+        target=TARGET,
+        eval=Evaluation(start=5, every=5),
         pretrained=GAUDI_BACKBONE,
     )
 
@@ -226,25 +228,38 @@ def gaudi_1024() -> SSDRecipe:
     return gaudi(1024)
 
 
-def gaudi_cosine(global_batch: int = 128, *, per_card: int = 128, shift: float = 0.0) -> SSDRecipe:
+def gaudi_cosine(global_batch_size: int = 128, *, per_card: int = 128, shift: float = 0.0) -> SSDRecipe:
     """Habana's release 1.7 and later: the peak 1.01 times as high and held to epoch 15, cosine to 0.01 at epoch 55.
 
     Seven warm-up epochs, BatchNorm not decayed, stem and first convolution frozen. per_card and shift as above.
     """
-    old = gaudi(global_batch, per_card=per_card)
+    old = gaudi(global_batch_size, per_card=per_card)
     later = 1 + shift / 10
     return replace(
         old,
-        model=replace(GAUDI_MODEL, frozen="stem_and_first", box_order="cell"),
-        optim=replace(old.optim, lr=1.01 * old.optim.lr, decay_on="no_norm"),
+        model=replace(
+            GAUDI_MODEL, freeze_stages=1, parity=replace(GAUDI_MODEL.parity, freeze_first_conv=True, box_order="cell")
+        ),
+        optim=replace(old.optim, lr=1.01 * old.optim.lr, no_decay="norm"),
         schedule=Schedule(
-            kind="cosine", warmup=7, warmup_first=0, hold=15 * later, horizon=55 * later, end_lr=0.01 * old.optim.lr
+            name="cosine",
+            warmup=7,
+            warmup_step_offset=0,
+            decay_start=15 * later,
+            decay_end=55 * later,
+            min_lr=0.01 * old.optim.lr,
         ),
     )
 
 
 def tpu(
-    global_batch: int, *, lr: float, warmup: int, boundaries: tuple[float, float], epochs: float, bn_span: int = 64
+    global_batch_size: int,
+    *,
+    lr: float,
+    warmup: int,
+    boundaries: tuple[float, float],
+    epochs: float,
+    bn_batch_size: int = 64,
 ) -> SSDRecipe:
     """Google's TensorFlow submissions to MLPerf v0.7 on TPUs, as far as their logs tell.
 
@@ -253,11 +268,11 @@ def tpu(
     Source: the logs' rates, warm-ups, boundaries, decay, span, 50 proposals for a crop and evaluations every five epochs. Network
     and data treatment are ours: Habana's, which began from Google's code for TPUs (its README names tensorflow/tpu).
     """
-    habana = gaudi(global_batch, per_card=bn_span, epochs=epochs)
+    habana = gaudi(global_batch_size, per_card=bn_batch_size, epochs=epochs)
     return replace(
         habana,
-        optim=replace(habana.optim, lr=lr * global_batch / MLPERF_IMAGES),
-        schedule=replace(habana.schedule, warmup=warmup / steps_per_epoch(global_batch), boundaries=boundaries),
+        optim=replace(habana.optim, lr=lr * global_batch_size / MLPERF_IMAGES),
+        schedule=replace(habana.schedule, warmup=warmup / steps_per_epoch(global_batch_size), milestones=boundaries),
     )
 
 
@@ -269,15 +284,15 @@ def finetune() -> SSDRecipe:
     return Recipe(
         task="ssd",
         model=SSDModel(),
-        input=BoxInput(exif="apply", drop_empty=False, crowd=False),
+        input=BoxInput(exif="apply", skip_empty=False, train_on_crowd=False),
         target_data="coco",
-        global_batch=32,
+        global_batch_size=32,
         epochs=30,
-        bn_span=32,
+        bn_batch_size=32,
         optim=Optim(lr=5e-3, momentum=0.9, weight_decay=5e-4),
-        schedule=Schedule(kind="cosine", warmup=1),
-        ema=0.998,
-        quality=Quality(first=1, every=1),
+        schedule=Schedule(name="cosine", warmup=1),
+        ema_decay=0.998,
+        eval=Evaluation(start=1, every=1),
         pretrained="resnet34",
     )
 
@@ -288,7 +303,7 @@ def finetune_cpu() -> SSDRecipe:
     The trunk's first three stages, which cost most of the time and learn least, stay as they are.
 
     paceline train ssd-finetune-cpu --data DIR --weights resnet18
-    paceline train ssd-finetune-cpu --data DIR --model.trunk timm/tf_efficientnet_lite0 --weights efficientnet-lite0
+    paceline train ssd-finetune-cpu --data DIR --model.backbone timm/tf_efficientnet_lite0 --weights efficientnet-lite0
 
     Measured: results/tuning.
     """
@@ -300,17 +315,17 @@ def finetune_cpu() -> SSDRecipe:
             depth=18,
             width=64,
             norm="frozen",
-            freeze=3,
-            pyramid=64,
+            freeze_stages=3,
+            fpn_channels=64,
             scales=(0.027, 0.06, 0.14, 0.3, 0.5, 0.75, 0.95),
         ),
-        input=replace(small.input, size=416, mosaic=0.5, drop_empty=False, crowd=False),
-        global_batch=8,
-        bn_span=8,
-        optim=replace(small.optim, lr=5e-4, head_rate=4.0),
-        schedule=Schedule(kind="cosine", unit="run", warmup=0.05),
-        ema=0.99,
-        quality=Quality(first=5, every=5),
+        input=replace(small.input, image_size=416, mosaic_prob=0.5, skip_empty=False, train_on_crowd=False),
+        global_batch_size=8,
+        bn_batch_size=8,
+        optim=replace(small.optim, lr=5e-4, head_lr_factor=4.0),
+        schedule=Schedule(name="cosine", unit="fraction", warmup=0.05),
+        ema_decay=0.99,
+        eval=Evaluation(start=5, every=5),
         pretrained="resnet18",
     )
 
@@ -330,27 +345,28 @@ def demo() -> SSDRecipe:
         model=SSDModel(
             depth=10,
             width=32,
-            extras=128,
-            extras_norm=True,
+            extra_channels=128,
+            extra_norm=True,
             scales=(0.06, 0.14, 0.30, 0.50, 0.70, 0.90, 1.05),
             match_iou=0.35,
-            detect=DetectionFilter(score_above=0.01),
+            detect=DetectionFilter(score_threshold=0.01),
         ),
         input=BoxInput(
-            size=192,
-            crop_side=(0.6, 1.0),
-            crop_aspect=(0.75, 4 / 3),
-            jitter="matrix",
+            image_size=192,
+            crop_scale=(0.6, 1.0),
+            crop_ratio=(0.75, 4 / 3),
+            color_jitter="matrix",
             exif="apply",
-            drop_empty=False,
-            crowd=False,
+            skip_empty=False,
+            train_on_crowd=False,
         ),
         target_data="shapes-boxes",
-        global_batch=8,
-        images_seen=40_000,
-        bn_span=8,
-        optim=Optim(kind="adamw", lr=0.0025, momentum=0.9, weight_decay=0.05, decay_on="no_norm_no_bias"),
-        schedule=Schedule(kind="poly2", unit="run", warmup=0.02),
-        ema=0.99,
-        quality=Quality(targets=(("box_ap", 0.40),), unit="run", first=0.5, every=0.05),
+        global_batch_size=8,
+        max_images=40_000,
+        bn_batch_size=8,
+        optim=Optim(name="adamw", lr=0.0025, momentum=0.9, weight_decay=0.05, no_decay="norm-and-bias"),
+        schedule=Schedule(name="polynomial", unit="fraction", warmup=0.02),
+        ema_decay=0.99,
+        target=(("box_ap", 0.40),),
+        eval=Evaluation(unit="fraction", start=0.5, every=0.05),
     )

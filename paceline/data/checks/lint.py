@@ -43,7 +43,7 @@ from paceline.data.checks.suspicious_boxes import (
 from paceline.data.index.index import Index
 from paceline.data.index.manifest import Manifest
 
-SHOWN = 5  # of a finding in the terminal; --json and --page have more
+SHOWN = 5  # of a finding in the terminal; --json and --html have more
 UNEQUAL = 20  # from this ratio of the most common class to the rarest on
 Place = tuple[str, int]  # split, row
 ON, MEETS, BESIDE, SURE = 0.6, 0.3, 0.1, 0.6
@@ -53,7 +53,7 @@ Kind = Literal["class", "place", "missing"]
 TITLES: dict[Kind, str] = {
     "class": "labels that the run's answers contradict",
     "place": "boxes that lie beside where the run found the object",
-    "missing": "objects that the run found and nobody labelled",
+    "missing": "objects that the run found and nobody labeled",
 }
 
 
@@ -208,8 +208,8 @@ def _labels(
         except (KeyError, TypeError, ValueError, IndexError) as problem:
             reason = problem if isinstance(problem, ValueError) else f"field {problem}"
             raise DataError(
-                f"--runs {run}: its predictions cannot be compared with the labels of this data set: {reason}. "
-                "Write new ones with `paceline eval RUN --data DIR --out FILE`, and set --runs FILE."
+                f"--predictions {run}: its predictions cannot be compared with the labels of this data set: {reason}. "
+                "Write new ones with `paceline eval RUN --data DIR --output FILE`, and set --predictions FILE."
             ) from None
         for one in suspects:
             split, row = one.file
@@ -274,7 +274,7 @@ def require_usable(manifest: Manifest, reporter: Reporter) -> None:
         reporter.line(line)
     if bad := [one for one in findings if one.colour == "bad"]:
         what = "; ".join(f"{one.title}: {len(one.found):,}" for one in bad)
-        more = format_command("data", "lint", manifest.called, "--page", "lint.html")
+        more = format_command("data", "lint", manifest.called, "--html", "lint.html")
         raise DataError(f"--lint: {what}. Nothing was trained. Look at them with  {more}  or leave --lint away.")
     if not findings:
         reporter.line("lint: nothing found")
@@ -316,7 +316,7 @@ def _of_photos(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
     for image, chance in zip(images, chances):
         label, (best, score) = image["label"], max(chance.items(), key=lambda pair: pair[1])
         if best != label and score >= usual[best]:
-            note = f"labelled {names[label]}, found {names[best]} at {score:.2f}"
+            note = f"labeled {names[label]}, found {names[best]} at {score:.2f}"
             yield SuspiciousLabel("class", image["file"], None, note, score - chance.get(label, 0.0))
 
 
@@ -342,7 +342,7 @@ def _of_objects(predictions: Mapping[str, Any]) -> Iterator[SuspiciousLabel]:
             others = np.where((photo.labels != k) & (photo.overlap[:, row] >= ON), scores, -1.0)
             index, nearest = int(others.argmax()), int(alike.argmax())
             if others[index] >= 0 and alike.max() < MEETS:
-                note = f"labelled {names[k - 1]}, found {names[photo.labels[index] - 1]} at {scores[index]:.2f}"
+                note = f"labeled {names[k - 1]}, found {names[photo.labels[index] - 1]} at {scores[index]:.2f}"
                 yield SuspiciousLabel("class", photo.file, row, note, float(scores[index]))
             elif MEETS <= alike[nearest] < least[k] and photo.overlap[nearest].argmax() == row:
                 note = f"{names[k - 1]}, found at {scores[nearest]:.2f} with an IoU of {alike[nearest]:.2f}"

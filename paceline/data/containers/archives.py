@@ -14,8 +14,9 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -38,9 +39,8 @@ from paceline.data.containers.box_labels import OBJECTS, sample_annotations
 from paceline.data.containers.label_exports import find_export, unpack_first
 from paceline.data.containers.listing import RANGES, ContainerListing, folder_names, join_files
 from paceline.data.containers.reading import AS_IT_IS, Member, Truncated, format_member, read_at
-from paceline.data.containers.split_files import ContainerFiles, ContainerRequest
+from paceline.data.containers.split_files import ARCHIVES, ContainerFiles, ContainerRequest
 from paceline.data.containers.tar import inner_tars, tar_members
-from paceline.data.containers.zip import zip_members
 from paceline.data.formats.class_folders import TRAIN_FOLDER, VAL_FOLDERS
 from paceline.data.storage.store import get_scheme
 
@@ -78,14 +78,9 @@ def read_photos(files: ContainerFiles, request: ContainerRequest) -> dict[str, C
     return _archived(files, entries, RANGES, bool(request.devkit))
 
 
-def read_tar(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
-    """Photos in tars, by class folders or inner tars -> split -> contents."""
-    return _archived(files, files.walk(_tar), RANGES, bool(request.devkit))
-
-
-def read_zip(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
-    """Photos in zips, stored or deflated -> split -> contents."""
-    entries = files.walk(_zip)
+def read_archive(files: ContainerFiles, request: ContainerRequest) -> dict[str, ContainerListing]:
+    """Photos in archives, stored or deflated, by class folders or inner tars -> split -> contents."""
+    entries = files.walk(_tar if request.layout == "tar" else partial(_members, ARCHIVES[request.layout]))
     packed = any(one.held.stored != AS_IT_IS for one in chain.from_iterable(entries))
     return _archived(files, entries, "deflate" if packed else RANGES, bool(request.devkit))
 
@@ -108,6 +103,15 @@ def read_webdataset(files: ContainerFiles, _: ContainerRequest) -> dict[str, Con
         numbers = np.array(labels, np.int64)
         return {files.split: replace(whole, classes=numbers, class_names=folder_names(numbers, whole.names))}
     return {files.split: replace(whole, classes=list(map(str, labels)))}
+
+
+def is_webdataset(files: ContainerFiles) -> bool:
+    """True if the first sample of the first tar is a photo with a label."""
+    try:
+        with files.store.open(files.names[0]) as file:
+            return any(_labeled(file, files.statuses[0].size, files.first))
+    except (DataError, OSError):
+        return False
 
 
 def _unique_names(files: ContainerFiles, photos: list[list[Member]]) -> list[list[Member]]:
@@ -143,8 +147,8 @@ def _tar(file: BinaryIO, size: int, name: str) -> Iterator[ArchiveMember]:
         yield parse_member_path(member._replace(name=path), is_system=in_system_folder(member.name))
 
 
-def _zip(file: BinaryIO, size: int, name: str) -> Iterator[ArchiveMember]:
-    for member in zip_members(file, size, name):
+def _members(members: Callable[..., Iterator[Member]], *file: Any) -> Iterator[ArchiveMember]:
+    for member in members(*file):
         yield parse_member_path(member, is_system=in_system_folder(member.name))
 
 
@@ -257,10 +261,8 @@ def _labeled(file: BinaryIO, size: int, name: str) -> Iterator[tuple[Member, int
     for sample in group_samples(members, name):
         photo = sample.photo(name)
         field, member = sample.label(name)
-        label = read_label(
-            field, read_at(file, member.offset, member.length), f"{name}: sample {format_member(sample.key)}"
-        )
-        yield photo, label
+        data = read_at(file, member.offset, member.length)
+        yield photo, read_label(field, data, f"{name}: sample {format_member(sample.key)}")
 
 
 _PHOTO_FIELDS = frozenset(suffix[1:] for suffix in IMAGE_SUFFIXES)

@@ -96,13 +96,13 @@ def _unique_names(splits: dict[str, ContainerListing]) -> dict[str, ContainerLis
 
 
 def _named(annotations: Annotations, request: ContainerRequest) -> tuple[Annotations, list[str]]:
-    """With the names of --classes, which has all classes of the data set, those without objects here too; and notes.
+    """With the names of --class-names-file, which has all classes of the data set, those without objects here too; and notes.
 
     Without it, and where the files have numbers alone, with those of a COCO JSON beside them that has all numbers.
     """
-    names = read_numbered_names(request.classes, request)
+    names = read_numbered_names(request.class_names_file, request)
     if lacking := sorted(set(annotations.names) - set(names)) if names else []:
-        raise DataError(f"--classes {request.classes}: lacks number {lacking[0]}, which objects belong to.")
+        raise DataError(f"--class-names-file {request.class_names_file}: lacks number {lacking[0]}, which objects have.")
     if names or any(name != f"class {number}" for number, name in annotations.names.items()):
         return replace(annotations, names=names or annotations.names), []
     folder = annotations.source.parent
@@ -116,7 +116,9 @@ def _named(annotations: Annotations, request: ContainerRequest) -> tuple[Annotat
             names = read_numbered_names(str(path), request)
             if set(annotations.names) <= set(names):
                 return replace(annotations, names=names), [f"classes are called as in {path}"]
-    return annotations, [f"{folder}: its files name no classes, they are called by number; --classes FILE names them"]
+    return annotations, [
+        f"{folder}: its files name no classes, they are called by number; --class-names-file FILE names them"
+    ]
 
 
 def _folder_of(annotations: Annotations, part: ContainerListing, path: Path) -> str:
@@ -230,7 +232,7 @@ def sample_annotations(
                 raise DataError(
                     f"{where} calls category {category} {abbreviate(called)!r}, others {abbreviate(first)!r}. Pack it again."
                 )
-    # Photos without objects alone have no category either; their classes are those of the other split, or of --classes.
+    # Photos without objects alone have no category either; their classes are those of the other split, or of --class-names-file.
     categories = categories or {0: "class 0"}
     listed = [{"id": number, "name": name} for number, name in sorted(categories.items())]
     return coco_annotations(source, {"images": images, "annotations": objects, "categories": listed}, source.parent)

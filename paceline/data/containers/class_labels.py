@@ -34,7 +34,7 @@ class ClassLabels:
     names: tuple[str, ...]
     splits: dict[str, ContainerListing]
     labels: dict[str, np.ndarray]
-    readable: tuple[str, ...] | None = None  # K, where --classes has readable names beside them
+    readable: tuple[str, ...] | None = None  # K, where --class-names-file has readable names beside them
 
 
 def resolve_classes(splits: dict[str, ContainerListing], request: ContainerRequest) -> ClassLabels:
@@ -50,13 +50,13 @@ def resolve_classes(splits: dict[str, ContainerListing], request: ContainerReque
     kinds = {isinstance(part.classes, list) for part in splits.values()}
     if len(kinds) > 1:
         raise DataError("train's classes are names and val's numbers (or vice versa). Prepare both from one source.")
-    listed, readable = _listed_names(request) if request.classes else (None, None)
+    listed, readable = _listed_names(request) if request.class_names_file or request.num_classes else (None, None)
     names, labels = (_by_name if kinds == {True} else _by_number)(splits, request, listed)
     if len(names) < 2:
         file = next(iter(splits.values())).first_file
         raise DataError(
             f"{file}: only one class ({', '.join(names)}); a classifier needs two or more. Name more files, or say how many "
-            "classes there are (--classes 10)."
+            "classes there are (--num-classes 10)."
         )
     return ClassLabels(names, splits, labels, readable)
 
@@ -70,12 +70,12 @@ def _by_name(splits: dict[str, ContainerListing], request: ContainerRequest, lis
     used = {split: set(classes) for split, classes in named.items()}
     if listed is not None:
         if unknown := sorted(set().union(*used.values()) - set(names)):
-            raise DataError(f"--classes {request.classes}: lacks {join_names(unknown)}, which photos belong to.")
+            raise DataError(f"{_named_by(request)}: lacks {join_names(unknown)}, which photos belong to.")
     elif other := next((other for other in others if used[first] != used[other]), ""):
         raise DataError(
             f"the classes of {other} are not those of {first}. Only in {first}: {join_names(sorted(used[first] - used[other]))}. "
             f"Only in {other}: {join_names(sorted(used[other] - used[first]))}. Pack both with the same classes, or "
-            "name them all in a file (--classes FILE)."
+            "name them all in a file (--class-names-file FILE)."
         )
     number = {name: k for k, name in enumerate(names)}
     return names, {split: np.array([number[name] for name in classes], np.int64) for split, classes in named.items()}
@@ -101,7 +101,7 @@ def _by_number(splits: dict[str, ContainerListing], request: ContainerRequest, l
         if (low := np.flatnonzero(labels[split] < 0)).size:
             raise DataError(
                 f"{part.title(low[0])} has the class {part.classes[low[0]]}, and classes count from {first}. If they count from "
-                f"{part.classes.min()}: --first-label {max(0, int(part.classes.min()))}"
+                f"{part.classes.min()}: --label-offset {max(0, int(part.classes.min()))}"
             )
     most = int(max(values.max() for values in labels.values())) + 1
     if most > MAX_CLASSES:
@@ -109,7 +109,7 @@ def _by_number(splits: dict[str, ContainerListing], request: ContainerRequest, l
         raise DataError(f"a photo's class is {number:,}: no class but something else. Check what the labels are.")
     if listed is not None:
         if len(listed) < most:
-            raise DataError(f"--classes {request.classes}: {len(listed):,} classes, and photos have number {most - 1}.")
+            raise DataError(f"{_named_by(request)}: {len(listed):,} classes, and photos have number {most - 1}.")
         return listed, labels
     _check_numbers(splits, first)
     names = tuple(named.get(k, str(k + first)) for k in range(most))
@@ -125,19 +125,20 @@ def _check_numbers(splits: dict[str, ContainerListing], first: int) -> None:
     if lowest > first:
         raise DataError(
             f"{next(iter(splits.values())).first_file}: no photo has the class {first}, from which these classes count; the "
-            f"lowest is {lowest}. If they count from there: --first-label {lowest}. If the first classes have no photos: "
-            "--classes, with how many there are or a file of their names."
+            f"lowest is {lowest}. If they count from there: --label-offset {lowest}. If the first classes have no photos: "
+            "--num-classes N, or --class-names-file FILE with their names."
         )
     train = used.get("train", set())
     if alone := sorted(used.get("val", set()) - train) if train else []:
         raise DataError(
             f"{splits['val'].first_file}: photos of the classes {join_names(map(str, alone))}, and no training photo has them: the "
-            "splits' numbers may count differently. If they do not, say how many classes there are, or name them (--classes)."
+            "splits' numbers may count differently. If they do not, say how many classes there are (--num-classes), or "
+            "name them (--class-names-file)."
         )
 
 
 def read_numbered_names(classes: str, request: ContainerRequest) -> dict[int, str]:
-    """Class number -> name from --classes, or another file like it, for boxes; {} for no file.
+    """Class number -> name from --class-names-file, or another file like it, for boxes; {} for no file.
 
     A list counts from the first label; a COCO JSON's categories, or an object of numbers and names, have numbers of their own.
     """
@@ -149,37 +150,45 @@ def read_numbered_names(classes: str, request: ContainerRequest) -> dict[int, st
         if isinstance(record, dict):
             table = record.get("categories", record)
             pairs = [(one["id"], one["name"]) for one in table] if isinstance(table, list) else table.items()
-            return {int(number): tidy_class_name(name, f"--classes {path}: a class") for number, name in pairs}
+            return {int(number): tidy_class_name(name, f"--class-names-file {path}: a class") for number, name in pairs}
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise DataError(f"--classes {path}: cannot be read ({error!r}). Name a COCO JSON or a list of names.") from None
+        raise DataError(
+            f"--class-names-file {path}: cannot be read ({error!r}). Name a COCO JSON or a name list."
+        ) from None
     return dict(enumerate(_listed_names(request)[0], first_label(request)))
 
 
 def first_label(request: ContainerRequest) -> int:
     """The number of the first class in the containers."""
-    return request.first_label if request.first_label >= 0 else FIRST_LABEL.get(request.layout, 0)
+    return request.label_offset if request.label_offset >= 0 else FIRST_LABEL.get(request.layout, 0)
+
+
+def _named_by(request: ContainerRequest) -> str:
+    """The flag that says which classes there are, for messages."""
+    file = request.class_names_file
+    return f"--class-names-file {file}" if file else f"--num-classes {request.num_classes}"
 
 
 def _listed_names(request: ContainerRequest) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """-> the K names of --classes, and K readable ones where those are others.
+    """-> the K names of --class-names-file, and K readable ones where those are others.
 
-    --classes is a number of classes, or a file that names them, one a line, as a JSON list or {name: readable name}.
+    The file names one a line, or is a JSON list or {name: readable name}. With --num-classes they are called by number.
     """
-    if request.classes.isdecimal() and not os.path.exists(request.classes):
-        return tuple(map(str, range(min(int(request.classes), MAX_CLASSES)))), None
-    path = Path(request.classes).expanduser()
+    if request.num_classes:
+        return tuple(map(str, range(min(request.num_classes, MAX_CLASSES)))), None
+    path = Path(request.class_names_file).expanduser()
     try:
         text = read_plain_text(path, MAX_LIST_BYTES)
         explicit = json.loads(text) if path.suffix == ".json" else [line for line in text.splitlines() if line.strip()]
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"--classes {path}: cannot be read ({reason}). Write one class a line.") from None
+        raise DataError(f"--class-names-file {path}: cannot be read ({reason}). Write one class a line.") from None
     if not isinstance(explicit, list | dict):
-        raise DataError(f"--classes {path}: no list of names. Write one class a line, or a JSON list.")
-    title = f"--classes {path}: a class"
+        raise DataError(f"--class-names-file {path}: no list of names. Write one class a line, or a JSON list.")
+    title = f"--class-names-file {path}: a class"
     names = tuple(tidy_class_name(name, title) for name in explicit)
     if (twice := find_duplicate(names)) is not None:
-        raise DataError(f"--classes {path}: {twice!r} stands in it twice.")
+        raise DataError(f"--class-names-file {path}: {twice!r} stands in it twice.")
     if isinstance(explicit, list) or all(name == value for name, value in explicit.items()):
         return names, None
     return names, tuple(tidy_class_name(name, title) for name in explicit.values())

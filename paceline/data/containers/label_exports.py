@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from paceline._utils.errors import DataError
-from paceline._utils.names import in_system_folder
+from paceline._utils.names import in_system_folder, is_image_name
+from paceline.data.containers.split_files import ARCHIVES
 from paceline.data.containers.zip import zip_members
 from paceline.data.storage.store import get_scheme
 
-PHOTOS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 # A file's suffix -> the kind of `paceline prepare` that reads such files.
-KINDS = {".tar": "tar", ".zip": "zip", ".rec": "recordio", ".tfrecord": "tfrecord"}
+KINDS = {**{f".{kind}": kind for kind in ARCHIVES}, ".tgz": "tar", ".rec": "recordio", ".tfrecord": "tfrecord"}
 
 
 class Export(NamedTuple):
@@ -28,13 +29,19 @@ class Export(NamedTuple):
     root: str  # folder in the archive that is the data set's; "" for all of it
 
 
+def container_kind(name: str) -> str:
+    """Return the kind of `paceline prepare` that reads files of this name, compressed as a whole or not; "" for other names."""
+    stem, suffix = os.path.splitext(re.sub(r"\.(gz|bz2|xz|zst)$", "", name.lower()))
+    return KINDS.get(suffix, "tfrecord" if re.search(r"-\d{5}-of-\d{5}$", stem) else "")
+
+
 def find_export(names: Iterable[str]) -> Export | None:
     """The export whose members have these names; None where they are no boxes that a folder could be prepared with."""
     bases = {name: posixpath.basename(name) for name in sorted(names) if not (name.endswith("/") or in_system_folder(name))}
     for name, base in bases.items():
         if base == "_annotations.coco.json" or (base.startswith("instances_") and base.endswith(".json")):
             return Export("coco", name, posixpath.dirname(posixpath.dirname(name)))
-    stems = {posixpath.splitext(base)[0] for base in bases.values() if base.lower().endswith(PHOTOS)}
+    stems = {posixpath.splitext(base)[0] for base in bases.values() if is_image_name(os.fsencode(base))}
 
     def beside_photos(suffix: str) -> str:
         return next((n for n, b in bases.items() if b.endswith(suffix) and posixpath.splitext(b)[0] in stems), "")
@@ -66,7 +73,7 @@ def prepare_first(location: str, *, scored: bool = False) -> str:
 
     scored  whether it was to be scored on alone, and so has no photos to train on
     """
-    kind, is_address = KINDS.get(os.path.splitext(location)[1].lower(), ""), bool(get_scheme(location))
+    kind, is_address = container_kind(location), bool(get_scheme(location))
     if not is_address and not (kind and Path(location).expanduser().is_file()):
         return ""
     if kind == "zip" and not is_address:
@@ -82,5 +89,5 @@ def prepare_first(location: str, *, scored: bool = False) -> str:
     flags = f"--val {shlex.quote(files)}" if scored else f"--train {shlex.quote(files)} --val FILE"
     return (
         f"{'an address' if is_address else 'a file'}, not a prepared data set. Index it first (its bytes stay there), and name DIR:  "
-        f"paceline prepare {kind or 'tar'} {flags} --out DIR"
+        f"paceline prepare {kind or 'tar'} {flags} --output-dir DIR"
     )

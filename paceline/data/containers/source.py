@@ -15,15 +15,15 @@ from typing import Any
 from paceline._utils.cache import cache_folder
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
-from paceline.data.containers.archives import read_photos, read_tar, read_webdataset, read_zip
+from paceline.data.containers.archives import read_archive, read_photos, read_webdataset
 from paceline.data.containers.box_labels import prepare_container_boxes
 from paceline.data.containers.class_labels import ClassLabels, resolve_classes
 from paceline.data.containers.listing import ContainedImages, ContainerListing, join_splits
 from paceline.data.containers.record_files import read_recordio_files, read_tfrecord_files
 from paceline.data.containers.split_files import (
+    ARCHIVES,
     ContainerFiles,
     ContainerRequest,
-    Layout,
     absolute_source,
     find_files,
     unpack_compressed,
@@ -37,10 +37,9 @@ from paceline.data.prepare.pipeline import choose_manifest_folder, write_prepare
 from paceline.data.prepare.val_split import ValSplit, check_fraction
 
 # Layout -> what lists such files: ContainerFiles, ContainerRequest -> split -> Contents.
-READERS: dict[Layout, Callable[[ContainerFiles, ContainerRequest], dict[str, ContainerListing]]] = {
+READERS: dict[str, Callable[[ContainerFiles, ContainerRequest], dict[str, ContainerListing]]] = {
     "photos": read_photos,
-    "tar": read_tar,
-    "zip": read_zip,
+    **dict.fromkeys(ARCHIVES, read_archive),
     "webdataset": read_webdataset,
     "recordio": read_recordio_files,
     "tfrecord": read_tfrecord_files,
@@ -75,7 +74,7 @@ def prepare_containers(
         is_paceline_manifest(path / MANIFEST) and not Manifest.load(path).in_containers
     ):  # its photos would be taken for these
         raise DataError(
-            f"{path}: holds the index of photos in folders. Choose another folder with --out DIR, or delete its manifest.json."
+            f"{path}: holds the index of photos in folders. Choose another folder with --output-dir DIR, or delete its manifest.json."
         )
     splits, notes = _listed(request, workers, walked)
     if "val" in splits and request.val_fraction:
@@ -90,7 +89,7 @@ def prepare_containers(
         path,
         notes,
         command=command,
-        remedy="Choose another folder with --out DIR.",
+        remedy="Choose another folder with --output-dir DIR.",
         on_unreadable=request.on_unreadable,
         stored=asdict(stored),
     )
@@ -99,19 +98,21 @@ def prepare_containers(
 
 def _check_flags(request: ContainerRequest) -> None:
     """Raises DataError for a flag that would do nothing."""
-    archive, boxes = request.layout in ("photos", "tar", "zip"), bool(request.annotations or request.val_annotations)
+    archive, boxes = request.layout in ("photos", *ARCHIVES), bool(request.annotations or request.val_annotations)
     idle = {
         "--val-annotations": bool(request.val_annotations) and not request.val,
         "--annotations": bool(request.annotations) and not request.train,
-        "--val-group": bool(request.val_group) and not request.val_fraction,
-        "--first-label": request.first_label >= 0 and archive,
+        "--group-by": bool(request.group_by) and not request.val_fraction,
+        "--label-offset": request.label_offset >= 0 and archive,
         "--label-column": request.label_column >= 0 and request.layout != "recordio",
+        "--num-classes": bool(request.num_classes) and (boxes or bool(request.class_names_file)),
         "--devkit": bool(request.devkit) and (not archive or boxes),
     }
     remedies = {
         "--val-annotations": "name the archive of its photos with --val, the same as --train's where they are in it",
         "--annotations": "name the archive of its photos with --train",
-        "--val-group": "it groups photos for --val-fraction",
+        "--group-by": "it groups photos for --val-fraction",
+        "--num-classes": "the annotations or --class-names-file say how many there are; leave it out",
     }
     if flag := next((flag for flag, alone in idle.items() if alone), None):
         raise DataError(
@@ -123,7 +124,7 @@ def _with_absolute_paths(request: ContainerRequest) -> ContainerRequest:
     """The same from whatever folder the command is given again."""
 
     def absolute(name: str, value: str) -> str:
-        return value if not value or (name == "classes" and value.isdecimal()) else absolute_source(value)
+        return value if not value else absolute_source(value)
 
     return replace(request, **_changed_paths(request, absolute))
 
@@ -138,7 +139,8 @@ def _changed_paths(request: ContainerRequest, change: Callable[[str, str], str])
 
 def _place_of(request: ContainerRequest) -> Path:
     """A folder in the cache for exactly these files, annotations and share of validation."""
-    parts = [getattr(request, name) for name in (*CONTAINER_FILES, "layout", "val_fraction", "val_seed", "val_group")]
+    names = (*CONTAINER_FILES, "layout", "num_classes", "val_fraction", "split_seed", "group_by")
+    parts = [getattr(request, name) for name in names]
     first = (request.train or request.val)[0]
     digest = sha256(repr(parts).encode("utf-8", "surrogateescape"))[:12]
     name = re.sub(r"[^A-Za-z0-9._-]", "_", os.path.basename(first))
@@ -192,7 +194,7 @@ def _contained_classes(
         labels=known.labels,
         class_names=known.readable,
         expect=request.expect,
-        val=ValSplit(request.val_fraction, request.val_seed, request.val_group),
+        val=ValSplit(request.val_fraction, request.split_seed, request.group_by),
         notes=tuple(notes),
         **others,
     )

@@ -31,13 +31,16 @@ from paceline._utils.commands import install_command
 from paceline._utils.errors import DataError
 from paceline._utils.hashing import sha256
 from paceline._utils.platform import count_cpus
-from paceline.data.containers.reading import Truncated, compression
+from paceline.data.containers.reading import Member, Truncated, compression
+from paceline.data.containers.tar import tar_members
+from paceline.data.containers.zip import zip_members
 from paceline.data.index.manifest import Expect
 from paceline.data.storage.object_store import open_store
 from paceline.data.storage.store import ByteStore, FileStatus, StoreError, get_scheme
 
 Entry = TypeVar("Entry")
-Layout = Literal["photos", "tar", "zip", "webdataset", "recordio", "tfrecord"]
+# Archives by the kind of `paceline prepare`, which is also the suffix of their files -> what lists the files in one.
+ARCHIVES: dict[str, Callable[[BinaryIO, int, str], Iterator[Member]]] = {"tar": tar_members, "zip": zip_members}
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 # ImageNet has 1.3 million photos; a pattern of more files than this is a typing error.
@@ -58,23 +61,24 @@ SPARE_BYTES = 256 << 20
 class ContainerRequest:
     """What to prepare. The fields are the command's flags."""
 
-    layout: Layout
+    layout: str  # a kind of `paceline prepare`: a key of READERS in source.py
     train: tuple[str, ...] = ()  # files, patterns, URLs
     val: tuple[str, ...] = ()
     annotations: str = ""  # COCO JSON of the training photos, or the zip that holds it
     val_annotations: str = ""
-    classes: str = ""  # a file of class names, one a line, or how many classes there are
-    first_label: int = -1  # number of the first class in the files; -1: as the format's original scripts count
+    class_names_file: str = ""  # names of the classes, one a line or as JSON
+    num_classes: int = 0  # how many there are, called by number; 0: as many as the photos have
+    label_offset: int = -1  # number of the first class in the files; -1: as the format's original scripts count
     label_column: int = -1  # which number of a label of several is the class
     devkit: str = ""  # ImageNet's devkit, which knows the classes of the validation photos
     expect: Expect = "any"
     val_fraction: float = 0.0
-    val_seed: int = 0
-    val_group: str = ""
-    on_truncated: Literal["refuse", "skip"] = "refuse"
-    on_unreadable: Literal["refuse", "skip"] = "refuse"
-    on_missing: Literal["refuse", "skip"] = "refuse"
-    on_class_mismatch: Literal["refuse", "warn"] = "refuse"
+    split_seed: int = 0
+    group_by: str = ""
+    on_truncated: Literal["error", "skip"] = "error"
+    on_unreadable: Literal["error", "skip"] = "error"
+    on_missing: Literal["error", "skip"] = "error"
+    on_class_mismatch: Literal["error", "warn"] = "error"
 
 
 @dataclass(frozen=True)

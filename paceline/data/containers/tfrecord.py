@@ -275,7 +275,7 @@ def coco_example(features: dict[str, Feature], data: bytes, where: str) -> Image
     if names and not len(classes):
         raise DataError(
             f"{where}: image/object/class/label is missing, only image/object/class/text is there. Write the numbers of the classes "
-            "too, as int64 from 1, and name the classes with --classes FILE."
+            "too, as int64 from 1, and name the classes with --class-names-file FILE."
         )
     corners = [of_objects(f"bbox/{corner}").floats for corner in _CORNERS]
     for corner, values in zip(_CORNERS, corners):

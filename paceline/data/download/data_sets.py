@@ -142,7 +142,7 @@ def _obtain(archive: Archive, folder: Path, source: str, keep: bool, reporter: R
         try:
             archive.check(local, reporter)
         except FileMismatch as other:
-            raise DataError(f"{other} Name another place with --from.") from None
+            raise DataError(f"{other} Name another place with --source.") from None
         reporter.line(f"{archive.name}: read from {escape_line(str(local))}")
         return local, False
     fetch(urls, target, archive.expected, reporter=reporter)
@@ -186,7 +186,7 @@ def format_missing_archives(chosen: DataSet, name: str, folder: Path, problems: 
     """Which files somebody has to fetch by hand, where an account is needed, and where to put them."""
     lines = [
         f"{name}: its files are given out to people with an account, after its terms are accepted: {chosen.account}",
-        f"Put these into {folder} and give the same command again, or name a copy with --from URL_OR_DIR:",
+        f"Put these into {folder} and give the same command again, or name a copy with --source URL_OR_DIR:",
     ]
     for archive in chosen.archives:
         size = f"{archive.size:,} bytes, " if archive.size else ""

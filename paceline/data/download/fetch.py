@@ -147,9 +147,9 @@ def fetch(
     reasons = [f"{printable_url(url)}: {reason.rstrip('.')}." for url, reason in failures]
     goes_on = f"{format_bytes(kept)} are kept, and the same command goes on from there" if kept else "Nothing is kept"
     if len(reasons) == 1:
-        raise DataError(f"{reasons[0]} {goes_on}; --from names another place.")
+        raise DataError(f"{reasons[0]} {goes_on}; --source names another place.")
     raise DataError(
-        f"{destination.name}: no address gives it. {goes_on}; --from names another place.\n  " + "\n  ".join(reasons)
+        f"{destination.name}: no address gives it. {goes_on}; --source names another place.\n  " + "\n  ".join(reasons)
     )
 
 

@@ -103,6 +103,14 @@ def list_class_folders(root: Path, out: Path | None = None) -> ClassFolderListin
     return ClassFolderListing(root, {"train": list_split(root / train[0]), "val": list_split(root / val[0])})
 
 
+def describe_class_folders(root: Path) -> str:
+    """Return which class folders `root` has, '10 folders of images in train/'; "" if it has none. Opens no file."""
+    folders = [os.fsdecode(name) for name in list_folder(root).folders]
+    train = next(iter(split_folders(root, folders, TRAIN_FOLDERS)), "")
+    inside = [os.fsdecode(name) for name in list_folder(root / train).folders] if train else folders
+    return f"{len(inside):,} folders of images in {train or '.'}/" if _has_classes(root / train, inside) else ""
+
+
 def split_folders(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[str]:
     """Those of `folders` that are called one of `names`, or else are called so in another case and hold folders, no photos.
 

@@ -189,7 +189,7 @@ def match_names(
         if path is None and is_foreign_path(names[i]):
             raise DataError(
                 f"{title(i)}: its file_name leads out of the folder of images, and no file in {folder} is called so. Make it "
-                "relative to that folder, without  ..  in it, or name the right folder (--images)."
+                "relative to that folder, without  ..  in it, or name the right folder (--images-dir)."
             )
         results[i] = path or os.path.normpath(names[i])
     return results, files.notes(source)

@@ -31,7 +31,7 @@ COCO_LISTS = ("images", "annotations", "categories")
 # Columns of TensorFlow's and Roboflow's tables, of others, and of VGG Image Annotator's.
 CSV_CORNERS = ({"xmin", "ymin", "xmax", "ymax"}, {"x1", "y1", "x2", "y2"}, {"region_shape_attributes"})
 
-COCO_FLAGS = "paceline prepare coco --images PHOTOS --annotations EXPORT.json --val-fraction 0.2 --out SET"
+COCO_FLAGS = "paceline prepare coco --images-dir PHOTOS --annotations EXPORT.json --val-fraction 0.2 --output-dir SET"
 LABEL_STUDIO = f"In Label Studio choose Export > COCO, and name its files:  {COCO_FLAGS}"
 
 
@@ -118,7 +118,7 @@ def _named_command(path: Path, images: list[Any]) -> str:
     near = [above, above / "images", above.parent, above.parent / "images"]
     near = [folder for folder in near if isinstance(first, str) and "\0" not in first and (folder / first).is_file()]
     photos, file = shlex.quote(str(near[0])) if near else "PHOTOS", shlex.quote(str(path))
-    return f"Name it and its photos:  paceline prepare coco --images {photos} --annotations {file} --val-fraction 0.2"
+    return f"Name it and its photos:  paceline prepare coco --images-dir {photos} --annotations {file} --val-fraction 0.2"
 
 
 def _known_csv(text: str) -> tuple[str, str] | None:

@@ -24,8 +24,8 @@ from paceline.data.formats.annotations import Annotations
 from paceline.data.formats.class_folders import VAL_FOLDERS
 from paceline.data.formats.coco import read_coco
 from paceline.data.formats.label_tools import suggest_export
-from paceline.data.formats.voc import is_voc, read_voc
-from paceline.data.formats.yolo import is_yolo, read_yolo, yolo_splits
+from paceline.data.formats.voc import find_voc, read_voc
+from paceline.data.formats.yolo import find_yolo, read_yolo, yolo_splits
 from paceline.data.index.manifest import FILE_NAME as MANIFEST
 from paceline.data.index.staleness import is_inside
 
@@ -36,7 +36,7 @@ _SPLIT_FILE = re.compile(r"(?:instances_)?(train|validation|valid|val)(.*)\.json
 WANTED = (
     "Wanted: annotations/instances_train2017.json with train2017/ and the same for val2017, or train/_annotations.coco.json "
     "and valid/_annotations.coco.json, or Pascal VOC's Annotations/*.xml, or a YOLO data.yaml.\n"
-    "Or name the files:  paceline prepare coco --images DIR --annotations FILE --val-images DIR --val-annotations FILE"
+    "Or name the files:  paceline prepare coco --images-dir DIR --annotations FILE --val-images-dir DIR --val-annotations FILE"
 )
 
 
@@ -51,9 +51,9 @@ class DetectionLayout:
     files: dict[str, tuple[str, ...]]  # split -> glob patterns of its annotations, relative to `root` or absolute
 
 
-def detect_layout(root: Path) -> Layout | None:
-    """Which of the layouts `root` has; None for none of them. Raises DataError where it is ambiguous."""
-    return next((layout for layout, (is_it, _) in READERS.items() if is_it(root)), None)
+def find_layouts(root: Path) -> dict[Layout, str]:
+    """Return each layout that `root` has, and the file that shows it. Raises DataError if the files contradict each other."""
+    return {layout: sign for layout, (find, _) in READERS.items() if (sign := find(root))}
 
 
 def read_source(root: Path, layout: Layout | None = None) -> DetectionLayout:
@@ -65,14 +65,14 @@ def read_source(root: Path, layout: Layout | None = None) -> DetectionLayout:
     if not root.is_dir():
         what = "this is a file, a folder is needed" if root.exists() else "no such folder"
         raise DataError(f"{root}: {what}. Check the path (--data).")
-    chosen = layout or detect_layout(root)
+    chosen = layout or next(iter(find_layouts(root)), None)
     if chosen is None:
-        inner = [entry for entry in list_matching(root) if entry.is_dir() and detect_layout(entry) is not None]
+        inner = [entry for entry in list_matching(root) if entry.is_dir() and find_layouts(entry)]
         if inner:
             raise DataError(f"{root}: no annotations in it, but there are some in {inner[0]}. Use  --data {inner[0]}")
         raise DataError(f"{root}: no annotations of boxes found in it. {suggest_export(root) or WANTED}")
     if not READERS[chosen][0](root):
-        if (other := detect_layout(root)) is not None:
+        for other in find_layouts(root):
             command = f"paceline prepare {other} {shlex.quote(str(root))}"
             raise DataError(f"{root}: its annotations are of another layout:  {command}")
         if advice := suggest_export(root):
@@ -88,19 +88,19 @@ def read_one_split(root: Path, names: Sequence[str]) -> DetectionLayout:
     wanted = " nor ".join(names)
     if (pair := find_coco_split(root, names)) is not None:
         return read_jsons({"val": pair}, root)
-    if is_yolo(root):
+    if find_yolo(root):
         key = next((name for name in names if name in yolo_splits(root)), None)
         if key is None:
             raise DataError(f"{root}: data.yaml names no {wanted}. Name another with --split.")
         return _read_yolo(root, key)
-    if is_voc(root) or any(is_voc(root / name) for name in names if (root / name).is_dir()):
+    if find_voc(root) or any(find_voc(root / name) for name in names if (root / name).is_dir()):
         return _read_voc(root, names)
     if advice := suggest_export(root, coco=False):
         raise DataError(f"{root}: no annotations of {wanted} found in it. {advice}")
     raise DataError(
         f"{root}: no annotations of {wanted} found in it. Wanted: a COCO JSON such as annotations/instances_{names[0]}.json or "
         f"{names[0]}/_annotations.coco.json, Pascal VOC's XML files, or a YOLO data.yaml.\n"
-        "Or name the files:  --images DIR --annotations FILE"
+        "Or name the files:  --images-dir DIR --annotations FILE"
     )
 
 
@@ -118,6 +118,11 @@ def read_jsons(pairs: dict[str, tuple[Path, Path]], root: Path | None = None) ->
     return DetectionLayout(
         "coco", root, splits, notes, {split: (escape_glob(root, file),) for split, (file, _) in pairs.items()}
     )
+
+
+def _find_train_json(root: Path) -> str:
+    pairs = find_coco(root)
+    return str(pairs["train"][0].relative_to(root)) if pairs else ""
 
 
 def _read_coco_folder(root: Path) -> DetectionLayout:
@@ -185,7 +190,7 @@ def find_coco_split(root: Path, names: Sequence[str]) -> tuple[Path, Path] | Non
         if len(named) > 1:
             raise DataError(
                 f"{root}: several could be meant ({join_names(file.name for file in named)}). "
-                "Name the files:  --images DIR --annotations FILE"
+                "Name the files:  --images-dir DIR --annotations FILE"
             )
         if named:
             return named[0], _images_beside(root, named[0])
@@ -221,7 +226,7 @@ def _find_official(root: Path) -> dict[str, tuple[Path, Path]]:
     if len(sets) > 1:
         raise DataError(
             f"{root / 'annotations'}: several sets ({join_names(files['train'].name for files in sets)}); which one is meant? "
-            "Name the files:  paceline prepare coco --images DIR --annotations FILE --val-images DIR --val-annotations FILE"
+            "Name the files:  paceline prepare coco --images-dir DIR --annotations FILE --val-images-dir DIR --val-annotations FILE"
         )
     pairs = {}
     for split, file in sets[0].items() if sets else ():
@@ -229,14 +234,14 @@ def _find_official(root: Path) -> dict[str, tuple[Path, Path]]:
         if not folders:
             raise DataError(
                 f"{file}: its images are neither in {root / name} nor in {root / 'images' / name}. Move them there, or name "
-                f"their folder:  paceline prepare coco --images DIR --annotations {shlex.quote(str(file))} ..."
+                f"their folder:  paceline prepare coco --images-dir DIR --annotations {shlex.quote(str(file))} ..."
             )
         pairs[split] = (file, folders[0])
     return pairs
 
 
-READERS: dict[Layout, tuple[Callable[[Path], bool], Callable[[Path], DetectionLayout]]] = {
-    "coco": (lambda root: bool(find_coco(root)), _read_coco_folder),
-    "yolo": (is_yolo, _read_yolo),
-    "voc": (is_voc, _read_voc),
+READERS: dict[Layout, tuple[Callable[[Path], str], Callable[[Path], DetectionLayout]]] = {
+    "coco": (_find_train_json, _read_coco_folder),
+    "yolo": (find_yolo, _read_yolo),
+    "voc": (find_voc, _read_voc),
 }

@@ -75,12 +75,13 @@ class _Place:
     notes: tuple[str, ...] = ()  # on the lines of the set
 
 
-def is_voc(root: Path) -> bool:
-    """True where `root` has XML files in one of the layouts above."""
+def find_voc(root: Path) -> str:
+    """Return the pattern of the XML files that `root` has in one of the layouts above, relative to it; "" if it has none."""
     try:
-        return any(_has_xml(location.xml_folder) for location in _places(_devkit(root)))
+        folders = [location.xml_folder for location in _places(_devkit(root)) if _has_xml(location.xml_folder)]
     except DataError:
-        return False
+        return ""
+    return os.path.relpath(folders[0] / "*.xml", root) if folders else ""
 
 
 def read_voc(root: Path, only: Sequence[str] = ()) -> tuple[dict[str, Annotations], list[str]]:

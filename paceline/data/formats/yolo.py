@@ -43,12 +43,13 @@ SLACK = 0.01
 _NO_PATH = re.compile("[\0\n\ud800-\udfff]")
 
 
-def is_yolo(path: Path) -> bool:
-    """Whether `path` is a YAML file, or a folder with one, that has class names."""
+def find_yolo(path: Path) -> str:
+    """Return the name of the YAML file with class names that `path` is or holds; "" if there is none."""
     try:
-        return "names" in _load_yaml(_yaml_file(path))
+        file = _yaml_file(path)
+        return file.name if "names" in _load_yaml(file) else ""
     except DataError:
-        return False
+        return ""
 
 
 def read_yolo(path: Path, only: str = "") -> tuple[dict[str, Annotations], list[str]]:

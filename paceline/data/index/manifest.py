@@ -2,7 +2,7 @@
 
     FOLDER/manifest.json     a few kB per thousand classes; the last thing that prepare writes
     FOLDER/index/<hash>/     memory-mapped arrays, named by their content (paceline/data/index/index.py)
-    FOLDER is the data set's root, a folder in the cache, or that of `--out`.
+    FOLDER is the data set's root, a folder in the cache, or that of `--output-dir`.
 
 Two kinds: "class-folder" (one class an image) and "boxes" (objects with a place and a class; data/index/box_split.py opens them).
 
@@ -42,7 +42,7 @@ Expect = Literal["any", "imagenet", "coco2017"]
 Kind = Literal["class-folder", "boxes"]
 FILES = "files"  # the records of a split where its manifest has no kind of them: each a file of its own
 # Fields of a request for containers that are files; they lie in the manifest's folder where they are named without another.
-CONTAINER_FILES = ("train", "val", "annotations", "val_annotations", "devkit", "classes")
+CONTAINER_FILES = ("train", "val", "annotations", "val_annotations", "devkit", "class_names_file")
 # Of class folders written only where there is something to say, so that older manifests stay what they are.
 OPTIONAL_FIELDS = ("request", "notes", "part_of")
 
@@ -154,12 +154,12 @@ class Manifest:
 
     @property
     def called(self) -> Path:
-        """The folder that a user names for it: prepare's --out, or the data's own where the manifest lies in the cache.
+        """The folder that a user names for it: prepare's --output-dir, or the data's own where the manifest lies in the cache.
 
         Where photos and annotations were named one by one, `root_path` is only what lies above them all.
         """
         cached = self.folder.is_relative_to(cached_manifest_folder(self.root_path))
-        return self.root_path if cached and not (self.request or {}).get("images") else self.folder
+        return self.root_path if cached and not (self.request or {}).get("images_dir") else self.folder
 
     @property
     def class_order_hash(self) -> str:
@@ -263,13 +263,13 @@ def prepare_command(
 
 def box_command(root: Path, request: Mapping[str, Any], out: Path | None = None) -> str:
     """The command that prepares boxes as `request` asks (data/prepare/box_source.py BoxRequest), to be pasted."""
-    return _command(request["layout"], None if request["images"] else root, request, out)
+    return _command(request["layout"], None if request["images_dir"] else root, request, out)
 
 
 def _command(verb: str, root: Path | None, request: Mapping[str, Any], out: Path | None) -> str:
     """With the flags that differ from their defaults."""
-    flags = {"data": root or "", **request, "out": out or "", "layout": ""}
-    words = [f"{_flag(name)} {shlex.quote(str(value))}" for name, value in flags.items() if value not in ("", 0, "refuse")]
+    flags = {"data": root or "", **request, "output_dir": out or "", "layout": ""}
+    words = [f"{_flag(name)} {shlex.quote(str(value))}" for name, value in flags.items() if value not in ("", 0, "error")]
     return " ".join(["paceline prepare", shlex.quote(verb), *words])
 
 
@@ -280,17 +280,17 @@ def container_command(request: Mapping[str, Any], out: Path) -> str:
     """
 
     def place(name: str, one: Any) -> str:
-        inside = name in CONTAINER_FILES and "://" not in one and not (name == "classes" and one.isdecimal())
+        inside = name in CONTAINER_FILES and "://" not in one
         return os.path.join(out, one) if inside else str(one)
 
     words = ["paceline prepare", shlex.quote(request["layout"])]
     for name, value in request.items():
         # A class may be number 0; a share of 0, and its seed, are nothing.
-        nothing = value in ("", -1, "refuse", "any", (), []) or (value == 0 and name.startswith("val_"))
+        nothing = value in ("", -1, "error", "any", (), []) or (value == 0 and name != "label_offset")
         if name != "layout" and not nothing:
             values = value if isinstance(value, (list, tuple)) else [value]
             words += [_flag(name), *(shlex.quote(place(name, one)) for one in values)]
-    return " ".join([*words, "--out", shlex.quote(str(out))])
+    return " ".join([*words, "--output-dir", shlex.quote(str(out))])
 
 
 def _flag(name: str) -> str:

@@ -43,7 +43,7 @@ class DamagedRecord(DataError):
 
 
 # The next step where the store, not the file, is the trouble.
-GO_ON = "When that is mended, the same command goes on; a run does from its last checkpoint where --out names its folder."
+GO_ON = "When that is mended, the same command goes on; a run does from its last checkpoint where --output-dir names its folder."
 
 
 @dataclass(frozen=True)

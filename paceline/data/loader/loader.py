@@ -58,7 +58,7 @@ class Loader:
     first_step, last_step   the steps first_step .. last_step - 1; last_step None: without end. Starting costs the same at any step.
     threads      workers; they call nothing that would start more threads
     processes    whether they are processes; where the job cannot be sent to these they are threads all the same: see `why_threads`
-    fetch_threads  threads that read bytes ahead; 0: the workers read
+    io_threads  threads that read bytes ahead; 0: the workers read
     prefetch     steps kept ready ahead of the one in use
     image_shape  (H, W, 3): of every image, or the largest where the schedule gives the shapes of its forwards
     device       of the batches. To a CUDA device they are copied from pinned memory on the loaders' own stream, and the consumer's
@@ -87,7 +87,7 @@ class Loader:
         last_step: int | None = None,
         threads: int,
         processes: bool = False,
-        fetch_threads: int = 0,
+        io_threads: int = 0,
         prefetch: int = 2,
         image_shape: tuple[int, int, int],
         device: torch.device,
@@ -119,7 +119,7 @@ class Loader:
             for slot in self._ring:
                 if slot.landing is not None:
                     slot.landing.make_room(like)
-        stages = self._stages(threads, fetch_threads)
+        stages = self._stages(threads, io_threads)
         self._watch = ReadWatchdog(len(stages), None if self._workers is None else self._seen)
         self._threads = [  # daemons: a loader left open keeps no failing interpreter alive
             Thread(target=self._work, args=(stage, i), name=f"{name}-{i}", daemon=True)
@@ -201,7 +201,7 @@ class Loader:
     def _start_workers(self, count: int, slots: int) -> None:
         """Start worker processes and make the ring that they share, or set `why_threads`."""
         if not hasattr(os, "memfd_create") or slots > MAX_SLOTS:
-            self.why_threads = f"worker processes need Linux, and --system.prefetch below {MAX_SLOTS}"
+            self.why_threads = f"worker processes need Linux, and --system.prefetch-steps below {MAX_SLOTS}"
             return
         self._ring, seen = [self._slot(number, shared=True) for number in range(slots)], SharedBytes("seen")
         seen.grow(16 * count)
@@ -218,7 +218,7 @@ class Loader:
                 slot.close()
         seen.close()
 
-    def _stages(self, threads: int, fetch_threads: int) -> list[tuple[Callable[[int], None], str]]:
+    def _stages(self, threads: int, io_threads: int) -> list[tuple[Callable[[int], None], str]]:
         """What each thread of this process does, and its name."""
         first, last = self._next_step, self._last_step
         # Workers finish a step together, and are given work seldom.
@@ -227,16 +227,16 @@ class Loader:
         self._fetching: Cursor | None = None
         if self._workers is not None:
             # Records that only this process can read are read by threads of it.
-            self._reads_ahead = fetch_threads > 0 or not self._records.portable
+            self._reads_ahead = io_threads > 0 or not self._records.portable
             size = (lambda _: self._records.at_once) if self._reads_ahead else chunk
             self._decoding = Cursor(first, last, self._open, size)
-            return [(self._collect, "loader")] + [(self._dispatch, "loader-fetch")] * max(1, fetch_threads)
+            return [(self._collect, "loader")] + [(self._dispatch, "loader-fetch")] * max(1, io_threads)
         opens = self._open
-        if fetch_threads:
+        if io_threads:
             self._fetching = Cursor(first, last, self._open, lambda _: self._records.at_once)
             opens = self._opened
         self._decoding = Cursor(first, last, opens, chunk)
-        return [(self._decode, "loader")] * threads + [(self._fetch, "loader-fetch")] * fetch_threads
+        return [(self._decode, "loader")] * threads + [(self._fetch, "loader-fetch")] * io_threads
 
     def _work(self, stage: Callable[[int], None], number: int) -> None:
         try:

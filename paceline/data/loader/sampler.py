@@ -84,28 +84,28 @@ def _sorter() -> ThreadPoolExecutor:
 
 
 def stream_positions(
-    *, step: int, global_batch: int, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1
+    *, step: int, global_batch_size: int, rank: int = 0, world: int = 1, forwards: int = 1, join: int = 1
 ) -> np.ndarray:
     """-> (share,) int64: the places in the stream that this rank takes at this step, ordered by forward.
 
     forwards  forwards per optimizer step on each rank (accumulation)
     join      ranks that share one set of BatchNorm statistics: in each forward they take neighboring places, so the
               images that share statistics are the same for every way of cutting the global batch
-    share     global_batch // world
+    share     global_batch_size // world
 
     Raises RecipeError when the batch does not divide.
     """
-    if global_batch % (world * forwards):
+    if global_batch_size % (world * forwards):
         raise RecipeError(
-            f"global_batch={global_batch} does not divide over {world} ranks x {forwards} forwards.\n"
+            f"global_batch_size={global_batch_size} does not divide over {world} ranks x {forwards} forwards.\n"
             f"Take a multiple of {world * forwards}."
         )
     if world % join:
         raise RecipeError(f"{join} ranks cannot join for BatchNorm in a world of {world}: it is no multiple of {join}.")
-    share = global_batch // world
+    share = global_batch_size // world
     each = share // forwards
     starts = (rank // join) * (join * share) + np.arange(forwards) * (join * each) + (rank % join) * each
-    return step * global_batch + (starts[:, None] + np.arange(each)).reshape(-1)
+    return step * global_batch_size + (starts[:, None] + np.arange(each)).reshape(-1)
 
 
 def batch_indices(n: int, positions: np.ndarray, *, seed: int, order: Order | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -142,7 +142,7 @@ _FIRST_RUN = 1 << 62
 
 
 def grouped_permutation(
-    n: int, *, seed: int, epoch: int, groups: np.ndarray, global_batch: int, base: Order | None = None
+    n: int, *, seed: int, epoch: int, groups: np.ndarray, global_batch_size: int, base: Order | None = None
 ) -> np.ndarray:
     """-> (n,) int64, read-only: the order in which this epoch takes the samples 0..n-1.
 
@@ -152,9 +152,9 @@ def grouped_permutation(
     assert groups.shape == (n,), "one group for each sample"
     shuffled = permutation(n, seed=seed, epoch=epoch) if base is None else base(epoch)
     ranked = shuffled[np.argsort(groups[shuffled % n], kind="stable")]
-    head, runs = _cut(n, -epoch * n % global_batch, global_batch)
+    head, runs = _cut(n, -epoch * n % global_batch_size, global_batch_size)
     keys = hash_keys(seed, epoch, np.arange(_FIRST_RUN, _FIRST_RUN + runs, dtype=np.int64))
-    body = ranked[: runs * global_batch].reshape(runs, global_batch)[np.argsort(keys, kind="stable")]
+    body = ranked[: runs * global_batch_size].reshape(runs, global_batch_size)[np.argsort(keys, kind="stable")]
     order = _mapped(n)
     order[:head] = ranked[n - head :]
     order[head : head + body.size] = body.reshape(-1)
@@ -163,18 +163,20 @@ def grouped_permutation(
     return order
 
 
-def grouped_order(groups: np.ndarray, *, seed: int, global_batch: int, base: Order | None = None) -> Order:
+def grouped_order(groups: np.ndarray, *, seed: int, global_batch_size: int, base: Order | None = None) -> Order:
     """The `order` for `batch_indices` that keeps groups together; groups (n,) int, each sample's group: do not change it."""
 
     @lru_cache(maxsize=2)  # two, as above
     def order(epoch: int) -> np.ndarray:
-        return grouped_permutation(len(groups), seed=seed, epoch=epoch, groups=groups, global_batch=global_batch, base=base)
+        return grouped_permutation(
+            len(groups), seed=seed, epoch=epoch, groups=groups, global_batch_size=global_batch_size, base=base
+        )
 
     return order
 
 
 def list_run_shapes(
-    groups: np.ndarray, sizes: np.ndarray, shape_of: Callable[[int, int], Shape], *, global_batch: int, steps: int
+    groups: np.ndarray, sizes: np.ndarray, shape_of: Callable[[int, int], Shape], *, global_batch_size: int, steps: int
 ) -> tuple[Shape, ...]:
     """The shapes that the steps of a run may have, the largest area first, without ordering any epoch.
 
@@ -192,17 +194,17 @@ def list_run_shapes(
     most: set[tuple[int, int]] = set()
 
     def note(samples: np.ndarray) -> None:
-        """samples: (multiple of global_batch,) places in `ranked`, as a step takes them."""
-        sides = extents[ranked[samples]].reshape(-1, global_batch, 2).max(axis=1)
+        """samples: (multiple of global_batch_size,) places in `ranked`, as a step takes them."""
+        sides = extents[ranked[samples]].reshape(-1, global_batch_size, 2).max(axis=1)
         most.update(map(tuple, np.unique(sides, axis=0).tolist()))
 
-    whole = min(n // global_batch, steps)
+    whole = min(n // global_batch_size, steps)
     if whole:  # a run shorter than an epoch takes some of these only
-        note(np.arange(n // global_batch * global_batch))
-    offsets = np.arange(steps, dtype=np.int64) * global_batch % n
-    for offset in np.unique(offsets[offsets + global_batch > n]).tolist():
+        note(np.arange(n // global_batch_size * global_batch_size))
+    offsets = np.arange(steps, dtype=np.int64) * global_batch_size % n
+    for offset in np.unique(offsets[offsets + global_batch_size > n]).tolist():
         # The epoch in which the step begins has its first run cut as if it began `offset` before a step's start.
-        note(np.concatenate(_spanning(n, offset, global_batch)))
+        note(np.concatenate(_spanning(n, offset, global_batch_size)))
     shapes = {shape_of(*sides) for sides in most}
     return tuple(sorted(shapes, key=lambda shape: (-shape[0] * shape[1], shape)))
 
@@ -217,18 +219,18 @@ def group_batches(groups: np.ndarray, batch: int) -> list[np.ndarray]:
     return [part[at : at + batch] for part in np.split(order, edges) for at in range(0, len(part), batch)]
 
 
-def _cut(n: int, lacking: int, global_batch: int) -> tuple[int, int]:
+def _cut(n: int, lacking: int, global_batch_size: int) -> tuple[int, int]:
     """-> samples of the first run, number of whole runs; `lacking` places are left in the step the epoch begins in."""
     head = min(lacking, n)
-    return head, (n - head) // global_batch
+    return head, (n - head) // global_batch_size
 
 
-def _spanning(n: int, offset: int, global_batch: int) -> list[np.ndarray]:
+def _spanning(n: int, offset: int, global_batch_size: int) -> list[np.ndarray]:
     """Places in the sorted list of each epoch's part in the step that begins `offset` samples into an epoch."""
-    head, runs = _cut(n, offset % global_batch, global_batch)
+    head, runs = _cut(n, offset % global_batch_size, global_batch_size)
     # This epoch's part: its rest. Where the step begins with the epoch, the epoch is shorter than a step: all of it.
-    parts = [np.arange(runs * global_batch, n - head)]
-    missing = global_batch - len(parts[0])
+    parts = [np.arange(runs * global_batch_size, n - head)]
+    missing = global_batch_size - len(parts[0])
     while missing:
         head = min(missing, n)
         parts.append(np.arange(n - head, n))
@@ -252,7 +254,7 @@ def sampling_rates(sampler: Sampler, n: int, photos: np.ndarray, classes: np.nda
     threshold        of `repeat`: classes in less than this share of the photos are repeated
     """
     counts = np.bincount(classes, minlength=1)
-    if sampler == "balanced":
+    if sampler == "class-balanced":
         rates = np.empty(n)
         rates[photos] = n / (np.count_nonzero(counts) * counts[classes])
         return rates

@@ -95,7 +95,7 @@ def pack(
     out = Path(os.path.realpath(out))
     holder = next((folder for folder in _photo_folders(manifest) if out.is_relative_to(folder)), None)
     if holder is not None or out == manifest.folder:
-        raise DataError(f"--out {out}: lies in the data set that is packed. Choose a folder outside {holder or out}.")
+        raise DataError(f"--output-dir {out}: is in the data set that is packed. Choose a folder outside {holder or out}.")
     _check_frames(manifest, request)
     with lock_folder(out):
         record = PackRecord(out)
@@ -121,7 +121,7 @@ def pack(
         if left and needed + needed // 50 + SPARE_BYTES > free:
             raise DataError(
                 f"{out}: about {needed:,} bytes are to be written, and {free:,} are free there. Make room, or choose another "
-                "folder with --out."
+                "folder with --output-dir."
             )
         write_classes(out, manifest, request)
         at_once = max((source.index.records.at_once for source in sources.values()), default=1)
@@ -149,17 +149,18 @@ def _photo_folders(manifest: Manifest) -> list[Path]:
     if manifest.in_containers:
         return []
     folders = [Path(os.path.normpath(manifest.root_path / split.folder)) for split in manifest.splits.values()]
-    named = (manifest.request or {}).get("images")
+    named = (manifest.request or {}).get("images_dir")
     return folders if named else [manifest.root_path, *folders]
 
 
 def _check_frames(manifest: Manifest, request: PackRequest) -> None:
     """A detection label has fractions of a photo and cannot name their frame: readers take the stored one."""
     shown = [split for split in manifest.splits.values() if split.boxes is not None and split.boxes.exif == "apply"]
-    if shown and request.to != "webdataset":
+    if shown and request.format != "webdataset":
         raise DataError(
             f"{manifest.called}: {sum(split.rotated for split in shown):,} photos carry an EXIF rotation and their boxes fit them "
-            f"as they are shown, which {FRACTIONS[request.to]} cannot say. Use  --to webdataset, or store the photos upright and "
+            f"as they are shown, which {FRACTIONS[request.format]} cannot say. Use  --format webdataset, or store the "
+            f"photos upright and "
             "export the boxes again."
         )
 
@@ -176,10 +177,10 @@ def _prepare_packed(
     """Index what was packed. Raises DataError where it is not what was to be packed."""
     with_list = manifest.kind == "boxes" or _keeps_names(manifest.classes)
     wanted = ContainerRequest(
-        request.to,
+        request.format,
         train=_files(out, "train", shards),
         val=_files(out, "val", shards),
-        classes=str(out / CLASSES) if with_list else "",
+        class_names_file=str(out / CLASSES) if with_list else "",
         on_class_mismatch="warn",
     )
     writer = PrepareJournal(open_prepare_journal(out))
@@ -195,10 +196,10 @@ def _prepare_packed(
     for split, source in sources.items():
         index = open_split(packed, split)
         same = np.array_equal(index.labels, source.index.labels[source.order])
-        if source.boxes is not None and request.to != "recordio":
+        if source.boxes is not None and request.format != "recordio":
             same &= np.array_equal(index.extra["image_ids"], source.boxes.image_ids[source.order])
-        if source.boxes is not None and request.to != "webdataset":
-            same &= holds_objects(index, source.boxes, source.order, request.to)
+        if source.boxes is not None and request.format != "webdataset":
+            same &= holds_objects(index, source.boxes, source.order, request.format)
         if not same:
             (packed.folder / MANIFEST).unlink()  # nobody trains from it
             raise DataError(f"{out}: {split} reads back other than it was packed. Delete it and pack again.")
@@ -243,25 +244,26 @@ def _notes(sources: dict[str, PackSplit], request: PackRequest) -> list[str]:
     """What a reader of the pack should know of changes and losses."""
     notes = []
     if anew := sum(int(source.anew.sum()) for source in sources.values()):
-        size = f"of {request.short} pixels on the shorter side" if request.short else "of their size"
+        short = request.resize_shorter_side
+        size = f"of {short} pixels on the shorter side" if short else "of their size"
         notes.append(
-            f"{anew:,} photos were written anew, JPEGs {size}, quality {request.jpeg_quality}: grey ones stay grey, all others "
-            "are RGB, rotations stay noted, other EXIF and colour profiles are gone"
+            f"{anew:,} photos were written anew, JPEGs {size}, quality {request.encode_quality}: gray ones stay gray, all others "
+            "are RGB, rotations stay noted, other EXIF and color profiles are gone"
         )
     boxed = [source.boxes for source in sources.values() if source.boxes is not None]
-    if boxed and request.to == "tfrecord":
+    if boxed and request.format == "tfrecord":
         lost = sum(int(np.count_nonzero(~fits_example(boxes))) for boxes in boxed)
         clipped = "boxes are cut at the photo's border, annotation ids are left out, masks are PNGs of its pixels"
         left_out = f", {lost:,} boxes without area inside the photo are left out" if lost else ""
-        notes.append(f"Examples hold numbers of 32 bits: {clipped}{left_out}. --to webdataset keeps everything")
-    if boxed and request.to == "recordio":
+        notes.append(f"Examples hold numbers of 32 bits: {clipped}{left_out}. --format webdataset keeps everything")
+    if boxed and request.format == "recordio":
         lost = sum(int(np.count_nonzero(~fits_label(boxes))) for boxes in boxed)
         masks = any(len(boxes.polygon_points) or len(boxes.rle_counts) for boxes in boxed)
         left = ["category ids", "image ids", "areas", *(["masks"] if masks else [])]
         if lost:
             left.append(f"crowd regions and boxes without area inside the photo ({lost:,})")
         notes.append(
-            f"MXNet's detection labels have classes from 0 and boxes alone. Left out: {', '.join(left)}. --to webdataset keeps "
+            f"MXNet's detection labels have classes from 0 and boxes alone. Left out: {', '.join(left)}. --format webdataset keeps "
             "everything"
         )
     return notes
@@ -279,10 +281,10 @@ class PackRecord:
             if others:
                 raise DataError(
                     f"{out}: holds {others[0]!r} and {len(others) - 1:,} others, and no pack that was begun. Choose an empty or a "
-                    "new folder with --out."
+                    "new folder with --output-dir."
                 )
         elif not _begins_as_ours(path):
-            raise DataError(f"{path}: not the record of a pack, so it is not written to. Choose another folder with --out.")
+            raise DataError(f"{path}: not the record of a pack, so it is not written to. Choose another --output-dir.")
         self._lines = LineWriter(path)
         results = [_line(path, number, line) for number, line in enumerate(self._lines.lines(), 1)]
         self.begun: dict[str, Any] | None = results[0] if results else None
@@ -304,7 +306,7 @@ class PackRecord:
             begun = {key: self.begun.get(key) for key in ("from", "request")}
             raise DataError(
                 f"{self.out}: another pack was begun here, of other data or with other flags ({json.dumps(begun)[:300]}). Give that "
-                "command again, or choose another folder with --out."
+                "command again, or choose another folder with --output-dir."
             )
         try:
             shards = [ShardPlan(**entry) for entry in self.begun["shards"]]
@@ -350,7 +352,7 @@ def lock_folder(out: Path) -> Iterator[None]:
         finally:
             os.close(descriptor)
     except BlockingIOError:
-        raise DataError(f"{out}: another process packs into this folder. Wait, or choose another --out.") from None
+        raise DataError(f"{out}: another process packs into this folder. Wait, or choose another --output-dir.") from None
     except OSError as error:
         raise DataError(
             f"{out}: cannot be written ({error.strerror or error}). Make room or choose another folder; finished files are kept, "

@@ -64,33 +64,34 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 class PackRequest:
     """What to write. By default the photos' bytes stay as they are."""
 
-    to: Form = "webdataset"
+    format: Form = "webdataset"
     order: Order = "kept"
     seed: int = 0  # of the shuffled order
-    short: int = 0  # pixels of the shorter side of photos whose shorter side is longer; 0: sizes are kept
-    quality: int = 0  # of JPEGs that are written anew, 1 to 100; without `short`, of every photo; 0: USUAL_QUALITY
-    shards: int = 0  # files of the training split; 0: as many as `shard_bytes` makes
+    resize_shorter_side: int = 0  # pixels of the shorter side of photos whose shorter side is longer; 0: sizes are kept
+    jpeg_quality: int = 0  # of JPEGs that are written anew, 1 to 100; if sizes are kept, of every photo; 0: USUAL_QUALITY
+    num_shards: int = 0  # files of the training split; 0: as many as `shard_bytes` makes
     shard_bytes: int = 0  # about so many a file; 0: USUAL_SHARD, or one file a split for recordio
 
     @property
-    def jpeg_quality(self) -> int:
-        return self.quality or USUAL_QUALITY
+    def encode_quality(self) -> int:
+        return self.jpeg_quality or USUAL_QUALITY
 
 
 def check_request(request: PackRequest) -> None:
     """Raises PacelineError, naming the flag, for an impossible value."""
-    if request.to not in FORMS:
-        raise PacelineError(f"--to {abbreviate(request.to)}: there is no such form. Known: {', '.join(FORMS)}.")
-    if request.quality and not 1 <= request.quality <= 100:
-        raise PacelineError(f"--quality {request.quality}: JPEG's quality is a number from 1 to 100; 90 is usual.")
-    if request.short and not MIN_SHORT <= request.short <= MAX_SHORT:
+    if request.format not in FORMS:
+        raise PacelineError(f"--format {abbreviate(request.format)}: there is no such form. Known: {', '.join(FORMS)}.")
+    if request.jpeg_quality and not 1 <= request.jpeg_quality <= 100:
+        raise PacelineError(f"--jpeg-quality {request.jpeg_quality}: a number from 1 to 100; 90 is usual.")
+    if request.resize_shorter_side and not MIN_SHORT <= request.resize_shorter_side <= MAX_SHORT:
         raise PacelineError(
-            f"--short {request.short}: the shorter side in pixels, {MIN_SHORT} to {MAX_SHORT:,}; 256 is usual for ImageNet."
+            f"--resize-shorter-side {request.resize_shorter_side}: the shorter side in pixels, {MIN_SHORT} to "
+            f"{MAX_SHORT:,}; 256 is usual for ImageNet."
         )
-    if request.shards and request.shard_bytes:
-        raise PacelineError("--shards and --shard-size: each says how the data is cut. Name one of them.")
-    if request.shards < 0:
-        raise PacelineError(f"--shards {request.shards}: a number of files, 1 or more.")
+    if request.num_shards and request.shard_bytes:
+        raise PacelineError("--num-shards and --shard-size: each says how the data is cut. Name one of them.")
+    if request.num_shards < 0:
+        raise PacelineError(f"--num-shards {request.num_shards}: a number of files, 1 or more.")
 
 
 def parse_bytes(text: str, flag: str) -> int:
@@ -139,9 +140,9 @@ def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, PackSpli
         reading = "ignore" if split.boxes is None or split.boxes.exif != "apply" else "apply"
         index = open_split(manifest, name)
         anew = np.zeros(len(index), bool)
-        if request.short or request.quality:  # photos are written anew
+        if request.resize_shorter_side or request.jpeg_quality:  # photos are written anew
             shorter = np.minimum(index.heights, index.widths)
-            anew = shorter > request.short if request.short else ~anew
+            anew = shorter > request.resize_shorter_side if request.resize_shorter_side else ~anew
         has_frame = np.ones(len(index), bool)
         if split.boxes is not None and not split.boxes.exif and (manifest.request or {}).get("layout") != "yolo":
             # A photo with an EXIF rotation, and boxes of an unknown frame: the pack names none either.
@@ -151,7 +152,7 @@ def open_sources(manifest: Manifest, request: PackRequest) -> dict[str, PackSpli
             index=index,
             boxes=None if split.boxes is None else open_boxes(manifest, name, reading),
             classes=manifest.class_names or manifest.classes,
-            names=packed_names(manifest, index, request.to, anew),
+            names=packed_names(manifest, index, request.format, anew),
             # Shuffled alike on every machine: as a training's first epoch of that seed.
             order=np.arange(len(index)) if kept else np.array(permutation(len(index), seed=request.seed, epoch=0)),
             anew=anew,
@@ -165,23 +166,23 @@ def plan_shards(sources: dict[str, PackSplit], request: PackRequest) -> list[Sha
     shards = []
     most = max((len(source.order) for source in sources.values()), default=0)
     first = sources.get("train")
-    per_file = -(-(most if first is None else len(first.order)) // request.shards) if request.shards else 0
+    per_file = -(-(most if first is None else len(first.order)) // request.num_shards) if request.num_shards else 0
     for name, source in sources.items():
         sizes = _estimates(source, request)
-        if request.shards:
+        if request.num_shards:
             edges = list(range(0, len(sizes), max(1, per_file)))
-        elif request.to == "recordio" and not request.shard_bytes:
+        elif request.format == "recordio" and not request.shard_bytes:
             edges = [0]
         else:
             edges = _cut(sizes, request.shard_bytes or USUAL_SHARD)
         edges.append(len(sizes))
         for number, (begin, end) in enumerate(pairwise(edges)):
-            alone = request.to == "recordio" and len(edges) == 2
+            alone = request.format == "recordio" and len(edges) == 2
             stem = name if alone else f"{name}-{number:05d}"
-            if request.to == "tfrecord":
+            if request.format == "tfrecord":
                 split = VALIDATION if name == "val" and source.boxes is None else name
                 stem = f"{split}-{number:05d}-of-{len(edges) - 1:05d}"
-            shards.append(ShardPlan(name, stem + SUFFIX[request.to], begin, end, int(sizes[begin:end].sum())))
+            shards.append(ShardPlan(name, stem + SUFFIX[request.format], begin, end, int(sizes[begin:end].sum())))
     return shards
 
 
@@ -197,16 +198,17 @@ def _estimates(source: PackSplit, request: PackRequest) -> np.ndarray:
     rows = np.flatnonzero(source.anew)
 
     def pixels(i: int) -> int:
-        height, width = smaller_size(int(index.heights[i]), int(index.widths[i]), request.short)
+        height, width = smaller_size(int(index.heights[i]), int(index.widths[i]), request.resize_shorter_side)
         return height * width
 
     if len(rows):
         tried = rows[np.unique(np.linspace(0, len(rows) - 1, _TRIED, dtype=np.int64))].tolist()
-        written = sum(len(reencode_record(index, i, request.short, request.jpeg_quality).data) for i in tried)
+        short, quality = request.resize_shorter_side, request.encode_quality
+        written = sum(len(reencode_record(index, i, short, quality).data) for i in tried)
         # Bytes go with pixels, whatever quality the photos came in.
         lengths[rows] = np.array([pixels(i) for i in rows.tolist()]) * (written / sum(map(pixels, tried)))
     objects = np.zeros(len(lengths)) if source.boxes is None else np.diff(source.boxes.object_starts)
-    return (lengths + _BESIDE[request.to] + objects * _OBJECT[request.to]).astype(np.int64)[source.order]
+    return (lengths + _BESIDE[request.format] + objects * _OBJECT[request.format]).astype(np.int64)[source.order]
 
 
 def _cut(sizes: Sequence[int] | np.ndarray, most: int) -> list[int]:

@@ -68,7 +68,7 @@ def _photo(sources: Sequence[PackSplit], request: PackRequest, number: int, posi
     source = sources[number]
     row, index = int(source.order[position]), source.index
     if source.anew[row]:
-        return PackedImage(position, row, reencode_record(index, row, request.short, request.jpeg_quality))
+        return PackedImage(position, row, reencode_record(index, row, request.resize_shorter_side, request.encode_quality))
     return PackedImage(position, row, EncodedImage(index.read(row), int(index.heights[row]), int(index.widths[row])))
 
 
@@ -80,9 +80,9 @@ def write_shard(
     photos  those of the shard, in order
     Raises DataError for a record, OSError for the folder; then none of the new files is there.
     """
-    if request.to == "webdataset":
+    if request.format == "webdataset":
         return {shard.file: _write_summed(out / shard.file, lambda file: write_tar(file, _samples(photos, source)))}
-    if request.to == "tfrecord":
+    if request.format == "tfrecord":
         examples = (make_example(source, photo.row, photo.encoded) for photo in photos)
         return {shard.file: _write_summed(out / shard.file, lambda file: write_tfrecord(file, examples))}
     placed: list[tuple[int, int]] = []
@@ -291,7 +291,7 @@ def write_classes(out: Path, manifest: Manifest, request: PackRequest) -> None:
         readable = manifest.class_names or manifest.classes
         text = json.dumps(dict(zip(manifest.classes, readable)), indent=1)
     else:
-        ids = range(len(manifest.classes)) if request.to == "recordio" else manifest.category_ids
+        ids = range(len(manifest.classes)) if request.format == "recordio" else manifest.category_ids
         named = [{"id": number, "name": name} for number, name in zip(ids or (), manifest.classes)]
         text = json.dumps({"categories": named}, indent=1)
     atomic_write(out / CLASSES, text + "\n", sync=True)

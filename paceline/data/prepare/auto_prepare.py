@@ -31,7 +31,7 @@ from paceline.data.formats.class_folders import (
     VAL_FOLDERS,
     ClassFolderListing,
     class_names_changed,
-    list_class_folders,
+    describe_class_folders,
     list_split,
     split_folders,
 )
@@ -79,7 +79,7 @@ def prepare_if_needed(root: Path, *, kind: Kind = "class-folder", reporter: Repo
             why = str(error)
             continue
         if manifest.kind != kind:
-            if not boxes and (manifest.request or {}).get("images"):  # its root is only what lies above the named files
+            if not boxes and (manifest.request or {}).get("images_dir"):  # its root is only what lies above the named files
                 raise DataError(
                     f"{root}: prepared boxes, and class folders are wanted: train/CLASS/*.jpg. Train a detector on it:\n"
                     f"  paceline train ssd-finetune --data {shlex.quote(str(manifest.called))} --weights resnet34"
@@ -101,7 +101,7 @@ def prepare_if_needed(root: Path, *, kind: Kind = "class-folder", reporter: Repo
         why, source_root = f"its manifest is out of date: {stale}", manifest.root_path
         refuse_stale_containers(manifest, why)
         outdated = manifest
-        if boxes and (manifest.request or {}).get("images"):
+        if boxes and (manifest.request or {}).get("images_dir"):
             raise DataError(f"{root}: {why}. Prepare it again:\n  {repeat_command(manifest)}")
         # Where `root` is a folder that prepare wrote to, a newer manifest of the same images may lie in the cache.
         paths.extend(other for other in manifest_candidates(source_root) if other not in paths)
@@ -130,7 +130,7 @@ def _annotated_photos(root: Path, source_root: Path, outdated: Manifest | None) 
     try:
         source = annotated_boxes(source_root, _recorded_request(BoxRequest, outdated))
     except DataError:
-        if is_annotated(source_root) or not _has_classes(source_root):
+        if is_annotated(source_root) or not describe_class_folders(source_root):
             raise
         raise DataError(
             f"{root}: class folders without boxes, and this recipe learns boxes. Train a classifier on it:\n"
@@ -172,16 +172,9 @@ def explain_stale(manifest: Manifest) -> str | None:
 
 
 def is_annotated(root: Path) -> bool:
-    from paceline.data.formats.layouts import detect_layout
+    from paceline.data.formats.layouts import find_layouts
 
-    return detect_layout(root) is not None
-
-
-def _has_classes(root: Path) -> bool:
-    try:
-        return bool(list_class_folders(root).images)
-    except DataError:
-        return False
+    return bool(find_layouts(root))
 
 
 def _recorded_request(request: type[Request], manifest: Manifest | None) -> Request:
@@ -278,13 +271,13 @@ def _layout(root: Path) -> str:
 def _named_files(wanted: EvalSplit, kind: Kind, reporter: Reporter) -> Path:
     if wanted.data or wanted.split or not (wanted.annotations and wanted.images):
         raise PacelineError(
-            "--images DIR and --annotations FILE belong together (the photos and their COCO JSON), without --data and --split."
+            "--images-dir DIR and --annotations FILE belong together (the photos and their COCO JSON), without --data and --split."
         )
     if kind != "boxes":
         raise PacelineError("--annotations: this run classifies; name its photos in class folders with --data DIR.")
     images, annotations = (Path(os.path.realpath(os.path.expanduser(p))) for p in (wanted.images, wanted.annotations))
     if not images.is_dir():
-        raise PacelineError(f"--images {wanted.images}: there is no such folder.")
+        raise PacelineError(f"--images-dir {wanted.images}: there is no such folder.")
     key = sha256(os.fsencode(f"{images}+{annotations}"))[:12]
     path = cached_manifest_folder(images) / f"scored-{key}"
     if _is_prepared(path, kind):

@@ -39,8 +39,8 @@ def check_splits(source: DetectionLayout, request: BoxRequest, command: str) -> 
     if "train" not in source.splits:
         raise DataError(f"{title}: no training images in it, only {join_names(source.splits)}.")
     if "val" not in source.splits and not request.val_fraction:
-        remedy = "Name some (--val-images, --val-annotations)"
-        if not request.images:
+        remedy = "Name some (--val-images-dir, --val-annotations)"
+        if not request.images_dir:
             remedy = {
                 "coco": "Add some (annotations/instances_val2017.json with val2017/, or valid/_annotations.coco.json)",
                 "voc": "Name some in ImageSets/Main/val.txt",
@@ -52,8 +52,8 @@ def check_splits(source: DetectionLayout, request: BoxRequest, command: str) -> 
         )
     if "val" in source.splits and request.val_fraction:
         raise DataError(f"{title}: it has validation images of its own; leave --val-fraction out.")
-    if request.val_group and not request.val_fraction:
-        raise DataError("--val-group without --val-fraction: it groups photos for a validation split set apart.")
+    if request.group_by and not request.val_fraction:
+        raise DataError("--group-by without --val-fraction: it groups photos for a validation split set apart.")
 
 
 def class_names(source: DetectionLayout, request: BoxRequest, command: str) -> dict[int, str]:
@@ -79,7 +79,7 @@ def class_names(source: DetectionLayout, request: BoxRequest, command: str) -> d
             "Export both with the same classes."
         )
     unknown = [category for category in np.unique(val.categories).tolist() if category not in train.names]
-    if unknown and request.on_class_mismatch == "refuse":
+    if unknown and request.on_class_mismatch == "error":
         raise DataError(
             f"{val.source}: it has objects of class {join_names(repr(names[category]) for category in unknown)}, and "
             f"{train.source} has no such class: it could never be learned. Export both with the same classes, or keep it "

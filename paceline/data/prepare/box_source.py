@@ -47,7 +47,7 @@ from paceline.data.prepare.val_split import ValSplit, split_by_patterns
 from paceline.data.prepare.verify_images import ImagesToVerify, Inspection
 
 # What a command for boxes and one for containers have in common.
-SHARED = ("val_fraction", "val_seed", "val_group", "on_missing", "on_unreadable", "on_class_mismatch")
+SHARED = ("val_fraction", "split_seed", "group_by", "on_missing", "on_unreadable", "on_class_mismatch")
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class BoxRequest:
     """What to prepare: a folder whose layout is known, or files one by one. The fields are the command's flags."""
 
     layout: Layout | Literal[""] = ""  # "" = whichever the folder has
-    images: str = ""  # folder of the training images; with it, the folder's layout does not matter
+    images_dir: str = ""  # folder of the training images; with it, the folder's layout does not matter
     annotations: str = ""  # COCO JSON of the training images
-    val_images: str = ""  # "" = `images`
+    val_images_dir: str = ""  # "" = `images`
     val_annotations: str = ""
     val_fraction: float = 0.0  # share of the training images that becomes val, where the source has none
-    val_seed: int = 0
-    val_group: str = ""  # photos whose paths match with the same captured text stay together
-    on_missing: Literal["refuse", "skip"] = "refuse"
-    on_unreadable: Literal["refuse", "skip"] = "refuse"
-    on_class_mismatch: Literal["refuse", "warn"] = "refuse"
+    split_seed: int = 0
+    group_by: str = ""  # photos whose paths match with the same captured text stay together
+    on_missing: Literal["error", "skip"] = "error"
+    on_unreadable: Literal["error", "skip"] = "error"
+    on_class_mismatch: Literal["error", "warn"] = "error"
     expect: Literal["", "coco2017"] = ""  # the published set that this has to be, the whole of it
 
     @classmethod
@@ -107,12 +107,12 @@ class BoxSource(ListedDataset):
         class_names(self.annotated, self.request, self.command)
         splits = self.annotated.splits.values()
         for split in splits:
-            if split.orphans and self.on_missing == "refuse":
+            if split.orphans and self.on_missing == "error":
                 skip = f", or go on without:\n  {self.command} --on-missing skip" if self.command else "."
                 raise DataError(f"{split.source}: {split.orphans}. Correct the file{skip}")
         photos = self.held(self.root, list(dict.fromkeys(name for split in splits for name in self._names(split))))
         missing = [i for i in range(len(photos.names)) if photos.size(i) < 0]
-        if missing and (self.on_missing == "refuse" or len(missing) == len(photos.names)):
+        if missing and (self.on_missing == "error" or len(missing) == len(photos.names)):
             raise _missing_error(photos, missing, self.command)
         return photos
 
@@ -188,22 +188,22 @@ class BoxSource(ListedDataset):
     def _way_on(self, key: str, usable: dict[str, Annotations]) -> str:
         """What to do if no object of the split `key` is usable."""
         if self.request.val_fraction and any(len(split.object_rows) for split in usable.values()):
-            command = re.sub(r" --val-seed \d+", "", self.command)
-            again = f"{command} --val-seed {self.request.val_seed + 1}"
+            command = re.sub(r" --split-seed \d+", "", self.command)
+            again = f"{command} --split-seed {self.request.split_seed + 1}"
             return f"The images were drawn by chance. Draw others, or annotate more images:\n  {again}"
         other = ", or remove the split and set a part of the training images apart (--val-fraction 0.2)"
         return f"Annotate some of them{other if key == 'val' and 'train' in self.annotated.splits else ''}."
 
     def _set_apart(self, usable: dict[str, Annotations], digests: np.ndarray) -> list[str]:
         """Draw the validation photos out of the training photos in `usable`; -> notes."""
-        val = ValSplit(self.request.val_fraction, self.request.val_seed, self.request.val_group)
+        val = ValSplit(self.request.val_fraction, self.request.split_seed, self.request.group_by)
         usable["train"], usable["val"], alone = split_by_patterns(usable["train"], val, digests=digests)
         # Each photo is drawn by itself, so the number scatters: a fifth is a fifth only about.
         drawn, whole = (len(usable["val"].file_names), sum(len(usable[key].file_names) for key in ("train", "val")))
-        how = "group by group" if val.val_group else "photo by photo"
-        notes = [f"{drawn:,} of {whole:,} photos drawn for val, {how}; --val-seed {val.val_seed + 1} draws others"]
+        how = "group by group" if val.group_by else "photo by photo"
+        notes = [f"{drawn:,} of {whole:,} photos drawn for val, {how}; --split-seed {val.split_seed + 1} draws others"]
         if alone:
-            notes.append(f"{alone:,} photos do not match --val-group and stand alone in the validation split")
+            notes.append(f"{alone:,} photos do not match --group-by and stand alone in the validation split")
         return notes
 
     def _names(self, split: Annotations) -> list[bytes]:
@@ -231,7 +231,7 @@ def prepare_boxes(
     """
     source = annotated_boxes(root, request, out)
     if root is None and out is None:
-        files = (request.images, request.annotations, request.val_annotations)
+        files = (request.images_dir, request.annotations, request.val_annotations)
         key = sha256(os.fsencode("+".join(os.path.realpath(path) for path in files)))
         out = cached_manifest_folder(source.root) / key[:12]
     return write_prepared(source, choose_manifest_folder(source.root, out), workers, progress)
@@ -250,22 +250,22 @@ def annotated_boxes(root: Path | None, request: BoxRequest, out: Path | None = N
 
 
 def _read(root: Path | None, request: BoxRequest) -> DetectionLayout:
-    if not request.images and not request.annotations:
+    if not request.images_dir and not request.annotations:
         if root is None:
-            raise DataError("no data set is named. Use  paceline prepare coco DIR  or --images DIR --annotations FILE")
+            raise DataError("no data set is named. Use  paceline prepare coco DIR  or --images-dir DIR --annotations FILE")
         return read_source(Path(os.path.realpath(root)), request.layout or None)
-    if not request.images or not request.annotations:
-        raise DataError("--images and --annotations belong together: the folder of the photos and their COCO JSON.")
-    if request.val_images and not request.val_annotations:
-        raise DataError("--val-images without --val-annotations: name the COCO JSON of the validation photos too.")
+    if not request.images_dir or not request.annotations:
+        raise DataError("--images-dir and --annotations belong together: the folder of the photos and their COCO JSON.")
+    if request.val_images_dir and not request.val_annotations:
+        raise DataError("--val-images-dir without --val-annotations: name the COCO JSON of the validation photos too.")
     paths = {name: Path(path) for name, path in _real_paths(request).items() if path}
-    pairs = {"train": (paths["annotations"], paths["images"])}
+    pairs = {"train": (paths["annotations"], paths["images_dir"])}
     if request.val_annotations:
-        pairs["val"] = (paths["val_annotations"], paths.get("val_images", paths["images"]))
+        pairs["val"] = (paths["val_annotations"], paths.get("val_images_dir", paths["images_dir"]))
     for _, folder in pairs.values():
         if not folder.is_dir():
             what = "this is a file, the folder of the images is needed" if folder.exists() else "no such folder"
-            raise DataError(f"{folder}: {what}. Check the path (--images, --val-images).")
+            raise DataError(f"{folder}: {what}. Check the path (--images-dir, --val-images-dir).")
     return read_jsons(pairs)
 
 
@@ -285,7 +285,7 @@ def _missing_error(photos: ImagesToVerify, missing: list[int], command: str) -> 
     if len(missing) == number:
         return DataError(
             f"{first[0]}: not there, nor is any other of the {number:,} images that the annotations name. Check the "
-            "folder of the images (--images), and that file_name in the annotations is relative to it."
+            "folder of the images (--images-dir), and that file_name in the annotations is relative to it."
         )
     others = f"\nMissing too, {len(missing) - 1:,} of {number:,}: {', '.join(first[1:])}" if first[1:] else ""
     remedy = "take it out of the annotations: a score on a part would not be this set's."
@@ -296,7 +296,7 @@ def _missing_error(photos: ImagesToVerify, missing: list[int], command: str) -> 
 
 def _real_paths(request: BoxRequest) -> dict[str, str]:
     """The request's files and folders as they are named from anywhere; "" for none."""
-    paths = {name: getattr(request, name) for name in ("images", "annotations", "val_images", "val_annotations")}
+    paths = {name: getattr(request, name) for name in ("images_dir", "annotations", "val_images_dir", "val_annotations")}
     return {name: os.path.realpath(os.path.expanduser(path)) if path else "" for name, path in paths.items()}
 
 

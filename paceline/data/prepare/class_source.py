@@ -59,7 +59,7 @@ class ClassSource(ListedDataset):
         listing: ClassFolderListing,
         expect: Expect = "any",
         val: ValSplit = NO_SPLIT,
-        on_unreadable: OnFlaw = "refuse",
+        on_unreadable: OnFlaw = "error",
         out: Path | None = None,
     ) -> ClassSource:
         """Class folders that were listed, to go to `out`; where they are only scored on, no command leaves photos out."""
@@ -143,7 +143,7 @@ def prepare_folder(
     out: Path | None = None,
     expect: Expect = "any",
     workers: int | None = None,
-    on_unreadable: OnFlaw = "refuse",
+    on_unreadable: OnFlaw = "error",
     val: ValSplit = NO_SPLIT,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
@@ -162,7 +162,7 @@ def prepare_folder(
 
 
 def class_folders(
-    root: Path, expect: Expect = "any", val: ValSplit = NO_SPLIT, on_unreadable: OnFlaw = "refuse", out: Path | None = None
+    root: Path, expect: Expect = "any", val: ValSplit = NO_SPLIT, on_unreadable: OnFlaw = "error", out: Path | None = None
 ) -> ClassSource:
     """The class folders of `root`, as `prepare_folder` takes them. Raises DataError for every flaw of layout."""
     if val.val_fraction:
@@ -173,8 +173,8 @@ def class_folders(
                 f"folders of any kind:\n  {prepare_command(root, 'any', asdict(val), out)}"
             )
         listing = list_unsplit(root, out)
-    elif val.val_group:
-        raise DataError("--val-group without --val-fraction: it groups photos for a validation split set apart.")
+    elif val.group_by:
+        raise DataError("--group-by without --val-fraction: it groups photos for a validation split set apart.")
     else:
         check_flat_val(root)
         listing = list_class_folders(root, out)
@@ -199,11 +199,11 @@ def split_validation(
     if in_val.all() or not in_val.any():
         raise DataError(
             f"{split.folder}: {len(names):,} photos in {len(units.numbers):,} groups, of which no validation split can be made "
-            "that has photos on both sides. Add photos, or group fewer together (--val-group)."
+            "that has photos on both sides. Add photos, or group fewer together (--group-by)."
         )
     notes = []
     if units.alone:
-        notes.append(f"{units.alone:,} photos do not match --val-group and stand alone in the validation split")
+        notes.append(f"{units.alone:,} photos do not match --group-by and stand alone in the validation split")
     lacking = np.flatnonzero(np.bincount(labels[in_val], minlength=len(split.classes)) == 0)
     if len(lacking):
         named = join_names(split.classes[label] for label in lacking)

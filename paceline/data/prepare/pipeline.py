@@ -58,7 +58,7 @@ from paceline.data.transforms.exif import ROTATED
 from paceline.data.transforms.image_io import format_dropped_notes
 
 Arrays = dict[str, np.ndarray]
-OnFlaw = Literal["refuse", "skip"]
+OnFlaw = Literal["error", "skip"]
 
 # Unreadable files that an error names itself; more are in a file beside the manifest.
 NAMED_IN_ERROR = 5
@@ -78,9 +78,9 @@ class ListedDataset(ABC):
 
     root: Path  # what names in the index are relative to
     command: str = ""  # the one that prepares it and could leave photos out, for messages; empty where none can
-    remedy: str = ""  # the next step where its place cannot be written to; "": `command` with --out DIR
-    on_unreadable: OnFlaw = "refuse"
-    on_missing: OnFlaw = "refuse"
+    remedy: str = ""  # the next step where its place cannot be written to; "": `command` with --output-dir DIR
+    on_unreadable: OnFlaw = "error"
+    on_missing: OnFlaw = "error"
     stored: dict[str, Any] | None = None  # the request, as the manifest records it
 
     @property
@@ -119,7 +119,7 @@ def write_prepared(
         if source.on_missing == "skip":
             result.reasons.update((i, NOT_THERE) for i in list(result.reasons) if photos.size(i) < 0)
         broken = {i: reason for i, reason in result.reasons.items() if reason != NOT_THERE}
-        if broken and source.on_unreadable == "refuse":
+        if broken and source.on_unreadable == "error":
             raise DataError(_unreadable_text(photos, broken, path, source.command))
         # Before files of annotations are listed: it would count as one where they are .txt files.
         if is_replaceable(path / UNREADABLE_LIST):
@@ -153,7 +153,7 @@ def write_prepared(
 
 def suggest_other_folder(command: str) -> str:
     """The next step where an index cannot go to its place. command: the one that prepares, without a place."""
-    return f"Choose another folder:  {command} --out DIR"
+    return f"Choose another folder:  {command} --output-dir DIR"
 
 
 def _other_place(source: ListedDataset) -> str:
@@ -192,11 +192,12 @@ def choose_manifest_folder(root: Path, out: Path | None, *, of_classes: bool = F
     free = writable and not of_classes
     path = Path(os.path.realpath(out)) if out is not None else root if free else cached_manifest_folder(root)
     if of_classes and path.is_relative_to(root):
-        raise DataError(f"--out {out}: each folder in {root} is a class. Choose a folder outside of it.")
+        raise DataError(f"--output-dir {out}: each folder in {root} is a class. Choose a folder outside of it.")
     manifest = path / FILE_NAME
     if manifest.exists() and not is_paceline_manifest(manifest):
         raise DataError(
-            f"{manifest}: not written by paceline, or damaged, so it is not replaced. Move it away, or name another place: --out DIR."
+            f"{manifest}: not written by paceline, or damaged, so it is not replaced. Move it away, or name another "
+            f"place: --output-dir DIR."
         )
     return path
 

@@ -1,6 +1,6 @@
 """Draw a validation split, or folds: which photos must lie on the same side, and which side each class's photos are on.
 
-Near-duplicates (frames of a film, photos of one patient) often share a part of their names: `--val-group` is a pattern whose
+Near-duplicates (frames of a film, photos of one patient) often share a part of their names: `--group-by` is a pattern whose
 captured text is the name of the group. Photos of equal content belong together as well. A unit is what must not be split:
 photos that a chain of equal groups and equal contents connects.
 
@@ -43,9 +43,9 @@ class ValSplit:
     """How a validation split is set apart. The fields are the command's flags, and are recorded in the manifest."""
 
     val_fraction: float = 0.0  # share of the photos; 0 = the data set has a validation split
-    val_seed: int = 0  # another seed sets other photos apart
+    split_seed: int = 0  # another seed sets other photos apart
     # Regular expression, searched for in a photo's path: photos with the same captured text stay together.
-    val_group: str = ""
+    group_by: str = ""
 
 
 NO_SPLIT = ValSplit()  # nothing is set apart
@@ -72,8 +72,8 @@ def group_units(names: Sequence[str], split: ValSplit, digests: np.ndarray | Non
     # A file system's own name, not the machine's spelling of it: the same on every system.
     keys = [os.fsencode(PurePath(name).as_posix()) for name in names]
     alone = 0
-    if split.val_group:
-        captured = _captured(keys, split.val_group)
+    if split.group_by:
+        captured = _captured(keys, split.group_by)
         alone = sum(text is None for text in captured)
         # No path begins with NUL, so a group is never taken for a photo of that name.
         keys = [key if text is None else b"\0" + text for key, text in zip(keys, captured)]
@@ -83,7 +83,7 @@ def group_units(names: Sequence[str], split: ValSplit, digests: np.ndarray | Non
         first[root[i]] = min(first.get(root[i], key), key)
 
     def number(key: bytes) -> float:
-        return SampleRng(split.val_seed, 0, int.from_bytes(hashlib.sha256(key).digest()[:8], "big")).uniform()
+        return SampleRng(split.split_seed, 0, int.from_bytes(hashlib.sha256(key).digest()[:8], "big")).uniform()
 
     numbers = {unit: number(key) for unit, key in first.items()}
     order = sorted(numbers, key=lambda unit: (numbers[unit], first[unit]))
@@ -165,17 +165,17 @@ def check_fraction(fraction: float) -> None:
 
 def _captured(keys: Sequence[bytes], pattern: str) -> list[bytes | None]:
     """For each name the captured texts of the pattern, or None where it does not match."""
-    example = r"Example:  --val-group '(patient\d+)_'"
+    example = r"Example:  --group-by '(patient\d+)_'"
     try:
         search = re.compile(os.fsencode(pattern))
     except re.error as reason:
-        raise DataError(f"--val-group {pattern!r}: no regular expression ({reason}). {example}") from None
+        raise DataError(f"--group-by {pattern!r}: no regular expression ({reason}). {example}") from None
     if not search.groups:
-        raise DataError(f"--val-group {pattern!r}: it captures nothing; put the group's name in brackets. {example}")
+        raise DataError(f"--group-by {pattern!r}: it captures nothing; put the group's name in brackets. {example}")
     matches = [search.search(key) for key in keys]
     if keys and not any(matches):
         raise DataError(
-            f"--val-group {pattern!r}: matches none of the {len(keys):,} photos, {os.fsdecode(keys[0])} first. {example}"
+            f"--group-by {pattern!r}: matches none of the {len(keys):,} photos, {os.fsdecode(keys[0])} first. {example}"
         )
     return [None if match is None else b"\0".join(text or b"" for text in match.groups()) for match in matches]
 
@@ -205,15 +205,15 @@ def with_fold(manifest: Manifest, controls: RunOptions, reporter: Reporter = SIL
     Raises DataError where the photos cannot be divided so.
     """
     if "train" not in manifest.splits:
-        raise DataError(f"{manifest.called}: it has no training photos, and --folds divides those.")
-    index, folds = open_split(manifest, "train"), controls.folds
-    group = controls.fold_group or str((manifest.request or {}).get("val_group", ""))
+        raise DataError(f"{manifest.called}: it has no training photos, and --num-folds divides those.")
+    index, folds = open_split(manifest, "train"), controls.num_folds
+    group = controls.group_by or str((manifest.request or {}).get("group_by", ""))
     prefix = f"{manifest.splits['train'].folder}/"
     names = [os.fsdecode(index.relative_name(i)).removeprefix(prefix) for i in range(len(index))]
     try:
         units = group_units(names, ValSplit(1 / folds, controls.fold_seed, group), index.extra.get("digests"))
     except DataError as problem:  # of the pattern
-        raise DataError(str(problem).replace("--val-group", "--fold-group")) from None
+        raise DataError(str(problem).replace("--group-by", "--group-by")) from None
     photos, labels = _labels(manifest, index)
     parts = assign_folds(units, photos, labels, len(manifest.classes), folds)
     fold = Fold(controls.fold, folds, controls.fold_seed, group, parts == controls.fold - 1)
@@ -278,7 +278,9 @@ def _check(
     folds, number = fold.of, len(units.numbers)
     what = f"different training {'group' if fold.group else 'photo'}"
     if number < folds:
-        raise DataError(f"--folds {folds}: {manifest.called} has {format_count(number, what)}, and each fold needs one.")
+        raise DataError(
+            f"--num-folds {folds}: {manifest.called} has {format_count(number, what)}, and each fold needs one."
+        )
     result = np.unique(np.stack([labels, parts[photos]], axis=1), axis=0)
     lacking = [int(label) for label in np.unique(labels) if (result[:, 0] == label).sum() < folds]
     if manifest.kind == "boxes":
@@ -291,12 +293,12 @@ def _check(
         return []
     having = [len(np.unique(units.of[photos[labels == label]])) for label in lacking]
     fewest, name = min(zip(having, (manifest.classes[label] for label in lacking)))
-    why = f"--folds {folds}: class {name} has {format_count(fewest, what)} in {manifest.called}"
+    why = f"--num-folds {folds}: class {name} has {format_count(fewest, what)} in {manifest.called}"
     if fewest < 2:
         raise DataError(f"{why}: there are no folds that all have it. Add photos of it, or leave the class away.")
     if fewest < folds:
-        raise DataError(f"{why}, and each fold needs one. Take at most --folds {fewest}, or add photos of it.")
+        raise DataError(f"{why}, and each fold needs one. Take at most --num-folds {fewest}, or add photos of it.")
     raise DataError(
-        f"{why}, and a fold would have none, as they lie together with others. Take fewer --folds or another "
+        f"{why}, and a fold would have none, as they lie together with others. Take fewer --num-folds or another "
         f"--fold-seed than {fold.seed}."
     )

@@ -74,7 +74,7 @@ class DiskCacheStore(ByteStore):
         except OSError as error:
             raise PacelineError(
                 f"{self._folder}: cannot be written ({error.strerror}). Set PACELINE_CACHE to a folder that can, or leave "
-                "--system.store-cache out."
+                "--system.disk-cache out."
             ) from None
         self._threads = BackgroundThreads(self.at_once, "store-status")
         self._full_until = 0.0

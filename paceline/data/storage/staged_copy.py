@@ -199,7 +199,7 @@ class StagedCopy:
             os.close(descriptor)
         if back != data:
             raise PacelineError(
-                f"--stage: {path} reads back other bytes than were written: that disk is damaged, or the memory. Name another "
+                f"--copy-data-to: {path} reads back other bytes than were written: that disk is damaged, or the memory. Name another "
                 "folder."
             )
         report(part)
@@ -234,13 +234,13 @@ class StagedCopy:
         need, disk = sum(-(-one.size // BLOCK) * BLOCK for one in missing) - there, os.statvfs(self.folder)
         if need > (free := free_bytes(self.folder)):
             raise PacelineError(
-                f"--stage: {self.folder.parent} has {format_bytes(free)} free, and {format_bytes(need)} of data are "
+                f"--copy-data-to: {self.folder.parent} has {format_bytes(free)} free, and {format_bytes(need)} of data are "
                 "still to be copied "
                 "there. Make room (paceline data clear DIR removes earlier copies), or name another folder."
             )
         if disk.f_files and len(missing) > disk.f_favail:
             raise PacelineError(
-                f"--stage: {self.folder.parent} has room for {disk.f_favail:,} more files (inodes), and {len(missing):,} are "
+                f"--copy-data-to: {self.folder.parent} has room for {disk.f_favail:,} more files (inodes), and {len(missing):,} are "
                 "still to be copied there. Name another folder, or pack the data into large files first: paceline data pack"
             )
 
@@ -280,7 +280,7 @@ def _opened(folder: Path, about: dict[str, str]) -> int:
     status = os.lstat(folder)
     # In a folder that everybody may write to, somebody else could have put a link, or a folder of his own, in its place.
     if status.st_uid != get_user_id() or not folder.is_dir() or folder.is_symlink():
-        raise PacelineError(f"--stage: {folder} is somebody else's, or no folder. Name another folder.")
+        raise PacelineError(f"--copy-data-to: {folder} is somebody else's, or no folder. Name another folder.")
     in_use = lock(folder / IN_USE, shared=True, waits=lambda: None)
     try:
         if not (folder / MARKER).exists():
@@ -381,4 +381,6 @@ def _remove(path: Path) -> int:
 def write_error(path: Path, error: OSError) -> PacelineError:
     """The error where a copy cannot be written, with the next step."""
     why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
-    return PacelineError(f"--stage: {path}: cannot be written ({why}). Name another folder, or train without --stage.")
+    return PacelineError(
+        f"--copy-data-to: {path}: cannot be written ({why}). Name another folder, or train without --copy-data-to."
+    )

@@ -12,9 +12,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from paceline._utils import platform as posix
+from paceline._utils.errors import PacelineError
 from paceline._utils.names import glob_paths
 from paceline._utils.safe_read import open_plain
 
@@ -163,3 +165,12 @@ class OpenFiles:
         if surplus > 0:
             for path in [path for path, entry in self._table.items() if entry.readers == 0][:surplus]:
                 os.close(self._table.pop(path).descriptor)
+
+
+def out_folder(out: str) -> Path | None:
+    """The folder that --output-dir names, None for "". Raises PacelineError for an address: files written there are renamed in
+    place.
+    """
+    if get_scheme(out):
+        raise PacelineError(f"--output-dir {out}: packs and indexes are written to folders; copy them there.")
+    return Path(out).expanduser() if out else None

@@ -61,13 +61,17 @@ class Augmentation(NamedTuple):
 
 
 def sample_augmentation(random: SampleRng, settings: ImageInput) -> Augmentation | None:
-    """Draw by the settings' fields `vflip`, `augment` and `erase`; None, and nothing drawn, where all are off."""
-    if not settings.vflip and settings.augment == "none" and not settings.erase:
+    """Draw by the settings' fields `vflip`, `auto_augment` and `random_erase`; None, and nothing drawn, where all are off."""
+    if not settings.vflip and settings.auto_augment == "none" and not settings.random_erase:
         return None
     upside_down = settings.vflip > 0 and random.coin(settings.vflip)
-    count = {"none": 0, "trivial": 1, "rand": RAND_OPERATIONS}[settings.augment]
-    changes = tuple(_draw_change(random, settings.size, wide=settings.augment == "trivial") for _ in range(count))
-    erased = _draw_erased(random, settings.size) if settings.erase and random.coin(settings.erase) else None
+    count = {"none": 0, "trivialaugment": 1, "randaugment": RAND_OPERATIONS}[settings.auto_augment]
+    changes = tuple(
+        _draw_change(random, settings.image_size, wide=settings.auto_augment == "trivialaugment") for _ in range(count)
+    )
+    erased = (
+        _draw_erased(random, settings.image_size) if settings.random_erase and random.coin(settings.random_erase) else None
+    )
     return Augmentation(upside_down, changes, erased, mean_levels(settings.mean))
 
 
@@ -152,12 +156,12 @@ class MixSpec(NamedTuple):
 
 def sample_mix(random: SampleRng, settings: ImageInput) -> MixSpec | None:
     """Draw by the settings' fields `mixup` and `cutmix`, with both on by one of them; None, and nothing drawn, where both are off."""
-    if not settings.mixup and not settings.cutmix:
+    if not settings.mixup_alpha and not settings.cutmix_alpha:
         return None
-    side, whole = settings.size, (0, 0, settings.size, settings.size)
-    if not settings.cutmix or (settings.mixup and random.coin()):
-        return MixSpec(whole, random.beta(settings.mixup))
-    half = int(0.5 * math.sqrt(random.beta(settings.cutmix)) * side)
+    side, whole = settings.image_size, (0, 0, settings.image_size, settings.image_size)
+    if not settings.cutmix_alpha or (settings.mixup_alpha and random.coin()):
+        return MixSpec(whole, random.beta(settings.mixup_alpha))
+    half = int(0.5 * math.sqrt(random.beta(settings.cutmix_alpha)) * side)
     x, y = random.integer(0, side), random.integer(0, side)
     return MixSpec((max(x - half, 0), max(y - half, 0), min(x + half, side), min(y + half, side)), 1.0)
 

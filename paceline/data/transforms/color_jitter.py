@@ -53,20 +53,20 @@ class ColorJitter(NamedTuple):
 
 def sample_color_jitter(random: SampleRng, settings: BoxInput | InstanceInput) -> ColorJitter | None:
     """Draw by the settings' fields `jitter` to `hue`; None, and nothing drawn, where colors stay."""
-    if settings.jitter == "none":
+    if settings.color_jitter == "none":
         return None
     order = list(ORDER)
-    if settings.jitter == "hsv" and settings.brightness_form == "multiply":
+    if settings.color_jitter == "hsv" and settings.parity.brightness_mode == "multiply":
         for last in range(len(order) - 1, 0, -1):
             other = random.integer(0, last + 1)
             order[last], order[other] = order[other], order[last]
-    center = 1.0 if settings.brightness_form == "multiply" else 0.0
+    center = 1.0 if settings.parity.brightness_mode == "multiply" else 0.0
     brightness = random.uniform(center - settings.brightness, center + settings.brightness)
     contrast = random.uniform(1 - settings.contrast, 1 + settings.contrast)
     saturation = random.uniform(1 - settings.saturation, 1 + settings.saturation)
     turns = random.uniform(-settings.hue, settings.hue)
-    factor, shift = (brightness, 0.0) if settings.brightness_form == "multiply" else (1.0, 255.0 * brightness)
-    return ColorJitter(settings.jitter, tuple(order), factor, shift, contrast, saturation, turns)
+    factor, shift = (brightness, 0.0) if settings.parity.brightness_mode == "multiply" else (1.0, 255.0 * brightness)
+    return ColorJitter(settings.color_jitter, tuple(order), factor, shift, contrast, saturation, turns)
 
 
 def apply_color_jitter(pixels: np.ndarray, color: ColorJitter) -> None:

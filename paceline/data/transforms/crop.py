@@ -102,7 +102,7 @@ def resize_and_center_crop(height: int, width: int, resize: int, size: int) -> C
     """
     if size > resize:
         raise RecipeError(
-            f"a centre crop of {size} px does not fit an image whose shorter side is resized to {resize} px.\n"
+            f"a center crop of {size} px does not fit an image whose shorter side is resized to {resize} px.\n"
             f"Resize to {size} px or more."
         )
     resized_height, resized_width = resized_shape(height, width, resize)
@@ -136,21 +136,21 @@ def ssd_crop(
     """A crop resized to (size, size) of the settings, and (n,) bool: the objects that stay.
 
     boxes     (n, 4) float64, each with some area inside the photo of (height, width)
-    settings  `crop_side`: the crop's width and its height are each uniform. `crop_aspect`: a proposal outside it is a failed one.
-              `crop_free`: "any" has no condition on the IoU, "touching" requires it above 0 with every object
+    settings  `crop_scale`: the crop's width and its height are each uniform. `crop_ratio`: a proposal outside it is a failed one.
+              `parity.free_crop`: "any" has no condition on the IoU, "touching" requires it above 0 with every object
     Without objects no crop can hold a center, so it is the whole photo, as with the reference; as it is after MAX_DRAWS draws.
     """
-    objects, size, side, aspect = _Objects(boxes), settings.size, settings.crop_side, settings.crop_aspect
+    objects, size, side, aspect = _Objects(boxes), settings.image_size, settings.crop_scale, settings.crop_ratio
     least = max(1, round(side[0] * width)), max(1, round(side[0] * height))
-    above = (None, *IOU_ABOVE, None if settings.crop_free == "any" else 0.0)
+    above = (None, *IOU_ABOVE, None if settings.parity.free_crop == "any" else 0.0)
     for _ in range(MAX_DRAWS if len(boxes) else 0):
         option = random.integer(0, OPTIONS)
         if option == 0:
             break
         threshold = above[option]
         if threshold is not None and objects.forbid(threshold, *least):
-            continue  # no proposal can succeed: the same as `crop_attempts` failures
-        for _ in range(settings.crop_attempts):
+            continue  # no proposal can succeed: the same as `crop_trials` failures
+        for _ in range(settings.crop_trials):
             share_x, share_y = random.uniform(*side), random.uniform(*side)
             if not aspect[0] <= share_x / share_y <= aspect[1]:
                 continue

@@ -123,8 +123,10 @@ def sample_training_spec(header: Header, name: str, label: int, random: SampleRn
     """Turn, RandomResizedCrop, flip, augmentation and mixing, for an input of (size, size)."""
     header = header.turned(sample_orientation(random, 0.0, settings.rot90))
     height, width = header.height, header.width
-    window = random_resized_crop(height, width, settings.size, random, area=settings.area, aspect=settings.aspect)
-    flip = random.coin(settings.flip)
+    window = random_resized_crop(
+        height, width, settings.image_size, random, area=settings.crop_scale, aspect=settings.crop_ratio
+    )
+    flip = random.coin(settings.hflip)
     augmentation = sample_augmentation(random, settings)
     mix = sample_mix(random, settings)
     mixed = label if mix is None else MixedClass(label, *mix)
@@ -132,6 +134,6 @@ def sample_training_spec(header: Header, name: str, label: int, random: SampleRn
 
 
 def evaluation_spec(header: Header, name: str, label: int, settings: ImageInput) -> SampleSpec:
-    """The center of the resized photo, for an input of (eval_size, eval_size)."""
-    window = resize_and_center_crop(header.height, header.width, settings.eval_resize, settings.eval_size)
+    """The center of the resized photo, for an input of (eval_crop_size, eval_crop_size)."""
+    window = resize_and_center_crop(header.height, header.width, settings.eval_resize_size, settings.eval_crop_size)
     return SampleSpec(name, header, window, label, decoder=settings.decoder)

@@ -215,7 +215,7 @@ class Workers:
     def results(self) -> Iterator[tuple[Task, Any, Exception | None]]:
         """Yield (task, result, what it raised) as they arrive, until `stop`. One thread calls it.
 
-        Raises Shortage where a worker ended.
+        Raises ResourceError where a worker ended.
         """
         while not self._closed:
             for key, _ in self._selector.select():
@@ -257,5 +257,5 @@ def _how_it_ended(content: bytes) -> ResourceError:
     if not os.WIFSIGNALED(status):
         return ResourceError(f"worker process {number} ended with exit code {os.waitstatus_to_exitcode(status)}.")
     name = signal.Signals(os.WTERMSIG(status)).name
-    memory = " Memory may be full: use fewer workers (--system.loader-threads, --workers)." if name == "SIGKILL" else ""
+    memory = " Memory may be full: use fewer workers (--system.num-workers, --workers)." if name == "SIGKILL" else ""
     return ResourceError(f"worker process {number} was ended by {name}.{memory}")

@@ -249,10 +249,10 @@ class CommMessage(NamedTuple):
         return sum(self.sizes) * TYPES[self.number].itemsize
 
 
-def make_messages(bucket_mib: float, networks: Mapping[str, Sequence[int]]) -> list[CommMessage]:
+def make_messages(ddp_bucket_mib: float, networks: Mapping[str, Sequence[int]]) -> list[CommMessage]:
     """Everything to time, the small first.
 
-    bucket_mib  size of data parallel's buckets
+    ddp_bucket_mib  size of data parallel's buckets
     networks    name -> numbers in each trained parameter, in the network's order
     """
     largest = max(networks.values(), key=sum)
@@ -268,8 +268,8 @@ def make_messages(bucket_mib: float, networks: Mapping[str, Sequence[int]]) -> l
     ]
     for name, sizes in networks.items():
         # A size that is asked for is the first bucket's too (torch.nn.parallel.DistributedDataParallel, bucket_cap_mb).
-        first = FIRST_BUCKET_BYTES if bucket_mib == USUAL_BUCKET_MIB else round(bucket_mib * MIB)
-        parts = gradient_buckets(sizes, round(bucket_mib * MIB), first=first)
+        first = FIRST_BUCKET_BYTES if ddp_bucket_mib == USUAL_BUCKET_MIB else round(ddp_bucket_mib * MIB)
+        parts = gradient_buckets(sizes, round(ddp_bucket_mib * MIB), first=first)
         results += [
             CommMessage("all-reduce", f"{name} gradient", (sum(sizes),), "fp16"),
             CommMessage("all-reduce", f"{name} gradient", (sum(sizes),)),

@@ -49,10 +49,10 @@ def recommended_variables(
     there  names of a host's interfaces, where known: NCCL takes a name for the beginning of one, so "eth1" would be eth10 too
     """
     result = {name: EnvVariable(name, value, "--system.env") for name, value in parse_env(system).items()}
-    if nodes > 1 and system.accelerator == "cuda":
+    if nodes > 1 and system.device == "cuda":
         for variable in FABRICS[system.fabric]:
             result.setdefault(variable.name, variable)
-    if system.graph == "on":
+    if system.cuda_graph == "on":
         why = (
             "NCCL's own watch over errors asks for what a captured exchange has no answer to (torch's notes on CUDA graphs)"
         )
@@ -61,7 +61,7 @@ def recommended_variables(
         why = "the network interface between nodes (--system.interface)"
         alone = sum(name.startswith(system.interface) for name in there) <= 1
         exact = system.interface if alone else f"={system.interface}"
-        library = "HCCL" if system.accelerator == "hpu" else "NCCL"
+        library = "HCCL" if system.device == "hpu" else "NCCL"
         for name, value in ((f"{library}_SOCKET_IFNAME", exact), ("GLOO_SOCKET_IFNAME", system.interface)):
             result.setdefault(name, EnvVariable(name, value, why))
     return list(result.values())

@@ -18,7 +18,7 @@ from paceline.distributed.comm.launcher import read_launch
 EXIT_CODE_FILE = "PACELINE_EXIT_CODE_FILE"
 MAX_BYTES = 100
 USER_ERROR, FAILED, INTERRUPTED = 2, 3, 75  # 75: resumable
-# The exit code of each status of an `end` event. --steps or --time-budget asked for stopping early, so a script with them continues.
+# The exit code of each status of an `end` event. --max-steps or --max-time asked for stopping early, so a script with them continues.
 EXIT_CODES = {"success": 0, "ran_out": 1, "stopped_early": 0, "interrupted": INTERRUPTED, "failed": FAILED}
 
 

@@ -1,4 +1,4 @@
-"""Bind this process to its cores, and point it to the network adapter nearest its device (`--system.bind`, `--system.fabric`).
+"""Bind this process to its cores, and point it to the network adapter nearest its device (`--system.cpu-bind`, `--system.fabric`).
 
 Near is judged by the PCI tree first (two devices below one switch exchange data without passing the CPU), then by NUMA node.
 It is done by each process for itself, so it holds under every launcher. Where the launcher has bound ranks already (mpirun binds
@@ -64,11 +64,13 @@ def bind_cores(
     Every rank calls it; what was bound is reported.
     Raises RecipeError where there are fewer cores than ranks, or the launcher gave ranks cores that overlap in part.
     """
-    if system.bind == "off":
+    if system.cpu_bind == "off":
         yield Affinity(0)
         return
     if not hasattr(os, "sched_setaffinity"):
-        raise RecipeError(f"--system.bind {system.bind}: this operating system binds no process to cores; leave it off.")
+        raise RecipeError(
+            f"--system.cpu-bind {system.cpu_bind}: this operating system binds no process to cores; leave it off."
+        )
     before = get_allowed_cpus()
     masks = _masks_of_node(world, before)
     near = [read_device(address, root).node for address in find_device_addresses(system, world.local_world)]
@@ -78,7 +80,7 @@ def bind_cores(
     bind_threads(own)
     reporter.warning(_format_binding(system, masks, every))
     facts = {
-        "bind": system.bind,
+        "bind": system.cpu_bind,
         "cores": [topology.format_cpu_list(cores) for cores in every],
         "given": topology.format_cpu_list(before),
     }
@@ -103,12 +105,13 @@ def assign_cores(
     for other, mask in enumerate(masks):
         if mask != mine and mask & mine:
             raise RecipeError(
-                f"--system.bind {system.bind}: the launcher gave local rank {local_rank} cores {topology.format_cpu_list(mine)} and "
+                f"--system.cpu-bind {system.cpu_bind}: the launcher gave local rank {local_rank} cores "
+                f"{topology.format_cpu_list(mine)} and "
                 f"local rank {other} cores {topology.format_cpu_list(mask)}, which overlap. Let it bind nothing: "
                 "mpirun --bind-to none, srun --cpu-bind=none"
             )
     nodes = [near[rank] for rank in group] if near else []
-    location = (explicit.only(mine), group.index(local_rank), len(group), system.bind, nodes)
+    location = (explicit.only(mine), group.index(local_rank), len(group), system.cpu_bind, nodes)
     return topology.select_cores(*location), topology.count_usable_cores(*location)
 
 
@@ -126,7 +129,7 @@ def bind_threads(cpus: Sequence[int] | set[int]) -> None:
 
 def find_device_addresses(system: System, local_world: int) -> list[str]:
     """PCI addresses of the node's devices, by local rank; none for a CPU, and where torch does not know them."""
-    if system.accelerator != "cuda":
+    if system.device != "cuda":
         return []
     import torch
 
@@ -142,9 +145,9 @@ def choose_adapter(
 ) -> dict[str, str]:
     """Name the adapters near the devices to NCCL and UCX, before they are loaded; -> the variables that were set.
 
-    Only with a fabric of such adapters and --system.bind other than off. A variable that is set already stays.
+    Only with a fabric of such adapters and --system.cpu-bind other than off. A variable that is set already stays.
     """
-    if system.bind == "off" or system.fabric not in ("ib", "roce"):
+    if system.cpu_bind == "off" or system.fabric not in ("ib", "roce"):
         return {}
     adapters = read_adapters(system.fabric, root)
     devices = [read_device(address, root) for address in find_device_addresses(system, launch.local_world)]
@@ -176,7 +179,7 @@ def _format_binding(system: System, masks: Sequence[set[int]], every: Sequence[S
     ranks = ", ".join(f"rank {rank} on {topology.format_cpu_list(cores)}" for rank, cores in enumerate(every[:2]))
     more = f", and {len(every) - 2} more" if len(every) > 2 else ""
     launcher = "; within what the launcher gave each" if len({frozenset(mask) for mask in masks}) > 1 else ""
-    return f"cores ({system.bind}): {ranks}{more}{launcher}"
+    return f"cores ({system.cpu_bind}): {ranks}{more}{launcher}"
 
 
 def read_device(address: str, root: Path = topology.SYSFS) -> PciDevice:

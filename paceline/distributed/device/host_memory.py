@@ -140,16 +140,16 @@ def explain_shortage(error: BaseException, run: RunSpec | None = None) -> Resour
     if kind is None:
         return None
     if kind == "threads":
-        said, fewer = "this process was refused another thread", "" if run is None else " --system.loader-threads"
+        said, fewer = "this process was refused another thread", "" if run is None else " --system.num-workers"
         advice = f"give it fewer{fewer} (the result is the same), or raise the limits (`ulimit -u`, `ulimit -v`)"
     else:
-        said, advice = "not enough memory", "use a machine with more, or a smaller --input.size or --model"
+        said, advice = "not enough memory", "use a machine with more, or a smaller --input.image-size or --model"
         if run is not None:
-            said += f" beside forwards of {format_count(run.plan.images_per_forward, 'image')}"
+            said += f" beside forwards of {format_count(run.plan.micro_batch_size, 'image')}"
             # Half of it: whoever gives the command again waits for the answer.
-            if (smaller := plan_smaller_forwards(run, run.plan.images_per_forward // 2)) is not None:
-                images = smaller.images_per_forward
-                advice = f"go on with --system.images-per-forward {images} (the result is the same)"
+            if (smaller := plan_smaller_forwards(run, run.plan.micro_batch_size // 2)) is not None:
+                images = smaller.micro_batch_size
+                advice = f"go on with --system.micro-batch-size {images} (the result is the same)"
         if get_address_limit() is not None:
             advice += ", or raise the limit of addresses (`ulimit -v`)"
     return ResourceError(f"{said}: {advice}. ({type(error).__name__}: {text})")
@@ -157,7 +157,7 @@ def explain_shortage(error: BaseException, run: RunSpec | None = None) -> Resour
 
 @contextmanager
 def explained_failures(run: RunSpec | None = None) -> Iterator[None]:
-    """A lack of memory or threads inside becomes a Shortage; SystemExit, which nothing here may raise, a failure."""
+    """A lack of memory or threads inside becomes a ResourceError; SystemExit, which nothing here may raise, a failure."""
     try:
         yield
     except (Exception, SystemExit) as error:

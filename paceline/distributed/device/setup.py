@@ -27,22 +27,22 @@ def choose_device(system: System, local_rank: int, local_world: int = 1) -> torc
     Raises RecipeError when torch has too few devices of the system's kind, or no code for them, on every rank of the node alike:
     only the first of them prints the message.
     """
-    if system.accelerator == "cpu":
+    if system.device == "cpu":
         return torch.device("cpu")
-    ranks, devices, kind = (max(local_world, local_rank + 1), count_devices(system.accelerator), NAMES[system.accelerator])
+    ranks, devices, kind = (max(local_world, local_rank + 1), count_devices(system.device), NAMES[system.device])
     if ranks > devices:
         raise RecipeError(
             f"this system computes on {kind}, but torch sees {devices} {kind} devices here for {ranks} rank{'s'[: ranks > 1]}. "
             f"{'Start fewer ranks' if devices else 'Use another machine'}, or use --system cpu; `paceline doctor` says what "
             "torch sees."
         )
-    if system.accelerator == "cuda" and torch.version.cuda:
+    if system.device == "cuda" and torch.version.cuda:
         capability = torch.cuda.get_device_capability(local_rank)
         if why := explain_unsupported(f"cuda:{local_rank}", capability, torch.__version__, torch.cuda.get_arch_list()):
             raise RecipeError(f"{why}.")
     if system.precision == "tf32" and (torch.version.hip or torch.cuda.get_device_capability(local_rank) < (8, 0)):
         raise RecipeError("--system.precision tf32: this GPU does not compute in TF32. Use fp32 or fp16.")
-    return torch.device(system.accelerator, local_rank)
+    return torch.device(system.device, local_rank)
 
 
 def set_threads(system: System, world: DistContext, reporter: Reporter = SILENT, share: int = 0) -> dict[str, int]:
@@ -64,7 +64,7 @@ def set_threads(system: System, world: DistContext, reporter: Reporter = SILENT,
                 f"{compute} compute threads on every rank, the smallest number that a rank would take (the largest is {most})"
             )
     torch.set_num_threads(compute)
-    return {"intra_op": compute, "loader": system.loader_threads or share}
+    return {"intra_op": compute, "loader": system.num_workers or share}
 
 
 def choose_compute_threads(requested: int, share: int, local_world: int, environ: Mapping[str, str]) -> tuple[int, str]:
@@ -126,7 +126,7 @@ def set_tf32(system: System) -> None:
 def make_exact(exact: bool, *, varied: bool = False) -> None:
     """Allow deterministic kernels only, or set whether cuDNN searches for the fastest kernel of each convolution.
 
-    exact    --exact: deterministic kernels only
+    exact    --deterministic: deterministic kernels only
     varied   True if the run's images have several shapes
     The search builds and times the kernels of each convolution once per shape. On one H200, with a search, the warm-up
     of five shapes of Mask R-CNN in fp32 took 52 s, and the peak was 73.3 GiB, while the step needs 12.5 without

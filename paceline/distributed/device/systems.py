@@ -9,7 +9,7 @@ Training v0.7 (SSD: Dell, NVIDIA) and v3.0 (ResNet-50, Mask R-CNN: NVIDIA, ASUS,
 GluonCV's benchmark of Mask R-CNN on AWS. Memory of an accelerator is its maker's figure.
 What a recipe was published with on a machine (images a forward, number format, loss scale) stands in config/published.py.
 
-Left out: variables of MXNet and Horovod, which nothing here reads. Horovod's fusion threshold is `bucket_mib`, OMP_NUM_THREADS
+Left out: variables of MXNet and Horovod, which nothing here reads. Horovod's fusion threshold is `ddp_bucket_mib`, OMP_NUM_THREADS
 is `intra_op_threads`. DALI's few CPU threads fed a decoder on the GPU; ours decode, so their number stays automatic.
 """
 
@@ -48,7 +48,9 @@ def detect_cpu() -> System:
     On an AVX2 CPU, which emulates bf16, autocast was 16 times slower than fp32 for ResNet-50. With AVX512-BF16 it trained
     SSD-ResNet34 and small SSDs 1.6 to 2.0 times as fast as fp32 (results/cpu-bf16).
     """
-    return System("cpu", per_node=1, memory_gib=round(_main_memory_gib() * CPU_MEMORY_SHARE, 1), precision=_cpu_precision())
+    return System(
+        "cpu", ranks_per_node=1, memory_gib=round(_main_memory_gib() * CPU_MEMORY_SHARE, 1), precision=_cpu_precision()
+    )
 
 
 def detect_gpu() -> System:
@@ -72,10 +74,10 @@ def detect_gpu() -> System:
         )
     return System(
         kind,  # pyright: ignore[reportArgumentType]  # torch has no other types than System knows
-        per_node=devices,
+        ranks_per_node=devices,
         memory_gib=round(memory / GIB, 1),
         precision=_accelerator_precision(kind),
-        chip=get_device_name(torch.device(kind, 0)),
+        device_name=get_device_name(torch.device(kind, 0)),
     )
 
 
@@ -116,35 +118,35 @@ def _main_memory_gib() -> float:
 
 def _two_sockets(chip: str, memory_gib: float, precision: Precision, *, cores: int, **more: Any) -> System:
     """Eight accelerators of NVIDIA's in a node of two sockets, each of so many cores of two threads; one compute thread a rank."""
-    facts = {"per_node": 8, "intra_op_threads": 1, "sockets": 2, "cores_per_socket": cores, "threads_per_core": 2}
-    return System("cuda", memory_gib=memory_gib, precision=precision, chip=chip, **{**facts, **more})
+    facts = {"ranks_per_node": 8, "intra_op_threads": 1, "sockets": 2, "cores_per_socket": cores, "threads_per_core": 2}
+    return System("cuda", memory_gib=memory_gib, precision=precision, device_name=chip, **{**facts, **more})
 
 
 def dgx_h100() -> System:
     """NVIDIA DGX H100: eight H100 SXM5 80 GB, two Xeon 8480C, eight NDR400 InfiniBand adapters."""
-    more = {"bind": "exclusive", "fabric": "ib", "bucket_mib": 64, "host_memory_gib": 2048}
+    more = {"cpu_bind": "exclusive", "fabric": "ib", "ddp_bucket_mib": 64, "host_memory_gib": 2048}
     return _two_sockets("H100-SXM5-80GB", 80, "bf16", cores=56, **more)
 
 
 def dgx_a100() -> System:
     """NVIDIA DGX A100: eight A100 SXM 40 GB, two sockets of 64 cores, InfiniBand (one of 80 GB: --system.memory-gib 80)."""
-    more = {"bind": "exclusive", "interface": "ib0", "fabric": "ib"}
+    more = {"cpu_bind": "exclusive", "interface": "ib0", "fabric": "ib"}
     return _two_sockets("A100-SXM4-40GB", 40, "bf16", cores=64, **more)
 
 
 def dgx1() -> System:
     """NVIDIA DGX-1: eight V100 SXM2 32 GB, two sockets of 20 cores, InfiniBand."""
-    return _two_sockets("V100-SXM2-32GB", 32, "fp16", cores=20, bind="node", fabric="ib")
+    return _two_sockets("V100-SXM2-32GB", 32, "fp16", cores=20, cpu_bind="node", fabric="ib")
 
 
 def dgx1_16gb() -> System:
     """NVIDIA DGX-1 of the first kind: eight V100 SXM2 16 GB, two sockets of 20 cores, InfiniBand."""
-    return replace(dgx1(), memory_gib=16, chip="V100-SXM2-16GB")
+    return replace(dgx1(), memory_gib=16, device_name="V100-SXM2-16GB")
 
 
 def dgx2() -> System:
     """NVIDIA DGX-2: sixteen V100 SXM3 32 GB, two sockets of 24 cores, InfiniBand."""
-    return replace(dgx1(), per_node=16, chip="V100-SXM3-32GB", cores_per_socket=24)
+    return replace(dgx1(), ranks_per_node=16, device_name="V100-SXM3-32GB", cores_per_socket=24)
 
 
 def dss8440() -> System:
@@ -154,7 +156,7 @@ def dss8440() -> System:
 
 def c4140() -> System:
     """Dell C4140: four V100 SXM2 32 GB, two Xeon Gold 6148 without hyper-threading."""
-    return replace(dss8440(), per_node=4, chip="V100-SXM2-32GB", threads_per_core=1)
+    return replace(dss8440(), ranks_per_node=4, device_name="V100-SXM2-32GB", threads_per_core=1)
 
 
 def p3dn() -> System:
@@ -164,44 +166,44 @@ def p3dn() -> System:
         *("FI_EFA_TX_MIN_CREDITS=64", "NCCL_MIN_NRINGS=1", "NCCL_NSOCKS_PERTHREAD=8", "NCCL_SOCKET_NTHREADS=2"),
         *("NCCL_BUFFSIZE=16777216", "NCCL_NET_GDR_READ=1"),
     )
-    more = {"intra_op_threads": 2, "bind": "exclusive", "interface": "ens5", "fabric": "efa", "env": env}
-    return _two_sockets("V100-SXM2-32GB", 32, "fp16", cores=24, bucket_mib=128, **more)
+    more = {"intra_op_threads": 2, "cpu_bind": "exclusive", "interface": "ens5", "fabric": "efa", "env": env}
+    return _two_sockets("V100-SXM2-32GB", 32, "fp16", cores=24, ddp_bucket_mib=128, **more)
 
 
 def gaudi8() -> System:
     """Eight Habana Gaudi 32 GB, each rank bound to cores of its own (mpirun --map-by socket:PE=7)."""
-    return System("hpu", per_node=8, memory_gib=32, precision="bf16", bind="exclusive", chip="Gaudi")
+    return System("hpu", ranks_per_node=8, memory_gib=32, precision="bf16", cpu_bind="exclusive", device_name="Gaudi")
 
 
 def gaudi2x8() -> System:
     """Eight Habana Gaudi2 96 GB a node."""
-    return System("hpu", per_node=8, memory_gib=96, precision="bf16", chip="Gaudi2")
+    return System("hpu", ranks_per_node=8, memory_gib=96, precision="bf16", device_name="Gaudi2")
 
 
 def mi300x8() -> System:
     """Eight AMD Instinct MI300X 192 GB a node, under ROCm."""
-    return System("cuda", per_node=8, memory_gib=192, precision="bf16", chip="MI300X")
+    return System("cuda", ranks_per_node=8, memory_gib=192, precision="bf16", device_name="MI300X")
 
 
 def h100x8() -> System:
     """Eight NVIDIA H100 SXM 80 GB a node."""
     chip = "H100-SXM5-80GB"
-    return System("cuda", per_node=8, memory_gib=80, precision="bf16", loader_threads=12, chip=chip)
+    return System("cuda", ranks_per_node=8, memory_gib=80, precision="bf16", num_workers=12, device_name=chip)
 
 
 def h200x8() -> System:
     """Eight NVIDIA H200 SXM 141 GB a node."""
-    return replace(h100x8(), memory_gib=141, chip="H200-SXM-141GB")
+    return replace(h100x8(), memory_gib=141, device_name="H200-SXM-141GB")
 
 
 def a100x8() -> System:
     """Eight NVIDIA A100 SXM 80 GB a node."""
-    return replace(h100x8(), chip="A100-SXM4-80GB")
+    return replace(h100x8(), device_name="A100-SXM4-80GB")
 
 
 def v100x8() -> System:
     """Eight NVIDIA V100 32 GB a node: no bf16, so fp16 with a dynamic loss scale."""
-    return System("cuda", per_node=8, memory_gib=32, precision="fp16", loader_threads=8, chip="V100-32GB")
+    return System("cuda", ranks_per_node=8, memory_gib=32, precision="fp16", num_workers=8, device_name="V100-32GB")
 
 
 # Those that ask the machine, with torch's help.

@@ -169,7 +169,7 @@ def find_listed_images(files: Collection[str], run: Path, root: str, manifest: s
 
 
 def _manifests(root: Path, folder: str) -> Iterator[Manifest]:
-    """Those of `root`: in it, in the cache, or in the folder of prepare's --out."""
+    """Those of `root`: in it, in the cache, or in the folder of prepare's --output-dir."""
     named = [Path(folder) / FILE_NAME] if os.path.isabs(folder) else []
     for path in dict.fromkeys((*manifest_candidates(root), *named)):
         with suppress(DataError):  # gone, or of another version: the page goes without photos

@@ -37,23 +37,23 @@ class ExportFormat:
 class ExportOptions:
     """Which file is written, and how a graph in it works."""
 
-    to: Annotated[str, Help("form: paceline, onnx, openvino, torch or aoti; empty: by the suffix of --out")] = ""
-    out: Annotated[str, Help("file to write; one of ours that is there is replaced")] = ""
-    input: Annotated[Literal["uint8", "float"], Help("graphs: uint8 (B, H, W, 3), or (B, 3, H, W) in 0..1")] = "uint8"
-    size: Annotated[str, Help("Mask R-CNN: one input shape HxW of the graph; empty: those of `predict`")] = ""
-    batch: Annotated[int, Help("graphs of objects: photos of one call; those of classes take any number")] = 1
-    score_above: Annotated[float | None, Help("graphs of objects: smallest score; None: the recipe's")] = None
+    format: Annotated[str, Help("form: paceline, onnx, openvino, torch or aoti; empty: by the suffix of --output")] = ""
+    output: Annotated[str, Help("file to write; one of ours that is there is replaced")] = ""
+    input_dtype: Annotated[Literal["uint8", "float"], Help("graphs: uint8 (B, H, W, 3), or (B, 3, H, W) in 0..1")] = "uint8"
+    image_size: Annotated[str, Help("Mask R-CNN: one input shape HxW of the graph; empty: those of `predict`")] = ""
+    batch_size: Annotated[int, Help("graphs of objects: photos of one call; those of classes take any number")] = 1
+    score_threshold: Annotated[float | None, Help("graphs of objects: smallest score; None: the recipe's")] = None
     precision: Annotated[Literal["fp32", "fp16", "int8"], Help("format of the network; int8: onnx only")] = "fp32"
-    compare: Annotated[int, Help("photos to compare a graph's answers on before the file stays; 0: none")] = 16
-    photos: Annotated[str, Help("folder of those photos; empty: the run's validation set (int8: training)")] = ""
-    calibrate: Annotated[int, Help("int8: photos to find the ranges of the network's numbers on")] = 64
+    verify_images: Annotated[int, Help("photos to compare a graph's answers on before the file stays; 0: none")] = 16
+    verify_dir: Annotated[str, Help("folder of those photos; empty: the run's validation set (int8: training)")] = ""
+    calibration_images: Annotated[int, Help("int8: photos to find the ranges of the network's numbers on")] = 64
 
 
-GRAPH = ("input", "size", "batch", "score_above", "precision", "compare", "photos")
+GRAPH = ("input_dtype", "image_size", "batch_size", "score_threshold", "precision", "verify_images", "verify_dir")
 FORMS = {
     "paceline": ExportFormat(".safetensors", "verification", "one file that every verb here takes where it takes a run"),
     "onnx": ExportFormat(
-        ".onnx", "onnx_export", "from photos to answers, for onnxruntime", (*GRAPH, "calibrate"), ("export",)
+        ".onnx", "onnx_export", "from photos to answers, for onnxruntime", (*GRAPH, "calibration_images"), ("export",)
     ),
     "openvino": ExportFormat(".xml", "openvino_export", "the same for OpenVINO, and a .bin", GRAPH, ("export", "openvino")),
     "torch": ExportFormat(".pt2", "torch_export", "the same for torch alone: torch.export", GRAPH),
@@ -62,7 +62,7 @@ FORMS = {
 
 
 def choose_export_format(name: str, out: Path) -> str:
-    """The form that --to names, or the first with the suffix of `out`.
+    """The form that --format names, or the first with the suffix of `out`.
 
     Raises PacelineError for a form that is not there, for a file of another suffix than the form's or that is none of ours, and
     where a package is missing.
@@ -71,14 +71,14 @@ def choose_export_format(name: str, out: Path) -> str:
     if not name:
         name = next((known for known, form in FORMS.items() if form.suffix == out.suffix), "")
         if not name:
-            raise PacelineError(f"--out {out}: its suffix is of no form that is written. Known: {suffixes}.")
+            raise PacelineError(f"--output {out}: its suffix is of no form that is written. Known: {suffixes}.")
     if name not in FORMS:
-        raise PacelineError(f"--to {name}: no such form. {suggest_name(name, FORMS) or f'Known: {suffixes}.'}")
+        raise PacelineError(f"--format {name}: no such form. {suggest_name(name, FORMS) or f'Known: {suffixes}.'}")
     if out.suffix != FORMS[name].suffix:
-        raise PacelineError(f"--out {out}: files of --to {name} end in {FORMS[name].suffix}. Name it so.")
+        raise PacelineError(f"--output {out}: files of --format {name} end in {FORMS[name].suffix}. Name it so.")
     for extra in FORMS[name].extras:
         packages = [re.split("[<=>]", package)[0] for package in EXTRAS[extra]]
         if any(find_spec(package) is None for package in packages):
-            raise PacelineError(f"--to {name}: {', '.join(packages)} are needed. {install_command(extra)}")
+            raise PacelineError(f"--format {name}: {', '.join(packages)} are needed. {install_command(extra)}")
     check_user_file(out)
     return name

@@ -1,6 +1,6 @@
 """A model as one graph from photos to answers: normalization, network, decoding and suppression.
 
-Shapes are fixed, except that Mask R-CNN without --size accepts inputs of any height and width, as `predict` makes them.
+Shapes are fixed, except that Mask R-CNN without --image-size accepts inputs of any height and width, as `predict` makes them.
 
 Letters: B photos   H, W pixels of the input   K classes   D places for detections   S side of a mask
 """
@@ -43,22 +43,22 @@ class Graph(nn.Module):
         super().__init__()
         self.task, self.flags, recipe = trained.recipe.task, flags, trained.recipe
         if self.task not in WORKLOADS:
-            raise PacelineError(f"--to {flags.to}: for networks of {', '.join(WORKLOADS)}; this workload is your own.")
+            raise PacelineError(f"--format {flags.format}: for networks of {', '.join(WORKLOADS)}; this task is your own.")
         self.model: Any = trained.model.cpu().to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
-        if flags.score_above is not None:
-            if self.task == "classification" or not 0 <= flags.score_above < 1:
-                raise PacelineError(f"--score-above {flags.score_above:g}: of objects, in [0, 1).")
-            detect = replace(recipe.model.detect, score_above=flags.score_above)
+        if flags.score_threshold is not None:
+            if self.task == "classification" or not 0 <= flags.score_threshold < 1:
+                raise PacelineError(f"--score-threshold {flags.score_threshold:g}: of objects, in [0, 1).")
+            detect = replace(recipe.model.detect, score_threshold=flags.score_threshold)
             self.model.settings = replace(recipe.model, detect=detect)
-        self.shape: tuple[int, int] | None = _shape(trained, flags.size)  # None: any
+        self.shape: tuple[int, int] | None = _shape(trained, flags.image_size)  # None: any
         # Of both sides; and the shapes that `predict` pads to, none: to the next multiple.
-        self.multiple, self.shapes = getattr(recipe.input, "multiple", 1), ()
-        if getattr(recipe.input, "padding", "") == "buckets":
-            self.shapes = make_buckets(recipe.input.short[-1], recipe.input.long, self.multiple)
-        if not 1 <= flags.batch <= MAX_PHOTOS:
-            raise PacelineError(f"--batch {flags.batch}: photos of one call, 1 to {MAX_PHOTOS}.")
-        if flags.compare < 0:
-            raise PacelineError(f"--compare {flags.compare}: photos to compare answers on, 0 or more.")
+        self.multiple, self.shapes = getattr(recipe.input, "size_divisor", 1), ()
+        if getattr(recipe.input, "padding_mode", "") == "buckets":
+            self.shapes = make_buckets(recipe.input.min_size[-1], recipe.input.max_size, self.multiple)
+        if not 1 <= flags.batch_size <= MAX_PHOTOS:
+            raise PacelineError(f"--batch-size {flags.batch_size}: photos of one call, 1 to {MAX_PHOTOS}.")
+        if flags.verify_images < 0:
+            raise PacelineError(f"--verify-images {flags.verify_images}: photos to compare answers on, 0 or more.")
 
     def halve(self) -> None:
         """Compute the network in fp16. Decoding and suppression stay float32, as in training of mixed precision."""
@@ -79,13 +79,13 @@ class Graph(nn.Module):
 
     def forward(self, photos: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
         """
-        photos  uint8 (B, H, W, 3), or with --input float float32 (B, 3, H, W) in [0, 1]; RGB
+        photos  uint8 (B, H, W, 3), or with --input-dtype float float32 (B, 3, H, W) in [0, 1]; RGB
         sizes   of Mask R-CNN: (B, 2) int64, height and width of each photo, which is in its input's left upper corner
         return  of a classifier probabilities (B, K); else boxes (B, D, 4) left, top, right, bottom in pixels of the input,
                 scores (B, D), labels (B, D) int64 from 0 on, and masks (B, D, S, S) of a network that has them.
                 Best first; an empty place has the score 0 and the label -1
         """
-        images = photos.permute(0, 3, 1, 2) if self.flags.input == "uint8" else photos * 255
+        images = photos.permute(0, 3, 1, 2) if self.flags.input_dtype == "uint8" else photos * 255
         none = images  # in the place of what no prediction reads
         if self.task == "classification":
             return (self.model.predict(Batch(images, none, none)).float().softmax(dim=1),)
@@ -100,10 +100,10 @@ class Graph(nn.Module):
 
     def example(self) -> tuple[Tensor, ...]:
         """Gray photos in the arguments' shapes."""
-        photos = 2 if self.any_batch else self.flags.batch  # torch takes a batch of one for a constant
+        photos = 2 if self.any_batch else self.flags.batch_size  # torch takes a batch of one for a constant
         shape = self.shape or (8 * self.multiple, 12 * self.multiple)
         images = torch.full((photos, *shape, 3), 128, dtype=torch.uint8)
-        if self.flags.input == "float":
+        if self.flags.input_dtype == "float":
             images = images.permute(0, 3, 1, 2).contiguous() / 255
         sizes = torch.tensor([shape]).expand(photos, -1).contiguous()
         return (images, sizes) if self.task == "maskrcnn" else (images,)
@@ -114,7 +114,7 @@ class Graph(nn.Module):
 
         example, sides = self.example(), {}
         if self.shape is None:
-            first = 1 if self.flags.input == "uint8" else 2
+            first = 1 if self.flags.input_dtype == "uint8" else 2
             # From two cells at stride 32: torch traces no map of one.
             ends = {"min": -(-MIN_SIDE // self.multiple), "max": MAX_SIDE // self.multiple}
             names = enumerate(("rows", "columns"), first)
@@ -157,7 +157,7 @@ def _columns(result: Tensor, extent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _shape(trained: TrainedModel, size: str) -> tuple[int, int] | None:
-    """H, W: as --size has it; of Mask R-CNN without it None, any shape; of others the only one.
+    """H, W: as --image-size has it; of Mask R-CNN without it None, any shape; of others the only one.
 
     Raises PacelineError for what is no size, or none that the network takes.
     """
@@ -165,13 +165,13 @@ def _shape(trained: TrainedModel, size: str) -> tuple[int, int] | None:
     if recipe.task != "maskrcnn":
         shape = workload.network.eval_shape(recipe, 1, 1)
         if size:
-            raise PacelineError(f"--size {size}: for Mask R-CNN and Faster R-CNN; this one takes {shape[0]}x{shape[1]}.")
+            raise PacelineError(f"--image-size {size}: for Mask R-CNN and Faster R-CNN; this takes {shape[0]}x{shape[1]}.")
         return shape
-    multiple = recipe.input.multiple
+    multiple = recipe.input.size_divisor
     if not size:
         return None
     result = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
     shape = (int(result[1]), int(result[2])) if result else (0, 0)
     if any(side % multiple or not multiple <= side <= MAX_SIDE for side in shape):
-        raise PacelineError(f"--size {size}: height x width, multiples of {multiple} up to {MAX_SIDE}, as in 800x1344.")
+        raise PacelineError(f"--image-size {size}: height x width, multiples of {multiple} to {MAX_SIDE}, as 800x1344.")
     return shape

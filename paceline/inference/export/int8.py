@@ -47,23 +47,25 @@ class CalibrationData:
     """A run's data, for the ranges and for the loss."""
 
     def __init__(self, trained: TrainedModel, flags: ExportOptions) -> None:
-        """Raises PacelineError where there are no photos to calibrate on, or none to score; see `--compare 0`."""
-        if flags.calibrate < 1:
-            raise PacelineError(f"--calibrate {flags.calibrate}: photos to find the numbers' ranges on, 1 or more.")
+        """Raises PacelineError where there are no photos to calibrate on, or none to score; see `--verify-images 0`."""
+        if flags.calibration_images < 1:
+            raise PacelineError(f"--calibration-images {flags.calibration_images}: must be 1 or more.")
         self.trained, self.flags = trained, flags
-        self.task = None if flags.photos and not flags.compare else _task(trained)
+        self.task = None if flags.verify_dir and not flags.verify_images else _task(trained)
 
     def photos(self) -> Iterator[Photo]:
-        """Up to `flags.calibrate` of --photos, else of the photos that the run learned from, evenly spread."""
-        if self.flags.photos:
-            yield from select_named_images(self.flags.photos, self.flags.calibrate)
+        """Up to `flags.calibrate` of --verify-dir, else of the photos that the run learned from, evenly spread."""
+        if self.flags.verify_dir:
+            yield from select_named_images(self.flags.verify_dir, self.flags.calibration_images)
         elif self.task is not None:
-            numbers = self.task.data.train_numbers[select_evenly(self.task.data.train_images, self.flags.calibrate)]
+            numbers = self.task.data.train_numbers[
+                select_evenly(self.task.data.train_images, self.flags.calibration_images)
+            ]
             yield from (self.task.data.train_index.read(int(number)) for number in numbers)
 
     def inputs(self, graph: Graph) -> list[GraphInput]:
         """`photos` as the graph takes them. Raises PacelineError without a readable one."""
-        return load_sample_images(self.trained, self.flags, graph.shape if self.flags.size else None, self.photos())
+        return load_sample_images(self.trained, self.flags, graph.shape if self.flags.image_size else None, self.photos())
 
     def quantize(self, graph: Graph, photos: list[GraphInput], floats: Path, out: Path) -> str:
         """Write `out`, the ONNX file `floats` in eight bits by the ranges in these photos -> a line about it."""
@@ -79,12 +81,12 @@ class CalibrationData:
         runtime.InferenceSession(floats, folding, providers=["CPUExecutionProvider"])
         model = load(out)
         chosen = list_int8_nodes(model.graph)
-        count = min(len(photos), PHOTOS_A_CALL) if graph.any_batch else self.flags.batch
+        count = min(len(photos), PHOTOS_A_CALL) if graph.any_batch else self.flags.batch_size
         names = [one.name for one in model.graph.input]
 
         class Reader(CalibrationDataReader):
             def __init__(self) -> None:
-                self.left = make_graph_calls(photos, count, graph.flags.input, sized=len(names) > 1)
+                self.left = make_graph_calls(photos, count, graph.flags.input_dtype, sized=len(names) > 1)
 
             def get_next(self) -> Any:
                 arguments = next(self.left, None)
@@ -108,8 +110,8 @@ class CalibrationData:
 
     def loss(self, files: Mapping[str, Path]) -> Iterator[str]:
         """What the whole validation set scores by two files, by name, and the difference; a line a metric."""
-        if not self.flags.compare or self.task is None:
-            yield "its loss was not measured, as --compare 0 asks"
+        if not self.flags.verify_images or self.task is None:
+            yield "its loss was not measured, as --verify-images 0 asks"
             return
         (one, before), (other, after) = ((name, score_export(file, self.task)) for name, file in files.items())
         photos = format_count(self.task.data.val_images, "validation photo")
@@ -146,7 +148,8 @@ def _task(trained: TrainedModel) -> Task:
         if not (data := relative_data(facts)):
             raise DataError("no data set is noted")
         saved = from_json(RunOptions(), facts.controls, f"{trained.folder}: controls")
-        controls = RunOptions(data=data, **{name: getattr(saved, name) for name in ("limit_train", "limit_val", *FOLD)})
+        kept = ("max_train_images", "max_val_images", *FOLD)
+        controls = RunOptions(data=data, **{name: getattr(saved, name) for name in kept})
         with open_distributed(read_launch({}), device=torch.device("cpu")) as world:
             task = open_task(trained.recipe, controls, world)
         if tuple(task.data.classes) != trained.classes:
@@ -155,7 +158,7 @@ def _task(trained: TrainedModel) -> Task:
         raise PacelineError(
             f"{trained.folder}: int8 needs photos to calibrate on, and those that the run was evaluated on to measure its loss, "
             f"which are not here ({str(problem).splitlines()[0].rstrip('.')}). Calibrate on others, and measure nothing: "
-            "--photos DIR --compare 0"
+            "--verify-dir DIR --verify-images 0"
         ) from None
     return task
 

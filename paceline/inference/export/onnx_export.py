@@ -1,4 +1,4 @@
-"""--to onnx: whole graphs by torch's own exporter, for onnxruntime and whatever else reads ONNX; and a reader beside the file.
+"""--format onnx: whole graphs by torch's own exporter, for onnxruntime and whatever else reads ONNX; and a reader beside the file.
 
 Two operators are ours to translate. A stable sort is TopK of all elements, whose equals come in order of their places. Suppression is
 ONNX's NonMaxSuppression, one node where our own fixed form unrolls into a thousand: greedy, in float32, from a threshold on. Lists
@@ -55,7 +55,7 @@ def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[st
     Raises PacelineError where a flag does not fit, something else is beside it, or the answers differ.
     """
     beside = out.with_name(f"{out.stem}_predict.py")
-    check_user_file(beside, "beside --out")
+    check_user_file(beside, "beside --output")
     data = CalibrationData(trained, flags) if flags.precision == "int8" else None
     made = WrittenGraph(trained, flags)
     photos = data.inputs(made.graph) if data else []

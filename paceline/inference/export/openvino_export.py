@@ -1,4 +1,4 @@
-"""--to openvino: the ONNX graph converted by OpenVINO, as NAME.xml with its numbers in NAME.bin.
+"""--format openvino: the ONNX graph converted by OpenVINO, as NAME.xml with its numbers in NAME.bin.
 
 OpenVINO's ONNX frontend reads the graph: the one that `openvino.convert_model` uses, which also tells its makers over the network that
 something was converted, unless that was declined. So `Core.read_model` is called here, which tells nobody.
@@ -28,7 +28,7 @@ def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[st
     """Write the file and its numbers. Raises PacelineError if a flag does not fit, the file exists, or the predictions differ."""
     numbers = out.with_suffix(".bin")
     if os.path.lexists(numbers) and not out.exists():
-        raise PacelineError(f"--out {out}: its numbers would replace {numbers}, which is none of ours. Name another file.")
+        raise PacelineError(f"--output {out}: its numbers would replace {numbers}, which is not ours. Name another file.")
     import openvino
 
     made = WrittenGraph(trained, flags)

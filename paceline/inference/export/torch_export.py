@@ -1,4 +1,5 @@
-"""--to torch: torch.export's own file, with the inputs and outputs that ONNX has; --to aoti: the same compiled for this kind of CPU.
+"""--format torch: torch.export's own file, with the inputs and outputs that ONNX has; --format aoti: the same compiled for this kind
+of CPU.
 
 Both are opened by torch alone (of Mask R-CNN by torch and torchvision), and both can hold code of whoever made them: a .pt2 whose
 tensors it says to be pickled is unpickled, and a compiled one is a library. So a stranger's is opened with the user's consent alone
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 
 def write(trained: TrainedModel, out: Path, flags: ExportOptions) -> Iterator[str]:
     """Raises PacelineError where a flag does not fit, there is no compiler, something else is there, or the answers differ."""
-    compiled = flags.to == "aoti"
+    compiled = flags.format == "aoti"
     compiler = os.environ.get("CXX", "g++")
     if compiled and shutil.which(compiler) is None:
-        raise PacelineError(f"--to aoti: it is compiled, and there is no {compiler} here. --to torch needs none.")
+        raise PacelineError(f"--format aoti: it is compiled, and there is no {compiler} here. --format torch needs none.")
     made = WrittenGraph(trained, flags)
     program = made.graph.traced()
     with made.placed(out) as part:

@@ -44,11 +44,11 @@ class WrittenGraph:
         self.trained, self.flags = trained, flags
         self.graph, self._card = Graph(trained, flags), json.loads(make_model_card(trained))
         detect = getattr(getattr(self.graph.model, "settings", None), "detect", None)
-        self._least = detect and detect.score_above
-        requested = flags.compare and flags.precision != "int8"  # whose loss is measured in its place
+        self._least = detect and detect.score_threshold
+        requested = flags.verify_images and flags.precision != "int8"  # whose loss is measured in its place
         self.photos = self._given = load_sample_images(trained, flags) if requested else []
         self._own = self._exact = run_model(self.graph, self.photos)
-        if requested and flags.size:  # other inputs than those of `predict`
+        if requested and flags.image_size:  # other inputs than those of `predict`
             self._given = load_sample_images(trained, flags, self.graph.shape)
             self._exact = run_model(self.graph, self._given)
         if flags.precision == "fp16":
@@ -62,17 +62,17 @@ class WrittenGraph:
         graph = self.graph
         height, width = graph.shape or (None, None)
         result: dict[str, Any] = {
-            "layout": NHWC if self.flags.input == "uint8" else NCHW,
+            "layout": NHWC if self.flags.input_dtype == "uint8" else NCHW,
             "height": height,
             "width": width,
-            "batch": None if graph.any_batch else self.flags.batch,
+            "batch": None if graph.any_batch else self.flags.batch_size,
             "precision": self.flags.precision,
             "compared": len(self.photos),
             **({"numbers": numbers} if numbers else {}),
             **({} if graph.shape else {"shapes": graph.shapes}),
         }
         if self._least is not None:
-            result["score_above"] = self._least
+            result["score_threshold"] = self._least
         return json.dumps({**self._card, "graph": result})
 
     @contextmanager
@@ -89,12 +89,12 @@ class WrittenGraph:
                 with atomic_writer(out) as placed:
                     part.rename(placed)
         except OSError as problem:
-            raise PacelineError(f"--out {out}: cannot be written ({problem.strerror}). Name another file.") from None
+            raise PacelineError(f"--output {out}: cannot be written ({problem.strerror}). Name another file.") from None
 
     def checked(self, part: Path) -> Iterator[str]:
         """Compare the file's predictions and report the differences. Raises PacelineError if fp32 sums do not explain them."""
         if not self.photos:
-            yield "not compared with the model's own answers, as --compare 0 asks"
+            yield "not compared with the model's own answers, as --verify-images 0 asks"
             return
         if (precision := self.trained.facts.system.get("precision", "fp32")) != self.flags.precision:
             yield f"the run computes in {precision}, this file in {self.flags.precision}: their answers differ by that"
@@ -103,18 +103,19 @@ class WrittenGraph:
         said = exact.format_line(self.graph.outputs)
         if self.flags.precision == "fp32" and not exact.small:
             raise PacelineError(
-                f"--out {self.flags.out}: not written, its answers are not the model's: {said}. Bounds: scores {SCORE:g}, boxes "
-                f"{BOX:g} px, masks {MASK:g}. --compare 0 writes it all the same"
+                f"--output {self.flags.output}: not written, its answers are not the model's: {said}. Bounds: scores {SCORE:g}, boxes "
+                f"{BOX:g} px, masks {MASK:g}. --verify-images 0 writes it all the same"
             )
         if self._given is not self.photos:
-            yield f"compared with the network on inputs of {self.flags.size}: {said}"
+            yield f"compared with the network on inputs of {self.flags.image_size}: {said}"
             for own, its, boxes in zip(self.photos, self._given, (one[0] for one in explicit)):
                 boxes *= np.array([own.size[1] / its.size[1], own.size[0] / its.size[0]] * 2, np.float32)
             said = compare_predictions(self._own, explicit, self._least or 0.0).format_line(self.graph.outputs)
         yield f"compared with `predict` on the same photos: {said}"
 
 
-# --to paceline: one file that every verb here takes where it takes a run, the evaluated weights with a card (config/model_card.py).
+# --format paceline: one file that every verb here takes where it takes a run, the evaluated weights with a card
+# (config/model_card.py).
 
 # What a run.json has of where a run came from -> its name on the card.
 OF_RUN = {"sha256": "id", "started": "started", "git_commit": "commit"}
@@ -197,8 +198,8 @@ def run_graph(run: Run, graph: Graph, photos: Sequence[GraphInput]) -> list[Answ
     def floats(arguments: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [np.asarray(part, np.float32) for part in run(arguments)]
 
-    count = max(1, len(photos)) if graph.any_batch else graph.flags.batch
-    return list(run_on_images(floats, photos, count, graph.flags.input, sized=len(graph.example()) > 1))
+    count = max(1, len(photos)) if graph.any_batch else graph.flags.batch_size
+    return list(run_on_images(floats, photos, count, graph.flags.input_dtype, sized=len(graph.example()) > 1))
 
 
 def run_model(graph: Graph, photos: Sequence[GraphInput]) -> list[Answers]:
@@ -265,7 +266,7 @@ def _largest(before: float, differences: np.ndarray) -> float:
 def load_sample_images(
     trained: TrainedModel, flags: ExportOptions, shape: tuple[int, int] | None = None, photos: Iterable[Photo] | None = None
 ) -> list[GraphInput]:
-    """The photos that are readable, of `photos`; else of --photos or the run's validation set `flags.compare`, evenly spread.
+    """The photos that are readable, of `photos`; else of --verify-dir or the run's validation set `flags.compare`, evenly spread.
 
     shape  H, W of the file's input; None: the input that `predict` makes of each photo
     Raises PacelineError where there are none, with what to do.
@@ -282,28 +283,28 @@ def load_sample_images(
             rules = {"task": recipe.task, "input": asdict(recipe.input), "height": shape[0], "width": shape[1]}
             results.append(GraphInput(*to_input(encode_photo(photo)[0], rules)[:2]))
     if not results:
-        raise PacelineError(f"{flags.photos or trained.folder}: none of its photos can be read.")
+        raise PacelineError(f"{flags.verify_dir or trained.folder}: none of its photos can be read.")
     return results
 
 
 def select_named_images(folder: str, most: int) -> list[Path]:
-    """Those of --photos, evenly spread."""
+    """Those of --verify-dir, evenly spread."""
     photos = find_photos([Path(folder).expanduser()]).photos
     return [photos[location] for location in select_evenly(len(photos), most)]
 
 
 def _photos(trained: TrainedModel, flags: ExportOptions) -> Iterator[Photo]:
-    if flags.photos:
-        yield from select_named_images(flags.photos, flags.compare)
+    if flags.verify_dir:
+        yield from select_named_images(flags.verify_dir, flags.verify_images)
         return
     try:
         index = open_split(_manifest(trained), "val")
     except PacelineError as problem:
         raise PacelineError(
             f"{trained.folder}: the photos that it was evaluated on are not here ({str(problem).splitlines()[0].rstrip('.')}). "
-            "Compare answers on others with --photos DIR, or write a file that nobody has compared: --compare 0"
+            "Compare answers on others with --verify-dir DIR, or write a file that nobody has compared: --verify-images 0"
         ) from None
-    yield from (index.read(int(location)) for location in select_evenly(len(index), flags.compare))
+    yield from (index.read(int(location)) for location in select_evenly(len(index), flags.verify_images))
 
 
 def _manifest(trained: TrainedModel) -> Manifest:

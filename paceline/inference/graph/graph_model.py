@@ -138,17 +138,17 @@ def to_network_detections(outputs: Outputs, size: tuple[int, int]) -> np.ndarray
 
 
 def open_graph(
-    path: Path, *, trust: bool = False, checkpoint: str = "best", workload: str = "", recipe: str = ""
+    path: Path, *, allow_code_execution: bool = False, checkpoint: str = "best", workload: str = "", recipe: str = ""
 ) -> GraphModel:
-    """Open a file with a card. No checkpoint, workload or recipe can be named for one; `trust` is consent to what a .pt2 may run.
+    """Open a file with a card. No checkpoint, workload or recipe can be named for one. A .pt2 requires `allow_code_execution`.
 
     Raises PacelineError for those, without consent, and where the form's package is not installed, CheckpointError for a file that
     is none of ours.
     """
-    refuse_graph(path, "load", trust=trust)
+    refuse_graph(path, "load", allow_code_execution=allow_code_execution)
     for flag, value, usual in (
         ("--checkpoint", checkpoint, "best"),
-        ("--workload", workload, ""),
+        ("--task-file", workload, ""),
         ("--recipe", recipe, ""),
     ):
         if value != usual:
@@ -244,9 +244,9 @@ class GraphPredictor(Predictor):
     def _drawn(self, masks: np.ndarray, seen: PreparedImage, indices: np.ndarray, corners: np.ndarray) -> Iterator[bytes]:
         from hotcoco.mask import encode
 
-        rules, h, w = self.trained.recipe.model.detect, seen.header.height, seen.header.width
+        settings, h, w = self.trained.recipe.model, seen.header.height, seen.header.width
         for location, box in zip(indices, corners):
-            mask = paste_mask(masks[location], box, h, w, rules.mask_above, rules.paste)
+            mask = paste_mask(masks[location], box, h, w, settings.detect.mask_threshold, settings.parity.mask_paste)
             yield encode(np.asfortranarray(mask, np.uint8))["counts"]
 
 

@@ -1,6 +1,6 @@
 """Answers of an ONNX file that `paceline export` wrote, by numpy, Pillow and onnxruntime alone.
 
-    python MODEL_predict.py PHOTO... [--score-above 0.3]
+    python MODEL_predict.py PHOTO... [--score-threshold 0.3]
 
     model = Model("MODEL.onnx")
     for found in model("cat.jpg"): print(found["name"], found["score"], found.get("box"))
@@ -38,7 +38,8 @@ class ONNXModel:
 
         self.session = onnxruntime.InferenceSession(path, **{"providers": ["CPUExecutionProvider"], **options})
         card = json.loads(self.session.get_modelmeta().custom_metadata_map["paceline"])
-        self.classes, self.detect = card["classes"], card["recipe"]["model"].get("detect", {})
+        self.classes, model = card["classes"], card["recipe"]["model"]
+        self.rules = {**model.get("detect", {}), **model.get("parity", {})}
         self.facts = {**card["graph"], "task": card["recipe"]["task"], "input": card["recipe"]["input"]}
         self.names = [one.name for one in self.session.get_inputs()]
 
@@ -61,10 +62,10 @@ class ONNXModel:
         boxes = (boxes / np.array([size[1], size[0]] * 2, np.float32)).astype(np.float64) * [w, h, w, h]
         for location in np.flatnonzero(labels >= 0):
             one = {"name": self.classes[labels[location]], "score": float(scores[location])}
-            one["box"] = boxes[location] + [0, 0, 1, 1] if self.detect.get("plus_one") else boxes[location]
+            one["box"] = boxes[location] + [0, 0, 1, 1] if self.rules.get("plus_one") else boxes[location]
             if len(outputs) > 3:
                 one["mask"] = paste_mask(
-                    outputs[3][location], boxes[location], h, w, self.detect["mask_above"], self.detect["paste"]
+                    outputs[3][location], boxes[location], h, w, self.rules["mask_threshold"], self.rules["mask_paste"]
                 )
             results.append(one)
         return results
@@ -86,7 +87,7 @@ def to_input(data: bytes, facts: dict[str, Any]) -> tuple[np.ndarray, tuple[int,
     any_shape = shape == (None, None)
     (rows, columns), skip = fit_size(h, w, rules, (1 << 30, 1 << 30) if any_shape else shape, facts["task"])
     if any_shape:  # the first of the file's list that holds the image, or the next multiple
-        step = rules["multiple"]
+        step = rules["size_divisor"]
         rounded = -(-rows // step) * step, -(-columns // step) * step
         shape = next((tuple(one) for one in facts["shapes"] if rows <= one[0] and columns <= one[1]), rounded)
     scale = 1
@@ -121,15 +122,15 @@ def fit_size(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """-> the size that the whole photo is resized to, and the rows and columns of it that are above and before the input."""
     if task == "classification":
-        short, size = rules["eval_resize"], rules["eval_size"]
+        short, size = rules["eval_resize_size"], rules["eval_crop_size"]
         whole = (int(short * h / w), short) if w <= h else (short, int(short * w / h))
         return whole, (round((whole[0] - size) / 2.0), round((whole[1] - size) / 2.0))
     if task == "ssd":
         return shape, (0, 0)
-    scale = min(rules["short"][-1] / min(h, w), rules["long"] / max(h, w))
+    scale = min(rules["min_size"][-1] / min(h, w), rules["max_size"] / max(h, w))
     if h * scale >= shape[0] + 1 or w * scale >= shape[1] + 1:  # a portrait in a landscape's input
         scale = min(shape[0] / h, shape[1] / w)
-    whole = int if rules["sides"] == "cut" else round
+    whole = int if rules["parity"]["side_rounding"] == "cut" else round
     return (min(shape[0], max(1, whole(h * scale))), min(shape[1], max(1, whole(w * scale)))), (0, 0)
 
 
@@ -232,8 +233,8 @@ def _weights(side: int, size: int, first: int, last: int, law: str) -> np.ndarra
 def main(words: list[str]) -> int:
     """Print what is found in each photo; 1 where one of them cannot be read."""
     least = 0.3
-    if "--score-above" in words[:-1]:
-        at = words.index("--score-above")
+    if "--score-threshold" in words[:-1]:
+        at = words.index("--score-threshold")
         least, words = float(words[at + 1]), words[:at] + words[at + 2 :]
     if not words or words[0].startswith("-"):
         print(__doc__)

@@ -1,6 +1,6 @@
-"""What `--write` names: answers in the files of other tools, to be looked at, corrected and trained on.
+"""What `--save-formats` names: answers in the files of other tools, to be looked at, corrected and trained on.
 
-These files hold what is shown (--score-above, --classes, --max-objects), cut at the photo's edges; predictions.json holds all.
+These files hold what is shown (--score-threshold, --classes, --max-detections), cut at the photo's edges; predictions.json holds all.
 A format has one file for all photos, which grows with each (`joined`), or files of each photo (`own`); both lie in the folder of
 the answers. Sources: the COCO format page (cocodataset.org), docs.ultralytics.com/datasets; those of label tools have theirs below.
 """
@@ -92,10 +92,10 @@ class AnswersCsv(OutputFormat):
     def add(self, result: PredictionResult, location: ResultLocation) -> str:
         file = location.file_name if location.photo is None else str(location.photo)
         if isinstance(result, ClassificationResult):
-            rows = zip(result.classes, result.names, result.scores)
+            rows = zip(result.class_ids, result.names, result.scores)
             return "".join(_row(file, n, *values[:2], f"{values[2]:.5f}") for n, values in enumerate(rows, 1))
         assert isinstance(result, DetectionResult)
-        rows = zip(result.category_ids, result.names, result.scores, result.boxes.round(2).tolist())
+        rows = zip(result.category_ids, result.names, result.scores, result.boxes_xywh.round(2).tolist())
         return "".join(_row(file, n, i, name, f"{score:.5f}", *box) for n, (i, name, score, box) in enumerate(rows, 1))
 
 
@@ -115,10 +115,10 @@ class CocoJson(OutputFormat):
         size = {"width": result.width, "height": result.height}
         self._images.append({"id": location.number, "file_name": location.file_name, **size})
         text = ""
-        for i, (row, (_, _, w, h)) in enumerate(zip(result.to_coco(location.number), result.boxes)):
+        for i, (row, (_, _, w, h)) in enumerate(zip(result.to_coco(location.number), result.boxes_xywh)):
             separator = self.between()
             row |= {"id": self._rows, "area": float(w * h), "iscrowd": 0}
-            if result.masks is not None:
+            if result.masks_rle is not None:
                 row["segmentation"] = [points.ravel().round(2).tolist() for points in object_outlines(result, i)]
                 row["area"] = int(result.mask(i).sum())
             text += separator + json.dumps(row)
@@ -138,12 +138,12 @@ class YoloFolder(OutputFormat):
     def own(self, result: DetectionResult, location: ResultLocation) -> Files:
         assert location.photo is not None
         size, lines = np.array([result.width, result.height]), []
-        for i, (label, box, score) in enumerate(zip(result.classes, result.boxes, result.scores)):
+        for i, (class_id, box, score) in enumerate(zip(result.class_ids, result.boxes_xywh, result.scores)):
             values = np.concatenate(((box[:2] + box[2:] / 2) / size, box[2:] / size))
-            if result.masks is not None:
+            if result.masks_rle is not None:
                 values = (object_outlines(result, i)[0] / size).ravel()
             more = [f"{score:.5f}"] if self.top == "yolo-scores" else []
-            lines.append(" ".join([str(label - 1), *(f"{value:.6f}" for value in values), *more]) + "\n")
+            lines.append(" ".join([str(class_id), *(f"{value:.6f}" for value in values), *more]) + "\n")
         image = f"{self.top}/images/{location.name}{location.photo.suffix}"
         return {image: location.photo, f"{self.top}/labels/{location.name}.txt": "".join(lines)}
 
@@ -178,22 +178,21 @@ def select_displayed(result: PredictionResult, above: float) -> PredictionResult
     """Objects of at least this score, boxes cut at the photo's edges; those without any area there are left out."""
     if not isinstance(result, DetectionResult):
         return result
-    size = np.array([result.width, result.height])
-    corner = result.boxes[:, :2].clip(0, size)
-    boxes = np.concatenate((corner, (result.boxes[:, :2] + result.boxes[:, 2:]).clip(0, size) - corner), 1)
+    edges = result.boxes_xyxy.clip(0, [result.width, result.height] * 2)
+    boxes = np.concatenate((edges[:, :2], edges[:, 2:] - edges[:, :2]), 1)
     masked = np.ones(len(boxes), bool)
-    if result.masks is not None:
+    if result.masks_rle is not None:
         masked = np.array([bool(result.mask(i).any()) for i in range(len(boxes))], bool)
     kept = (boxes[:, 2:] > 0).all(1) & masked & (np.array(result.scores) >= above)
-    return replace(result, boxes=boxes).at(np.flatnonzero(kept).tolist())
+    return replace(result, boxes_xywh=boxes)[kept]
 
 
 def object_outlines(result: DetectionResult, i: int) -> list[np.ndarray]:
     """The polygons of object `i`, (p, 2) pixels, largest first: of its mask, or the corners of its box."""
-    if result.masks is not None:
+    if result.masks_rle is not None:
         return trace_mask(result.mask(i))
-    left, top, width, height = result.boxes[i]
-    return [np.array([[left, top], [left + width, top], [left + width, top + height], [left, top + height]])]
+    left, top, right, bottom = result.boxes_xyxy[i]
+    return [np.array([[left, top], [right, top], [right, bottom], [left, bottom]])]
 
 
 def _row(*values: object) -> str:
@@ -271,7 +270,7 @@ class LabelMe(OutputFormat):
         name = f"{self.top}/{location.name}.json"
         shapes = []
         for i, (label, score) in enumerate(zip(result.names, result.scores)):
-            parts = [[object_outlines(result, i)[0][[0, 2]]], object_outlines(result, i)][result.masks is not None]
+            parts = [[object_outlines(result, i)[0][[0, 2]]], object_outlines(result, i)][result.masks_rle is not None]
             for points in parts:
                 shapes.append(
                     {
@@ -279,7 +278,7 @@ class LabelMe(OutputFormat):
                         "points": points.round(2).tolist(),
                         "group_id": i + 1 if len(parts) > 1 else None,  # the parts of one object
                         "description": f"{score:.3f}",
-                        "shape_type": "rectangle" if result.masks is None else "polygon",
+                        "shape_type": "rectangle" if result.masks_rle is None else "polygon",
                         "flags": {},
                         "mask": None,
                     }
@@ -312,7 +311,7 @@ class LabelStudio(OutputFormat):
         assert location.photo is not None
         kind, size = "polygonlabels" if self.masks else "rectanglelabels", np.array([result.width, result.height])
         regions = []
-        for i, (label, score, box) in enumerate(zip(result.names, result.scores, result.boxes)):
+        for i, (label, score, box) in enumerate(zip(result.names, result.scores, result.boxes_xywh)):
             left, top, width, height = (100 * box / np.tile(size, 2)).round(4).tolist()
             value = {"x": left, "y": top, "width": width, "height": height, "rotation": 0}
             if self.masks:
@@ -362,8 +361,8 @@ class CvatXml(OutputFormat):
         shapes = []
         for i, label in enumerate(result.names):
             facts = f'label={quoteattr(escape_line(label))} source="auto" occluded="0" z_order="0"'
-            if result.masks is None:
-                left, top, right, bottom = (result.boxes[i] + (0, 0, *result.boxes[i, :2])).round(2).tolist()
+            if result.masks_rle is None:
+                left, top, right, bottom = result.boxes_xyxy[i].round(2).tolist()
                 shapes.append(f'<box {facts} xtl="{left}" ytl="{top}" xbr="{right}" ybr="{bottom}"/>\n')
                 continue
             parts = object_outlines(result, i)

@@ -60,7 +60,7 @@ class PredictionDir:
             "file": result.file,
             "picture": location.picture if picture is not None else None,
             **more,
-            **result.record(),
+            **result.to_dict(),
         }
         if image_id is not None:
             record["image_id"] = image_id
@@ -150,18 +150,18 @@ def check_prediction_dir(folder: Path) -> None:
         if not folder.exists() and not folder.is_symlink():
             return
         if not folder.is_dir():
-            raise PacelineError(f"--out {folder}: this is a file. Name a folder for the answers.")
+            raise PacelineError(f"--output-dir {folder}: this is a file. Name a folder for the answers.")
         results = _files(folder)
         strange = sorted(results - _ours(folder, results))
         if strange:
             more = f" and {len(strange) - 2:,} more" if len(strange) > 2 else ""
             raise PacelineError(
-                f"--out {folder}: this folder holds other files than the answers of an earlier prediction: "
+                f"--output-dir {folder}: this folder holds other files than the answers of an earlier prediction: "
                 f"{', '.join(strange[:2])}{more}. Name another folder, or an empty one."
             )
         if corrected := _corrected(folder, results):
             raise PacelineError(
-                f"--out {folder}: {corrected} is newer than the prediction that wrote it: somebody has corrected it, and it is "
+                f"--output-dir {folder}: {corrected} is newer than the prediction that wrote it: somebody has corrected it, and it is "
                 "not replaced. Name another folder."
             )
 
@@ -261,4 +261,4 @@ def _as_user_error(folder: Path) -> Iterator[None]:
     except OSError as problem:
         path = Path(os.fsdecode(problem.filename or folder))
         reason = f"{target_of_part(path) or path}: cannot be written ({problem.strerror})"
-        raise PacelineError(f"--out {folder}: {reason}. Name a folder that can be written.") from None
+        raise PacelineError(f"--output-dir {folder}: {reason}. Name a folder that can be written.") from None

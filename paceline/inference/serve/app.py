@@ -27,12 +27,11 @@ from paceline._utils.version import __version__
 from paceline.data.transforms.image_io import MAX_PIXELS, read_header
 from paceline.inference.drawing.boxes import class_color
 from paceline.inference.image_paths import FailedImage
-from paceline.inference.results import SHOWN_ABOVE, PredictionResult
+from paceline.inference.results import SCORE_THRESHOLD, PredictionResult
 from paceline.inference.serve.limits import AGAIN, DrainMiddleware, SecurityMiddleware, UploadLimits
 
 if TYPE_CHECKING:
     from paceline.inference.predictor import Predictor
-    from paceline.inference.results import PredictionResult
 
 
 PAGE = Path(__file__).with_name("page.html")
@@ -92,15 +91,15 @@ class PredictionService:
 
     def _least(self, request: Request) -> float:
         """The smallest score of objects that are asked for."""
-        text = request.query_params.get("score_above", "")
+        text = request.query_params.get("score_threshold", "")
         if not text:
             return 0.0
         if not self._finds_objects:
-            raise HTTPException(400, "score_above: for objects, and this model names whole photos. Leave it away.")
+            raise HTTPException(400, "score_threshold: for objects, and this model names whole photos. Leave it away.")
         with suppress(ValueError):
             if 0 <= (least := float(text)) <= 1:
                 return least
-        raise HTTPException(400, "score_above: a score lies in [0, 1].")
+        raise HTTPException(400, "score_threshold: a score lies in [0, 1].")
 
     async def _photos(self, request: Request, body: bytes) -> list[tuple[str, bytes]]:
         """The files of a form, by their names."""
@@ -158,7 +157,7 @@ def describe_model(predictor: Predictor, max_bytes: int, queue: int) -> dict[str
     """What `/model` says; no path and no name of a host or user is in it."""
     trained, objects = predictor.trained, predictor.finds_objects
     facts, settings = trained.facts, asdict(trained.recipe.input)
-    size = {name: settings[name] for name in ("eval_size", "size", "short", "long") if name in settings}
+    size = {name: settings[name] for name in ("eval_crop_size", "image_size", "min_size", "max_size") if name in settings}
     best, model = predictor.best_f1(), getattr(trained, "model", None)  # which a graph has not
     parameters = None if model is None else sum(tensor.numel() for tensor in model.parameters())
     return {
@@ -168,7 +167,7 @@ def describe_model(predictor: Predictor, max_bytes: int, queue: int) -> dict[str
         "classes": list(predictor.classes),
         **({"category_ids": list(predictor.category_ids)} if objects else {}),
         "colours": [f"#{bytes(class_color(label)).hex()}" for label in range(1, len(predictor.classes) + 1)],
-        "threshold": best.get("threshold", SHOWN_ABOVE) if objects else 0.0,
+        "threshold": best.get("threshold", SCORE_THRESHOLD) if objects else 0.0,
         "best_f1": best or None,
         "exif": settings.get("exif", "ignore"),
         "size": {"input": size, "parameters": parameters},
@@ -186,7 +185,7 @@ def describe_model(predictor: Predictor, max_bytes: int, queue: int) -> dict[str
 
 def _record(result: PredictionResult, least: float) -> dict[str, Any]:
     """As predictions.json has it, the objects from this score on."""
-    record = result.record()
+    record = result.to_dict()
     if "detections" in record:
         record["detections"] = [one for one in record["detections"] if one["score"] >= least]
     return record
@@ -331,7 +330,7 @@ class BatchQueue:
     def _answered(self, photos: list[bytes]) -> list[PredictionResult | FailedImage | Exception]:
         """On the thread. Where a batch fails, each of its photos stands alone, so that one of them spoils no other's answer."""
         try:
-            return list(self._predictor.stream(photos, batch=len(photos)))
+            return list(self._predictor.predict_iter(photos, batch=len(photos)))
         except Exception as error:
             return [error] if len(photos) == 1 else [self._answered([photo])[0] for photo in photos]
 

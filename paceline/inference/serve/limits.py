@@ -74,7 +74,7 @@ class UploadLimits:
                 return
 
     def _too_large(self) -> HTTPException:
-        return HTTPException(413, f"The upload is larger than {self.most:,} bytes, which are the most (--max-bytes).")
+        return HTTPException(413, f"The upload is larger than {self.most:,} bytes (--max-upload-bytes).")
 
 
 class DrainMiddleware:

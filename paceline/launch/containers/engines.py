@@ -32,7 +32,7 @@ from paceline.launch.job import NODE_VARIABLES, Container, LaunchFile, LaunchJob
 PYTHON: Words = ("python3",)
 # Runs inside, as `sh -c GUARD IMAGE COMMAND...`: an image without paceline ends in one line and with the run's exit code.
 GUARD = f"""python3 -c "import paceline" 2>/dev/null && exec "$@"
-echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --image." >&2
+echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --container-image." >&2
 [ -z "${{{EXIT_CODE_FILE}:-}}" ] || echo 2 >"${EXIT_CODE_FILE}"
 exit 2"""
 
@@ -50,9 +50,9 @@ class EngineFlag:
 
 def device_vendor(system: System) -> str:
     """The maker of a system's devices: torch calls both NVIDIA's and AMD's cuda, and only the chip's name tells them apart."""
-    if system.accelerator == "cuda" and system.chip.upper().startswith(("MI", "AMD", "INSTINCT")):
+    if system.device == "cuda" and system.device_name.upper().startswith(("MI", "AMD", "INSTINCT")):
         return "rocm"
-    return system.accelerator
+    return system.device
 
 
 _AMD = (
@@ -88,7 +88,7 @@ def device_flags(engine: str, system: System) -> tuple[EngineFlag, ...]:
     """How this system's devices come inside. Raises PacelineError for Apple's, which no container sees."""
     kind = device_vendor(system)
     if kind not in DEVICES:
-        raise PacelineError(f"--container {engine}: no container sees {kind} devices. Use --container none.")
+        raise PacelineError(f"--container-runtime {engine}: no container has {kind} devices. Use none.")
     return DEVICES[kind].get(engine, ())
 
 
@@ -158,7 +158,7 @@ def _word(word: str) -> str:
 # Folders that a group may read are read as outside.
 GROUPS = 'for group in $(id -G); do flags+=(--group-add "$group"); done  # every group of yours, not the first alone\n'
 APPTAINER_ENGINE = """engine=$(command -v apptainer || command -v singularity) || {{
-    echo "paceline: $(hostname) has neither apptainer nor singularity. Install one, or use --container docker." >&2
+    echo "paceline: $(hostname) has neither apptainer nor singularity. Install one, or use --container-runtime docker." >&2
     exit 2
 }}
 # The host's environment comes inside; these would have the image's Python look for packages on the host.
@@ -198,8 +198,8 @@ def docker_files(job: LaunchJob, engine: str = "docker") -> tuple[LaunchFile, ..
         )
     if job.nodes > 1:
         flags.append(EngineFlag(("--network", "host"), "ranks of other nodes find these by the node's own address"))
-    if job.system.bind != "off":
-        why = "--system.bind says where memory lies, which Docker forbids otherwise"
+    if job.system.cpu_bind != "off":
+        why = "--system.cpu-bind says where memory lies, which Docker forbids otherwise"
         flags.append(EngineFlag(("--cap-add", "SYS_NICE"), why))
     for mount in job.mounts:
         text = f"type=bind,source={mount.host},target={mount.inside}" + ("" if mount.writable else ",readonly")
@@ -275,17 +275,17 @@ def _before_pyxis(job: LaunchJob) -> str:
 def _check_pyxis(job: LaunchJob) -> None:
     if not job.image:
         raise PacelineError(
-            "--container pyxis: name the image that the nodes import: --image registry.example.com#paceline:0.1.0"
+            "--container-runtime pyxis: name the image that the nodes import: --container-image registry.example.com#paceline:0.1.0"
         )
     if (kind := device_vendor(job.system)) not in ("cpu", "cuda"):
-        raise PacelineError(f"--container pyxis: enroot brings in NVIDIA's devices, not {kind}. Use apptainer.")
+        raise PacelineError(f"--container-runtime pyxis: enroot brings in NVIDIA's devices, not {kind}. Use apptainer.")
     _check_colons(job)
 
 
-NO_DOCKER = "--container docker: there is no docker on this machine. Install it, or use apptainer."
+NO_DOCKER = "--container-runtime docker: there is no docker on this machine. Install it, or use apptainer."
 NO_APPTAINER = (
-    "--container apptainer: there is neither apptainer nor singularity on this machine. Install one, or use "
-    "--container docker."
+    "--container-runtime apptainer: there is neither apptainer nor singularity on this machine. Install one, or use "
+    "--container-runtime docker."
 )
 CONTAINERS: dict[str, Container] = {
     "none": Container(lambda job, command: command, check=lambda job: None),

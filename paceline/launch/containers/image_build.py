@@ -46,7 +46,7 @@ def image_file(name: str) -> Path:
 
 
 def default_image(container: str) -> str:
-    """What --image is where nobody names one; '' for Pyxis, whose nodes find images in a registry alone."""
+    """What --container-image is where nobody names one; '' for Pyxis, whose nodes find images in a registry alone."""
     if container == "apptainer":
         return str(image_file(image_tag()))
     return image_tag() if container == "docker" else ""
@@ -75,10 +75,10 @@ def choose_engine(requested: str, among: tuple[str, ...]) -> str:
                 return engine
         raise PacelineError(f"no engine for images on this machine: install one of {', '.join(among)}.")
     if requested not in among:
-        raise PacelineError(f"--engine {requested} cannot do that: use one of {', '.join(among)}.")
+        raise PacelineError(f"--container-runtime {requested} cannot do that: use one of {', '.join(among)}.")
     if shutil.which(requested) is None:
         raise PacelineError(
-            f"--engine {requested}: there is no {requested} on this machine. Install it, or choose another engine."
+            f"--container-runtime {requested}: there is no {requested} on this machine. Install it, or choose another engine."
         )
     return requested
 

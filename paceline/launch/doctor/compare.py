@@ -133,7 +133,7 @@ def _troubles(node: NodeFacts) -> Iterator[tuple[Level, str]]:
     if narrow and len(parse_cpu_list(node.allowed)) < node.cores:
         text = (
             f"ranks may run on one hardware thread each ({', '.join(node.shares[:4])}): the launcher bound them; "
-            "mpirun --bind-to none, srun --cpu-bind=none, and --system.bind exclusive deals cores out"
+            "mpirun --bind-to none, srun --cpu-bind=none, and --system.cpu-bind exclusive deals cores out"
         )
         yield "problem", text
     if abs(node.offset) > NOTED_SECONDS + node.offset_error:
@@ -148,8 +148,8 @@ def _troubles(node: NodeFacts) -> Iterator[tuple[Level, str]]:
 
 def _unexpected(node: NodeFacts, system: System) -> Iterator[tuple[Level, str]]:
     """What differs from a node of this system."""
-    if system.accelerator == "cuda" and len(node.devices) < system.per_node:
-        yield "problem", f"{len(node.devices)} GPUs, its system has {system.per_node}"
+    if system.device == "cuda" and len(node.devices) < system.ranks_per_node:
+        yield "problem", f"{len(node.devices)} GPUs, its system has {system.ranks_per_node}"
     if system.sockets and 0 < node.sockets != system.sockets:
         yield "note", f"{node.sockets} sockets, its system has {system.sockets}"
     cores = system.sockets * system.cores_per_socket

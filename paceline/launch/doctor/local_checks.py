@@ -124,7 +124,7 @@ def _processor() -> Iterator[Compared]:
     threads = f"{capability}, {torch.get_num_threads()} torch threads"
     system = detect_system()
     yield "ok", f"{get_cpu_name()}, {count_cpus()} cores for this process, {threads}"
-    if system.accelerator == "cpu" and system.precision == "fp32":
+    if system.device == "cpu" and system.precision == "fp32":
         yield "ok", "trains in fp32: without AMX tiles bf16 would be slower, up to 16 times on AVX2"
 
 
@@ -135,18 +135,18 @@ def _topology() -> Iterator[Compared]:
         (len(topology.cores), "core"), (len(topology.cpus), "hardware thread"),
     )  # fmt: skip
     text = ", ".join(f"{count} {what}{'s'[: count != 1]}" for count, what in counts)
-    near = [read_device(address).node for address in find_device_addresses(system, system.per_node)]
+    near = [read_device(address).node for address in find_device_addresses(system, system.ranks_per_node)]
     try:
         explicit = [
-            format_cpu_list(select_cores(topology, rank, system.per_node, "exclusive", near))
-            for rank in range(system.per_node)
+            format_cpu_list(select_cores(topology, rank, system.ranks_per_node, "exclusive", near))
+            for rank in range(system.ranks_per_node)
         ]
     except RecipeError as problem:
         yield "note", f"{text}; {problem}"
         return
     ranks = ", ".join(f"rank {rank} {cores}" for rank, cores in enumerate(explicit))
-    each = count_processing_elements(topology, system.per_node)
-    yield "ok", f"{text}; --system.bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}"
+    each = count_processing_elements(topology, system.ranks_per_node)
+    yield "ok", f"{text}; --system.cpu-bind exclusive: {ranks}; mpirun: --map-by socket:PE={each}"
 
 
 def _decoders(require_decoder: Callable[[Any], None]) -> Iterator[Compared]:
@@ -211,7 +211,7 @@ def _host() -> list[MachineFact]:
     """Inside a container whose host's facts are known: what differs here.
 
     They come in the variable PACELINE_HOST, which `paceline launch` and `paceline container shell` set; by hand:
-        PACELINE_HOST=$(paceline doctor --facts) docker run --env PACELINE_HOST ...
+        PACELINE_HOST=$(paceline doctor --print-host-info) docker run --env PACELINE_HOST ...
     """
     text = os.environ.get(VARIABLE)
     if not text:
@@ -232,7 +232,7 @@ def read_host(text: str) -> dict[str, str]:
         result = None
     if not isinstance(result, dict) or not all(isinstance(value, str) for value in result.values()):
         raise PacelineError(
-            f"{VARIABLE}={abbreviate(text)}: no facts of a host. Let  paceline doctor --facts  write them there."
+            f"{VARIABLE}={abbreviate(text)}: no facts of a host. Let  paceline doctor --print-host-info  write them there."
         )
     return {str(name): abbreviate(value, 80) for name, value in result.items()}
 

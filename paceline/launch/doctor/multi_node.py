@@ -60,7 +60,7 @@ def examine_together(launch: Launch, folder: Path) -> list[NodeFacts] | None:
     """
     nearest = next((path for path in (folder, *folder.parents) if path.is_dir()), None)
     if nearest is None:
-        raise PacelineError(f"--folder {folder}: there is no such folder, nor any above it.")
+        raise PacelineError(f"--check-dir {folder}: there is no such folder, nor any above it.")
     with open_distributed(launch, device=torch.device("cpu"), secret_folder=nearest) as world:
         facts = collect_node_facts(launch, folder)
         askers = [rank for rank in _first_ranks(world, launch) if rank]
@@ -201,7 +201,7 @@ def _same_folder(world: DistContext, launch: Launch, folder: Path, facts: NodeFa
     written = broadcast_from_main(world, written, "doctor/folder")
     try:
         if written and not facts.run_trouble and not (folder / written).is_file():
-            text = f"{abbreviate(str(folder), 200)} is another folder here than on rank 0: use a shared one (--folder)"
+            text = f"{abbreviate(str(folder), 200)} is another folder here than on rank 0: use a shared one (--check-dir)"
             facts = replace(facts, run_trouble=text)
         world.barrier()
     finally:

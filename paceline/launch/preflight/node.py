@@ -121,7 +121,7 @@ def run_node(arguments: Sequence[str]) -> int:
     board = FileBoard(Path(flags.folder))
     number = _own_number(flags)
     began = time.monotonic()
-    system = replace(choose_system(flags.system or "auto"), per_node=flags.ranks)
+    system = replace(choose_system(flags.system or "auto"), ranks_per_node=flags.ranks)
     with Listener(board.start, flags.port) as listener:
         board.leave(f"look-{number}", asdict(_look(flags, number, listener)))
         first = _First(flags, board, system) if number == 0 else None
@@ -163,7 +163,7 @@ def _look(flags: argparse.Namespace, number: int, listener: Listener) -> LocalCh
     written = [
         ("cache", cache_folder()),
         ("temporary", Path(os.environ.get("TMPDIR") or "/tmp")),
-        *(("--stage", Path(path)) for path in flags.writes),
+        *(("--copy-data-to", Path(path)) for path in flags.writes),
     ]
     troubles = find_folder_problems(Path(flags.folder), written, [("data or weights", Path(path)) for path in flags.reads])
     return LocalChecks(

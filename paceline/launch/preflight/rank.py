@@ -91,7 +91,7 @@ def run_rank(folder: Path, system_name: str) -> int:
         again = replace(launch, port=launch.port + 1, job=f"{launch.job}-comm")
         device = choose_device(system, launch.local_rank, launch.local_world)
         most = LARGEST_MIB if device.type == "cuda" else LARGEST_MIB_CPU
-        sent = [message for message in make_messages(system.bucket_mib, GRADIENT) if message.bytes <= most * MIB]
+        sent = [message for message in make_messages(system.ddp_bucket_mib, GRADIENT) if message.bytes <= most * MIB]
         with open_distributed(again, device=device, secret_folder=folder) as world:
             comm = {"launcher": launch.kind, "nodes": launch.nodes, **measure(world, sent, SECONDS)}
     if nodes is not None:

@@ -123,7 +123,7 @@ def select_hosts(hosts: tuple[Host, ...], nodes: int, per_node: int, path: Path)
         if host.slots < per_node:
             raise PacelineError(
                 f"{path}: {host.address} has {host.slots} slot{'s'[: host.slots > 1]}, and the system has {per_node} ranks "
-                f"a node. Raise its slots, or ask for --system.per-node {host.slots}."
+                f"a node. Raise its slots, or ask for --system.ranks-per-node {host.slots}."
             )
         if nodes > 1 and LOOPBACK.fullmatch(host.address):
             raise PacelineError(f"{path}: {host.address} is another machine on every host. Give it the name that all know.")
@@ -231,7 +231,7 @@ def _missing(job: LaunchJob, answer: dict[str, Any], token: str) -> list[str]:
     if answer["token"] != token:
         results.append(
             f"it does not see {job.launch_folder} as it is here. The run's folder must lie on a file system that all hosts "
-            "see at the same path: choose --out there."
+            "see at the same path: choose --output-dir there."
         )
     if not answer["workdir"]:
         results.append(
@@ -242,9 +242,9 @@ def _missing(job: LaunchJob, answer: dict[str, Any], token: str) -> list[str]:
         there = ", ".join(escape_line(str(name)) for name in answer["interfaces"])
         results.append(f"there is no network interface {interface} (--system.interface). It has {there}.")
     if job.start == "mpirun" and not answer["programs"]:
-        results.append("there is no Open MPI in the PATH that ssh gives. Install it there, or use --start torchrun.")
+        results.append("there is no Open MPI in the PATH that ssh gives. Install it there, or use --launcher torchrun.")
     if answer["port"]:
-        results.append(f"rank 0 cannot listen there ({escape_line(str(answer['port']))}). Choose another port with --port.")
+        results.append(f"rank 0 cannot listen there ({escape_line(str(answer['port']))}). Choose another --master-port.")
     return results
 
 
@@ -353,7 +353,7 @@ def _with_mpirun(job: LaunchJob, command: Words, head: str, addresses: Words) ->
 def _check(job: LaunchJob) -> None:
     """Check what needs no answer from the hosts. Raises PacelineError: no hosts, too many or few."""
     if job.hostfile is None:
-        raise PacelineError("--through hostfile: which hosts? Name them with --hostfile FILE, one a line: `node1 slots=8`.")
+        raise PacelineError("--scheduler hostfile: which hosts? Name them in --hostfile FILE, one a line: `node1 slots=8`.")
     _hosts_of(job)
     address = next((variable.value for variable in job.environ if variable.name == "MASTER_ADDR"), "")
     if job.start == "mpirun" and job.nodes > 1 and LOOPBACK.fullmatch(address):
@@ -368,5 +368,5 @@ def _begin(job: LaunchJob, paths: tuple[Path, ...]) -> RunningJob:
     return run_script(job, paths)
 
 
-NO_SSH = "--through hostfile: there is no ssh on this machine (Debian: openssh-client)."
+NO_SSH = "--scheduler hostfile: there is no ssh on this machine (Debian: openssh-client)."
 HOSTFILE = Scheduler(_files, _check, _begin, missing=require_programs(NO_SSH, "ssh"))

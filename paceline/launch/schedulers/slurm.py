@@ -92,7 +92,7 @@ def _quiet(*command: str) -> subprocess.CompletedProcess[str]:
 def _check(job: LaunchJob) -> None:
     if "%" in str(job.log) or "\\" in str(job.log):
         raise PacelineError(
-            f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --out."
+            f"{job.folder}: Slurm reads % and \\ in the name of a log as its own signs. Choose another --output-dir."
         )
 
 
@@ -147,7 +147,7 @@ def _without_time(script: str) -> str:
     return "".join(line for line in script.splitlines(keepends=True) if not line.startswith("#SBATCH --time="))
 
 
-NO_SBATCH = "--through slurm: there is no sbatch on this machine. Run this on a login node of the cluster, or use --through hostfile."
+NO_SBATCH = "--scheduler slurm: this machine has no sbatch. Use a login node of the cluster, or --scheduler hostfile."
 SLURM = Scheduler(
     lambda job, command: (LaunchFile("job.sbatch", make_sbatch_script(job, command), runs=True),),
     _check,
@@ -188,7 +188,7 @@ def make_sbatch_script(job: LaunchJob, command: Words) -> str:
         own = with_node_number(job, '"$SLURM_NODEID"', name='"$SLURMD_NODENAME"')
         parts.append(preflight_lines(job, f"{format_command_lines(words)} \\\n    {own}"))
     if job.between:
-        failed = f"the command of --between failed on a node: {escape_line(job.between)}"
+        failed = f"the command of --pre-run-command failed on a node: {escape_line(job.between)}"
         parts.append(_once("Before the ranks start", job.between, failed, every))
     if starter.reach == "node" and job.nodes > 1:
         names = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
@@ -217,7 +217,7 @@ def _sbatch_lines(job: LaunchJob) -> str:
         "--open-mode=append",
     ]
     if job.walltime_minutes:
-        lines += [f"--time={job.walltime_minutes}", f"--signal=B:USR1@{batch.lead}"]
+        lines += [f"--time={job.walltime_minutes}", f"--signal=B:USR1@{batch.grace_seconds}"]
     lines += ["--requeue" if batch.requeue else "--no-requeue"]
     lines += ["--exclusive"] * batch.exclusive
     for name in ("partition", "account", "qos", "gres", "reservation", "constraint", "network"):
@@ -232,7 +232,7 @@ def _ranks_and_end(job: LaunchJob, command: Words) -> str:
     goes_on, notes = job.batch.requeue, CONTAINERS[job.container].notes(job) + STARTERS[job.start].notes(job)
     return f"""
 last_checkpoint={quote(str(last))}
-# USR1 comes from Slurm {job.batch.lead} s before the walltime's end, TERM from whoever wants the run to save and end.
+# USR1 comes from Slurm {job.batch.grace_seconds} s before the walltime's end, TERM from whoever wants the run to save and end.
 time_is_up=0
 trap 'time_is_up=1; touch "$stop_file"' USR1
 trap 'touch "$stop_file"' TERM

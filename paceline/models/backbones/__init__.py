@@ -17,12 +17,12 @@ def build_backbone(model: BackboneModel, form: BackboneSpec) -> Backbone:
     check_bounds(model, "--model.", of=BackboneModel)
     check_rules(*backbone_rules(model))
     backbone = _made(model, form)
-    backbone.freeze_stages(model.freeze)
+    backbone.freeze_stages(model.freeze_stages)
     return backbone
 
 
 def _made(model: BackboneModel, form: BackboneSpec) -> Backbone:
-    family, _, name = model.trunk.partition("/")
+    family, _, name = model.backbone.partition("/")
     if family in TRUNKS:
         return TRUNKS[family](name, model, form)
     if family == RESNET:

@@ -8,7 +8,7 @@ To add a trunk: a file with a subclass of Trunk, and a line in __init__.py (docs
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal
@@ -23,7 +23,6 @@ from paceline.config.recipe import Optim
 from paceline.models.layers.batch_norm import BatchNorm
 from paceline.models.layers.common import Conv2d, Init, Linear, make_group_norm
 
-Part = Literal["none", "stem", "first_convolution", "first_stage"]
 Norm = Literal["frozen", "batch", "group"]
 
 
@@ -35,7 +34,7 @@ class BackboneSpec:
     finest: int = 0  # of a pyramid, the stride of the finest map that it uses; 0 = only the last map is used
     norm: Norm = "batch"  # frozen: BatchNorms with fixed statistics; group: GroupNorms in their places
     stem: Literal["imagenet", "small"] = "imagenet"
-    stem_channels: Literal[3, 4] = 3
+    input_channels: Literal[3, 4] = 3
 
 
 class Backbone(nn.Module, ABC):
@@ -45,7 +44,7 @@ class Backbone(nn.Module, ABC):
     strides: list[int]  # s_i; a map has about H / s_i rows
     fc: Linear  # behind `add_classes` alone
     # Recipe fields that weights may depend on, as this trunk is built
-    built: Mapping[str, str] = {"stride_in": "3x3", "padding": "both"}
+    built: Mapping[str, str] = {"stride_in": "3x3", "padding": "symmetric"}
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,11 +55,7 @@ class Backbone(nn.Module, ABC):
         """(B, 3, H, W) float, normalized -> maps (B, C_i, about H / s_i, W / s_i), finest first."""
 
     @abstractmethod
-    def frozen_modules(self, part: Part) -> list[nn.Module]:
-        """The modules up to and including `part`, to be frozen. Raises RecipeError for a part that it does not have."""
-
-    @abstractmethod
-    def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
+    def draw(self, init: Init, generator: torch.Generator, *, zero_init_residual: bool) -> None:
         """Draw first weights, `fc`'s with them, on the CPU: a function of the generator's state alone."""
 
     @abstractmethod
@@ -70,9 +65,9 @@ class Backbone(nn.Module, ABC):
         `saved` may be the trunk's or a whole classifier's; where it is neither, ({}, ()).
         """
 
-    def freeze(self, part: Part) -> None:
-        """Freeze a part: no gradients, and its BatchNorms use their running statistics and do not update them."""
-        still = self.frozen_modules(part)
+    def freeze(self, names: Iterable[str]) -> None:
+        """Freeze submodules: no gradients, and their BatchNorms use their running statistics and do not update them."""
+        still = [self.get_submodule(name) for name in names]
         for module in still:
             module.requires_grad_(False)
         self.still += still
@@ -80,16 +75,16 @@ class Backbone(nn.Module, ABC):
     def stage_of(self) -> dict[str, int]:
         """Name -> stage of each parameter but `fc`'s: 0 beside the images, then 1, 2, ... Raises RecipeError without stages."""
         raise RecipeError(
-            f"--model.freeze and --optim.layer-decay: {type(self).__name__} has no stages. Leave them at 0 and 1."
+            f"--model.freeze-stages and --optim.layer-decay: {type(self).__name__} has no stages. Leave them at 0 and 1."
         )
 
     def freeze_stages(self, count: int) -> None:
-        """Freeze the first `count` stages, as `freeze` does a part. Raises RecipeError where the trunk has fewer."""
+        """Freeze the first `count` stages, as `freeze` does. Raises RecipeError if the backbone has fewer."""
         if not count:
             return
         stage_of = self.stage_of()
         if count > (stages := max(stage_of.values()) + 1):
-            raise RecipeError(f"--model.freeze {count}: this trunk has {stages} stages. Name 0 to {stages}.")
+            raise RecipeError(f"--model.freeze-stages {count}: this trunk has {stages} stages. Name 0 to {stages}.")
         for name, stage in stage_of.items():
             if stage < count:
                 self.get_parameter(name).requires_grad_(False)
@@ -118,23 +113,23 @@ class Backbone(nn.Module, ABC):
         return self.fc(self.pooled(images)).float()
 
 
-def init_weights(backbone: Backbone, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool = False) -> None:
+def init_weights(backbone: Backbone, init: Init, generator: torch.Generator, *, zero_init_residual: bool = False) -> None:
     """Draw a trunk's weights by its own rule; see `Backbone.draw`. The generator is on the CPU, and so must the trunk be."""
-    backbone.draw(init, generator, zero_init_last_gamma=zero_init_last_gamma)
+    backbone.draw(init, generator, zero_init_residual=zero_init_residual)
 
 
 def get_lr_factors(model: nn.Module, optim: Optim) -> dict[str, float]:
     """Name -> factor on the learning rate by where a parameter is; {} where all are 1.
 
-    F^k for the trunk's k-th stage from the top, F = layer_decay (Bao et al. 2022, BEiT, by stages); head_rate outside of it.
+    F^k for the trunk's k-th stage from the top, F = layer_decay (Bao et al. 2022, BEiT, by stages); head_lr_factor outside of it.
     Raises RecipeError for a network without a trunk, and for a trunk without stages.
     """
-    if optim.head_rate == 1 and optim.layer_decay == 1:
+    if optim.head_lr_factor == 1 and optim.layer_decay == 1:
         return {}
     trunks = [(name, module) for name, module in model.named_modules() if isinstance(module, Backbone)]
     if not trunks:
-        raise RecipeError("--optim.head-rate and --optim.layer-decay: this network has no trunk. Leave both at 1.")
-    factors = {name: optim.head_rate for name, _ in model.named_parameters()}
+        raise RecipeError("--optim.head-lr-factor and --optim.layer-decay: this network has no trunk. Leave both at 1.")
+    factors = {name: optim.head_lr_factor for name, _ in model.named_parameters()}
     for prefix, backbone in trunks:
         if optim.layer_decay == 1:
             own = {name: 1.0 for name, _ in backbone.named_parameters() if not name.startswith("fc.")}

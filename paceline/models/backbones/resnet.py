@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
 from paceline.config.resnet import BackboneModel, Padding, StrideIn
-from paceline.models.backbones.base import Backbone, BackboneSpec, Init, Part
+from paceline.models.backbones.base import Backbone, BackboneSpec, Init
 from paceline.models.layers.batch_norm import BatchNorm, norm_add_relu
 from paceline.models.layers.common import Conv2d, fold_frozen, init_layers, replace_norms
 
@@ -72,12 +72,12 @@ class Bottleneck(nn.Module):
         norm: Norms,
         *,
         groups: int = 1,
-        group_width: int = 64,
+        width_per_group: int = 64,
         stride_in: StrideIn = "3x3",
     ) -> None:
         super().__init__()
         # torchvision's rule, cut towards zero: 64 of one group is the plain bottleneck.
-        inner = int(width * (group_width / 64)) * groups
+        inner = int(width * (width_per_group / 64)) * groups
         outputs = width * self.expansion
         first, second = (stride, 1) if stride_in == "1x1" else (1, stride)
         self.conv1 = Conv2d(channels, inner, 1, first, bias=False)
@@ -127,12 +127,12 @@ class ResNet(Backbone):
         *,
         width: int = 64,
         groups: int = 1,
-        group_width: int = 64,
+        width_per_group: int = 64,
         stem: Literal["imagenet", "small"] = "imagenet",
-        stem_channels: Literal[3, 4] = 3,
+        input_channels: Literal[3, 4] = 3,
         steps: Sequence[int] = (1, 2, 2, 2),
         stride_in: StrideIn = "3x3",
-        padding: Padding = "both",
+        padding: Padding = "symmetric",
         bn_eps: float = 1e-5,
         bn_momentum: float = 0.1,
     ) -> None:
@@ -141,10 +141,10 @@ class ResNet(Backbone):
         classes        K of the linear layer; 0 = a trunk without one
         width          channels of the stem and of the first stage's 3x3 convolutions; 64 is the published net
         groups         parts of a bottleneck's 3x3 convolution; torchvision's resnext50_32x4d has 32
-        group_width    filters of a part in the first stage, at width 64 (torchvision's width_per_group)
+        width_per_group    filters of a part in the first stage, at width 64 (torchvision's width_per_group)
         stem           imagenet: 7x7 stride 2 and 3x3 max-pool stride 2, an output grid of 1/32 of the input;
                        small: 3x3 stride 2 without pooling, 1/16, for inputs of about 64 to 128 pixels
-        stem_channels  4: the input has a fourth channel of zeros, which suits fp16 convolution kernels
+        input_channels  4: the input has a fourth channel of zeros, which suits fp16 convolution kernels
         steps          stride of each stage, of four or fewer
         stride_in      which convolution of a bottleneck strides: the 3x3 (v1.5), or the first 1x1 (v1: MSRA's, detectron2's)
         padding        of the max-pool; end: an even side is padded at its end alone, as TensorFlow's SAME is (an odd one is
@@ -160,14 +160,14 @@ class ResNet(Backbone):
         norm = partial(BatchNorm, eps=bn_eps, momentum=bn_momentum)
         unit = BasicBlock
         if bottleneck:
-            unit = partial(Bottleneck, groups=groups, group_width=group_width, stride_in=stride_in)
+            unit = partial(Bottleneck, groups=groups, width_per_group=width_per_group, stride_in=stride_in)
         self.built = {"stride_in": stride_in, "padding": padding}
         expansion = Bottleneck.expansion if bottleneck else BasicBlock.expansion
         if stem == "imagenet":
-            self.conv1 = Conv2d(stem_channels, width, 7, 2, padding=3, bias=False)
-            self.maxpool = nn.MaxPool2d(3, 2, padding=1) if padding == "both" else EndMaxPool()
+            self.conv1 = Conv2d(input_channels, width, 7, 2, padding=3, bias=False)
+            self.maxpool = nn.MaxPool2d(3, 2, padding=1) if padding == "symmetric" else EndMaxPool()
         else:
-            self.conv1 = Conv2d(stem_channels, width, 3, 2, padding=1, bias=False)
+            self.conv1 = Conv2d(input_channels, width, 3, 2, padding=1, bias=False)
             self.maxpool = nn.Identity()
         self.bn1 = norm(width)
         self.channels, self.strides, self.stages = [], [], []
@@ -193,13 +193,6 @@ class ResNet(Backbone):
             maps.append(features)
         return maps
 
-    def frozen_modules(self, part: Part) -> list[nn.Module]:
-        """The stem, and the first convolution behind it with its norm, or the whole first stage."""
-        if part == "none":
-            return []
-        behind = {"stem": (), "first_convolution": ("layer1.0.conv1", "layer1.0.bn1"), "first_stage": ("layer1",)}[part]
-        return [self.conv1, self.bn1, *(self.get_submodule(name) for name in behind)]
-
     def stage_of(self) -> dict[str, int]:
         """The stem, then layer1 and so on."""
         numbers = {"conv1": 0, "bn1": 0, **{stage: number for number, stage in enumerate(self.stages, 1)}}
@@ -207,11 +200,11 @@ class ResNet(Backbone):
         return {name: numbers[owner] for name, owner in owners.items() if owner in numbers}
 
     @torch.no_grad()
-    def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
-        """As `init_layers`; zero_init_last_gamma: the last BatchNorm of each residual unit starts at 0, so a unit starts as its
+    def draw(self, init: Init, generator: torch.Generator, *, zero_init_residual: bool) -> None:
+        """As `init_layers`; zero_init_residual: the last BatchNorm of each residual unit starts at 0, so a unit starts as its
         shortcut (Goyal et al. 2017)."""
         init_layers(self, init, generator)
-        if zero_init_last_gamma:
+        if zero_init_residual:
             for module in self.modules():
                 if isinstance(module, Bottleneck):
                     nn.init.zeros_(module.bn3.weight)
@@ -228,14 +221,16 @@ class ResNet(Backbone):
 def build_resnet(name: str, model: BackboneModel, form: BackboneSpec) -> Backbone:
     """The ResNet that a recipe's fields describe; see `build_backbone`."""
     if name:
-        raise RecipeError(f"--model.trunk resnet/{name}: use `resnet`; --model.depth and --model.width choose which one.")
+        raise RecipeError(
+            f"--model.backbone resnet/{name}: use `resnet`; --model.depth and --model.width choose which one."
+        )
     backbone = ResNet(
         model.depth,
         width=model.width,
         groups=model.groups,
-        group_width=model.group_width,
+        width_per_group=model.width_per_group,
         stem=form.stem,
-        stem_channels=form.stem_channels,
+        input_channels=form.input_channels,
         # MLPerf's SSD: three stages, of which the third keeps the second's resolution.
         steps=(1, 2, 1) if form.stride == 8 else (1, 2, 2, 2),
         stride_in=model.stride_in,

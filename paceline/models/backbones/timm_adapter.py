@@ -1,7 +1,7 @@
-"""Any of timm's networks that gives feature maps, as a trunk: `--model.trunk timm/NAME`.
+"""Any of timm's networks that gives feature maps, as a trunk: `--model.backbone timm/NAME`.
 
-The network is timm's own, except that its BatchNorms become ours (models/layers/batch_norm.py), so that `bn_span` holds, or frozen
-ones. First weights are timm's, drawn from the recipe's seed; nothing is ever downloaded. A file that was saved from timm's
+The network is timm's own, except that its BatchNorms become ours (models/layers/batch_norm.py), so that `bn_batch_size` holds, or
+frozen ones. First weights are timm's, drawn from the recipe's seed; nothing is ever downloaded. A file that was saved from timm's
 classifier or from its feature network fills the trunk by name (`--weights`).
 Source: timm's `create_model(name, features_only=True)`; an extra.
 """
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from paceline._utils.commands import require
 from paceline._utils.errors import RecipeError
 from paceline.config.resnet import BackboneModel
-from paceline.models.backbones.base import Backbone, BackboneSpec, Init, Norm, Part
+from paceline.models.backbones.base import Backbone, BackboneSpec, Init, Norm
 from paceline.models.layers.batch_norm import BatchNorm
 from paceline.models.layers.common import FrozenBatchNorm, depthwise_convolution, has_slow_backward, init_layers
 
@@ -143,7 +143,7 @@ class TimmBackbone(Backbone):
         strides = net.feature_info.reduction()
         if strides != sorted(set(strides)):
             raise RecipeError(
-                f"--model.trunk timm/{name}: its maps have strides {strides}; a trunk's become coarser with each."
+                f"--model.backbone timm/{name}: its maps have strides {strides}; a trunk's become coarser with each."
             )
         count = sum(not stride or of_map <= stride for of_map in strides)
         self.strides, self.channels = strides[:count], net.feature_info.channels()[:count]
@@ -182,7 +182,7 @@ class TimmBackbone(Backbone):
                 del parent[-1]
         if left := [name for name, tensor in net.named_parameters() if id(tensor) in unused]:
             raise RecipeError(
-                f"--model.trunk timm/{self.name}: {len(left)} of its tensors ({left[0]}, ...) reach no map that this network uses. "
+                f"--model.backbone timm/{self.name}: {len(left)} of its tensors ({left[0]}, ...) reach no map that this network uses. "
                 "Choose another one."
             )
 
@@ -194,18 +194,20 @@ class TimmBackbone(Backbone):
                 every = net(torch.zeros(1, 3, *PROBE))
                 maps = every[self.maps]
             except (RuntimeError, AssertionError, ValueError) as problem:
-                raise RecipeError(f"--model.trunk timm/{self.name}: does not take images of any size: {problem}") from None
+                raise RecipeError(
+                    f"--model.backbone timm/{self.name}: does not take images of any size: {problem}"
+                ) from None
             forms = [(1, count, *(-(-side // by) for side in PROBE)) for count, by in zip(self.channels, self.strides)]
             if [tuple(map.shape) for map in maps] != forms[self.maps]:
                 raise RecipeError(
-                    f"--model.trunk timm/{self.name}: its maps are not (B, C, H / stride, W / stride). Choose another one."
+                    f"--model.backbone timm/{self.name}: its maps are not (B, C, H / stride, W / stride). Choose another one."
                 )
             pictures = torch.linspace(-1, 1, 6 * math.prod(PROBE)).view(2, 3, *PROBE)
             with torch.random.fork_rng(devices=[]):
                 same = all(map(torch.equal, trained(pictures), trained(pictures)))
             if not same:
                 raise RecipeError(
-                    f"--model.trunk timm/{self.name}: it draws random numbers in training, which no seed of the recipe decides. "
+                    f"--model.backbone timm/{self.name}: it draws random numbers in training, which no seed of the recipe decides. "
                     "Choose another one."
                 )
             names, self.reached = {id(tensor): name for name, tensor in net.named_parameters()}, {}
@@ -223,7 +225,7 @@ class TimmBackbone(Backbone):
         known = (with_act or type(theirs) is nn.BatchNorm2d) and theirs.affine and theirs.track_running_stats
         if not known:
             raise RecipeError(
-                f"--model.trunk timm/{self.name}: its {type(theirs).__name__} has no form whose statistics span --bn-span "
+                f"--model.backbone timm/{self.name}: its {type(theirs).__name__} has no form whose statistics span --bn-batch-size "
                 "images. Choose another network."
             )
         act: Any = theirs.act if with_act else nn.Identity()
@@ -240,21 +242,13 @@ class TimmBackbone(Backbone):
         """(B, 3, H, W) float, normalized -> timm's maps, finest first."""
         return list(self.net(images))
 
-    def frozen_modules(self, part: Part) -> list[nn.Module]:
-        """Nothing: timm's networks have no common notion of a stem."""
-        if part != "none":
-            raise RecipeError(
-                f"--model.frozen: timm/{self.name} has no such layers. Use --model.frozen none, and --model.freeze for its stages."
-            )
-        return []
-
     def stage_of(self) -> dict[str, int]:
         """The number of the finest of timm's maps that a parameter has a part in: a stem without a map belongs to the first."""
         return {name: self.reached[name] for name, _ in self.named_parameters() if name in self.reached}
 
     @torch.no_grad()
-    def draw(self, init: Init, generator: torch.Generator, *, zero_init_last_gamma: bool) -> None:
-        """timm's own first weights, from a seed drawn from the generator; init and zero_init_last_gamma are the ResNet's."""
+    def draw(self, init: Init, generator: torch.Generator, *, zero_init_residual: bool) -> None:
+        """timm's own first weights, from a seed drawn from the generator; init and zero_init_residual are the ResNet's."""
         seed = int(torch.randint(2**62, (), generator=generator))
         drawn = _created(self.name, seed, features_only=True, out_indices=self.places)
         self.net.load_state_dict(self._ours(drawn).state_dict())
@@ -305,7 +299,7 @@ def get_pretrained_pixels(name: str) -> dict[str, tuple[float, ...]]:
 
 def _timm_with(name: str) -> Any:
     """The package timm, which has a network of this name."""
-    require("timm", f"--model.trunk timm/{name}")
+    require("timm", f"--model.backbone timm/{name}")
     import timm
 
     # From the registry alone: create_model would also download names like hf-hub:... .
@@ -313,7 +307,7 @@ def _timm_with(name: str) -> Any:
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3)
         hint = f"Did you mean {', '.join(near)}?" if near else "`timm.list_models()` names them."
-        raise RecipeError(f"--model.trunk timm/{name}: timm {timm.__version__} has no such network. {hint}")
+        raise RecipeError(f"--model.backbone timm/{name}: timm {timm.__version__} has no such network. {hint}")
     return timm
 
 
@@ -327,7 +321,7 @@ def _created(name: str, seed: int, **wanted: Any) -> Any:
         try:
             net = timm.create_model(name, pretrained=False, **wanted)
         except (RuntimeError, AssertionError, TypeError) as problem:
-            raise RecipeError(f"--model.trunk timm/{name}: timm cannot build it as a trunk: {problem}") from None
+            raise RecipeError(f"--model.backbone timm/{name}: timm cannot build it as a trunk: {problem}") from None
     # Random draws in a step would depend on the process, not on the recipe's seed, and a resumed run would differ.
     for module in net.modules():
         if isinstance(module, DropPath):

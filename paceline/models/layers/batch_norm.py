@@ -1,7 +1,7 @@
 """BatchNorm whose statistics span as many images as the recipe asks, however the batch is cut into ranks and forwards.
 
 Letters: B images of one forward on one rank   C channels   H, W pixels   G groups   R ranks that share statistics
-`bn_span` images share one set of statistics. A forward of more images is split into G groups of consecutive images (ghost
+`bn_batch_size` images share one set of statistics. A forward of more images is split into G groups of consecutive images (ghost
 BatchNorm, Hoffer et al. 2017); a forward of fewer is joined over R ranks (group BatchNorm, as MLPerf submissions call it).
 Parameter and buffer names are torch's, so any ResNet's weights fit.
 

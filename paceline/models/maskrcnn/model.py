@@ -21,14 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.maskrcnn import FrozenLayers, HeadInit, HeadNorm, MaskRCNNModel
+from paceline.config.maskrcnn import HeadInit, HeadNorm, MaskRCNNModel
 from paceline.models.backbones import build_backbone
-from paceline.models.backbones.base import FPN, Backbone, BackboneSpec, Part, init_weights
+from paceline.models.backbones.base import FPN, Backbone, BackboneSpec, init_weights
 from paceline.models.layers.batch_norm import BatchNorm
 from paceline.models.layers.common import Conv2d, ConvTranspose2d, Linear, make_group_norm
 from paceline.models.ops.roi_align import gather_cells
-
-FROZEN: dict[FrozenLayers, Part] = {"none": "none", "stem": "stem", "stem_and_first": "first_stage"}
 
 
 class BackboneWithFPN(nn.Module):
@@ -37,21 +35,20 @@ class BackboneWithFPN(nn.Module):
     def __init__(self, backbone: Backbone, settings: MaskRCNNModel) -> None:
         """Raises RecipeError for a trunk that lacks a map of one of the levels' strides."""
         super().__init__()
-        wanted = [2**level for level in range(settings.first_level, 6)]
+        wanted = [2**level for level in range(settings.min_fpn_level, 6)]
         if not set(wanted) <= set(backbone.strides):
             raise RecipeError(
-                f"--model.trunk: this one has maps of stride {backbone.strides}, and the pyramid needs {wanted}."
+                f"--model.backbone: this one has maps of stride {backbone.strides}, and the pyramid needs {wanted}."
             )
         self.body = backbone
-        self.body.freeze(FROZEN[settings.frozen])
         self.places = [backbone.strides.index(stride) for stride in wanted]
         inputs = [backbone.channels[index] for index in self.places]
         eps = max(settings.bn_eps, 1e-5)
-        self.fpn = FPN(inputs, settings.channels, norm=settings.fpn_norm, top=settings.top, eps=eps)
-        self.strides = [2**level for level in range(settings.first_level, 7)]
+        self.fpn = FPN(inputs, settings.fpn_channels, norm=settings.fpn_norm, top=settings.fpn_top, eps=eps)
+        self.strides = [2**level for level in range(settings.min_fpn_level, 7)]
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """(B, 3, H, W) normalized -> levels first_level to 6, each (B, C, H_l, W_l)."""
+        """(B, 3, H, W) normalized -> levels min_fpn_level to 6, each (B, C, H_l, W_l)."""
         maps = self.body(images)
         return self.fpn([maps[index] for index in self.places])
 
@@ -62,11 +59,11 @@ class MaskRCNN(nn.Module):
     def __init__(self, settings: MaskRCNNModel, classes: int) -> None:
         """classes: K, without the background."""
         super().__init__()
-        rpn, channels = settings.rpn, settings.channels
-        form = BackboneSpec(stride=32, finest=2**settings.first_level, norm=settings.norm)
+        rpn, channels = settings.rpn, settings.fpn_channels
+        form = BackboneSpec(stride=32, finest=2**settings.min_fpn_level, norm=settings.norm)
         self.backbone = BackboneWithFPN(build_backbone(settings, form), settings)
         self.rpn = nn.Module()
-        self.rpn.head = RPNHead(channels, rpn.channels or channels, len(rpn.ratios))
+        self.rpn.head = RPNHead(channels, rpn.channels or channels, len(rpn.aspect_ratios))
         self.roi_heads = RoIHeads(settings, classes)
 
 
@@ -232,11 +229,11 @@ class ConvBoxHead(nn.Sequential):
     """3x3 convolutions on a pooled region, then one fully connected layer: detectron2's 4conv1fc, with torchvision's names."""
 
     def __init__(self, settings: MaskRCNNModel) -> None:
-        roi, channels = settings.roi, settings.roi.conv_channels or settings.channels
-        inputs = [settings.channels] + [channels] * (roi.convs - 1)
+        roi, channels = settings.roi, settings.roi.conv_channels or settings.fpn_channels
+        inputs = [settings.fpn_channels] + [channels] * (roi.num_convs - 1)
         layers = [_conv_layer(count, channels, settings.head_norm) for count in inputs]
-        flat = channels * roi.side * roi.side
-        super().__init__(*layers, nn.Flatten(), Linear(flat, roi.channels), nn.ReLU(inplace=True))
+        flat = channels * roi.pool_size * roi.pool_size
+        super().__init__(*layers, nn.Flatten(), Linear(flat, roi.fc_channels), nn.ReLU(inplace=True))
 
 
 class BoxPredictor(nn.Module):
@@ -280,13 +277,13 @@ class RoIHeads(nn.Module):
 
     def __init__(self, settings: MaskRCNNModel, classes: int) -> None:
         super().__init__()
-        roi, mask, channels, norm = settings.roi, settings.mask, settings.channels, settings.head_norm
-        self.box_head = ConvBoxHead(settings) if roi.convs else BoxHead(channels, roi.side, roi.channels)
-        self.box_predictor = BoxPredictor(roi.channels, classes)
+        roi, mask, channels, norm = settings.roi, settings.mask, settings.fpn_channels, settings.head_norm
+        self.box_head = ConvBoxHead(settings) if roi.num_convs else BoxHead(channels, roi.pool_size, roi.fc_channels)
+        self.box_predictor = BoxPredictor(roi.fc_channels, classes)
         if not settings.masks:
             return
-        mask_channels = mask.channels or channels
-        inputs = [channels] + [mask_channels] * (mask.convs - 1)
+        mask_channels = mask.conv_channels or channels
+        inputs = [channels] + [mask_channels] * (mask.num_convs - 1)
         self.mask_head = nn.Sequential(*(_conv_layer(count, mask_channels, norm) for count in inputs))
         self.mask_predictor = MaskPredictor(mask_channels, classes)
 

@@ -83,7 +83,7 @@ class MaskRCNNWithLoss(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Any]:
         """-> "sums" (groups, T) with a graph and "counts" (groups, T) without; columns are the T `terms`, float32.
 
-        With `settings.accuracies` "accuracies" too: by name (2,), see paceline/models/maskrcnn/loss.py. On an accelerator
+        With `settings.log_rcnn_accuracies` "accuracies" too: by name (2,), see paceline/models/maskrcnn/loss.py. On an accelerator
         "unsettled" (), candidates of proposals whose suppression was left open, of all images.
         """
         assert isinstance(batch, InstanceBatch)
@@ -119,7 +119,7 @@ class MaskRCNNWithLoss(nn.Module):
     def predict(self, batch: Batch) -> DetectedInstances:
         """Detections, and their masks where it has a head for them; reads `images` and `sizes` of the batch only."""
         assert isinstance(batch, InstanceBatch)
-        detect, roi = self.settings.detect, self.settings.roi
+        detect, roi, parity = self.settings.detect, self.settings.roi, self.settings.parity
         proposed = self.propose(batch)
         images, indices = proposed.valid.shape
         image = rows_of_images(images, indices, proposed.regions.device)
@@ -138,11 +138,12 @@ class MaskRCNNWithLoss(nn.Module):
             proposed.regions,
             proposed.valid,
             batch.sizes,
-            BoxCoder(roi.weights, roi.limit),
+            BoxCoder(roi.box_reg_weights, roi.max_log_scale),
             detect,
+            clip_first=parity.clip_boxes == "before",
         )
         masks = self._masks_of(proposed.maps, result, labels) if self.settings.masks else None
-        if detect.clip == "after":  # masks were computed in the whole boxes
+        if parity.clip_boxes == "after":  # masks were computed in the whole boxes
             result = clip_to_photo(result, batch.sizes)
         width_height = batch.sizes.flip(1).repeat(1, 2).unsqueeze(1)
         fractions = result / width_height
@@ -154,7 +155,7 @@ class MaskRCNNWithLoss(nn.Module):
 
     def _masks_of(self, maps: list[Tensor], result: Tensor, labels: Tensor) -> Tensor:
         """(B, D, S, S) of the boxes found, (B, D, 4), with their classes (B, D)."""
-        side = 2 * self.settings.mask.side
+        side = 2 * self.settings.mask.pool_size
         rows = (labels > 0).flatten()
         masks = result.new_zeros(len(rows), side, side)
         kept = None if uses_static_shapes(result) else rows.nonzero().squeeze(1)
@@ -163,7 +164,7 @@ class MaskRCNNWithLoss(nn.Module):
         )
         if len(boxes):
             own = labels.flatten() if kept is None else labels.flatten()[kept]
-            pooled = self._pool(maps, image, boxes, self.settings.mask.side)
+            pooled = self._pool(maps, image, boxes, self.settings.mask.pool_size)
             probs = self.network.roi_heads.masks(pooled, own).float().sigmoid()
             masks = probs * rows.view(-1, 1, 1) if kept is None else masks.index_copy(0, kept, probs)
         return masks.unflatten(0, labels.shape)
@@ -180,11 +181,12 @@ class MaskRCNNWithLoss(nn.Module):
             anchors,
             batch.sizes,
             self.settings.rpn,
+            self.settings.parity,
             training=self.training,
             groups=self.loss_groups if self.training else 1,  # like the images of a GPU in the original
         )
         # "average" pools four times as many cells: maps in float32 would raise the peak of memory there.
-        maps = prepare_feature_maps(levels[:-1]) if self.settings.roi.pooling == "direct" else levels[:-1]
+        maps = prepare_feature_maps(levels[:-1]) if self.settings.parity.roi_pooling == "direct" else levels[:-1]
         return Proposals(levels, maps, anchors, *result)
 
     def _input(self, batch: InstanceBatch) -> Tensor:
@@ -199,7 +201,12 @@ class MaskRCNNWithLoss(nn.Module):
         """The anchors of this input shape, cached, except in a graph that is traced for any shape."""
         grids, rpn = [(level.shape[2], level.shape[3]) for level in levels], self.settings.rpn
         make = partial(
-            make_pyramid_anchors, grids, *images.shape[2:], sizes=rpn.sizes, ratios=rpn.ratios, rounding=rpn.rounding
+            make_pyramid_anchors,
+            grids,
+            *images.shape[2:],
+            sizes=rpn.anchor_sizes,
+            ratios=rpn.aspect_ratios,
+            rounding=self.settings.parity.anchor_rounding,
         )
         if isinstance(images.shape[2], torch.SymInt):
             return make()
@@ -212,16 +219,16 @@ class MaskRCNNWithLoss(nn.Module):
     def _sample_anchors(self, batch: InstanceBatch, anchors: Tensor) -> tuple[SampledBoxes, Tensor]:
         """-> the sampled anchors, and the object slot of every anchor (B, A)."""
         rpn = self.settings.rpn
-        beyond = BEYOND_LAST[rpn.rounding]
-        inside = is_inside_image(anchors, batch.sizes, beyond) if rpn.edges == "inside" else None
+        beyond = BEYOND_LAST[self.settings.parity.anchor_rounding]
+        inside = None if rpn.keep_border_anchors else is_inside_image(anchors, batch.sizes, beyond)
         slots, kind = match_anchors(
             batch.boxes,
             batch.labels,
             anchors,
-            positive_iou=rpn.positive_iou,
-            negative_iou=rpn.negative_iou,
-            best_anchor=rpn.best_anchor,
-            eligible=inside if rpn.best_anchor == "negative" else None,
+            fg_iou=rpn.fg_iou,
+            bg_iou=rpn.bg_iou,
+            allow_low_quality_matches=rpn.allow_low_quality_matches,
+            eligible=None if rpn.allow_low_quality_matches else inside,
         )
         if inside is not None:  # the MLPerf reference drops anchors that cross the edge after matching, GluonCV before
             kind = kind.masked_fill(~inside, -1)
@@ -229,8 +236,8 @@ class MaskRCNNWithLoss(nn.Module):
             kind == 1,
             kind == 0,
             random_bits(batch.keys, len(anchors), ANCHOR_STREAM),
-            count=rpn.samples,
-            most_positive=int(rpn.samples * rpn.positive_share),
+            count=rpn.samples_per_image,
+            most_positive=int(rpn.samples_per_image * rpn.positive_fraction),
             fill="negatives",
         )
         return chosen, slots
@@ -241,21 +248,21 @@ class MaskRCNNWithLoss(nn.Module):
         roi = self.settings.roi
         regions = torch.cat((proposed.regions, batch.boxes), dim=1)
         valid = torch.cat((proposed.valid, batch.labels > 0), dim=1)
-        slots, positive = match_regions(batch.boxes, batch.labels, regions, valid, iou=roi.iou)
+        slots, positive = match_regions(batch.boxes, batch.labels, regions, valid, iou=roi.fg_iou)
         chosen = sample_candidates(
             positive,
             valid & ~positive,
             random_bits(batch.keys, regions.shape[1], REGION_STREAM),
-            count=roi.samples,
+            count=roi.samples_per_image,
             most_positive=self._most_positive(),
-            fill=roi.fill,
+            fill=self.settings.parity.roi_fill,
         )
         boxes = regions.gather(1, chosen.places.unsqueeze(2).expand(-1, -1, 4)).flatten(0, 1)
         slots = slots.gather(1, chosen.places).flatten()
         positive = chosen.positive & chosen.taken
         # Positives that fill places left by negatives train the class alone, as in GluonCV.
-        trains_shape = positive & (torch.arange(roi.samples, device=boxes.device) < self._most_positive())
-        image = rows_of_images(len(batch), roi.samples, boxes.device)
+        trains_shape = positive & (torch.arange(roi.samples_per_image, device=boxes.device) < self._most_positive())
+        image = rows_of_images(len(batch), roi.samples_per_image, boxes.device)
         parts = (image, boxes, slots, positive.flatten(), trains_shape.flatten(), chosen.taken.flatten())
         if not uses_static_shapes(boxes):
             rows = chosen.taken.flatten().nonzero().squeeze(1)
@@ -274,10 +281,10 @@ class MaskRCNNWithLoss(nn.Module):
         # A place without an object has its own anchor as target: finite, and masked out.
         objects = torch.where(positive.unsqueeze(2), objects, anchors)
         targets = BoxCoder().encode(objects, anchors)
-        if self.settings.accuracies:
+        if self.settings.log_rcnn_accuracies:
             accuracies += anchor_accuracies(logits, deltas, targets, positive, chosen.taken)
         objectness = objectness_loss(logits, positive, chosen.taken)
-        return objectness, anchor_box_loss(deltas, targets, positive, self.settings.rpn.beta)
+        return objectness, anchor_box_loss(deltas, targets, positive, self.settings.rpn.smooth_l1_beta)
 
     def _box_losses(
         self, batch: InstanceBatch, proposed: Proposals, rows: Regions, accuracies: list[Tensor]
@@ -286,15 +293,15 @@ class MaskRCNNWithLoss(nn.Module):
         image = rows.image.clamp(min=0)
         labels = gather_objects(batch.labels, image, rows.slots).masked_fill(~rows.positive, 0)
         objects = torch.where(rows.positive.unsqueeze(1), gather_objects(batch.boxes, image, rows.slots), rows.boxes)
-        targets = BoxCoder(roi.weights).encode(objects, rows.boxes)
+        targets = BoxCoder(roi.box_reg_weights).encode(objects, rows.boxes)
         targets = targets.masked_fill(~rows.positive.unsqueeze(1), 0.0)  # an empty place has no extent to divide by
         logits, deltas = self.network.roi_heads.boxes(self._pool_boxes(proposed.maps, rows.image, rows.boxes))
-        if self.settings.accuracies:
+        if self.settings.log_rcnn_accuracies:
             of_rows = labels, rows.weight > 0, rows.trains_shape
-            accuracies += region_accuracies(logits, deltas, targets, *of_rows, images * roi.samples)
+            accuracies += region_accuracies(logits, deltas, targets, *of_rows, images * roi.samples_per_image)
         return (
             per_image(class_loss(logits, labels, rows.weight), image, images),
-            per_image(region_box_loss(deltas, targets, labels, rows.trains_shape, roi.beta), image, images),
+            per_image(region_box_loss(deltas, targets, labels, rows.trains_shape, roi.smooth_l1_beta), image, images),
         )
 
     def _mask_losses(self, batch: InstanceBatch, proposed: Proposals, rows: Regions, accuracies: list[Tensor]) -> Tensor:
@@ -307,12 +314,12 @@ class MaskRCNNWithLoss(nn.Module):
         canvases = gather_objects(batch.canvases, of, slots)
         frames = gather_objects(batch.frames, of, slots)
         labels = gather_objects(batch.labels, of, slots)
-        side, ratio = 2 * settings.side, settings.sampling_ratio
+        side, ratio = 2 * settings.pool_size, settings.sampling_ratio
         targets = mask_targets(canvases, frames, boxes, side=side, target=settings.target, sampling_ratio=ratio)
-        pooled = self._pool(proposed.maps, image.masked_fill(~trains_shape, -1), boxes, settings.side)
+        pooled = self._pool(proposed.maps, image.masked_fill(~trains_shape, -1), boxes, settings.pool_size)
         proposed.maps.clear()  # copies in float32 would take memory while the mask head runs
         logits = self.network.roi_heads.masks(pooled, labels)
-        if self.settings.accuracies:
+        if self.settings.log_rcnn_accuracies:
             accuracies += mask_accuracies(logits, targets, trains_shape)
         return per_image(mask_loss(logits, targets, trains_shape.float()), of, images)
 
@@ -320,7 +327,7 @@ class MaskRCNNWithLoss(nn.Module):
         """Rows that enter the mask head: those whose mask trains, at least one; or the first places of each image."""
         if uses_static_shapes(rows.boxes):
             first = torch.arange(self._most_positive(), device=rows.boxes.device)
-            starts = torch.arange(0, len(rows.boxes), self.settings.roi.samples, device=rows.boxes.device)
+            starts = torch.arange(0, len(rows.boxes), self.settings.roi.samples_per_image, device=rows.boxes.device)
             return (starts.unsqueeze(1) + first).flatten()
         indices = rows.trains_shape.nonzero().squeeze(1)
         # One row of weight 0 keeps the head in the graph of a batch without objects; a batch always has a region.
@@ -328,24 +335,24 @@ class MaskRCNNWithLoss(nn.Module):
 
     def _pool_boxes(self, maps: list[Tensor], image: Tensor, boxes: Tensor) -> Tensor:
         roi = self.settings.roi
-        if roi.pooling == "direct":
-            return self._pool(maps, image, boxes, roi.side)
-        return F.avg_pool2d(self._pool(maps, image, boxes, 2 * roi.side), 3, 2, padding=1)
+        if self.settings.parity.roi_pooling == "direct":
+            return self._pool(maps, image, boxes, roi.pool_size)
+        return F.avg_pool2d(self._pool(maps, image, boxes, 2 * roi.pool_size), 3, 2, padding=1)
 
     def _pool(self, maps: list[Tensor], image: Tensor, boxes: Tensor, side: int) -> Tensor:
         """(R, C, side, side) from the level that fits each box."""
         settings, backbone = self.settings, self.network.backbone
-        law = "gluoncv" if settings.roi.pooling == "average" else "torchvision"
+        law = "gluoncv" if settings.parity.roi_pooling == "average" else "torchvision"
         return pool_regions(
             maps,
             backbone.strides[: len(maps)],
             image,
             boxes,
-            assign_levels(boxes, levels=len(maps), law=law, first=settings.first_level),
+            assign_levels(boxes, levels=len(maps), law=law, first=settings.min_fpn_level),
             side=side,
             sampling_ratio=settings.roi.sampling_ratio,
             aligned=settings.roi.aligned,
-            mode=settings.roi.mode,
+            mode=settings.roi.pool_type,
         )
 
     def _counts(self, images: int, anchors: SampledBoxes, rows: Regions) -> Tensor:
@@ -358,7 +365,7 @@ class MaskRCNNWithLoss(nn.Module):
 
     def _most_positive(self) -> int:
         """Places for positives among an image's sampled regions."""
-        return int(self.settings.roi.samples * self.settings.roi.positive_share)
+        return int(self.settings.roi.samples_per_image * self.settings.roi.positive_fraction)
 
     def _grouped(self, of_images: Tensor) -> Tensor:
         """(B, T) -> (groups, T), sums over each group's images."""

@@ -52,8 +52,8 @@ class InstanceEvaluator(ObjectEvaluator):
 
     def new_score(self) -> InstanceScore:
         """An empty score."""
-        data, rules = self.data, self.data.recipe.model.detect
-        return InstanceScore(data.val.heights, data.val.widths, rules.mask_above, rules.paste)
+        data, model = self.data, self.data.recipe.model
+        return InstanceScore(data.val.heights, data.val.widths, model.detect.mask_threshold, model.parity.mask_paste)
 
     def summarize(self, packed: Sequence[bytes]) -> EvalResult:
         """The twelve numbers of boxes, and of masks where there are some, over all ranks' photos, and the report's predictions."""
@@ -79,8 +79,8 @@ class InstanceData(ObjectData):
         if recipe.model.masks:
             for split in (self.train, self.val):
                 require_masks(split, manifest.called)
-        if recipe.input.copy_paste:
-            self.most_objects *= 2
+        if recipe.input.copy_paste_prob:
+            self.max_objects *= 2
         self.shapes = AspectBuckets(
             recipe,
             ImageSizes(self.train.heights, self.train.widths, self.train_numbers),
@@ -91,7 +91,7 @@ class InstanceData(ObjectData):
     @staticmethod
     def dummy_batch(recipe: InstanceRecipe, images: int, shape: Shape, slots: int) -> Batch:
         """Gray photos full of objects."""
-        side = (recipe.model.mask.canvas if recipe.model.masks else 0) + 2
+        side = (recipe.model.mask.target_buffer_size if recipe.model.masks else 0) + 2
         (height, width), slots = shape, count_slots(slots)
         # Each object has its own region.
         boxes = (raster_boxes(slots) * torch.tensor([width, height] * 2)).expand(images, -1, -1).contiguous()
@@ -109,16 +109,16 @@ class InstanceData(ObjectData):
     @staticmethod
     def draw_eval(recipe: InstanceRecipe, header: Header, name: str, shape: Shape) -> SampleSpec:
         """The whole photo in the left upper corner of the input; its objects are not needed there."""
-        return transforms.evaluation_instance_spec(header, name, recipe.input, recipe.input.short[-1], shape)
+        return transforms.evaluation_instance_spec(header, name, recipe.input, recipe.input.min_size[-1], shape)
 
     def draw_train(self, fit: ResizedShape, epoch: int, index: int, header: Header, name: str) -> SampleSpec:
         """The photo, resized and augmented, in the left upper corner of the input."""
         random = SampleRng(self.recipe.seed, epoch, index)
         key = transforms.image_key(self.recipe.seed, epoch, index)
         settings, model = self.recipe.input, self.recipe.model
-        objects, canvas = (self.train, self.wanted_rows(index)), model.mask.canvas if model.masks else 0
+        objects, canvas = (self.train, self.wanted_rows(index)), model.mask.target_buffer_size if model.masks else 0
         draw = transforms.sample_instance_spec(header, name, *objects, random, key, settings, fit.side, canvas, fit.shape)
-        if not settings.copy_paste or not random.coin(settings.copy_paste):
+        if not settings.copy_paste_prob or not random.coin(settings.copy_paste_prob):
             return draw
         other = int(self.train_numbers[random.integer(0, self.train_images)])
         name, rows = self.train_index.name(other), self.wanted_rows(other)
@@ -135,4 +135,4 @@ class InstanceData(ObjectData):
         A step on them takes as much memory as any step of the run can, so a run that survives it does not run out of memory later.
         """
         roi = self.recipe.model.roi
-        return max(self.most_objects, int(roi.samples * roi.positive_share) if device.type == "cpu" else 0)
+        return max(self.max_objects, int(roi.samples_per_image * roi.positive_fraction) if device.type == "cpu" else 0)

@@ -72,7 +72,7 @@ def sample_instance_spec(
 
     rows    (n,) int64, the wanted objects' rows in the split; each box with some area inside the photo
     key     see `image_key`; canvas C, 0 where masks are not learned
-    short   the shorter side of this step, pixels; the longer one has settings.long at most
+    short   the shorter side of this step, pixels; the longer one has settings.max_size at most
     shape   (H, W); holds the photo's resized size, cropped or not
     Raises DataError for an image of another size than when the data was prepared.
     """
@@ -87,15 +87,15 @@ def sample_placement(header: Header, random: SampleRng, settings: InstanceInput,
     """Draw turn, crop and flip. header: of the photo as annotated; short as in `sample_instance_spec`."""
     photo, turn = (header.height, header.width), sample_orientation(random, settings.vflip, settings.rot90)
     header = header.turned(turn)
-    h, w = resized_size(header.height, header.width, short, settings.long, settings.sides)
+    h, w = resized_size(header.height, header.width, short, settings.max_size, settings.parity.side_rounding)
     window, least = CropWindow(0, 0, header.height, header.width, h, w), MIN_LEFT
-    if settings.crop < 1:
-        window = crop_window(header.height, header.width, h, w, random, settings.crop)
+    if settings.min_crop_scale < 1:
+        window = crop_window(header.height, header.width, h, w, random, settings.min_crop_scale)
     elif settings.scale_jitter != (1.0, 1.0):
         window = scaled_window(header.height, header.width, h, w, random, settings.scale_jitter)
         # An object that fills the photo fills every part of it, however small.
         least *= window.height * window.width / (header.height * header.width)
-    return ImagePlacement(photo, turn, header, window, random.coin(settings.flip), least)
+    return ImagePlacement(photo, turn, header, window, random.coin(settings.hflip), least)
 
 
 def keep_visible_objects(
@@ -184,7 +184,7 @@ def clip_boxes_to_input(
 
 def _fitting(header: Header, name: str, short: int, settings: InstanceInput, shape: Shape) -> tuple[int, int]:
     """(h, w) of the whole photo in the input."""
-    h, w = resized_size(header.height, header.width, short, settings.long, settings.sides)
+    h, w = resized_size(header.height, header.width, short, settings.max_size, settings.parity.side_rounding)
     if h > shape[0] or w > shape[1]:
         raise DataError(
             f"{name}: {header.width} x {header.height} pixels, which do not fit the {shape[1]} x {shape[0]} input "

@@ -42,15 +42,17 @@ class MaskRCNNNetwork(NetworkFactory):
 
     def exact_in_triton(self, recipe: InstanceRecipe) -> bool:
         """RoIAlign; of RoIPool we have no kernel."""
-        return recipe.model.roi.mode == "align"
+        return recipe.model.roi.pool_type == "align"
 
     def check_plan(self, recipe: InstanceRecipe, plan: BatchPlan) -> None:
         """Raises RecipeError where the best proposals of a loss group would be chosen from a part of it."""
-        if recipe.model.rpn.post_of == "batch" and plan.loss_forwards * plan.loss_join > 1:
+        if recipe.model.parity.post_nms_per == "batch" and plan.loss_forwards * plan.loss_join > 1:
             raise RecipeError(
-                f"--model.rpn.post-of batch: the best proposals of {plan.loss_group} images are kept together, but a "
-                f"forward holds {plan.images_per_forward} of them. Give forwards room for the group "
-                f"(--system.images-per-forward {plan.loss_group}), or count proposals by image: --model.rpn.post-of image"
+                f"--model.parity.post-nms-per batch: the best proposals of {plan.loss_normalizer_images} images are "
+                "kept together, but a "
+                f"forward holds {plan.micro_batch_size} of them. Give forwards room for the group "
+                f"(--system.micro-batch-size {plan.loss_normalizer_images}), or count proposals by image: "
+                "--model.parity.post-nms-per image"
             )
 
     def largest(self, recipe: InstanceRecipe) -> tuple[int, int]:
@@ -58,15 +60,15 @@ class MaskRCNNNetwork(NetworkFactory):
         step tries the largest of its order.
         """
         photo = recipe.input
-        short, long, multiple = max(photo.short), photo.long, photo.multiple
+        short, long, multiple = max(photo.min_size), photo.max_size, photo.size_divisor
         return -(-short // multiple) * multiple, -(-long // multiple) * multiple
 
     def eval_shape(self, recipe: InstanceRecipe, height: int, width: int) -> tuple[int, int]:
         """The padded shape of one photo."""
         from paceline.models.batch_shapes import padded_shape, resized_size
 
-        photo, short = recipe.input, recipe.input.short[-1]
-        return padded_shape(*resized_size(height, width, short, photo.long, photo.sides), photo, short)
+        photo, short = recipe.input, recipe.input.min_size[-1]
+        return padded_shape(*resized_size(height, width, short, photo.max_size, photo.parity.side_rounding), photo, short)
 
     def build(self, recipe: InstanceRecipe, classes: int) -> MaskRCNNWithLoss:
         from paceline.models.maskrcnn.model import MaskRCNN
@@ -103,24 +105,25 @@ def log_facts(run: RunSpec) -> dict[str, Any]:
     rules require a number above it: the growth of the rate in a step.
     """
     recipe, plan = run.recipe, run.plan
-    optim, schedule, rpn = recipe.optim, recipe.schedule, recipe.model.rpn
-    shared = rpn.post_of == "batch"
-    factor = schedule.warmup_from
+    optim, schedule, rpn, parity = recipe.optim, recipe.schedule, recipe.model.rpn, recipe.model.parity
+    shared = parity.post_nms_per == "batch"
+    factor = schedule.warmup_start_factor
     if factor < AT_REST:
         factor = optim.lr * (1 - factor) / plan.warmup_steps if plan.warmup_steps else 1.0
     facts = {
         **base_log_entries(run),
-        "num_image_candidates": rpn.post_group or rpn.post_train * (max(1, recipe.model.loss_group) if shared else 1),
-        "opt_name": "sgd_with_momentum" if optim.kind == "sgd" else optim.kind,
+        "num_image_candidates": parity.post_nms_batch
+        or rpn.post_nms_topk_train * (max(1, recipe.model.loss_normalizer_images) if shared else 1),
+        "opt_name": "sgd_with_momentum" if optim.name == "sgd" else optim.name,
         "opt_base_learning_rate": optim.lr,
         "opt_weight_decay": optim.weight_decay,
         "opt_learning_rate_warmup_steps": round_to_int(plan.warmup_steps),
         "opt_learning_rate_warmup_factor": factor,
-        "min_image_size": min(recipe.input.short),
-        "max_image_size": recipe.input.long,
+        "min_image_size": min(recipe.input.min_size),
+        "max_image_size": recipe.input.max_size,
     }
     if plan.boundaries:
-        facts["opt_learning_rate_decay_factor"] = schedule.factor
+        facts["opt_learning_rate_decay_factor"] = schedule.gamma
         facts["opt_learning_rate_decay_steps"] = [round_to_int(boundary) for boundary in plan.boundaries]
     return facts
 

@@ -4,13 +4,13 @@ Letters: A default boxes of an image   k level   n anchors of a cell   h, w cell
 Each cell of SSD's level k has a square of side s_k, a square of side sqrt(s_k * s_(k+1)), and for each extra aspect ratio a the box
 s_k sqrt(a) wide and s_k / sqrt(a) high and the same box turned.
 A pyramid has one size and several aspect ratios in each cell of each level, ltrb in pixels of the network's input. Published ways:
-half_even  torchvision: centered on the cell's left upper corner, half widths and heights rounded (halves to even);
+half-even  torchvision: centered on the cell's left upper corner, half widths and heights rounded (halves to even);
            the step between cells is the input's side over the map's, rounded down: 61, not 64, where 13 rows cover 800
 legacy     Faster R-CNN (MLPerf reference, GluonCV): the shape is rounded at the size of the level's stride, then scaled;
            right and bottom name the last pixel inside, so a box w wide spans w - 1; centered on the cell's middle
-legacy_edges  the same boxes by their edges, w wide: what legacy anchors are where widths are right - left + 1, as in the
+legacy-edges  the same boxes by their edges, w wide: what legacy anchors are where widths are right - left + 1, as in the
            MLPerf reference; GluonCV takes right - left
-none       as half_even without the rounding, the step between cells is the level's stride (detectron2)
+none       as half-even without the rounding, the step between cells is the level's stride (detectron2)
 Sources: Liu et al. 2016, section 2.2, with the numbers of the MLPerf reference SSD (utils.py, train.py); torchvision's
 AnchorGenerator; py-faster-rcnn's generate_anchors.py as in maskrcnn-benchmark and GluonCV.
 """
@@ -113,9 +113,9 @@ def anchor_to_cell(grids: Sequence[int]) -> Tensor:
     return torch.cat(parts)
 
 
-Rounding = Literal["half_even", "legacy", "legacy_edges", "none"]
+Rounding = Literal["half-even", "legacy", "legacy-edges", "none"]
 # Pixels from the last pixel inside to what right and bottom name.
-BEYOND_LAST: dict[Rounding, float] = {"half_even": 0.0, "legacy": 0.0, "legacy_edges": 1.0, "none": 0.0}
+BEYOND_LAST: dict[Rounding, float] = {"half-even": 0.0, "legacy": 0.0, "legacy-edges": 1.0, "none": 0.0}
 
 
 def make_cell_anchors(size: float, ratios: Sequence[float], *, rounding: Rounding, stride: int) -> Tensor:
@@ -125,7 +125,7 @@ def make_cell_anchors(size: float, ratios: Sequence[float], *, rounding: Roundin
     ratios   height / width of each anchor
     stride   step between the level's cells, pixels; only the legacy ones depend on it
     """
-    if rounding in ("legacy", "legacy_edges"):
+    if rounding in ("legacy", "legacy-edges"):
         made = torch.tensor([legacy_anchor(size, ratio, stride) for ratio in ratios]).reshape(-1, 4)
         made[:, 2:] += BEYOND_LAST[rounding]
         return made
@@ -133,7 +133,7 @@ def make_cell_anchors(size: float, ratios: Sequence[float], *, rounding: Roundin
     growth = torch.tensor(tuple(ratios), dtype=torch.float32).sqrt()
     width, height = (1 / growth) * size, growth * size
     anchors = torch.stack((-width, -height, width, height), dim=1) / 2
-    return anchors.round() if rounding == "half_even" else anchors
+    return anchors.round() if rounding == "half-even" else anchors
 
 
 def legacy_anchor(size: float, ratio: float, stride: int) -> tuple[float, float, float, float]:
@@ -167,7 +167,7 @@ def make_pyramid_anchors(
     levels = []
     for level, ((rows, columns), size) in enumerate(zip(grids, sizes)):
         stride = (height // grids[0][0]) * 2**level
-        down, right = (height // rows, width // columns) if rounding == "half_even" else (stride, stride)
+        down, right = (height // rows, width // columns) if rounding == "half-even" else (stride, stride)
         top, left = torch.meshgrid(torch.arange(rows) * down, torch.arange(columns) * right, indexing="ij")
         corners = torch.stack((left, top, left, top), dim=-1).reshape(-1, 1, 4)
         levels.append((corners + make_cell_anchors(size, ratios, rounding=rounding, stride=stride)).reshape(-1, 4))

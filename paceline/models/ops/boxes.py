@@ -47,9 +47,9 @@ def clip_to_photo(boxes: Tensor, sizes: Tensor) -> Tensor:
     return torch.minimum(boxes.clamp(min=0.0), high.view(-1, *[1] * (boxes.dim() - 2), 4))
 
 
-def is_large_enough(boxes: Tensor, least_side: float) -> Tensor:
-    """(..., 4) ltrb -> (...) bool: both sides are at least `least_side`."""
-    return ((boxes[..., 2:] - boxes[..., :2]) >= least_side).all(dim=-1)
+def is_large_enough(boxes: Tensor, min_box_side: float) -> Tensor:
+    """(..., 4) ltrb -> (...) bool: both sides are at least `min_box_side`."""
+    return ((boxes[..., 2:] - boxes[..., :2]) >= min_box_side).all(dim=-1)
 
 
 def pairwise_iou(left: Tensor, right: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ and each of them learns the object that it overlaps most itself, which may be an
 An object that touches no (eligible) anchor has no best anchor. torchvision's matcher would take IoU 0 for its best, and every anchor
 that touches nothing would be positive. Anchors that are not eligible are no object's best either, as in GluonCV; the MLPerf
 reference searches all anchors for the best and drops it afterwards, so an object may stay without.
-Sources: Liu et al. 2016, section 2.2; tie rules of the MLPerf reference SSD ("above", "last") and of TensorFlow's object detection
-matcher as the Gaudi models use it ("at_least", "first"); Ren et al. 2015, section 3.1.2; torchvision's Matcher with
+Sources: Liu et al. 2016, section 2.2; tie rules of the MLPerf reference SSD ("gt", "last") and of TensorFlow's object detection
+matcher as the Gaudi models use it ("ge", "first"); Ren et al. 2015, section 3.1.2; torchvision's Matcher with
 allow_low_quality_matches; GluonCV's rpn_target.py.
 """
 
@@ -23,8 +23,6 @@ from torch import Tensor
 from paceline.models.ops.boxes import pairwise_iou
 from paceline.models.ops.dispatch import run_per_image_on_cpu, uses_static_shapes, uses_triton
 
-BestAnchor = Literal["positive", "negative"]
-
 NEITHER = -1  # beside 1 of a positive, 0 of a negative
 # Fixed shapes: pairs of object and anchor at once; their IoU takes about half a gibibyte.
 PAIRS_AT_ONCE = 2**25
@@ -37,18 +35,18 @@ def match_anchors(
     labels: Tensor,
     anchors: Tensor,
     *,
-    positive_iou: float,
-    negative_iou: float,
-    best_anchor: BestAnchor,
+    fg_iou: float,
+    bg_iou: float,
+    allow_low_quality_matches: bool,
     eligible: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """The object of each anchor, and whether it is positive, negative or neither.
 
     boxes         (B, G, 4) ltrb pixels of the network's input; labels (B, G) int64, 0 marks an empty slot
     anchors       (A, 4) ltrb pixels
-    positive_iou  positive from this IoU on
-    negative_iou  negative below this IoU with every object; above 0
-    best_anchor   an object's best anchor below negative_iou is positive (torchvision, MLPerf) or negative (GluonCV)
+    fg_iou  positive from this IoU on
+    bg_iou  negative below this IoU with every object; above 0
+    allow_low_quality_matches  an object's best anchor is positive at any IoU (torchvision, MLPerf), or not (GluonCV)
     eligible      (B, A) bool: the others are neither, and are no object's best; None: all are eligible
     return        slots (B, A) int64, the object it overlaps most, the first of equals, 0 where it touches none;
                   kind (B, A) int8: 1 positive, 0 negative, -1 neither
@@ -56,16 +54,16 @@ def match_anchors(
     boxes, anchors = boxes.float(), anchors.float()
     form = overlaps_triton if uses_triton(labels) else overlaps_fixed if uses_static_shapes(labels) else overlaps_cpu
     best, slots, forced = form(boxes, labels, anchors, eligible)
-    return slots, label_anchors(best, forced, positive_iou, negative_iou, best_anchor, eligible)
+    return slots, label_anchors(best, forced, fg_iou, bg_iou, allow_low_quality_matches, eligible)
 
 
 def label_anchors(
-    best: Tensor, forced: Tensor, positive_iou: float, negative_iou: float, best_anchor: BestAnchor, eligible: Tensor | None
+    best: Tensor, forced: Tensor, fg_iou: float, bg_iou: float, allow_low_quality_matches: bool, eligible: Tensor | None
 ) -> Tensor:
     """best (B, A) IoU of each anchor, forced (B, A) whether it is an object's best -> (B, A) int8, as `match_anchors`."""
-    below = best < negative_iou
-    positive = (best >= positive_iou) | forced
-    if best_anchor == "negative":
+    below = best < bg_iou
+    positive = (best >= fg_iou) | forced
+    if not allow_low_quality_matches:
         positive &= ~below
     else:
         below &= ~positive
@@ -191,7 +189,7 @@ def match_regions_fixed(boxes: Tensor, labels: Tensor, regions: Tensor, valid: T
     return slots, valid & (best >= iou)
 
 
-Positive = Literal["above", "at_least"]
+MatchRule = Literal["gt", "ge"]
 Tie = Literal["last", "first"]
 
 
@@ -201,7 +199,7 @@ def match(
     anchors: Tensor,
     *,
     iou: float = 0.5,
-    positive: Positive = "above",
+    match_rule: MatchRule = "gt",
     tie: Tie = "last",
     order: Tensor | None = None,
     equal: Tie = "first",
@@ -210,7 +208,7 @@ def match(
 
     boxes     (B, G, 4) ltrb fractions; labels (B, G) int64, 0 marks an empty slot, which neither matches nor forces
     anchors   (A, 4) ltrb fractions
-    positive  whether the IoU must be above the threshold `iou` or at least the threshold
+    match_rule  whether the IoU must be greater than `iou` (gt), or at least `iou` (ge)
     tie       which of the objects that share a best default box gets it
     order     (A,) int64: of an object's equally good default boxes the first in this order is its best; None: as they lie
     equal     which of the objects that a default box overlaps equally it takes, where neither forces it
@@ -222,16 +220,18 @@ def match(
     boxes, anchors = boxes.float(), anchors.float()
     if order is not None:
         # Match in that order and put back a few numbers a default box; reordering the overlaps would move G times as many.
-        result = match(boxes, labels, anchors[order], iou=iou, positive=positive, tie=tie, equal=equal)
+        result = match(boxes, labels, anchors[order], iou=iou, match_rule=match_rule, tie=tie, equal=equal)
         slots, positives = (torch.empty_like(part).index_copy_(1, order, part) for part in result)
         return slots, positives
     if uses_static_shapes(labels):
         form = match_triton if uses_triton(labels) else match_fixed
-        return form(boxes, labels, anchors, iou, positive, tie, equal)
+        return form(boxes, labels, anchors, iou, match_rule, tie, equal)
     slots = labels.new_zeros(len(labels), len(anchors))
     positives = torch.zeros_like(slots, dtype=torch.bool)
     for one, used in run_per_image_on_cpu(labels):
-        slots[one], positives[one] = match_fixed(boxes[one, :used], labels[one, :used], anchors, iou, positive, tie, equal)
+        slots[one], positives[one] = match_fixed(
+            boxes[one, :used], labels[one, :used], anchors, iou, match_rule, tie, equal
+        )
     return slots, positives
 
 
@@ -240,7 +240,7 @@ def match_fixed(
     labels: Tensor,
     anchors: Tensor,
     iou: float,
-    positive: Positive,
+    match_rule: MatchRule,
     tie: Tie,
     equal: Tie = "first",
     pairs: int = PAIRS_AT_ONCE,
@@ -255,13 +255,13 @@ def match_fixed(
         return slots, torch.zeros_like(slots, dtype=torch.bool)
     if equal == "last":  # the first of the reversed slots
         turned: Tie = "first" if tie == "last" else "last"
-        slots, positives = match_fixed(boxes.flip(1), labels.flip(1), anchors, iou, positive, turned, pairs=pairs)
+        slots, positives = match_fixed(boxes.flip(1), labels.flip(1), anchors, iou, match_rule, turned, pairs=pairs)
         return objects - 1 - slots, positives
     at_once = max(1, pairs // (objects * len(anchors)))
     if images > at_once:
         step = -(-images // -(-images // at_once))
         parts = [
-            match_fixed(boxes[k : k + step], labels[k : k + step], anchors, iou, positive, tie, pairs=pairs)
+            match_fixed(boxes[k : k + step], labels[k : k + step], anchors, iou, match_rule, tie, pairs=pairs)
             for k in range(0, images, step)
         ]
         slots, positives = map(torch.cat, zip(*parts))
@@ -269,7 +269,7 @@ def match_fixed(
     filled = labels > 0
     overlap = pairwise_iou(boxes, anchors).masked_fill_(~filled.unsqueeze(-1), 0.0)
     best, slots = overlap.max(dim=1)
-    positives = best > iou if positive == "above" else best >= iou
+    positives = best > iou if match_rule == "gt" else best >= iou
 
     best_of_object, anchor = overlap.max(dim=2)
     forces = filled & (best_of_object > 0)
@@ -282,12 +282,12 @@ def match_fixed(
 
 
 def match_triton(
-    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, positive: Positive, tie: Tie, equal: Tie = "first"
+    boxes: Tensor, labels: Tensor, anchors: Tensor, iou: float, match_rule: MatchRule, tie: Tie, equal: Tie = "first"
 ) -> tuple[Tensor, Tensor]:
     """`match_fixed` by our own kernels."""
     from paceline.models.ops.triton_matching import overlaps
 
     best, slots, forced = overlaps(boxes, labels, anchors, None, False, equal, tie)
     by_force = forced >= 0
-    positives = best > iou if positive == "above" else best >= iou
+    positives = best > iou if match_rule == "gt" else best >= iou
     return torch.where(by_force, forced, slots), positives | by_force

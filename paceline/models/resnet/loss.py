@@ -108,7 +108,7 @@ class ClassifierWithLoss(nn.Module):
         class_weights  (K,) float32, in whose place the task's are copied; None: there are none
         """
         super().__init__()
-        self.normalize = Normalize(mean, std, channels=settings.stem_channels)
+        self.normalize = Normalize(mean, std, channels=settings.input_channels)
         self.network = network
         self.settings = settings
         # They follow from recipe and data; checkpoints have none.
@@ -136,4 +136,4 @@ class ClassifierWithLoss(nn.Module):
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         settings = self.settings
         more = {"gamma": settings.focal_gamma if settings.loss == "focal" else 0.0, "weights": self.class_weights}
-        return smoothed_cross_entropy(logits, labels, settings.label_smoothing, settings.smoothing, **more)
+        return smoothed_cross_entropy(logits, labels, settings.label_smoothing, settings.label_smoothing_style, **more)

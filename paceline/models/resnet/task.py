@@ -75,14 +75,17 @@ class ClassificationData(DataModule):
         photo = recipe.input
         self.weigh(np.bincount(self.train_index.labels[self.train_numbers], minlength=len(self.classes)))
         order = self.sampled(np.arange(self.train_images), self.train_index.labels[self.train_numbers])
-        self.shapes = SquareShapes(photo.size, photo.eval_size, images=self.train_images, seed=recipe.seed, order=order)
+        self.shapes = SquareShapes(
+            photo.image_size, photo.eval_crop_size, images=self.train_images, seed=recipe.seed, order=order
+        )
 
     def setup(self, model: nn.Module) -> None:
         """As `DataModule.setup`. Raises RecipeError where photos are to be mixed and the network does not mix them."""
         super().setup(model)
         if has_mixing(self.recipe.input) and not getattr(model, "mixes", False):
             raise RecipeError(
-                f"--input.mixup and --input.cutmix: {type(model).__name__} does not mix photos. Leave both at 0, or mix as "
+                f"--input.mixup-alpha and --input.cutmix-alpha: {type(model).__name__} does not mix photos. Leave both "
+                "at 0, or mix as "
                 "paceline.models.resnet.loss.ClassifierWithLoss does, and set its `has_mixing`."
             )
 

@@ -29,15 +29,16 @@ class ResNetNetwork(NetworkFactory):
 
     def check_plan(self, recipe: PhotoRecipe, plan: BatchPlan) -> None:
         """Raises RecipeError where photos that are mixed with each other would lie in two forwards."""
-        if has_mixing(recipe.input) and plan.images_per_forward % 2:
+        if has_mixing(recipe.input) and plan.micro_batch_size % 2:
             raise RecipeError(
-                f"--input.mixup {recipe.input.mixup:g} --input.cutmix {recipe.input.cutmix:g}: pairs of photos of a forward are "
-                f"mixed, and a forward holds {plan.images_per_forward}. Use fewer ranks, or other images a forward: "
-                "--system.images-per-forward"
+                f"--input.mixup-alpha {recipe.input.mixup_alpha:g} --input.cutmix-alpha {recipe.input.cutmix_alpha:g}: "
+                "pairs of photos of a forward are "
+                f"mixed, and a forward holds {plan.micro_batch_size}. Use fewer ranks, or other images a forward: "
+                "--system.micro-batch-size"
             )
 
     def eval_shape(self, recipe: PhotoRecipe, height: int, width: int) -> tuple[int, int]:
-        return recipe.input.eval_size, recipe.input.eval_size
+        return recipe.input.eval_crop_size, recipe.input.eval_crop_size
 
     def build(self, recipe: PhotoRecipe, classes: int) -> ClassifierWithLoss:
         import torch
@@ -48,10 +49,10 @@ class ResNetNetwork(NetworkFactory):
         from paceline.models.resnet.loss import ClassifierWithLoss
 
         net, photo = recipe.model, recipe.input
-        backbone = build_backbone(net, BackboneSpec(norm=net.norm, stem=net.stem, stem_channels=net.stem_channels))
-        if net.first_head == "fitted" and any(norm.training for norm in list_batch_norms(backbone.train())):
+        backbone = build_backbone(net, BackboneSpec(norm=net.norm, stem=net.stem, input_channels=net.input_channels))
+        if net.head_init == "linear-probe" and any(norm.training for norm in list_batch_norms(backbone.train())):
             raise RecipeError(
-                "--model.first-head fitted: it is fitted behind the trunk's own statistics, and training would use its batches' "
+                "--model.head-init linear-probe: it is fitted behind the trunk's own statistics, and training would use its batches' "
                 "in their place, behind which it answers at random. Add --model.norm frozen."
             )
         backbone.add_classes(classes)
@@ -65,7 +66,7 @@ class ResNetNetwork(NetworkFactory):
 
     def initialize(self, recipe: PhotoRecipe, model: Any, generator: torch.Generator) -> None:
         settings = recipe.model
-        model.network.draw(settings.init, generator, zero_init_last_gamma=settings.zero_init_last_gamma)
+        model.network.draw(settings.init, generator, zero_init_residual=settings.zero_init_residual)
 
     def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
         """A classifier of any form; classes that the file has, by name, keep their rows of the last layer, others are new."""

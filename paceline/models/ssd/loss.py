@@ -75,10 +75,10 @@ def ssd_loss(
         labels,
         corners,
         iou=settings.match_iou,
-        positive=settings.positive,
-        tie=settings.tie,
+        match_rule=settings.match_rule,
+        tie=settings.parity.tie,
         order=order,
-        equal="last" if settings.box_order.endswith("-last") else "first",
+        equal="last" if settings.parity.box_order.endswith("-last") else "first",
     )
     count = positives.sum(dim=1)
     if labels.shape[1] == 0:  # gather needs a slot to index
@@ -86,8 +86,8 @@ def ssd_loss(
     targets = labels.gather(1, slots).masked_fill_(~positives, 0)
     background = background_loss(logits.detach())
     gamma = 0.0
-    if settings.loss == "cross_entropy":
-        chosen = positives | select_hardest(background, ~positives, (count * settings.negatives).to(torch.int64))
+    if settings.loss == "cross-entropy":
+        chosen = positives | select_hardest(background, ~positives, (count * settings.negative_ratio).to(torch.int64))
     else:
         gamma = settings.focal_gamma
         chosen = (count > 0).unsqueeze(1).expand_as(positives)
@@ -229,8 +229,8 @@ class SSDWithLoss(nn.Module):
         self.settings = settings
         knobs = settings.detect
         # Overlaps are float32: "at least iou" means above the float before it.
-        before = float(np.nextafter(np.float32(knobs.iou), np.float32(-1)))
-        self.suppressed_above = knobs.iou if knobs.overlap == "above" else before
+        before = float(np.nextafter(np.float32(knobs.nms_iou), np.float32(-1)))
+        self.suppressed_above = knobs.nms_iou if knobs.nms_rule == "gt" else before
         # Recipes have these numbers, checkpoints do not.
         self.register_buffer("anchors", anchors, persistent=False)
         self.register_buffer("corners", corners, persistent=False)
@@ -240,7 +240,7 @@ class SSDWithLoss(nn.Module):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """-> "loss", "class" and "box", float32 scalars summed over the B images (paceline/data/batch.py).
 
-        Each image's sums are divided by its positives. With loss_over batch they are not, and the positives of this batch are
+        Each image's sums are divided by its positives. With loss_normalizer batch they are not, and the positives of this batch are
         added under DIVIDE_BY for the step, which knows the global batch.
         """
         assert isinstance(batch, DetectionBatch)
@@ -257,7 +257,7 @@ class SSDWithLoss(nn.Module):
             order=self.order,
             weights=self.class_weights,
         )
-        if settings.loss_over == "batch":
+        if settings.loss_normalizer == "batch":
             classes, boxes = losses.classification.sum(), losses.localisation.sum()
             return {"loss": classes + boxes, "class": classes, "box": boxes, DIVIDE_BY: losses.positives.sum()}
         classes, boxes = (part.sum() for part in normalize_per_image(losses))
@@ -269,5 +269,5 @@ class SSDWithLoss(nn.Module):
         Empty places are zeros.
         """
         logits, deltas = self.network(self.normalize(batch.images))
-        rules = self.settings.detect
-        return postprocess_ssd(logits.float(), deltas.float(), self.anchors, rules, self.suppressed_above)
+        rules, clip = self.settings.detect, self.settings.parity.clip_boxes
+        return postprocess_ssd(logits.float(), deltas.float(), self.anchors, rules, self.suppressed_above, clip)

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline._utils.errors import RecipeError
-from paceline.config.ssd import Frozen, NewBias, SSDModel
-from paceline.models.backbones.base import FPN, Backbone, Part, init_weights
+from paceline.config.ssd import NewBias, SSDModel
+from paceline.models.backbones.base import FPN, Backbone, init_weights
 from paceline.models.backbones.resnet import pad_for_stride
 from paceline.models.layers.batch_norm import BatchNorm, norm_add_relu
 from paceline.models.layers.common import Conv2d
@@ -29,7 +29,7 @@ from paceline.models.ops.anchors import count_boxes_per_cell
 STRIDE = 8
 PYRAMID_STRIDES = (8, 16, 32)
 # Habana's SSD from release 1.7 on froze the stem and the first convolution behind it.
-FROZEN: dict[Frozen, Part] = {"none": "none", "stem": "stem", "stem_and_first": "first_convolution"}
+FIRST_CONV = ("layer1.0.conv1", "layer1.0.bn1")
 
 
 class ExtraBlock(nn.Module):
@@ -37,9 +37,9 @@ class ExtraBlock(nn.Module):
 
     def __init__(self, channels: int, outputs: int, settings: SSDModel, *, halves: bool) -> None:
         super().__init__()
-        middle, norm = outputs // 2, settings.extras_norm
+        middle, norm = outputs // 2, settings.extra_norm
         eps, momentum = settings.bn_eps, settings.bn_momentum
-        self.pads_end = halves and settings.padding == "end"
+        self.pads_end = halves and settings.padding == "same"
         stride, around = (2, 0 if self.pads_end else 1) if halves else (1, 0)
         self.reduce = Conv2d(channels, middle, 1, bias=not norm)
         self.conv = Conv2d(middle, outputs, 3, stride, padding=around, bias=not norm)
@@ -100,17 +100,17 @@ class SSD(nn.Module):
         Raises RecipeError for a trunk without such maps.
         """
         super().__init__()
-        pyramid, extras = settings.pyramid, settings.extras
+        pyramid, extras = settings.fpn_channels, settings.extra_channels
         wanted = PYRAMID_STRIDES if pyramid else (STRIDE,)
         if not set(wanted) <= set(backbone.strides) or backbone.strides[-1] != wanted[-1]:
             needed = f"the pyramid needs {list(wanted)}" if pyramid else f"default boxes need one of {STRIDE}"
-            raise RecipeError(f"--model.trunk: this one has maps of stride {backbone.strides}, and {needed}.")
+            raise RecipeError(f"--model.backbone: this one has maps of stride {backbone.strides}, and {needed}.")
         self.trunk, self.side = backbone, cells[0]
         # The last of a stride: a ResNet that keeps stride 8 has two maps of it.
         self.places = [max(index for index, of_map in enumerate(backbone.strides) if of_map == stride) for stride in wanted]
         channels = [backbone.channels[-1]]
         if pyramid:
-            inputs, norm = [backbone.channels[index] for index in self.places], "batch" if settings.extras_norm else "none"
+            inputs, norm = [backbone.channels[index] for index in self.places], "batch" if settings.extra_norm else "none"
             self.fpn = FPN(inputs, pyramid, norm=norm, top="pool", eps=settings.bn_eps)
             channels = [pyramid] * len(wanted)
         blocks = []
@@ -125,10 +125,11 @@ class SSD(nn.Module):
         self.heads = nn.ModuleList(
             SeparateHead(count, boxes, outputs)
             if settings.heads == "separate"
-            else FusedHead(count, boxes, outputs, settings.head_multiple)
+            else FusedHead(count, boxes, outputs, settings.head_channel_multiple)
             for count, boxes in zip(channels, count_boxes_per_cell(len(cells)))
         )
-        backbone.freeze(FROZEN[settings.frozen])
+        if settings.parity.freeze_first_conv:
+            backbone.freeze(FIRST_CONV)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) normalized -> class logits (B, A, K + 1) and deltas (B, A, 4), in the network's own type."""
@@ -138,7 +139,8 @@ class SSD(nn.Module):
             maps = [F.relu(map, inplace=True) for map in self.fpn.merge(maps)[0]]
         if maps[0].shape[-1] != self.side:
             raise RecipeError(
-                f"--input.size {images.shape[-1]}: this trunk gives a map of {maps[0].shape[-1]} cells there, and default boxes are "
+                f"--input.image-size {images.shape[-1]}: this trunk gives a map of {maps[0].shape[-1]} cells there, and "
+                "default boxes are "
                 f"made for {self.side}. Use a multiple of 32."
             )
         for block in self.extras:
@@ -149,14 +151,14 @@ class SSD(nn.Module):
 
 @torch.no_grad()
 def init_ssd(
-    model: SSD, generator: torch.Generator, *, zero_init_last_gamma: bool = False, new_bias: NewBias = "uniform"
+    model: SSD, generator: torch.Generator, *, zero_init_residual: bool = False, new_bias: NewBias = "uniform"
 ) -> None:
     """First weights: a ResNet trunk as torchvision's; pyramid, extras and heads Xavier-uniform, biases U(+-1 / sqrt(fan_in)) or zero.
 
     The class and box parts of a fused head are drawn separately, so both kinds of head start from one distribution.
     Source: MLPerf reference SSD (_init_weights), System A's initializer.
     """
-    init_weights(model.trunk, "torchvision", generator, zero_init_last_gamma=zero_init_last_gamma)
+    init_weights(model.trunk, "torchvision", generator, zero_init_residual=zero_init_residual)
     added = [*model.extras.modules(), *(model.fpn.modules() if len(model.places) > 1 else ())]
     for module in added:
         if isinstance(module, Conv2d):

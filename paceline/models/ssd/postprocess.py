@@ -29,17 +29,20 @@ FIRST_LOOK = 2
 GROWTH = 4
 
 
-def postprocess_ssd(logits: Tensor, deltas: Tensor, anchors: Tensor, rules: DetectionFilter, iou: float) -> Tensor:
+def postprocess_ssd(
+    logits: Tensor, deltas: Tensor, anchors: Tensor, rules: DetectionFilter, iou: float, clip: bool = False
+) -> Tensor:
     """Detections of each image, best first.
 
     logits  (B, A, K + 1), deltas (B, A, 4), anchors (A, 4) cxcywh fractions
-    rules   all but `iou` and `overlap` count; `keep` is D, of all classes together, and edges are cut after suppression
+    rules   all but `nms_iou` and `nms_rule` count; `max_detections` is D, of all classes together
     iou     of two boxes of one class that overlap by more, the better one is kept
+    clip    clip boxes to the image, after suppression
     return  (B, D, 6) float32: left, top, right, bottom as fractions of the input, score, class 1..K.
             Empty places are zeros, class 0. Fixed shapes and no host synchronization, except on a CPU
     """
     images, boxes, classes = logits.shape
-    result = logits.new_zeros((images, rules.keep, 6), dtype=torch.float32)
+    result = logits.new_zeros((images, rules.max_detections, 6), dtype=torch.float32)
     fixed = uses_static_shapes(logits)
     step = IMAGES_AT_ONCE if fixed else 1
     for first in range(0, images if boxes and classes > 1 else 0, step):
@@ -48,10 +51,10 @@ def postprocess_ssd(logits: Tensor, deltas: Tensor, anchors: Tensor, rules: Dete
         if not fixed:
             rows = detections_cpu(probs[0], deltas[first], anchors, rules, iou).unsqueeze(0)
         else:
-            form = detect_by_class_fixed if rules.candidates_of == "class" else detect_by_image_fixed
+            form = detect_by_class_fixed if rules.topk_per == "class" else detect_by_image_fixed
             rows = form(probs, deltas[part], anchors, rules, iou)
         result[part, : rows.shape[1]] = rows
-    if rules.clip:
+    if clip:
         result[..., :4] = clip_fractions(result[..., :4])
     return result
 
@@ -59,8 +62,8 @@ def postprocess_ssd(logits: Tensor, deltas: Tensor, anchors: Tensor, rules: Dete
 def detect_by_class_fixed(probs: Tensor, deltas: Tensor, anchors: Tensor, rules: DetectionFilter, iou: float) -> Tensor:
     """Each class has its own candidates. Any device, fixed shapes; arguments as in `detect_by_image_fixed`."""
     classes = probs.shape[2]
-    above = probs.masked_fill(~(probs > rules.score_above), 0.0).transpose(1, 2)
-    scores, anchor = top_k(above, rules.candidates)
+    above = probs.masked_fill(~(probs > rules.score_threshold), 0.0).transpose(1, 2)
+    scores, anchor = top_k(above, rules.topk_candidates)
     boxes = gather_boxes(SSD_CODER.decode(deltas, anchors), anchor.flatten(1)).unflatten(1, scores.shape[1:])
     kept, _ = nms_fixed(boxes, scores > 0, iou, block=BLOCK, rounds=BLOCK - 1)
     scores = scores.masked_fill(~kept, 0.0)
@@ -68,7 +71,7 @@ def detect_by_class_fixed(probs: Tensor, deltas: Tensor, anchors: Tensor, rules:
     number = torch.arange(classes, device=probs.device)
     positions = (anchor * classes + number.view(1, classes, 1)).flatten(1).argsort(dim=1)
     score = scores.flatten(1).gather(1, positions)
-    chosen = positions.gather(1, score.argsort(dim=1, descending=True, stable=True)[:, : rules.keep])
+    chosen = positions.gather(1, score.argsort(dim=1, descending=True, stable=True)[:, : rules.max_detections])
     chosen_boxes = gather_boxes(boxes.flatten(1, 2), chosen)
     return pack_detections(chosen_boxes, scores.flatten(1).gather(1, chosen), chosen // scores.shape[2] + 1)
 
@@ -80,13 +83,13 @@ def detect_by_image_fixed(probs: Tensor, deltas: Tensor, anchors: Tensor, rules:
     return   (B, at most D, 6), empty places zero
     """
     anchor_count = probs.shape[1]
-    above = probs.masked_fill(~(probs > rules.score_above), 0.0)
-    scores, entry = top_k(above.transpose(1, 2).flatten(1), rules.candidates)
+    above = probs.masked_fill(~(probs > rules.score_threshold), 0.0)
+    scores, entry = top_k(above.transpose(1, 2).flatten(1), rules.topk_candidates)
     boxes = gather_boxes(SSD_CODER.decode(deltas, anchors), entry % anchor_count)
     number = entry // anchor_count
     kept, _ = nms_fixed(boxes, scores > 0, iou, number, block=BLOCK, rounds=BLOCK - 1)
     # Sorting what is kept to the front keeps the order, best first.
-    chosen = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : rules.keep]
+    chosen = (~kept).to(torch.uint8).argsort(dim=1, stable=True)[:, : rules.max_detections]
     score = scores.masked_fill(~kept, 0.0).gather(1, chosen)
     return pack_detections(gather_boxes(boxes, chosen), score, number.gather(1, chosen) + 1)
 
@@ -98,17 +101,21 @@ def detections_cpu(probs: Tensor, deltas: Tensor, anchors: Tensor, rules: Detect
     kept among the best scores are the D best of all.
     """
     of_anchor = probs.amax(dim=1)
-    look = FIRST_LOOK * rules.keep if rules.candidates_of == "class" else rules.candidates
+    look = FIRST_LOOK * rules.max_detections if rules.topk_per == "class" else rules.topk_candidates
     while True:
         scores, anchor, number, complete = best_entries(probs, of_anchor, look, rules)
-        if rules.candidates_of == "class":
-            enters = rank_in_class(number) < rules.candidates
+        if rules.topk_per == "class":
+            enters = rank_in_class(number) < rules.topk_candidates
             scores, anchor, number = scores[enters], anchor[enters], number[enters]
         else:
-            scores, anchor, number = scores[: rules.candidates], anchor[: rules.candidates], number[: rules.candidates]
+            scores, anchor, number = (
+                scores[: rules.topk_candidates],
+                anchor[: rules.topk_candidates],
+                number[: rules.topk_candidates],
+            )
         boxes = SSD_CODER.decode(deltas[anchor], anchors[anchor])
-        kept = nms_cpu(boxes, iou, number)[: rules.keep]
-        if complete or rules.candidates_of == "image" or len(kept) == rules.keep:
+        kept = nms_cpu(boxes, iou, number)[: rules.max_detections]
+        if complete or rules.topk_per == "image" or len(kept) == rules.max_detections:
             return pack_detections(boxes[kept], scores[kept], number[kept] + 1)
         look *= GROWTH
 
@@ -121,7 +128,7 @@ def best_entries(
     probs      (A, K), of_anchor (A,) its largest along K
     return     scores (n,) descending, default box (n,), class - 1 (n,), and whether this is every score above the threshold
     """
-    above = of_anchor > rules.score_above
+    above = of_anchor > rules.score_threshold
     cut = 0.0
     complete = int(above.sum()) <= look
     if not complete:
@@ -130,8 +137,8 @@ def best_entries(
         above = above & (of_anchor >= cut)
     rows = above.nonzero().squeeze(1)
     part = probs[rows]
-    wanted = (part > rules.score_above) & (part >= cut)
-    if rules.candidates_of == "class":
+    wanted = (part > rules.score_threshold) & (part >= cut)
+    if rules.topk_per == "class":
         positions, number = wanted.nonzero(as_tuple=True)
     else:
         number, positions = wanted.T.nonzero(as_tuple=True)

@@ -25,7 +25,7 @@ class BoxEvaluator(ObjectEvaluator):
     def new_score(self) -> InstanceScore:
         """An empty score."""
         data = self.data
-        return InstanceScore(data.val.heights, data.val.widths, plus_one=data.recipe.model.detect.plus_one)
+        return InstanceScore(data.val.heights, data.val.widths, plus_one=data.recipe.model.parity.plus_one)
 
 
 class BoxData(ObjectData):
@@ -35,10 +35,10 @@ class BoxData(ObjectData):
 
     def __init__(self, recipe: BoxRecipe, manifest: Manifest, limits: tuple[int, int]) -> None:
         """Raises DataError as ObjectData does."""
-        super().__init__(recipe, manifest, limits, crowd=recipe.input.crowd)
-        if recipe.input.mosaic:
-            self.most_objects *= transforms.PHOTOS
-        side, order = recipe.input.size, self.sampled(*self.photos_of_classes())
+        super().__init__(recipe, manifest, limits, crowd=recipe.input.train_on_crowd)
+        if recipe.input.mosaic_prob:
+            self.max_objects *= transforms.PHOTOS
+        side, order = recipe.input.image_size, self.sampled(*self.photos_of_classes())
         self.shapes = SquareShapes(side, side, images=self.train_images, seed=recipe.seed, order=order)
 
     @staticmethod
@@ -57,7 +57,7 @@ class BoxData(ObjectData):
         """A random crop, or a mosaic, labeled with the objects that stay in it."""
         settings, random = self.recipe.input, SampleRng(self.recipe.seed, epoch, index)
         photo = self._photo(index, header, name)
-        if not settings.mosaic or not random.coin(settings.mosaic):
+        if not settings.mosaic_prob or not random.coin(settings.mosaic_prob):
             return transforms.sample_box_spec(*photo[1:], random, settings)
         indices = [random.integer(0, self.train_images) for _ in range(transforms.PHOTOS - 1)]
         others = (self._photo(number) for number in self.train_numbers[indices].tolist())

@@ -41,15 +41,15 @@ def sample_box_spec(
     ltrb = rotate_boxes(clip_to_edges(boxes, header.height, header.width), turn, header.height, header.width)
     header = header.turned(turn)
     canvas, location = (header.height, header.width), (0, 0)
-    if settings.zoom_out > 1:
-        canvas, location = ssd_expand(*canvas, random, settings.zoom_out)
+    if settings.zoom_out_max > 1:
+        canvas, location = ssd_expand(*canvas, random, settings.zoom_out_max)
         ltrb += (location[1], location[0]) * 2
-    if settings.crop == "ssd":
+    if settings.iou_crop == "ssd":
         window, keep = ssd_crop(*canvas, ltrb, random, settings)
     else:
-        window = CropWindow(0, 0, *canvas, settings.size, settings.size)
+        window = CropWindow(0, 0, *canvas, settings.image_size, settings.image_size)
         keep = np.ones(len(boxes), bool)
-    flip = random.coin(settings.flip)
+    flip = random.coin(settings.hflip)
     color = sample_color_jitter(random, settings)
     fractions, keep = clip_boxes_to_crop(window, ltrb, keep, flip)
     objects = Objects(boxes=fractions[keep].astype(np.float32), classes=classes[keep].astype(np.int64))
@@ -67,7 +67,7 @@ def evaluation_box_spec(header: Header, name: str, settings: BoxInput) -> Sample
     """The whole photo, resized to (S, S) without keeping its aspect ratio; no objects."""
     objects = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
     law = "tensorflow-photo" if settings.resize == "tensorflow" else settings.resize
-    window = CropWindow(0, 0, header.height, header.width, settings.size, settings.size)
+    window = CropWindow(0, 0, header.height, header.width, settings.image_size, settings.image_size)
     return SampleSpec(name, header, window, objects, decoder=settings.decoder, law=law)
 
 
@@ -116,7 +116,7 @@ class MosaicImage(NamedTuple):
 
 def sample_mosaic(photos: Sequence[MosaicImage], random: SampleRng, settings: BoxInput) -> SampleSpec:
     """The sample of the first of PHOTOS photos, with the others and the Objects of all that stay, for an input of (S, S)."""
-    size = settings.size
+    size = settings.image_size
     x, y = (round(size * random.uniform(*CENTER)) for _ in range(2))
     parts = ((0, 0, y, x), (0, x, y, size - x), (y, 0, size - y, x), (y, x, size - y, size - x))
     first, *others = (_draw_part(photo, part, random, settings) for photo, part in zip(photos, parts, strict=True))
@@ -129,7 +129,7 @@ def sample_mosaic(photos: Sequence[MosaicImage], random: SampleRng, settings: Bo
 
 def _draw_part(photo: MosaicImage, part: tuple[int, int, int, int], random: SampleRng, settings: BoxInput) -> SampleSpec:
     """part: top, left, height and width in the picture."""
-    size, (top, left, h, w) = settings.size, part
+    size, (top, left, h, w) = settings.image_size, part
     turn = sample_orientation(random, settings.vflip, settings.rot90)
     upright, header = photo.header, photo.header.turned(turn)
     ltrb = rotate_boxes(clip_to_edges(photo.boxes, upright.height, upright.width), turn, upright.height, upright.width)
@@ -138,7 +138,7 @@ def _draw_part(photo: MosaicImage, part: tuple[int, int, int, int], random: Samp
     columns = min(header.width, max(1, round(header.width * zoom * w / size)))
     y, x = random.integer(0, header.height - rows + 1), random.integer(0, header.width - columns + 1)
     window = CropWindow(y, x, rows, columns, h, w)
-    flip = random.coin(settings.flip)
+    flip = random.coin(settings.hflip)
     color = sample_color_jitter(random, settings)
     centers = (ltrb[:, :2] + ltrb[:, 2:]) / 2 - (x, y)
     held = np.logical_and(centers > 0, centers < (columns, rows)).all(axis=1)

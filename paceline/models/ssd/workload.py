@@ -40,17 +40,17 @@ class SSDNetwork(NetworkFactory):
         from paceline.models.ssd.model import SSD
 
         settings, photo = recipe.model, recipe.input
-        cells = grid_sizes(photo.size)
+        cells = grid_sizes(photo.image_size)
         network = SSD(
-            build_backbone(settings, BackboneSpec(*((32, 8) if settings.pyramid else (8, 0)), norm=settings.norm)),
+            build_backbone(settings, BackboneSpec(*((32, 8) if settings.fpn_channels else (8, 0)), norm=settings.norm)),
             classes,
             settings,
             cells,
         )
         with torch.device("cpu"):  # see models/layers/common.py
             scales = settings.scales[: len(cells) + 1]
-            anchors, order = default_boxes(photo.size, cells, scales), tie_order(settings.box_order, cells)
-            corners = default_corners(photo.size, cells, scales) if settings.box_corners == "float64" else None
+            anchors, order = default_boxes(photo.image_size, cells, scales), tie_order(settings.parity.box_order, cells)
+            corners = default_corners(photo.image_size, cells, scales) if settings.parity.box_corners == "float64" else None
         weights = torch.ones(classes + 1) if settings.class_weights == "balanced" else None
         return SSDWithLoss(
             network,
@@ -66,8 +66,8 @@ class SSDNetwork(NetworkFactory):
     def initialize(self, recipe: BoxRecipe, model: Any, generator: torch.Generator) -> None:
         from paceline.models.ssd.model import init_ssd
 
-        zeros, bias = recipe.model.zero_init_last_gamma, recipe.model.new_bias
-        init_ssd(model.network, generator, zero_init_last_gamma=zeros, new_bias=bias)
+        zeros, bias = recipe.model.zero_init_residual, recipe.model.parity.new_bias
+        init_ssd(model.network, generator, zero_init_residual=zeros, new_bias=bias)
 
     def load_weights(self, model: Any, path: Path, labels: Labels) -> WeightReport:
         """A classifier for the trunk, or an SSD of any form; classes that the file has, by name, keep their rows."""
@@ -88,12 +88,12 @@ def log_facts(run: RunSpec) -> dict[str, Any]:
     recipe, plan = run.recipe, run.plan
     facts = {
         **base_log_entries(run),
-        "model_bn_span": plan.bn_span,
-        "max_samples": recipe.input.crop_attempts,
-        "opt_name": recipe.optim.kind,
+        "model_bn_span": plan.bn_batch_size,
+        "max_samples": recipe.input.crop_trials,
+        "opt_name": recipe.optim.name,
         "opt_base_learning_rate": recipe.optim.lr,
         "opt_weight_decay": recipe.optim.weight_decay,
-        "opt_learning_rate_warmup_factor": recipe.schedule.warmup_from,
+        "opt_learning_rate_warmup_factor": recipe.schedule.warmup_start_factor,
         "opt_learning_rate_warmup_steps": round_to_int(plan.warmup_steps),
     }
     if plan.boundaries:

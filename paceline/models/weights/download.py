@@ -66,7 +66,7 @@ def pretrained_for(recipe: Recipe) -> str:
 
     return  "" for a recipe that starts from random values, FILE where none are known
     """
-    own, backbone = recipe.pretrained, getattr(recipe.model, "trunk", "")
+    own, backbone = recipe.pretrained, getattr(recipe.model, "backbone", "")
     if backbone.startswith(HUB):
         named = (name for name, row in PUBLISHED.items() if row.train.endswith(f" {backbone}"))
         return own and next(named, backbone)
@@ -96,8 +96,10 @@ def download_to_cache(name: str, reporter: Reporter) -> Path:
     except DataError as error:
         if name.startswith(HUB):
             raise
-        by_hand = format_command("weights", "download", name, "--from", "FILE_OR_DIR", "--out", str(weights_cache_folder()))
-        reason = " ".join(str(error).split()).removesuffix("; --from names another place.")
+        by_hand = format_command(
+            "weights", "download", name, "--source", "FILE_OR_DIR", "--output-dir", str(weights_cache_folder())
+        )
+        reason = " ".join(str(error).split()).removesuffix("; --source names another place.")
         raise DataError(
             f"--weights {name}: {reason.rstrip('.')}. From a copy of it:  {by_hand}  or name the file:  --weights FILE"
         ) from None

@@ -36,8 +36,8 @@ PADDED = "heads.0.fused.bias"  # SSD's head for classes and boxes in one
 # A recipe of the menu, and the dotted fields that the author's networks have otherwise.
 Row: TypeAlias = tuple[str, Mapping[str, Any]]
 
-TORCHVISION = {"input.resize": "bilinear", "input.padding": "multiple"}
-DETECTRON2 = {"model.roi.aligned": True, "model.rpn.rounding": "none"}
+TORCHVISION = {"input.resize": "bilinear", "input.padding_mode": "multiple"}
+DETECTRON2 = {"model.roi.aligned": True, "model.parity.anchor_rounding": "none"}
 MSRA_MEAN = {"input.mean": (0.481458, 0.454692, 0.403844)}
 PLAIN: tuple[Row, ...] = (
     ("resnet50", {}),
@@ -58,7 +58,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "gluoncv": (("resnet50", {}), ("maskrcnn-gluoncv", {})),
     "mxnet": (("resnet50", {}), ("ssd-mlperf-1024", {})),
     "tensorflow": (("ssd-gaudi", {}),),
-    "ours": (*PLAIN, ("ssd-mlperf-1024", {}), ("ssd-gaudi", {}), *SMALL),
+    "paceline": (*PLAIN, ("ssd-mlperf-1024", {}), ("ssd-gaudi", {}), *SMALL),
 }
 
 
@@ -156,7 +156,7 @@ def recipe_of_run(path: Path) -> dict[str, Recipe]:
         return {}
     return {
         str(run): load_saved_recipe(
-            read_run(run), run, named="", again=lambda name: format_command("eval", run, "--workload", name)
+            read_run(run), run, named="", again=lambda name: format_command("eval", run, "--task-file", name)
         )
     }
 
@@ -223,7 +223,7 @@ def _refusal(file: WeightFile, results: list[RecipeMatch], requested: Mapping[st
     if requested and near is None:
         return f"--recipe {results[0].called} does not take it ({results[0].why.rstrip('.')}). What it is:  {look}"
     if near is None and (backbone := detect_timm_name(file)):
-        again = format_command("train", "resnet50", "--model.trunk", backbone, "--weights", file.path)
+        again = format_command("train", "resnet50", "--model.backbone", backbone, "--weights", file.path)
         return f"a network of timm's that is no plain ResNet: its trunk can be trained on, and its classifier is not read:  {again}"
     if near is None:
         known = file.ours.lacks or f"none of our networks takes it (names as of {file.form.about})"

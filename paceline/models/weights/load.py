@@ -170,7 +170,7 @@ def copy_tensors(
         raise CheckpointError(
             f"{path}: weights of another model: {len(used)} of this model's {len(own)} tensors fit; "
             + "; ".join(problems)
-            + ". Choose the network that the file was made for: --model.trunk, --model.depth, --model.width, --model.stem; "
+            + ". Choose the network that the file was made for: --model.backbone, --model.depth, --model.width, --model.stem; "
             "`paceline weights inspect FILE` tells."
         )
     if wild := find_non_finite({name: saved[name] for name in used}):

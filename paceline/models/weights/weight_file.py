@@ -34,7 +34,8 @@ DEEP_STEMS = {f"{body}conv1.0.weight" for body in ("", "trunk.", "backbone.body.
 OF_A_RUN = ("model.safetensors", "average.safetensors")
 ALONE = (
     "no run.json says whose it is: names of its classes, --model.bn-eps, --model.stride-in and --model.padding are not known; a "
-    "run's checkpoint has them in its run's folder, or as  paceline weights convert RUN/checkpoints/best/model.safetensors --to ours"
+    "run's checkpoint has them in its run's folder, or as  paceline weights convert "
+    "RUN/checkpoints/best/model.safetensors --format paceline"
 )
 
 
@@ -58,7 +59,7 @@ class WeightFile:
             depth = resnet_fields(self.ours.tensors).get("depth", 50)
             raise CheckpointError(
                 f"{self.path}: a ResNet with a stem of three convolutions, and this network's has one. "
-                f"timm's have it: choose --model.trunk timm/resnet{depth}d, or the timm/NAME that the file is of."
+                f"timm's have it: choose --model.backbone timm/resnet{depth}d, or the timm/NAME that the file is of."
             )
         for field, value in self.ours.needs.items():
             if backbone.built.get(field) != value:
@@ -101,7 +102,7 @@ def open_weights(path: Path, *, pickles: bool = False, colors: str = "", key: st
         else:
             if colors:
                 raise CheckpointError(
-                    f"{path}: it says itself what its pixels are, or no order matters; leave --colours out."
+                    f"{path}: it says itself what its pixels are, or no order matters; leave --color-order out."
                 )
     except WeightFormatError as problem:
         raise CheckpointError(f"{path}: {problem}.") from None
@@ -167,6 +168,6 @@ def _of_network(facts: RunRecord) -> tuple[dict[str, str], float | None]:
     model = facts.recipe.get("model")
     if not isinstance(model, dict):
         return {}, None
-    eps = model.get("bn_eps") if model.get("trunk", RESNET) == RESNET else None
+    eps = model.get("bn_eps") if model.get("backbone", RESNET) == RESNET else None
     needs = {name: model[name] for name, values in NEEDS.items() if str(model.get(name)) in values}
     return needs, float(eps) if isinstance(eps, (int, float)) else None

@@ -29,7 +29,7 @@ from paceline._utils.errors import DataError, PacelineError, RecipeError
 from paceline._utils.names import list_matching, walk_visible
 from paceline._utils.platform import count_cpus
 from paceline._utils.reporter import Lines
-from paceline.config.recipe import Quality, Recipe
+from paceline.config.recipe import Evaluation, Recipe
 from paceline.config.resnet import Decoder, ImageInput
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import prepare_if_needed
@@ -92,7 +92,7 @@ def classification(data: Path, *, size: int, decoders: list[Decoder]) -> InputBe
         paceline_loader, records.unchecked(), size, cores, decoders[0]
     )
     title, first = "decode + RandomResizedCrop + flip", partial(paceline_loader, records, size, decoder=decoders[0])
-    return InputBenchmark("classification", title, ImageInput(size=size), size, paths, menu, first)
+    return InputBenchmark("classification", title, ImageInput(image_size=size), size, paths, menu, first)
 
 
 def ssd(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmark:
@@ -100,10 +100,12 @@ def ssd(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmark:
 
     "matrix" is less work than others do, a linear jitter; every ratio that is told should be that of "hsv".
     """
-    settings = replace(WORKLOADS["ssd"].input, size=size or 300)
-    forms = {f"{one}, {jitter}": {"decoder": one, "jitter": jitter} for one in decoders for jitter in ("hsv", "matrix")}
+    settings = replace(WORKLOADS["ssd"].input, image_size=size or 300)
+    forms = {
+        f"{one}, {jitter}": {"decoder": one, "color_jitter": jitter} for one in decoders for jitter in ("hsv", "matrix")
+    }
     return _with_objects(
-        "ssd", "decode + SSD crop + flip + resize + colour jitter", data, settings, settings.size, forms, 64
+        "ssd", "decode + SSD crop + flip + resize + color jitter", data, settings, settings.image_size, forms, 64
     )
 
 
@@ -113,7 +115,7 @@ def maskrcnn(data: Path, *, size: int, decoders: list[Decoder]) -> InputBenchmar
     Batches of 8: one takes 25 MB, and torchvision's masks of its objects twice that.
     """
     short = size or 800
-    settings = replace(WORKLOADS["maskrcnn"].input, short=(short,), long=int(short * 1333 / 800))
+    settings = replace(WORKLOADS["maskrcnn"].input, min_size=(short,), max_size=int(short * 1333 / 800))
     result = _with_objects("maskrcnn", "decode + resize + flip with boxes and masks", data, settings, short, {
         one: {"decoder": one} for one in decoders
     }, 8)  # fmt: skip
@@ -132,8 +134,8 @@ CONTESTS = {"classification": classification, "ssd": ssd, "maskrcnn": maskrcnn}
 def get_task(name: str, manifest: Manifest, settings: Any, batch: int, images: int = 0) -> Any:
     """The training task with this input, on so many images; 0 = without end."""
     recipe = Recipe(
-        task=name, model=WORKLOADS[name].model, input=settings, target_data="coco", global_batch=batch,
-        images_seen=images or STEPS * batch, bn_span=1, quality=Quality(unit="run"),
+        task=name, model=WORKLOADS[name].model, input=settings, target_data="coco", global_batch_size=batch,
+        max_images=images or STEPS * batch, bn_batch_size=1, eval=Evaluation(unit="fraction"),
     )  # fmt: skip
     return WORKLOADS[name].open(recipe, manifest)
 

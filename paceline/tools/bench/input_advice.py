@@ -24,7 +24,7 @@ STAGES = {
     "read": "read",
     "draw": "header, draw",
     "decode": "decode",
-    "augment": "resize, flip, colours",
+    "augment": "resize, flip, colors",
     "batch": "batch",
     "transfer": "transfer",
 }
@@ -49,7 +49,7 @@ def stage_microseconds(report: Report) -> dict[str, float]:
 
 def format_stages(report: Report) -> Table:
     """A row a stage: CPU time for an image where all loader threads are at it, its share, and the rate that they reach."""
-    shown = Table(title=f"one training image, from the store to a batch, by {report['loader_threads']} threads")
+    shown = Table(title=f"one training image, from the store to a batch, by {report['num_workers']} threads")
     for column in ("stage", "CPU us an image", "share", "images/s"):
         shown.add_column(column, justify="left" if column == "stage" else "right")
     costs = stage_microseconds(report)
@@ -83,7 +83,7 @@ def describe_gap(report: Report) -> str:
         "decoding less of each": costs["decode"] - bare["cpu_microseconds"],
         "reading": costs["read"],
         "header and draw": costs["draw"],
-        "resize, flip, colours": costs["augment"],
+        "resize, flip, colors": costs["augment"],
         "batch": costs["batch"],
         "threads": rest,
     }
@@ -110,37 +110,40 @@ def describe_emulation(report: Report) -> str:
 def give_advice(report: Report) -> str:
     """What limits this input, and the flag that changes it, in a line."""
     costs, together = stage_microseconds(report), report["together"]
-    wanted, cores, threads = report["emulated"], report["cores"], report["loader_threads"]
+    wanted, cores, threads = report["emulated"], report["cores"], report["num_workers"]
     rate = together["images_per_second"]
     if wanted is not None and wanted["utilisation"] >= FED:
         disk, much = report["limits"]["disk"], wanted["images_per_second"]
         if disk is not None and disk["images_per_second"] < much:
             return (
                 f"the input keeps up as long as photos lie in memory: this disk brings {disk['images_per_second']:,.0f} images/s. "
-                "Where the data set is larger than memory: --system.fetch-threads 8, or a faster disk"
+                "Where the data set is larger than memory: --system.io-threads 8, or a faster disk"
             )
         return f"the input keeps up ({wanted['utilisation']:.0%} busy): change nothing"
     computing = rate * together["cpu_microseconds"] / 1e6 / cores
     read = report["alone"]["read"]
     waiting = max(0.0, read["alone_microseconds"] - read["alone_cpu_microseconds"])  # of one thread, for a photo
     if computing < COMPUTING and waiting > 0.2 * sum(costs.values()):
-        more = max(8, 2 * report["fetch_threads"])
+        more = max(8, 2 * report["io_threads"])
         return (
-            f"reading waits for the store ({waiting:,.0f} us an image): --system.fetch-threads {more}, and where the photos fit "
-            "in memory --system.cache 40GiB"
+            f"reading waits for the store ({waiting:,.0f} us an image): --system.io-threads {more}, and where the photos fit "
+            "in memory --system.ram-cache 40GiB"
         )
     if threads < cores:
-        return f"{threads} of {cores} cores decode: --system.loader-threads {cores}"
+        return f"{threads} of {cores} cores decode: --system.num-workers {cores}"
     if computing < COMPUTING:
-        return f"this machine is busy with other work, or reads wait: measure again, or try --system.loader-threads {2 * cores}"
+        return (
+            f"this machine is busy with other work, or reads wait: measure again, or try --system.num-workers {2 * cores}"
+        )
     most = max(costs, key=lambda name: costs[name])
     if most == "decode":
-        more = "more cores, or smaller photos (paceline data pack DIR --to recordio --short 352 --out SMALLER)"
+        pack = "paceline data pack DIR --format recordio --resize-shorter-side 352 --output-dir SMALLER"
+        more = f"more cores, or smaller photos ({pack})"
         if report["decoder"] == "simplejpeg":
             more = f"--input.decoder nvimgcodec decodes only what a crop needs ({install_command('fast')}); else {more}"
         return f"decoding is the limit ({costs['decode'] / sum(costs.values()):.0%} of the work): {more}"
     if most == "augment":
-        return "resizing and colours are the limit: more cores, or weaker augmentation (--input.* flags: paceline plan)"
+        return "resizing and colors are the limit: more cores, or weaker augmentation (--input.* flags: paceline plan)"
     if most == "read":
         return "copying photos out of the page cache is the limit: more cores, or smaller photos"
     return f"{STAGES[most]} is the limit, which no flag changes: more cores"

@@ -53,27 +53,22 @@ def draw_unlabeled(settings: ImageInput, epoch: int, index: int, header: Header,
 
 @contextmanager
 def paceline_loader(
-    records: RecordReader,
-    size: int,
-    threads: int,
-    decoder: Decoder,
-    fetch_threads: int = 0,
-    numbers: np.ndarray | None = None,
+    records: RecordReader, size: int, threads: int, decoder: Decoder, io_threads: int = 0, numbers: np.ndarray | None = None
 ) -> Iterator[Take]:
     """paceline's loader on the CPU, with this many workers; on the records of these numbers, None: on all."""
     chosen = np.arange(len(records)) if numbers is None else numbers
 
     def schedule(step: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        epochs, indices = batch_indices(len(chosen), stream_positions(step=step, global_batch=BATCH), seed=0)
+        epochs, indices = batch_indices(len(chosen), stream_positions(step=step, global_batch_size=BATCH), seed=0)
         return [(epochs, chosen[indices])]
 
     with Loader(
         records=records,
-        draw=partial(draw_unlabeled, ImageInput(size=size, decoder=decoder)),
+        draw=partial(draw_unlabeled, ImageInput(image_size=size, decoder=decoder)),
         schedule=schedule,
         threads=threads,
         processes=True,
-        fetch_threads=fetch_threads,
+        io_threads=io_threads,
         image_shape=(size, size, 3),
         device=torch.device("cpu"),
     ) as loader:
@@ -82,17 +77,17 @@ def paceline_loader(
 
 @contextmanager
 def task_batches(task: Task, threads: int, check: bool = True) -> Iterator[Take]:
-    """The batches of a training run on the CPU, with so many threads; check: `--system.check-photos`."""
-    with task_loader(task, System("cpu", check_photos=check), threads, torch.device("cpu")) as loader:
+    """The batches of a training run on the CPU, with so many threads; check: `--system.verify-checksums`."""
+    with task_loader(task, System("cpu", verify_checksums=check), threads, torch.device("cpu")) as loader:
         yield lambda: len(next(loader)[1][0])
 
 
 def task_loader(task: Task, system: System, threads: int, device: torch.device) -> Any:
     """A training run's own loader, a batch a forward."""
     recipe = task.recipe
-    system = replace(system, images_per_forward=recipe.global_batch)
+    system = replace(system, micro_batch_size=recipe.global_batch_size)
     images = {"train_images": task.data.train_images, "val_images": task.data.val_images}
-    plan = make_plan(recipe, system, world=1, most=recipe.global_batch, **images)
+    plan = make_plan(recipe, system, world=1, most=recipe.global_batch_size, **images)
     return task.data.train_loader(plan, system, InputRank(0, 1, device, threads), first=0, one_batch=False)
 
 

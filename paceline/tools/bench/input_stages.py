@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from paceline._utils.platform import count_cpus
-from paceline.config.recipe import Quality, Recipe
+from paceline.config.recipe import Evaluation, Recipe
 from paceline.config.system import System
 from paceline.data.batch import Batch
 from paceline.data.index.records import RecordReader
@@ -101,10 +101,12 @@ def bench_task_recipe(recipe: Recipe) -> Recipe:
     batch = 1
     while batch * 2 <= MAX_IMAGES and batch * 2 * pixels <= FORWARD_PIXELS:
         batch *= 2
-    model = replace(recipe.model, loss_group=0) if hasattr(recipe.model, "loss_group") else recipe.model
+    model = (
+        replace(recipe.model, loss_normalizer_images=0) if hasattr(recipe.model, "loss_normalizer_images") else recipe.model
+    )
     return Recipe(
         task=recipe.task, model=model, input=recipe.input, target_data=recipe.target_data, seed=recipe.seed,
-        global_batch=batch, bn_span=batch, images_seen=STEPS * batch, quality=Quality(unit="run"),
+        global_batch_size=batch, bn_batch_size=batch, max_images=STEPS * batch, eval=Evaluation(unit="fraction"),
     )  # fmt: skip
 
 
@@ -120,20 +122,20 @@ def measure_stages(
 ) -> dict[str, Any]:
     """All of it, for a task that was opened with `bench_task_recipe`.
 
-    bare     the training photos without `system.cache`, for the disk's own speed
+    bare     the training photos without `system.ram_cache`, for the disk's own speed
     threads  of the loader
     seconds  for each measurement
-    -> what `paceline bench input RECIPE --json` writes, but for the machine's and the command's name
+    -> what `paceline bench input RECIPE --output` writes, but for the machine's and the command's name
     """
     samples = StageSamples(task, system)
     alone = {name: measure_stage(work, samples, threads, seconds) for name, work in samples.stages().items()}
     batch, device_seconds = _batch_costs(task, samples, device, seconds)
     with task_loader(task, system, threads, device) as loader:
-        together = run_loader(loader, seconds, 0.0, system.prefetch + 2)
+        together = run_loader(loader, seconds, 0.0, system.prefetch_steps + 2)
     busy = None
     if wanted is not None:
         with task_loader(task, system, threads, device) as loader:
-            busy = run_loader(loader, seconds, task.recipe.global_batch / wanted.rate, system.prefetch + 2)
+            busy = run_loader(loader, seconds, task.recipe.global_batch_size / wanted.rate, system.prefetch_steps + 2)
     return {
         "photos": {
             "train_images": task.data.train_images,
@@ -142,9 +144,9 @@ def measure_stages(
         },
         "input": [*samples.fit.shape],
         "decoder": task.recipe.input.decoder,
-        "batch": task.recipe.global_batch,
-        "loader_threads": threads,
-        "fetch_threads": system.fetch_threads,
+        "batch": task.recipe.global_batch_size,
+        "num_workers": threads,
+        "io_threads": system.io_threads,
         "cores": count_cpus(),
         "alone": alone | {"batch": {"cpu_microseconds": batch}},
         "transfer_microseconds": device_seconds,

@@ -34,7 +34,7 @@ KINDS = tuple(
         (rf"^aten::max_pool|^{NODE}MaxPool", "pooling"),
         (rf"^aten::(cat|reshape|contiguous|clone)$|^{NODE}(Cat|Permute|\w*View|Clone|Slice|Transpose)", "head outputs"),
         (rf"^aten::(to|_to_copy)$|^{NODE}ToCopy", "number formats"),
-        (r"^Optimizer|^aten::_(foreach|fused)", "optimiser"),
+        (r"^Optimizer|^aten::_(foreach|fused)", "optimizer"),
         (rf"^{NODE}torch::autograd::AccumulateGrad", "gradients"),
     )
 )

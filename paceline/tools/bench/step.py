@@ -172,7 +172,7 @@ def make_step(
     graph: bool = False,
     kernels: Kernels = "torch",
 ) -> harness.ReadyCase:
-    """One optimizer step of paceline on the scene's batch, as a run takes it; with graph, replayed as `--system.graph` does."""
+    """One optimizer step of paceline on the scene's batch, as a run takes it; with graph, replayed as `--system.cuda-graph` does."""
     choose_kernels(replace(bench.system, precision=precision, kernels=kernels))
     model = bench.trained(scene, device)
     step = make_step_function(bench, precision, model, device, compile=compile, graph=graph)
@@ -192,13 +192,13 @@ def make_step_function(
     bench: StepBench, precision: Precision, model: Any, device: torch.device, *, compile: bool = False, graph: bool = False
 ) -> Callable[[Any], Tensor]:
     """What takes an optimizer step of paceline on a batch that lies on the device -> its loss, on the device."""
-    system = replace(bench.system, images_per_forward=bench.batch, precision=precision)
-    system = replace(system, compile="on" if compile else "off", graph="on" if graph else "off")
+    system = replace(bench.system, micro_batch_size=bench.batch, precision=precision)
+    system = replace(system, compile="on" if compile else "off", cuda_graph="on" if graph else "off")
     recipe = bench.recipe()
     plan = make_plan(recipe, system, world=1, most=bench.batch, train_images=TRAIN_IMAGES, val_images=VAL_IMAGES)
-    if plan.loss_group:
+    if plan.loss_normalizer_images:
         configure_loss_groups(model, plan)
-    optimizer = SGD(list_named_parameters(model, recipe.optim.decay_on), recipe.optim)
+    optimizer = SGD(list_named_parameters(model, recipe.optim.no_decay), recipe.optim)
     scaler = LossScaler("dynamic", 65536.0, device=device) if precision == "fp16" else None
     step = TrainStep(State(model, optimizer, None, scaler, Meters(device)), plan, system, device)
     lr = recipe.optim.lr

@@ -72,9 +72,9 @@ class MaskRCNNBench(StepBench):
             model=self.net,
             input=InstanceInput(),
             target_data="coco",
-            global_batch=self.batch,
-            images_seen=100 * self.batch,
-            bn_span=self.batch,
+            global_batch_size=self.batch,
+            max_images=100 * self.batch,
+            bn_batch_size=self.batch,
             optim=Optim(lr=LR, momentum=0.9, weight_decay=1e-4),
         )
 
@@ -99,8 +99,8 @@ class MaskRCNNBench(StepBench):
             classes=self.classes,
             objects=self.objects,
             positives=positives,
-            proposals=self.net.rpn.post_train,
-            canvas=self.net.mask.canvas,
+            proposals=self.net.rpn.post_nms_topk_train,
+            canvas=self.net.mask.target_buffer_size,
         )
 
     def parts(self, model: MaskRCNNWithLoss) -> Sequence[ProfiledPart]:

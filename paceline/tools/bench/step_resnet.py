@@ -41,11 +41,11 @@ class ResNetBench(StepBench):
         return Recipe(
             task=self.task,
             model=ResNetModel(depth=self.depth, label_smoothing=0.1),  # type: ignore[arg-type]
-            input=ImageInput(size=self.size),
-            global_batch=self.batch,
+            input=ImageInput(image_size=self.size),
+            global_batch_size=self.batch,
             epochs=1,
-            bn_span=self.batch,
-            optim=Optim(lr=0.1, momentum=0.9, weight_decay=1e-4, decay_on="all"),
+            bn_batch_size=self.batch,
+            optim=Optim(lr=0.1, momentum=0.9, weight_decay=1e-4, no_decay="none"),
         )
 
     def model(self, device: torch.device) -> ClassifierWithLoss:

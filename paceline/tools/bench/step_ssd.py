@@ -57,10 +57,10 @@ class SSDBench(StepBench):
         base = mlperf()
         return replace(
             base,
-            model=replace(base.model, depth=self.depth, heads=self.heads, head_multiple=8),
-            input=replace(base.input, size=self.size),
-            global_batch=self.batch,
-            bn_span=self.batch,
+            model=replace(base.model, depth=self.depth, heads=self.heads, head_channel_multiple=8),
+            input=replace(base.input, image_size=self.size),
+            global_batch_size=self.batch,
+            bn_batch_size=self.batch,
             optim=replace(base.optim, lr=MLPERF_LR * self.batch / MLPERF_IMAGES),
         )
 

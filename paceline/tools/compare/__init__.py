@@ -55,7 +55,7 @@ def summarize_run(folder: Path, damaged: list[str]) -> RunSummary:
         "recipe": facts.name,
         "status": last["status"] if last["event"] == "end" else "unfinished",
         "step": last["step"],
-        # The recipe's length, whatever ended the run or cut it short: --steps is one command's, and the last one's alone is kept.
+        # The recipe's length, whatever ended the run or cut it short: --max-steps is one command's, and the last one's alone is kept.
         "steps": facts.plan.get("total_steps"),
         "headline": headline,
         "best": max((value for value in values if not math.isnan(value)), default=None),

@@ -65,7 +65,7 @@ def print_bisection(
         )
 
     def again(name: str) -> str:
-        return format_command("compare", *names, "--bisect", "--workload", name)
+        return format_command("compare", *names, "--bisect", "--task-file", name)
 
     recipes = [load_saved_recipe(one, folder, named=workload, again=again) for folder, one in zip(folders, facts)]
     with waiting("reading events and checkpoints"):

@@ -60,7 +60,8 @@ class RunPair:
         self.steps = list_steps(folder / "checkpoints")
         if not events or events[-1]["event"] != "end":
             raise PacelineError(
-                f"{folder}: this run has no end: it is still training, or was killed. Let it end, or resume it with the same --out."
+                f"{folder}: this run has no end: it is still training, or was killed. Let it end, or resume it with the "
+                f"same --output-dir."
             )
         if not self.steps:
             raise PacelineError(f"{folder}: this run has no checkpoint, and without one no state of it can be compared.")
@@ -107,7 +108,7 @@ class Replay:
     def __init__(self, records: RunPair, recipe: Recipe, data: str, start: Snapshot | None, world: DistContext) -> None:
         folder, facts = records.folder, records.facts
         self.records, self.recipe, self.world = records, recipe, world
-        self.system = replace(saved_system(facts, folder), compile=False, graph=False)
+        self.system = replace(saved_system(facts, folder), compile=False, cuda_graph=False)
         named = {"data": data or relative_data(facts)}
         self.controls = controls = from_json(RunOptions(), {**facts.controls, **named}, f"{folder}: controls")
         if controls.data and not Path(controls.data).expanduser().is_dir():
@@ -121,8 +122,8 @@ class Replay:
         saved = SavedRun(folder, facts).threads()
         self.threads |= {"intra_op": saved} if saved else {}
         images = {"train_images": self.task.data.train_images, "val_images": self.task.data.val_images}
-        most = read_saved_count(facts, "images_per_forward")
-        plan = limit_steps(make_plan(recipe, self.system, world=1, most=most, **images), steps=controls.steps)
+        most = read_saved_count(facts, "micro_batch_size")
+        plan = limit_steps(make_plan(recipe, self.system, world=1, most=most, **images), steps=controls.max_steps)
         self.run = RunSpec(facts.name, recipe, "", self.system, plan, controls)
         self.state = self._state(start)
         self._step = TrainStep(self.state, plan, self.system, world.device, world.group)
@@ -161,7 +162,7 @@ class Replay:
         """Take the next step. keep: as StepTrace's; follow: of the trace only what the step leaves behind, or nothing."""
         step, trace = self.state.step, StepTrace(keep)
         torch.set_num_threads(self.threads["intra_op"])
-        torch.use_deterministic_algorithms(self.controls.exact)
+        torch.use_deterministic_algorithms(self.controls.deterministic)
         choose_kernels(self.system)
         rates = step_rates(self.recipe, self.run.plan, step)
         if follow != "nothing":
@@ -256,8 +257,8 @@ def open_single_rank(records: Sequence[RunPair]) -> Iterator[DistContext]:
             raise RecipeError(
                 f"{one.folder}: it was trained by {one.facts.world} processes, and steps are repeated in one alone."
             )
-        if system.accelerator != systems[0].accelerator:
-            raise RecipeError(f"{one.folder}: it computed on {system.accelerator}, the other on {systems[0].accelerator}.")
+        if system.device != systems[0].device:
+            raise RecipeError(f"{one.folder}: it computed on {system.device}, the other on {systems[0].device}.")
     threads, exact = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     try:
         with open_distributed(SINGLE, device=choose_device(systems[0], 0)) as world:

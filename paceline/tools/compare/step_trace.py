@@ -19,7 +19,7 @@ from paceline.config.plan import StepRates
 from paceline.data.batch import Batch
 
 # Groups of a checkpoint in the order in which a step writes them, and what a tensor of each is called.
-GROUPS = {"optimiser": "optimizer state", "scaler": "loss scale", "model": "weights", "average": "average of weights"}
+GROUPS = {"optimizer": "optimizer state", "scaler": "loss scale", "model": "weights", "average": "average of weights"}
 # Whole numbers as wide as a floating-point one.
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 

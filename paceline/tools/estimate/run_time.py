@@ -70,7 +70,7 @@ class Estimate:
     links_known: bool  # False: several nodes, and nothing is known of the links between them: times are too short
     images_per_second: float  # of all ranks
     evaluation_seconds: float  # one evaluation, taken to be as fast as training
-    minutes: float  # to the end of the recipe's length (or of --steps), evaluations included
+    minutes: float  # to the end of the recipe's length (or of --max-steps), evaluations included
     basis: str  # where the computing speed comes from
     slow: float  # known errors of the rate, as shares; both 0 = unknown
     fast: float
@@ -93,11 +93,11 @@ PUBLISHED: dict[tuple[str, str], RankSpeed] = {
 }
 # What makes these networks' cost: of (part of the recipe, field), the value. Others have a speed of their own.
 NETWORKS: dict[str, tuple[tuple[str, str, object], ...]] = {
-    "classification": (("model", "trunk", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("input", "size", 224)),
-    "ssd": (("model", "trunk", "resnet"), ("model", "depth", 34), ("model", "width", 64), ("input", "size", 300)),
+    "classification": (("model", "backbone", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("input", "image_size", 224)),
+    "ssd": (("model", "backbone", "resnet"), ("model", "depth", 34), ("model", "width", 64), ("input", "image_size", 300)),
     "maskrcnn": (
-        ("model", "trunk", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("model", "channels", 256),
-        ("model", "masks", True), ("input", "short", (800,)), ("input", "long", 1333),
+        ("model", "backbone", "resnet"), ("model", "depth", 50), ("model", "width", 64), ("model", "fpn_channels", 256),
+        ("model", "masks", True), ("input", "min_size", (800,)), ("input", "max_size", 1333),
     ),
 }  # fmt: skip
 
@@ -128,8 +128,8 @@ def published_row_speed(result: PublishedResult, *, exactly: bool = False) -> Ra
 
 
 def given_speed(rate: float) -> RankSpeed:
-    """--rate: images per second of one rank, at this plan's images a step."""
-    return RankSpeed(rate, 0.0, f"--rate {rate:g} images/s a rank")
+    """--images-per-second: images per second of one rank, at this plan's images a step."""
+    return RankSpeed(rate, 0.0, f"--images-per-second {rate:g} images/s a rank")
 
 
 def measured_speed(
@@ -156,15 +156,15 @@ def estimate(
     link_gbit   a node's links to others together, Gbit/s; 0 = the system's, where known
     """
     gbit = link_gbit or LINK_GBIT.get(system_name, 0.0)
-    bytes_each = 4 if system.compress == "none" else 2
+    bytes_each = 4 if system.grad_compression == "none" else 2
     gradient = float(parameters * bytes_each)
-    compute = plan.forwards * plan.images_per_forward / speed.rate + speed.fixed
+    compute = plan.forwards * plan.micro_batch_size / speed.rate + speed.fixed
     known = plan.nodes <= speed.nodes or gbit > 0
     whole = exposed = 0.0
     if plan.nodes > 1 and gbit > 0:
         # DDP's buckets are counted in gradients as they are kept, before they are compressed.
-        bucket = system.bucket_mib * 2**20 * bytes_each / 4
-        beside = plan.images_per_forward / speed.rate
+        bucket = system.ddp_bucket_mib * 2**20 * bytes_each / 4
+        beside = plan.micro_batch_size / speed.rate
         whole = exchange_seconds(plan.nodes, gradient, gbit)
         waited, contained = (
             exposed_seconds(nodes, gradient, gbit, compute_seconds=beside, bucket_bytes=bucket)
@@ -179,7 +179,7 @@ def estimate(
         exchange_seconds=whole,
         exposed_seconds=exposed,
         links_known=known,
-        images_per_second=plan.global_batch / step,
+        images_per_second=plan.global_batch_size / step,
         evaluation_seconds=evaluation,
         minutes=run_minutes(plan, plan.stop_after, step, evaluation),
         basis=speed.basis,
@@ -218,7 +218,7 @@ def predicted_minutes(
     speed   measured or given; None = as published for the chip
     return  None where nothing is known of the speed, or of the links between several nodes
     """
-    speed = speed or published_speed(recipe, system.chip)
+    speed = speed or published_speed(recipe, system.device_name)
     if speed is None:
         return None
     expected = estimate(plan, system, speed, parameters=parameters, system_name=system_name, link_gbit=link_gbit)

@@ -33,13 +33,13 @@ from paceline.tools.estimate.run_time import (
 )
 from paceline.training.logging.events import read_events
 
-# Bounds of --rate and --link-gbit, beyond any machine and network.
+# Bounds of --images-per-second and --network-gbit, beyond any machine and network.
 MIN, MAX = 1e-3, 1e9
 
 
 def check_rates(rate: float, link_gbit: float) -> None:
-    """Raises RecipeError for an impossible --rate or --link-gbit."""
-    for flag, value in (("--rate", rate), ("--link-gbit", link_gbit)):
+    """Raises RecipeError for an impossible --images-per-second or --network-gbit."""
+    for flag, value in (("--images-per-second", rate), ("--network-gbit", link_gbit)):
         if value != 0 and not MIN <= value <= MAX:
             raise RecipeError(f"{flag} {value:g}: must lie in {MIN:g} to {MAX:g}, or be 0 for what is known.")
 
@@ -56,8 +56,8 @@ def choose_speed(
 ) -> RankSpeed | None:
     """Return the first speed that is known. Published speeds are those of half precision, so fp32 and tf32 have none.
 
-    The order: --rate, the run's own, the row published for exactly this, the rate that paceline reached on this chip, the fit for
-    the chip, and the published row nearest to this plan.
+    The order: --images-per-second, the run's own, the row published for exactly this, the rate that paceline reached on this chip,
+    the fit for the chip, and the published row nearest to this plan.
     """
     if rate:
         return given_speed(rate)
@@ -69,15 +69,15 @@ def choose_speed(
         return published_row_speed(row, exactly=True)
     if (own := h200_speed(recipe, system, plan)) is not None:
         return own
-    if (fitted := published_speed(recipe, system.chip)) is not None:
+    if (fitted := published_speed(recipe, system.device_name)) is not None:
         return fitted
     rows = [row for row in published_results(recipe.task, system_name) if row.rate]
-    # Another chip under a system's name (--system.chip L40) has another speed.
-    if not rows or not has_published_network(recipe) or system.chip != SYSTEMS[system_name]().chip:
+    # Another chip under a system's name (--system.device-name L40) has another speed.
+    if not rows or not has_published_network(recipe) or system.device_name != SYSTEMS[system_name]().device_name:
         return None
     share = plan.images_per_rank
     return published_row_speed(
-        min(rows, key=lambda row: (row.recipe != recipe_name, abs(row.global_batch / row.accelerators - share)))
+        min(rows, key=lambda row: (row.recipe != recipe_name, abs(row.global_batch_size / row.accelerators - share)))
     )
 
 
@@ -86,15 +86,19 @@ def h200_speed(recipe: Recipe, system: System, plan: BatchPlan) -> RankSpeed | N
 
     A forward has at least half as many images as it had there. Mask R-CNN's images are assumed to have several shapes.
     """
-    fits = has_published_network(recipe) and system.precision == "bf16" and "H200" in system.chip.replace("-", " ").split()
-    if not fits or system.channels_last == "off" or 2 * plan.images_per_forward < IMAGES[recipe.task]:
+    fits = (
+        has_published_network(recipe)
+        and system.precision == "bf16"
+        and "H200" in system.device_name.replace("-", " ").split()
+    )
+    if not fits or system.channels_last == "off" or 2 * plan.micro_batch_size < IMAGES[recipe.task]:
         return None
     requested = {name: getattr(system, name) for name in FORMS}
     compiles = not WORKLOADS[recipe.task].network.no_compile
     row = find_fastest(recipe.task, requested, plan, compiles=compiles, varied=recipe.task == "maskrcnn")
     if row is None:
         return None
-    form = f"compile {row.compile}, graph {row.graph}, kernels {row.kernels}"
+    form = f"compile {row.compile}, graph {row.cuda_graph}, kernels {row.kernels}"
     basis = f"{row.rate:g} images/s measured on one H200 ({row.measured}: {form}; input is not in it)"
     return RankSpeed(row.rate, 0.0, basis)
 
@@ -106,8 +110,8 @@ def published_row(
     pairing = published_for(recipe_name, system_name, plan.nodes)
     if pairing is None or not has_published_network(recipe) or system.precision != pairing.precision:
         return None
-    cut = (plan.world, plan.global_batch, plan.images_per_forward, plan.forwards)
-    if cut != (pairing.accelerators, pairing.global_batch, pairing.images_per_forward, 1):
+    cut = (plan.world, plan.global_batch_size, plan.micro_batch_size, plan.forwards)
+    if cut != (pairing.accelerators, pairing.global_batch_size, pairing.micro_batch_size, 1):
         return None
     rows = published_results(recipe.task, system_name, recipe_name)
     return next((row for row in rows if row.rate and (row.nodes, row.accelerators) == (plan.nodes, plan.world)), None)
@@ -142,15 +146,16 @@ def published_end(workload: str, recipe_name: str, system_name: str) -> Publishe
 
 def unknown_rows(recipe: str | Path, precision: Precision) -> list[Row]:
     """Return rows that replace an estimate, with the commands that measure one. recipe: a name, or the Path of a run.json."""
-    without = ("--data", "", "--stage", "") if isinstance(recipe, Path) else ()  # a run.json names its own
+    without = ("--data", "", "--copy-data-to", "") if isinstance(recipe, Path) else ()  # a run.json names its own
     return [
         (
             "estimate",
             [
-                f"none: this machine's speed in {precision} is not known; set it with --rate IMG/S (of one rank), or measure it:"
+                f"none: this machine's speed in {precision} is not known; set it with --images-per-second IMG/S (of one "
+                f"rank), or measure it:"
             ],
         ),
-        f"{'':11}{format_command('train', recipe, '--synthetic', *without, '--steps', 100, '--out', 'probe')}",
+        f"{'':11}{format_command('train', recipe, '--synthetic', *without, '--max-steps', 100, '--output-dir', 'probe')}",
         f"{'':11}{format_command('plan', 'probe')}",
     ]
 
@@ -183,7 +188,7 @@ def _lines(told: Estimate, plan: BatchPlan, speed: RankSpeed, facts: Mapping[str
     if plan.nodes > 1 and told.links_known and told.exchange_seconds:
         between = f", waiting for gradients {_ms(told.exposed_seconds)} (of {_ms(told.exchange_seconds)} between {plan.nodes} nodes)"
     elif not told.links_known:
-        between = "; gradients between nodes are left out: how fast are a node's links? --link-gbit N"
+        between = "; gradients between nodes are left out: how fast are a node's links? --network-gbit N"
     else:
         between = ""
     least = "" if told.links_known else "at least "

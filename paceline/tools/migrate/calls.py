@@ -50,7 +50,7 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     """
     names = list(dict.fromkeys(one.name for one in ORIGINALS))
     if system_of and system_of not in names:
-        raise PacelineError(f"--system-of {system_of}: there is no such system. Known: {', '.join(names)}.")
+        raise PacelineError(f"--source-system {system_of}: there is no such system. Known: {', '.join(names)}.")
     if BARE_CONFIG.fullmatch(text.strip()):
         text = f"source {text.strip()}"
     results: list[tuple[TrainingCall, ReferenceSystem]] = []
@@ -67,7 +67,7 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     results = [(call, one) for call, one in results if one.configs.keys() & set(call.sourced)] or results
     several = list(dict.fromkeys(original.name for _, original in results))
     if len(several) > 1:
-        raise PacelineError(f"that may be of {' or '.join(several)}: add --system-of NAME.")
+        raise PacelineError(f"that may be of {' or '.join(several)}: add --source-system NAME.")
     if results:
         return results[0]
     if refused:
@@ -85,7 +85,7 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
 def _attempt(original: ReferenceSystem, text: str, read: Reader, *, named: bool) -> TrainingCall | None:
     """The training of this original that the text asks for; None where it names none of its files.
 
-    named  whether --system-of names it: a script whose name others have too needs no variable of its own then
+    named  whether --source-system names it: a script whose name others have too needs no variable of its own then
     """
     shell = ShellState()
     commands = parse_commands(text, shell, lambda name: _sourced(name, read, original))
@@ -99,7 +99,7 @@ def _attempt(original: ReferenceSystem, text: str, read: Reader, *, named: bool)
                     call = _of_script(original, script, command, position, shell, read)
                     if named or script.text or not original.marks or set(original.marks) & call.variables.keys():
                         return call
-                    raise FlagError(f"{name} is a script of several systems: add --system-of {original.name}.", FAR)
+                    raise FlagError(f"{name} is a script of several systems: add --source-system {original.name}.", FAR)
     if set(original.marks) & shell.variables.keys():  # a configuration alone
         start = ShellCommand(("run",), dict(shell.variables))
         call = _of_script(original, ReferenceScript(("run",)), start, 0, shell, read)
@@ -187,7 +187,7 @@ def _of_program(original: ReferenceSystem, command: ShellCommand, position: int,
     named = [*sourced, variables.get("SYSTEM", ""), variables.get("DGXSYSTEM", "")]
     prefix = _machine(original, named)
     machine = original.machines.get(prefix, "")
-    whole = SYSTEMS[machine]().per_node if machine else 0
+    whole = SYSTEMS[machine]().ranks_per_node if machine else 0
     hosts = str(counts.get("hosts", "")).count(",") + 1
     counts |= {"nodes": str(hosts)} if hosts > 1 else {}
     nodes = _whole(counts.get("nodes") or original.started_on.get(prefix) or _first(variables, original.nodes), 1)

@@ -29,7 +29,7 @@ def settle(call: TrainingCall) -> TrainingCall:
     if "--save_checkpoints_epochs" in call.given:
         more += ["--save-every", str(max(1, int(call["--save_checkpoints_epochs"] * _steps(call))))]
     if call["--steps"]:
-        more += ["--steps", str(call["--steps"])]
+        more += ["--max-steps", str(call["--steps"])]
     return replace(call, more=tuple(more), machine="" if "--no_hpu" in call.given else call.machine)
 
 
@@ -58,7 +58,7 @@ def recipe(call: TrainingCall) -> Recipe:
     epochs = max(int(call["--epochs"] * _steps(call)), call["--steps"]) / _steps(call)
     made = gaudi(batch, per_card=call["--batch_size"], epochs=epochs, shift=call["--k"])
     changes = {
-        "bn_span": batch if "--distributed_bn" in call.given else call["--batch_size"],
+        "bn_batch_size": batch if "--distributed_bn" in call.given else call["--batch_size"],
         "optim.lr": call["--base_lr"] * batch / 32,
         "optim.weight_decay": call["--weight_decay"],
         "schedule.warmup": call["--lr_warmup_epoch"],

@@ -61,7 +61,7 @@ def facts(call: TrainingCall) -> TrainingSize:
     steps = math.ceil(math.ceil(TRAIN_IMAGES / ranks) / local)
     return TrainingSize.in_epochs(
         *(local, ranks, steps, _epochs_of(call), _listed(call["--lr-decay-epoch"] or "17,23")),
-        global_batch=batch,
+        global_batch_size=batch,
         lr=_rate(call),
         warmup_steps=_warmup(call),
         weight_decay=_decay(call),
@@ -77,7 +77,7 @@ def recipe(call: TrainingCall) -> Recipe:
         batch,
         lr=_rate(call),
         warmup=_warmup(call),  # type: ignore[arg-type]  # whole iterations in the published lines
-        warmup_from=call["--lr-warmup-factor"],
+        warmup_start_factor=call["--lr-warmup-factor"],
         boundaries=_listed(call["--lr-decay-epoch"] or "17,23"),  # type: ignore[arg-type]  # two in the published lines
         epochs=float(epochs),
         clip=max(0.0, call["--clip-gradient"]),
@@ -87,17 +87,19 @@ def recipe(call: TrainingCall) -> Recipe:
     rho = call["--rpn-smoothl1-rho"]
     changes: dict[str, Any] = {
         "model.depth": DEPTHS.get(call["--network"], made.model.depth),
-        "model.rpn.beta": made.model.rpn.beta if abs(rho - made.model.rpn.beta) < 1e-4 else rho,  # 0.1111 is a ninth
-        "model.roi.beta": call["--rcnn-smoothl1-rho"],
+        "model.rpn.smooth_l1_beta": made.model.rpn.smooth_l1_beta
+        if abs(rho - made.model.rpn.smooth_l1_beta) < 1e-4
+        else rho,  # 0.1111 is a ninth
+        "model.roi.smooth_l1_beta": call["--rcnn-smoothl1-rho"],
         "optim.momentum": call["--momentum"],
         "optim.weight_decay": _decay(call),
-        "schedule.factor": call["--lr-decay"],
+        "schedule.gamma": call["--lr-decay"],
         "seed": call["--seed"],
     }
     # Theirs without a norm layer keeps BatchNorm's statistics and has none elsewhere.
     norm = call["--norm-layer"] or "frozen"
     if norm in ("gn", "group"):
-        changes |= dict.fromkeys(("model.norm", "model.fpn_norm", "model.head_norm"), "group") | {"model.frozen": "none"}
+        changes |= dict.fromkeys(("model.norm", "model.fpn_norm", "model.head_norm"), "group") | {"model.freeze_stages": 0}
     elif norm in ("bn", "batch", "syncbn"):
         changes |= {"model.norm": "batch", "model.fpn_norm": "batch", "model.head_norm": "group"}
     if call["custom-model"]:
@@ -112,31 +114,31 @@ def _custom(call: TrainingCall, *, normed: bool) -> dict[str, Any]:
     """
     base = call["--anchor-base-size"]
     fields = {
-        "model.channels": call["--num-fpn-filters"],
+        "model.fpn_channels": call["--num-fpn-filters"],
         "model.rpn.channels": call["--rpn-channel"],
-        "model.rpn.sizes": tuple(base * scale for scale in _listed(call["--anchor-scales"])),
-        "model.rpn.ratios": tuple(float(part) for part in call["--anchor-aspect-ratio"].split(",")),
-        "model.rpn.iou": call["--rpn-nms-thresh"],
-        "model.rpn.pre_train": call["--rpn-train-pre-nms"],
-        "model.rpn.post_train": call["--rpn-train-post-nms"],
-        "model.rpn.pre_test": call["--rpn-test-pre-nms"],
-        "model.rpn.post_test": call["--rpn-test-post-nms"],
-        "model.rpn.least_side": max(0.0, float(call["--rpn-min-size"] - 1)),
-        "model.rpn.limit": call["--clip"],
-        "model.roi.convs": call["--num-box-head-conv"] if normed else 0,
+        "model.rpn.anchor_sizes": tuple(base * scale for scale in _listed(call["--anchor-scales"])),
+        "model.rpn.aspect_ratios": tuple(float(part) for part in call["--anchor-aspect-ratio"].split(",")),
+        "model.rpn.nms_iou": call["--rpn-nms-thresh"],
+        "model.rpn.pre_nms_topk_train": call["--rpn-train-pre-nms"],
+        "model.rpn.post_nms_topk_train": call["--rpn-train-post-nms"],
+        "model.rpn.pre_nms_topk_test": call["--rpn-test-pre-nms"],
+        "model.rpn.post_nms_topk_test": call["--rpn-test-post-nms"],
+        "model.rpn.min_box_side": max(0.0, float(call["--rpn-min-size"] - 1)),
+        "model.rpn.max_log_scale": call["--clip"],
+        "model.roi.num_convs": call["--num-box-head-conv"] if normed else 0,
         "model.roi.conv_channels": call["--num-box-head-conv-filters"] if normed else 0,
-        "model.roi.channels": call["--num_box_head_dense_filters"],
-        "model.roi.mode": call["--roi-mode"],
-        "model.roi.samples": call["--rcnn-num-samples"],
-        "model.roi.iou": call["--rcnn-pos-iou-thresh"],
-        "model.roi.positive_share": call["--rcnn-pos-ratio"],
-        "model.roi.limit": call["--clip"],
-        "model.mask.convs": call["--num-mask-head-convs"],
-        "model.detect.iou": call["--nms-thresh"],
-        "input.short": tuple(int(part) for part in call["--image-short"].strip("()").split(",") if part.strip()),
-        "input.long": call["--image-max-size"],
+        "model.roi.fc_channels": call["--num_box_head_dense_filters"],
+        "model.roi.pool_type": call["--roi-mode"],
+        "model.roi.samples_per_image": call["--rcnn-num-samples"],
+        "model.roi.fg_iou": call["--rcnn-pos-iou-thresh"],
+        "model.roi.positive_fraction": call["--rcnn-pos-ratio"],
+        "model.roi.max_log_scale": call["--clip"],
+        "model.mask.num_convs": call["--num-mask-head-convs"],
+        "model.detect.nms_iou": call["--nms-thresh"],
+        "input.min_size": tuple(int(part) for part in call["--image-short"].strip("()").split(",") if part.strip()),
+        "input.max_size": call["--image-max-size"],
     }
-    most = {"model.detect.keep": call["--post-nms"], "model.detect.candidates": call["--nms-topk"]}
+    most = {"model.detect.max_detections": call["--post-nms"], "model.detect.topk_candidates": call["--nms-topk"]}
     return fields | {name: value for name, value in most.items() if value > 0}
 
 
@@ -174,7 +176,7 @@ def _evaluated(call: TrainingCall) -> tuple[str, ...]:
         return "eval", prefix or "RUN", "--checkpoint", "all"
     depth = f" --model.depth {DEPTHS[network]}" if DEPTHS.get(network, 50) != 50 else ""
     words = ("eval", _file(call, f"{network}_coco"), "--recipe", f"maskrcnn-gluoncv{depth}", "--data", "DIR")
-    return (*words, "--out", f"{prefix}predictions.json") if call["--save-json"] else words
+    return (*words, "--output", f"{prefix}predictions.json") if call["--save-json"] else words
 
 
 def _predicted(call: TrainingCall) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def facts(call: TrainingCall) -> TrainingSize:
     local, ranks = call["--batch-size"], call.devices
     steps = math.ceil(call["--num-examples"] // ranks / local)
     kind = _kind(call)
-    falls = (call["--num-epochs"],) if kind == "poly2" else _boundaries(call) if kind == "steps" else ()
+    falls = (call["--num-epochs"],) if kind == "polynomial" else _boundaries(call) if kind == "multistep" else ()
     return TrainingSize.in_epochs(
         *(local, ranks, steps, call["--num-epochs"], falls),
         lr=call["--lr"],
@@ -62,7 +62,7 @@ def facts(call: TrainingCall) -> TrainingSize:
 def _kind(call: TrainingCall) -> str:
     if call["--lr-factor"] >= 1 or not ("pow" in call["--lr-step-epochs"] or _boundaries(call)):
         return "constant"
-    return "poly2" if "pow" in call["--lr-step-epochs"] else "steps"
+    return "polynomial" if "pow" in call["--lr-step-epochs"] else "multistep"
 
 
 def _boundaries(call: TrainingCall) -> tuple[float, ...]:
@@ -79,9 +79,9 @@ def recipe(call: TrainingCall) -> Recipe:
         epochs=float(call["--num-epochs"]),
         decay=call["--wd"],
         first=call["--eval-offset"] + 1,
-        bn_span=call["--bn-group"] * call["--batch-size"],
+        bn_batch_size=call["--bn-group"] * call["--batch-size"],
         momentum=call["--mom"],
-        decay_on="all" if call["--optimizer"] == "sgdwfastlarsv2" else "no_norm",
+        no_decay="none" if call["--optimizer"] == "sgdwfastlarsv2" else "norm",
     )
     if call["--num-layers"] not in get_args(Depth):
         raise PacelineError(f"--num-layers {call['--num-layers']}: is none of {', '.join(map(str, get_args(Depth)))}.")
@@ -89,27 +89,27 @@ def recipe(call: TrainingCall) -> Recipe:
     changes = {
         "seed": call["--seed"] or 1,
         "model.depth": call["--num-layers"],
-        "model.stem_channels": 4 if channels == 4 else 3,
+        "model.input_channels": 4 if channels == 4 else 3,
         "model.label_smoothing": call["--label-smoothing"],
-        "model.zero_init_last_gamma": call["--bn-gamma-init0"],
+        "model.zero_init_residual": call["--bn-gamma-init0"],
         "model.bn_eps": call["--batchnorm-eps"],
         "model.bn_momentum": round(1 - call["--batchnorm-mom"], 9),
-        "input.size": side,
-        "input.area": (call["--min-random-area"], call["--max-random-area"]),
-        "input.aspect": (call["--min-random-aspect-ratio"], call["--max-random-aspect-ratio"]),
-        "quality.every": float(call["--eval-period"]),
-        "quality.targets": (("top1", call["--accuracy-threshold"]),),
+        "input.image_size": side,
+        "input.crop_scale": (call["--min-random-area"], call["--max-random-area"]),
+        "input.crop_ratio": (call["--min-random-aspect-ratio"], call["--max-random-aspect-ratio"]),
+        "eval.every": float(call["--eval-period"]),
+        "target": (("top1", call["--accuracy-threshold"]),),
     }
     if call["--optimizer"] == "sgd":
-        changes |= {"optim.kind": "sgd", "optim.momentum_form": "lr_inside"}
+        changes |= {"optim.name": "sgd", "optim.momentum_style": "mxnet"}
     elif call["--optimizer"] in LARS:
-        changes |= {"optim.lars_eta": call["--lars-eta"], "optim.lars_eps": call["--lars-eps"]}
+        changes |= {"optim.lars_trust_coefficient": call["--lars-eta"], "optim.lars_eps": call["--lars-eps"]}
     else:
         raise PacelineError(f"--optimizer {call['--optimizer']}: is none of sgd, {', '.join(LARS)}, which have one here.")
     kind = _kind(call)
-    if kind != "poly2":
-        changes |= {"schedule.kind": kind, "schedule.boundaries": _boundaries(call), "schedule.factor": call["--lr-factor"]}
-        changes |= {"schedule.end_lr": 0.0, "schedule.warmup": made.schedule.warmup if kind == "steps" else 0.0}
+    if kind != "polynomial":
+        changes |= {"schedule.name": kind, "schedule.milestones": _boundaries(call), "schedule.gamma": call["--lr-factor"]}
+        changes |= {"schedule.min_lr": 0.0, "schedule.warmup": made.schedule.warmup if kind == "multistep" else 0.0}
     return with_fields(made, changes)
 
 

@@ -23,14 +23,14 @@ def settle(call: TrainingCall) -> TrainingCall:
     """Two of their flags as one of ours; epochs as steps."""
     more = []
     if call["--dataset-size"] not in (None, TRAIN_IMAGES):
-        more += ["--limit-train", str(call["--dataset-size"])]
+        more += ["--max-train-images", str(call["--dataset-size"])]
     if call["--save-interval"]:
         more += ["--save-every", str(call["--save-interval"] * _shard_steps(call, _images(call)))]
     first, last = call["--profile-start"], call["--profile-stop"]
     if first is not None:
         more += ["--profile", f"{first}:{last or first + 3}"]
     if last is not None:
-        more += ["--steps", str(last)]
+        more += ["--max-steps", str(last)]
     return replace(call, more=tuple(more))
 
 
@@ -83,18 +83,18 @@ def recipe(call: TrainingCall) -> Recipe:
         lr=call["--lr"] or 2.5e-3,
         warmup=0.0,  # in whole steps, below
         decay=call["--weight-decay"],
-        bn_span=call["--bn-group"] * call["--batch-size"],
+        bn_batch_size=call["--bn-group"] * call["--batch-size"],
         epochs=float(call["--epochs"]),
     )
     every = call["--val-interval"]
     points = {*call["--val-epochs"], *(range(every, call["--epochs"] + 1, every) if every else ())}
-    steps = int((warmup or 0.0) * _images(call) / made.global_batch)
+    steps = int((warmup or 0.0) * _images(call) / made.global_batch_size)
     changes = {
-        "schedule.warmup": steps / steps_in_epoch(_images(call), made.global_batch, "up"),
-        "schedule.warmup_from": _warmup_from(warmup, call["--lr-warmup-factor"]),
-        "schedule.boundaries": tuple(map(float, call["--lr-decay-epochs"])),
-        "quality.at": _epochs(points),
-        "quality.targets": (("box_ap", call["--target-map"] / 100),),
+        "schedule.warmup": steps / steps_in_epoch(_images(call), made.global_batch_size, "up"),
+        "schedule.warmup_start_factor": _warmup_from(warmup, call["--lr-warmup-factor"]),
+        "schedule.milestones": tuple(map(float, call["--lr-decay-epochs"])),
+        "eval.at": _epochs(points),
+        "target": (("box_ap", call["--target-map"] / 100),),
     }
     return with_fields(made, changes)
 
@@ -139,20 +139,20 @@ def reference_recipe(call: TrainingCall) -> Recipe:
         "epochs": float(call["--epochs"]),
         "optim.lr": call["--lr"] * _batch(call) / 32,
         "optim.weight_decay": call["--weight-decay"],
-        "schedule.boundaries": tuple(map(float, call["--lr-decay-schedule"])),
-        "schedule.warmup_from": _warmup_from(call["--warmup"], call["--warmup-factor"]),
-        "quality.first": every,
-        "quality.every": every,
-        "quality.at": _epochs({*named, *range(every, call["--epochs"] + 1, every)}) if named else (),
-        "quality.targets": (("box_ap", call["--threshold"]),),
+        "schedule.milestones": tuple(map(float, call["--lr-decay-schedule"])),
+        "schedule.warmup_start_factor": _warmup_from(call["--warmup"], call["--warmup-factor"]),
+        "eval.start": every,
+        "eval.every": every,
+        "eval.at": _epochs({*named, *range(every, call["--epochs"] + 1, every)}) if named else (),
+        "target": (("box_ap", call["--threshold"]),),
     }
-    return with_fields(mlperf(_batch(call), warmup=call["--warmup"] or 0.0, bn_span=call["--batch-size"]), changes)
+    return with_fields(mlperf(_batch(call), warmup=call["--warmup"] or 0.0, bn_batch_size=call["--batch-size"]), changes)
 
 
 def reference_system(call: TrainingCall) -> dict[str, Any]:
     """Number format, and images of a forward if a batch is split."""
     splits = call["--batch-splits"]
-    split = {"images_per_forward": max(1, call["--batch-size"] // splits)} if splits > 1 else {}
+    split = {"micro_batch_size": max(1, call["--batch-size"] // splits)} if splits > 1 else {}
     return {"precision": "fp32", "loss_scale": 0.0, **split}
 
 
@@ -178,15 +178,15 @@ def nvidia_recipe(call: TrainingCall) -> Recipe:
     """The family's constructor with the line's numbers."""
     span = call["--bn-group"] * call["--batch-size"]
     warmup = call["--warmup"]
-    made = nvidia_pytorch(_batch(call), lr=call["--lr"], warmup=warmup or 0, decay=call["--wd"], bn_span=span)
+    made = nvidia_pytorch(_batch(call), lr=call["--lr"], warmup=warmup or 0, decay=call["--wd"], bn_batch_size=span)
     # Theirs evaluates before an epoch, so a run that ends there never makes the list's last one; ours evaluates every end.
     points = tuple(float(epoch) for epoch in call["--evaluation"] if epoch <= call["--epochs"])
     changes = {
         "epochs": float(call["--epochs"]),
-        "schedule.boundaries": tuple(map(float, call["--lr-decay-epochs"])),
-        "schedule.warmup_from": _warmup_from(warmup, call["--warmup-factor"]),
-        "quality.at": points or made.quality.at,
-        "quality.targets": (("box_ap", call["--threshold"]),),
+        "schedule.milestones": tuple(map(float, call["--lr-decay-epochs"])),
+        "schedule.warmup_start_factor": _warmup_from(warmup, call["--warmup-factor"]),
+        "eval.at": points or made.eval.at,
+        "target": (("box_ap", call["--threshold"]),),
     }
     return with_fields(made, changes)
 

@@ -65,7 +65,7 @@ class FlagTranslation:
 class TrainingSize:
     """What a training comes to, in numbers; the same of theirs and of ours."""
 
-    global_batch: int  # images of an optimizer step
+    global_batch_size: int  # images of an optimizer step
     batch_per_device: int  # of these, one accelerator's
     devices: int  # accelerators that train
     steps_per_epoch: float
@@ -73,7 +73,7 @@ class TrainingSize:
     steps: int  # epochs in steps
     lr: float  # peak
     warmup_steps: float
-    decay: str = "steps"  # or cosine, poly2, constant
+    decay: str = "multistep"  # or cosine, polynomial, constant
     decay_steps: tuple[float, ...]  # where the rate falls; where its fall ends
     weight_decay: float
     weights: str = "none"  # name of the pretrained weights
@@ -90,7 +90,7 @@ class TrainingSize:
         falls  epochs after which the rate falls, or its fall ends
         own    the other fields, and the global batch where it is another than that of all devices
         """
-        own = {"global_batch": batch * devices, **own, "steps": round(epochs * steps)}
+        own = {"global_batch_size": batch * devices, **own, "steps": round(epochs * steps)}
         ends = tuple(epoch * steps for epoch in falls)
         return cls(batch_per_device=batch, devices=devices, steps_per_epoch=steps, epochs=epochs, decay_steps=ends, **own)
 
@@ -108,9 +108,9 @@ class TrainingCall:
     sourced: tuple[str, ...] = ()  # file names of the configurations that were read
     before: tuple[str, ...] = ()  # words before the program: the launcher's
     machine: str = ""  # a system of ours; empty = none is named
-    through: str = ""  # --through of ours: slurm, hostfile; empty = here
-    start: str = ""  # --start of ours: mpirun, srun, torchrun; empty = none
-    container: str = ""  # --container of ours
+    through: str = ""  # --scheduler of ours: slurm, hostfile; empty = here
+    start: str = ""  # --launcher of ours: mpirun, srun, torchrun; empty = none
+    container: str = ""  # --container-runtime of ours
     hostfile: str = ""
     mounts: Mapping[str, str] = field(default_factory=dict)  # folder in the container -> folder outside
     more: tuple[str, ...] = ()  # further flags of launch that the line asks for
@@ -186,7 +186,7 @@ class CommandPair:
     ours: str = ""  # cell, as Markdown; empty = what `run` is translated to
     remark: str = ""
     run: str = ""  # the original's command line, as it is typed
-    of: str = ""  # its --system-of, where two systems have a configuration of that name
+    of: str = ""  # its --source-system, where two systems have a configuration of that name
     files: tuple[str, ...] = ()  # programs and scripts of the original that it stands for
 
 
@@ -214,7 +214,7 @@ class MigrationPage:
 class ReferenceSystem:
     """One of the systems."""
 
-    name: str  # for --system-of; several programs of one system may stand apart
+    name: str  # for --source-system; several programs of one system may stand apart
     programs: tuple[ReferenceProgram, ...]
     scripts: tuple[ReferenceScript, ...] = ()
     configs: Mapping[str, str] = field(default_factory=dict)  # file -> its assignments, as shell text

@@ -206,7 +206,7 @@ def find_nearest(call: TrainingCall) -> tuple[str, dict[str, Any]]:
         for name, make in makers.items()
     }
     name = min(changes, key=lambda one: (len(changes[one]), not _published_there(one, call)))
-    if "global_batch" in changes[name] and "optim.lr" not in changes[name]:
+    if "global_batch_size" in changes[name] and "optim.lr" not in changes[name]:
         changes[name]["optim.lr"] = wanted.optim.lr  # a changed batch wants its rate said anew
     return name, changes[name]
 
@@ -219,7 +219,7 @@ def _published_there(name: str, call: TrainingCall) -> bool:
 
 
 def format_flag(dotted: str, value: Any) -> str:
-    """A field of ours as its flag and value: `--schedule.boundaries 44 55`."""
+    """A field of ours as its flag and value: `--schedule.milestones 44 55`."""
     group, dot, name = f"--{dotted}".replace("_", "-").rpartition(".")
     if isinstance(value, bool):
         return f"{group}{dot}{name}" if value else f"{group}{dot}no-{name}" if dot else f"--no-{name[2:]}"
@@ -270,13 +270,13 @@ def _opening(call: TrainingCall, name: str) -> list[str]:
     launched = bool(call.through or call.container or (call.machine and call.devices > 1))
     words = ["launch" if launched else "train", name]
     words += ["--system", call.machine] if call.machine else []
-    if SYSTEMS[call.machine]().per_node != call.per_node if call.machine else launched:
-        words += ["--system.per-node", str(call.per_node)]
+    if SYSTEMS[call.machine]().ranks_per_node != call.per_node if call.machine else launched:
+        words += ["--system.ranks-per-node", str(call.per_node)]
     if launched:
         nodes = str(call.nodes) if call.nodes > 1 else ""
         image = call.container == "pyxis" and "IMAGE"
-        requested = {"--nodes": nodes, "--through": call.through, "--hostfile": call.hostfile, "--start": call.start}
-        requested |= {"--container": call.container, "--image": image}
+        requested = {"--nodes": nodes, "--scheduler": call.through, "--hostfile": call.hostfile, "--launcher": call.start}
+        requested |= {"--container-runtime": call.container, "--container-image": image}
         words += [word for flag, value in requested.items() if value for word in (flag, str(value))]
     data = ["--data", translate_data(call)] if translate_data(call) else []
     return [*words, *data, "--weights", call.program.formulas.weights(call) or "none", *call.more]

@@ -118,7 +118,7 @@ def _mllog_row(path: Path, lines: Sequence[MLLogLine], accelerators: int) -> Log
         benchmark=benchmark,
         status=_text(stop.metadata.get("status")) if stop is not None else "no run_stop",
         accelerators=accelerators or description.get("accelerators") or _told_accelerators(lines, batch),
-        global_batch=int(batch) if is_number(batch) else None,
+        global_batch_size=int(batch) if is_number(batch) else None,
         minutes=(stop.ms - start) / 60_000 if start is not None and stop is not None else None,
         epochs=next(
             (line.metadata["epoch_num"] for line in reversed(evaluations) if is_number(line.metadata.get("epoch_num"))),

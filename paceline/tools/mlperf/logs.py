@@ -84,7 +84,7 @@ def mllog_lines(path: Path, text: str) -> list[MLLogLine]:
         if result is None:
             ours = f'"file": "{OURS}' in text  # others' runs cannot go on
             advice = (
-                "Go on with its run (the same --out mends its log), or name another one." if ours else "Name another one."
+                "Resume its run (the same --output-dir mends the log), or name another." if ours else "Name another one."
             )
             raise DataError(f"{path}: line {number} is no :::MLLOG line: the log was cut there, or damaged. {advice}")
         lines.append(result)
@@ -146,7 +146,7 @@ class LogSummary:
     benchmark: str = ""
     status: str = ""  # success, aborted, or "" where the log has no such word
     accelerators: int | None = None
-    global_batch: int | None = None
+    global_batch_size: int | None = None
     minutes: float | None = None  # time to train: run_start to run_stop
     epochs: float | None = None  # trained, up to the evaluation that the quality is of
     images_per_second: float | None = None  # steady: of the median epoch, the first left out
@@ -224,7 +224,7 @@ def _gluoncv(text: str) -> dict[str, Any]:
     speeds = [float(speed) for _, speed in epochs if speed]
     return {
         "benchmark": "maskrcnn" if "segm" in text or "RCNN_Mask" in text else "faster_rcnn",
-        "global_batch": _whole(rf"Namespace\(.*?\bbatch_size={WHOLE}", text),
+        "global_batch_size": _whole(rf"Namespace\(.*?\bbatch_size={WHOLE}", text),
         "minutes": spent / 60 if epochs else None,
         "epochs": len(epochs) or None,
         "images_per_second": median(speeds[1:] or speeds or steps) if speeds or steps else None,
@@ -243,7 +243,7 @@ def _habana(text: str) -> dict[str, Any]:
         "system": "Gaudi" if "habana" in text.lower() or "hpu" in text.lower() else "",
         "benchmark": "ssd",
         "accelerators": _whole(rf"'num_shards': {WHOLE}", text),
-        "global_batch": _whole(rf"'global_batch_size': {WHOLE}", text),
+        "global_batch_size": _whole(rf"'global_batch_size': {WHOLE}", text),
         "minutes": seconds / 60 if seconds is not None else None,
         "epochs": len(speeds) or None,
         "images_per_second": median(speeds[1:] or speeds) if speeds else None,
@@ -270,7 +270,7 @@ def _dllogger(text: str) -> dict[str, Any]:
     gpus = _count(told, "num_gpus", "world_size")
     return {
         "accelerators": gpus,
-        "global_batch": _dll_batch(told, gpus),
+        "global_batch_size": _dll_batch(told, gpus),
         "minutes": (seconds[-1] - seconds[0]) / 60 if len(seconds) > 1 else None,
         "epochs": len(epochs) or None,
         "images_per_second": median(speeds[1:] or speeds) if speeds else None,
@@ -303,7 +303,7 @@ def _horovod(text: str) -> dict[str, Any]:
     return {
         "benchmark": model[1] if model else "",
         "accelerators": int(count) if count else None,
-        "global_batch": batch * int(count) if batch and count else None,
+        "global_batch_size": batch * int(count) if batch and count else None,
         "images_per_second": float(speed) if speed else None,
     }
 

@@ -82,7 +82,7 @@ def judge_ranks(ranks: Sequence[Facts], problems: Sequence[str] = ()) -> Qualify
     if name:
         rows.append(QualifyCheck(BESIDE, share, "", 1.0, MIN["beside"], ""))
         if rows[-1].verdict == SLOW:
-            advice.append(f"{name} alone is slow: its clocks, its heat, its neighbours on the same cores or link")
+            advice.append(f"{name} alone is slow: its clocks, its heat, its neighbors on the same cores or link")
     if any(row.verdict == SLOW for row in rows):
         taken = list(_taken_away(ranks))
         advice += taken or list(_unexplained(ranks, rows))
@@ -252,8 +252,8 @@ def _input(ranks: Sequence[Facts], rows: Sequence[QualifyCheck], *, crowded: boo
     disk = by_name.get(TITLES["disk"])
     if disk is not None and disk.verdict == SLOW:
         yield (
-            f"the disk brings {disk.measured:,.0f} photos/s where {disk.expected:,.0f} could be decoded: --stage LOCAL-DISK, "
-            "--system.cache 40GiB, --system.fetch-threads 8 for a store that answers late, paceline data pack for fewer, larger reads"
+            f"the disk brings {disk.measured:,.0f} photos/s where {disk.expected:,.0f} could be decoded: --copy-data-to LOCAL-DISK, "
+            "--system.ram-cache 40GiB, --system.io-threads 8 for a store that answers late, paceline data pack for fewer, larger reads"
         )
     for task, name in NAMES.items():
         step, fed, fast = (by_name[TITLES[f"{task}/{part}"]].measured for part in ("step", "photos", "input"))

@@ -63,7 +63,7 @@ Say = Callable[[str], None]
 def qualify_benches(system: System) -> list[StepBench]:
     """Each workload's training step, as large as the published ones on an accelerator, smaller on a CPU."""
     common: dict[str, Any] = {"rounds": ROUNDS, "seconds": 0.0, "system": system, "precisions": (system.precision,)}
-    small = system.accelerator == "cpu"
+    small = system.device == "cpu"
     share = 1 if system.memory_gib >= ROOMY_GIB else 2 if system.memory_gib >= ROOMY_GIB / 2 else 4
     batches = (8, 2, 1) if small else (256 // share, 112 // share, 8 // share)
     height, width = (320, 512) if small else (800, 1216)
@@ -143,7 +143,7 @@ def _works(
     """What is timed of a workload: (name, seconds -> of one image); of classification also its disk."""
     device, precision = world.device, system.precision
     compiled = system.compile == "on" and not WORKLOADS[bench.task].network.no_compile
-    forms: dict[str, Any] = {"compile": compiled, "graph": system.graph == "on"}
+    forms: dict[str, Any] = {"compile": compiled, "graph": system.cuda_graph == "on"}
     *_, (_, scene) = bench.scenes(device)
     made = make_step(bench, precision, scene, device, **forms)
     for _ in range(2):
@@ -151,9 +151,9 @@ def _works(
     yield "step", lambda seconds: _each(measure_seconds(made.step, seconds, device), bench.batch)
     recipe = bench.recipe()
     if isinstance(bench, MaskRCNNBench) and bench.height < 800:
-        recipe = replace(recipe, input=replace(recipe.input, short=(bench.height,), long=bench.height * 1333 // 800))
+        recipe = replace(recipe, input=replace(recipe.input, min_size=(bench.height,), max_size=bench.height * 1333 // 800))
     recipe = replace(
-        bench_task_recipe(recipe), global_batch=bench.batch, bn_span=bench.batch, images_seen=STEPS * bench.batch
+        bench_task_recipe(recipe), global_batch_size=bench.batch, bn_batch_size=bench.batch, max_images=STEPS * bench.batch
     )
     kind = WORKLOADS[bench.task].kind
     path = render_test_images(world, folder, "classes" if kind == "class-folder" else "boxes")
@@ -163,7 +163,7 @@ def _works(
 
     def photos_to_batches(seconds: float) -> CallSeconds:
         with loader() as batches:
-            result = run_loader(batches, seconds, 0.0, system.prefetch + 2)
+            result = run_loader(batches, seconds, 0.0, system.prefetch_steps + 2)
         return CallSeconds(1 / result["images_per_second"], result["cpu_microseconds"] / 1e6)
 
     yield "input", photos_to_batches

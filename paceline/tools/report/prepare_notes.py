@@ -67,7 +67,7 @@ def next_step(manifest: Manifest) -> str:
     recipe = "classify-finetune"
     if manifest.kind == "boxes":
         recipe = "maskrcnn-finetune" if polygons[-1] or strings[-1] else "fasterrcnn-finetune"
-    chosen = format_command("plan", f"{recipe}-cpu", "--data", manifest.called, "--auto")
+    chosen = format_command("plan", f"{recipe}-cpu", "--data", manifest.called, "--auto-config")
     return f"what suits it on a CPU (on a GPU {recipe}):  {chosen}"
 
 

@@ -89,7 +89,7 @@ def write_report(run: Path, workload: WorkloadSpec | None = None) -> Path:
         if Path(workload.reporting.template).is_absolute():
             own[workload.reporting.template] = Path(workload.reporting.template).read_text(encoding="utf-8")
     elif any((run / "predictions").glob("step-*.json")):
-        notes.append("its workload is one's own: photos are shown by  paceline report RUN --workload ./file.py:name")
+        notes.append("its workload is one's own: photos are shown by  paceline report RUN --task-file ./file.py:name")
     try:
         text = render_page("report.html.jinja", {**content, "pictures": pictures, "notes": notes}, own)
     except Exception as error:
@@ -129,7 +129,7 @@ def _content(run: Path, facts: RunRecord, events: Sequence[Event]) -> dict[str, 
 
 def get_targets(facts: RunRecord) -> dict[str, float]:
     """The quality targets of a run.json, metric -> value; {} where there is none."""
-    return {name: float(value) for name, value in facts.recipe.get("quality", {}).get("targets", ())}
+    return {name: float(value) for name, value in facts.recipe.get("target", ())}
 
 
 def _began(run: Path, facts: RunRecord) -> str:

@@ -29,7 +29,7 @@ from paceline.training.logging.events import read_events
 # Of run.json, what may explain a difference of results; the rest follows from these, or names the run.
 PARTS = ("recipe", "controls", "data", "system", "versions", "host")
 ALONE = ("world", "git_commit")
-NAMING = ("controls.out", "controls.quiet", "controls.json", "controls.sink", "controls.tensorboard", "host.name")
+NAMING = ("controls.output_dir", "controls.quiet", "controls.json", "controls.logger", "controls.tensorboard", "host.name")
 MAX_METRICS = 6
 # A folder of hundreds of runs would be a page of many megabytes.
 MAX_PICTURES = 60

@@ -192,5 +192,5 @@ def _as_user_error(folder: Path, error: OSError) -> PacelineError:
         return write_error(Path(where), error)
     return PacelineError(
         f"{where}: the checkpoint could not be written ({error.strerror or error}). "
-        f"Earlier checkpoints in {folder} are untouched; make room or mend the folder, and resume with the same --out."
+        f"Earlier checkpoints in {folder} are untouched; make room or mend the folder, and resume with the same --output-dir."
     )

@@ -102,10 +102,10 @@ def check_space(folder: Path, bytes_needed: int) -> None:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise PacelineError(
-            f"{folder}: cannot be written ({error.strerror or error}). Choose another folder with --out."
+            f"{folder}: cannot be written ({error.strerror or error}). Choose another folder with --output-dir."
         ) from None
     if free < bytes_needed:
         raise PacelineError(
             f"{folder}: checkpoints will need {format_bytes(bytes_needed)}, and {format_bytes(free)} are free. "
-            "Make room, choose another --out, or keep fewer (--keep)."
+            "Make room, choose another --output-dir, or keep fewer (--keep-checkpoints)."
         )

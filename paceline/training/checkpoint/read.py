@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paceline._utils.errors import CheckpointError, PacelineError
 from paceline._utils.hashing import sha256
-from paceline._utils.reporter import WARNINGS, Reporter
+from paceline._utils.reporter import LOGGED, Reporter
 from paceline._utils.safe_read import has_valid_checksum, open_plain_sized, parse_json, read_entry
 from paceline.training.checkpoint.layout import (
     BEST,
@@ -173,11 +173,11 @@ def find_newest_valid(
         return path, snapshot
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
-        raise CheckpointError(f"{folder}: every checkpoint is damaged.{listed}\nStart anew with another --out.")
+        raise CheckpointError(f"{folder}: every checkpoint is damaged.{listed}\nStart anew with another --output-dir.")
     return None
 
 
-def find_checkpoint(folder: Path, which: str, reporter: Reporter = WARNINGS) -> Path:
+def find_checkpoint(folder: Path, which: str, reporter: Reporter = LOGGED) -> Path:
     """The folder of 'last', 'best' or 'step-N'; of 'last', with a message, where no evaluation has chosen a best one yet.
 
     Raises CheckpointError, listing the checkpoints, where there is no such one.
@@ -190,7 +190,7 @@ def find_checkpoint(folder: Path, which: str, reporter: Reporter = WARNINGS) -> 
             break  # else the link was moved on, and what it led to is deleted
     if which == BEST and step not in steps and steps:
         path = find_checkpoint(folder, LAST)
-        reporter.line(f"{folder} has no best checkpoint yet (no evaluation is finished): its last is taken, {path.name}")
+        reporter.warning(f"{folder} has no best checkpoint yet (no evaluation is finished): its last is taken, {path.name}")
         return path
     if which == LAST and step not in steps and steps:
         step = steps[-1]

@@ -1,4 +1,4 @@
-"""Sinks follow a run: the callbacks they have, and the thread in which a sink named by --sink runs.
+"""Sinks follow a run: the callbacks they have, and the thread in which a sink named by --logger runs.
 
 A user's sink has `write(event)` and `close()` and is made by `(run, resumed_at)`. However slow it is and however it fails,
 training continues: it lives in a thread of its own. The package's own sinks (`Callback`) are called in the training loop itself,
@@ -82,7 +82,7 @@ class RunInfo:
 
     target: str  # in words, for the console
     total_steps: int
-    global_batch: int
+    global_batch_size: int
     steps_per_epoch: float
     eval_steps: Sequence[int]
     train_images: int
@@ -100,7 +100,7 @@ class AsyncLogger(Callback):
     So whatever the sink opens (a database, a connection) stays with one thread. A sink that raises is reported once and gets no
     further event.
 
-    name      as --sink has it, for messages
+    name      as --logger has it, for messages
     make      makes the sink; called in that thread, and waited for
     reporter  gets a warning where the sink fails or lags, in the thread that calls this object
     Raises PacelineError where the sink cannot be made, or is none.
@@ -150,7 +150,7 @@ class AsyncLogger(Callback):
         if self._failure and not self._reported:
             self._reported = True
             self._reporter.warning(
-                f"--sink {self._name}: {self._failure}; it is told nothing more of this run, which does not need it"
+                f"--logger {self._name}: {self._failure}; it is told nothing more of this run, which does not need it"
             )
 
     def _live(self, make: Callable[[], Logger]) -> None:
@@ -174,14 +174,14 @@ class AsyncLogger(Callback):
         try:
             sink = make()
         except PacelineError as problem:
-            self._refusal = PacelineError(f"--sink {self._name}: {problem}")
+            self._refusal = PacelineError(f"--logger {self._name}: {problem}")
         except BaseException as problem:
-            self._refusal = PacelineError(f"--sink {self._name}: it cannot be begun ({_in_a_line(problem)}).")
+            self._refusal = PacelineError(f"--logger {self._name}: it cannot be begun ({_in_a_line(problem)}).")
         else:
             if all(callable(getattr(sink, method, None)) for method in ("write", "close")):
                 return sink
             self._refusal = PacelineError(
-                f"--sink {self._name}: what it made, a {type(sink).__name__}, lacks write(event) or close()."
+                f"--logger {self._name}: what it made, a {type(sink).__name__}, lacks write(event) or close()."
             )
         return None
 

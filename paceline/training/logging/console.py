@@ -88,10 +88,10 @@ class Console(Reporter):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def plan(self, total_steps: int, *, target: str, global_batch: int) -> None:
+    def plan(self, total_steps: int, *, target: str, global_batch_size: int) -> None:
         """Set what the run will be, once that is known."""
         self._target = target
-        self._now.total, self._now.batch = total_steps, global_batch
+        self._now.total, self._now.batch = total_steps, global_batch_size
 
     def line(self, text: str, style: str = "") -> None:
         """Print a permanent line (or several), unless quiet."""
@@ -220,7 +220,7 @@ class ConsoleCallback(Callback):
     def __init__(self, console: Console, facts: RunInfo) -> None:
         self._console, self._facts = console, facts
         self._warned: set[str] = set()  # kinds of warnings that were shown
-        console.plan(facts.total_steps, target=facts.target, global_batch=facts.global_batch)
+        console.plan(facts.total_steps, target=facts.target, global_batch_size=facts.global_batch_size)
 
     def passed(self, step: int, seconds: float) -> None:
         self._console.stepped(step)

@@ -226,11 +226,9 @@ def log_facts(run: RunSpec, workload: WorkloadSpec, parameters: Sequence[str], d
     plan, submission = run.plan, run.controls.mlperf
     ranks = plan.world + plan.eval_ranks
     return RunInfo(
-        target=", ".join(
-            f"{format_metric_name(name)} {format_target(name, value)}" for name, value in run.recipe.quality.targets
-        ),
+        target=", ".join(f"{format_metric_name(name)} {format_target(name, value)}" for name, value in run.recipe.target),
         total_steps=plan.stop_after,
-        global_batch=plan.global_batch,
+        global_batch_size=plan.global_batch_size,
         steps_per_epoch=plan.steps_per_epoch,
         eval_steps=plan.eval_steps,
         train_images=plan.train_images,

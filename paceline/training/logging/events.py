@@ -66,7 +66,7 @@ class TrainEvent(RunEvent):
     # On accelerators: unsettled_boxes, proposals whose suppression was left open.
     approximated: Mapping[str, int] | None = None
     skipped_steps: int | None = None  # of a scaled loss: steps so far whose gradient was not finite
-    # Under --system.graph: steps so far of this process that the warm-up had not captured.
+    # Under --system.cuda-graph: steps so far of this process that the warm-up had not captured.
     late_captures: int | None = None
     # Where steps are not replayed, of a step on rank 0, means over the interval: forward, backward, exchange (of gradients, as far as
     # it is waited for), update.
@@ -124,7 +124,7 @@ class WarmUpEvent(RunEvent):
 
     shapes: int  # of the input, each of which was tried
     warm_up_seconds: float
-    images_per_forward: int  # those that fitted
+    micro_batch_size: int  # those that fitted
     memory_estimate: int  # bytes that were expected for it
     compilations: int  # graphs that were compiled
     captures: int  # steps that were captured
@@ -149,8 +149,8 @@ class EndEvent(RunEvent):
     kind = "end"
 
     evaluations_since_best: int = 0
-    # success (target reached, or no target and all work done), ran_out (ended without reaching it), stopped_early (--steps or
-    # --time-budget ended it before its length), interrupted (may be resumed) or failed
+    # success (target reached, or no target and all work done), ran_out (ended without reaching it), stopped_early (--max-steps or
+    # --max-time ended it before its length), interrupted (may be resumed) or failed
     status: str
     best: Mapping[str, float]  # the best value of every metric
     reason: str = ""
@@ -161,7 +161,7 @@ class EndEvent(RunEvent):
     intervals_step: int | None = None
     joules: int | None = None  # energy since this start, of the meters named in joules_by
     joules_by: Any = None
-    # With --mirror: its url, bytes sent, failures, and missing: what is not there and why.
+    # With --sync-to: its url, bytes sent, failures, and missing: what is not there and why.
     mirror: Mapping[str, Any] | None = None
 
 

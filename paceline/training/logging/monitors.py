@@ -56,13 +56,13 @@ class LogInterval:
 
     def __init__(
         self,
-        global_batch: int,
+        global_batch_size: int,
         *,
         ranks: int = 1,
         flop: Callable[[int, int], float] | None = None,
         compiled: Callable[[], int] | None = None,
     ) -> None:
-        self._global_batch, self._ranks, self._flop_of = global_batch, ranks, flop
+        self._global_batch, self._ranks, self._flop_of = global_batch_size, ranks, flop
         self._compilations = compiled or (lambda: 0)
         self.begin(0, 0.0)
 
@@ -235,24 +235,24 @@ class Monitors:
         threads = run.provenance["threads"]["intra_op"]
         self.clock = TrainTimer(seconds)
         self.interval = LogInterval(
-            plan.global_batch,
+            plan.global_batch_size,
             ranks=plan.world,
             flop=memory.flop_of if memory.flop else None,
             compiled=count_compilations if run.system.compile == "on" else None,
         )
-        self.plan, self._budget = plan, parse_time_budget(run.controls.time_budget)
+        self.plan, self._budget = plan, parse_time_budget(run.controls.max_time)
         self.recorder, self._device, self._power = recorder, world.device, power
         self._stragglers, self._spikes = StragglerMonitor(world.hosts), spikes
         self._neighbors = ContentionMonitor(threads if plan.world == 1 and world.device.type == "cpu" else 0)
         self._others_joules = 0  # on rank 0: of the other nodes, when the last train event was written
 
     def out_of_time(self) -> bool:
-        """Whether --time-budget is used up by this rank's clock."""
+        """Whether --max-time is used up by this rank's clock."""
         return self._budget > 0 and self.clock.seconds() >= self._budget
 
     def seconds_left(self, step: int, images_per_second: float) -> float:
-        """Seconds after `step` steps until the last one at this pace, or until --time-budget is used up where that comes first."""
-        left = (self.plan.stop_after - step) * self.plan.global_batch / max(images_per_second, 1e-9)
+        """Seconds after `step` steps until the last one at this pace, or until --max-time is used up where that comes first."""
+        left = (self.plan.stop_after - step) * self.plan.global_batch_size / max(images_per_second, 1e-9)
         return max(0.0, min(left, self._budget - self.clock.seconds())) if self._budget else left
 
     def own_numbers(self, step: int, seconds: float, waited: float) -> tuple[int, int, int]:

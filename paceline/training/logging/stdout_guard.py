@@ -135,7 +135,7 @@ def _print_and_end(_: object) -> None:
     # The library's own line stands above this one.
     print(
         "paceline: a library ended this process, most likely for want of memory or threads: give it more "
-        "(`ulimit -v`, `ulimit -u`), or fewer --system.loader-threads and a smaller --system.images-per-forward "
+        "(`ulimit -v`, `ulimit -u`), or fewer --system.num-workers and a smaller --system.micro-batch-size "
         "(the result is the same)",
         file=sys.stderr,
         flush=True,

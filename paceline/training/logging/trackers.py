@@ -31,7 +31,7 @@ from paceline.training.logging.events import get_numbers
 
 # (the run's folder with its run.json, the step that a resumed run starts from or None, reporter) -> Follower
 Maker = Callable[[Path, int | None, Reporter], Callback]
-# --sink NAME: the package that it needs, which is an extra of the same name.
+# --logger NAME: the package that it needs, which is an extra of the same name.
 TRACKERS = ("wandb", "mlflow")
 # MLflow's words for a run's end; an interrupted run may resume, and is RUNNING again then.
 ENDS = {"interrupted": "KILLED", "failed": "FAILED"}
@@ -46,9 +46,9 @@ def tracker_makers(controls: RunOptions, explicit: Collection[str] = ()) -> list
     Raises PacelineError for an unknown name, a package that is not installed, a Python file without such a function.
     """
     results: list[Maker] = []
-    for name in controls.sink:
-        if controls.sink.count(name) > 1:
-            raise PacelineError(f"--sink {name}: named twice; it would be told everything twice.")
+    for name in controls.logger:
+        if controls.logger.count(name) > 1:
+            raise PacelineError(f"--logger {name}: named twice; it would be told everything twice.")
         results.append(_beside(name, _tracker(name)))
     if controls.tensorboard:
         if "tensorboard" in explicit:
@@ -59,17 +59,17 @@ def tracker_makers(controls: RunOptions, explicit: Collection[str] = ()) -> list
 
 def _tracker(name: str) -> Callable[[Path, int | None], Logger]:
     if name in TRACKERS:
-        _check_installed(name, f"--sink {name}")
+        _check_installed(name, f"--logger {name}")
         return WeightsAndBiases if name == "wandb" else MLflow
     if not is_in_file(name):
         raise PacelineError(
-            f"--sink {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name"
+            f"--logger {name}: there is no such sink. Known: {', '.join(TRACKERS)}, or your own: ./file.py:name"
         )
     make: Any = load_from_file(name, "sink")
     if callable(make):
         return make  # pyright: ignore[reportReturnType]: its result is checked when it is made
     raise PacelineError(
-        f"--sink {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink."
+        f"--logger {name}: that is a {type(make).__name__}, and must be a function (run, resumed_at) -> sink."
     )
 
 
@@ -141,7 +141,7 @@ def tracker_config(run: Path) -> dict[str, Any]:
 
 
 class WeightsAndBiases:
-    """`--sink wandb`, one W&B run: train/... and eval/... over the optimizer step; in its summary best/... and the status.
+    """`--logger wandb`, one W&B run: train/... and eval/... over the optimizer step; in its summary best/... and the status.
 
     W&B's variables name the place: WANDB_PROJECT, WANDB_ENTITY, WANDB_MODE, ... Offline (WANDB_MODE=offline) each start of a run
     leaves a folder in RUN/wandb, and `wandb sync` joins those of one run.
@@ -187,7 +187,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """`--sink mlflow`, one MLflow run: metrics train/... and eval/... over the optimizer step, best/... at the end; recipe, plan and
+    """`--logger mlflow`, one MLflow run: metrics train/... and eval/... over the optimizer step, best/... at the end; recipe, plan and
     system as parameters. MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME name the place.
 
     run         the run's folder; its name is the MLflow run's

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from paceline.config.recipe import DecayOn, Optim
+from paceline.config.recipe import NoDecay, Optim
 from paceline.training.optim import foreach
 from paceline.training.optim.foreach import copy_into
 from paceline.training.optim.step_scalars import LossScaler, StepScalars
@@ -35,13 +35,13 @@ class NamedParameter:
 
 
 def list_named_parameters(
-    model: nn.Module, decay_on: DecayOn, *, bias_lr: float = 1.0, factors: Mapping[str, float] | None = None
+    model: nn.Module, no_decay: NoDecay, *, bias_lr_factor: float = 1.0, factors: Mapping[str, float] | None = None
 ) -> list[NamedParameter]:
     """Every trainable parameter of `model`, each once, in module order; frozen ones are left out.
 
-    decay_on  all: every tensor decays; no_norm: weights and biases of convolutions and linear layers;
-              no_norm_no_bias: their weights alone
-    bias_lr   factor on the learning rate of every bias, a normalization layer's too, as Detectron's BIAS_LR_FACTOR
+    no_decay  none: every tensor decays; norm: weights and biases of convolutions and linear layers;
+              norm-and-bias: their weights alone
+    bias_lr_factor  factor on the learning rate of every bias, a normalization layer's too, as Detectron's BIAS_LR_FACTOR
     factors   further factors by name, where they are not 1
     A tensor adapts (LARS) when it is neither a bias nor a normalization layer's.
     """
@@ -54,9 +54,9 @@ def list_named_parameters(
                 continue
             seen.add(id(tensor))
             weight = not norm and name != "bias"
-            decays = decay_on == "all" or (not norm and (decay_on == "no_norm" or weight))
+            decays = no_decay == "none" or (not norm and (no_decay == "norm" or weight))
             full = f"{prefix}.{name}" if prefix else name
-            rate = (bias_lr if name == "bias" else 1.0) * (factors or {}).get(full, 1.0)
+            rate = (bias_lr_factor if name == "bias" else 1.0) * (factors or {}).get(full, 1.0)
             parameters.append(NamedParameter(full, tensor, decays, adapts=weight, rate=rate))
     return parameters
 
@@ -133,7 +133,7 @@ class Optimizer(ABC):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Copy a saved state in. Raises CheckpointError for another set of names or shapes."""
-        copy_into(self.state(), state, "optimiser state")
+        copy_into(self.state(), state, "optimizer state")
 
 
 def clip_gradients(gradients: Sequence[Tensor], *, value: float, norm: float) -> None:

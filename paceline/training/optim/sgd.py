@@ -2,8 +2,8 @@
 
 Letters: N tensors   g gradient of the global batch's mean loss   w weight   v velocity   m momentum   d weight decay
 torch                v <- m v + (g + d w);           w <- w - lr v        (nesterov: w <- w - lr (g + d w + m v))
-lr_inside            v <- m v - lr (g + d w);        w <- w + v           MXNet's sgd_mom_update
-lr_inside_corrected  the same with m lr_t / lr_(t-1) in place of m, 1x on the first step: what MLPerf's LARS does;
+mxnet            v <- m v - lr (g + d w);        w <- w + v           MXNet's sgd_mom_update
+mxnet-corrected  the same with m lr_t / lr_(t-1) in place of m, 1x on the first step: what MLPerf's LARS does;
                      equal to the torch form up to rounding (Goyal et al. 2017, section 3)
 LARS (You et al. 2017), as MLPerf's MXNet ResNet computes it: trust = eta ||w|| / (||g|| + d ||w|| + eps) where both norms are above
 0, else 1. It multiplies (g + d w) and with it the learning rate. Norms are float32 and, like the ratio, never leave the device.
@@ -34,7 +34,7 @@ class SGD(Optimizer):
     def __init__(self, parameters: Sequence[NamedParameter], optim: Optim) -> None:
         super().__init__(parameters, optim, "velocity")
         # torch's one kernel has this form alone, and takes no velocities without momentum; ours are kept all the same.
-        self.may_fuse = optim.momentum_form == "torch" and optim.momentum > 0
+        self.may_fuse = optim.momentum_style == "torch" and optim.momentum > 0
 
     def update(
         self,
@@ -63,7 +63,7 @@ class SGD(Optimizer):
             if whole := [index for index in indices if fused[index]]:
                 update_fused(*of(whole), weight_decay=decay, **outside)
             if rest := [index for index in indices if not fused[index]]:
-                if optim.momentum_form == "torch":
+                if optim.momentum_style == "torch":
                     update_torch(*of(rest), **outside)
                 else:
                     update_lr_inside(*of(rest), lr=lr, momentum=numbers.momentum, found_inf=found_inf)
@@ -109,7 +109,7 @@ class LARS(SGD):
             [weights[index] for index in adapting],
             [gradients[index] for index in adapting],
             weight_decay=self.optim.weight_decay,
-            eta=self.optim.lars_eta,
+            eta=self.optim.lars_trust_coefficient,
             eps=self.optim.lars_eps,
         )
         super()._decay(parameters, weights, gradients)

@@ -42,7 +42,7 @@ class StepScalars:
         tensors  whether the numbers are tensors; None: everywhere but on a CPU
         """
         self.optim = optim
-        changing = ("lr", "fresh", *(["momentum"] if optim.momentum_form == "lr_inside_corrected" else []))
+        changing = ("lr", "fresh", *(["momentum"] if optim.momentum_style == "mxnet-corrected" else []))
         is_cpu = torch.device(device).type == "cpu"
         self._tensors: dict[str, Tensor] = {}
         if not is_cpu if tensors is None else tensors:
@@ -67,7 +67,7 @@ class StepScalars:
 
 def get_momentum(optim: Optim, rates: StepRates) -> float:
     """Factor of the velocity: the recipe's momentum, times lr / previous lr in the corrected form (training/optim/sgd.py)."""
-    if optim.momentum_form == "lr_inside_corrected" and rates.previous_lr:
+    if optim.momentum_style == "mxnet-corrected" and rates.previous_lr:
         return optim.momentum * (rates.lr / rates.previous_lr)
     return optim.momentum
 

@@ -43,7 +43,7 @@ class RunFolder:
     saved: SavedRun  # run.json of the run that is resumed
     is_main: bool
     ended: str = ""  # status with which the resumed run had ended; empty where it had not
-    mirrored: RemoteRunFolder | None = None  # --mirror, on rank 0
+    mirrored: RemoteRunFolder | None = None  # --sync-to, on rank 0
     is_fresh: bool = False  # this command made or copied everything in it, and nothing was trained
 
     def check_space(self, state: State, keep: int) -> None:
@@ -65,7 +65,7 @@ class RunFolder:
 
     @contextmanager
     def begin(self, run: RunSpec, reporter: Reporter) -> Iterator[FolderSync | None]:
-        """Write run.json; -> the mirror of --mirror, on rank 0. When the block ends it catches up, and the result is reported.
+        """Write run.json; -> the mirror of --sync-to, on rank 0. When the block ends it catches up, and the result is reported.
 
         Raises PacelineError where the bucket takes no objects.
         """
@@ -73,7 +73,7 @@ class RunFolder:
             self.write(run)
             yield None
             return
-        mirror = FolderSync(self.mirrored, self.path, name=run.name, keep_every=run.controls.keep_every)
+        mirror = FolderSync(self.mirrored, self.path, name=run.name, keep_every=run.controls.keep_checkpoint_every)
         try:
             self.write(run)
             mirror.wake()
@@ -97,9 +97,11 @@ class RunFolder:
         if not self.is_main:
             yield None
             return
-        keep_every = controls.keep_every or None
+        keep_every = controls.keep_checkpoint_every or None
         changed = mirror.wake if mirror is not None else lambda: None
-        writer = CheckpointWriter(self.path / "checkpoints", keep=controls.keep, keep_every=keep_every, changed=changed)
+        writer = CheckpointWriter(
+            self.path / "checkpoints", keep=controls.keep_checkpoints, keep_every=keep_every, changed=changed
+        )
         best = start.standing.best_step
         if start.snapshot is not None and not writer.resume(start.snapshot.facts["step"], best):
             reporter.warning(f"{step_name(best)} was the best so far and is gone: `best` comes back with a better one")
@@ -113,19 +115,19 @@ class RunFolder:
 def open_run_folder(request: Request, world: DistContext, reporter: Reporter = SILENT) -> Iterator[RunFolder]:
     """Decide on rank 0 where the run lives and whether it resumes; all ranks get the same answer.
 
-    Raises PacelineError for a folder that is finished, in use, not ours, or not writable, and for a --mirror that is not.
+    Raises PacelineError for a folder that is finished, in use, not ours, or not writable, and for a --sync-to that is not.
     """
     name, recipe, controls = request.name, request.recipe, request.controls
     answer, lock, made, ended, mirrored, was_there = None, None, None, "", None, False
     if world.is_main:
-        path, made = _choose(name, controls.out)
+        path, made = _choose(name, controls.output_dir)
         lock = _lock(path, reporter)
         for folder in (path, path / PREDICTIONS):
             remove_stale_parts(folder)
         try:
             saved, was_there = None, (path / "run.json").exists()
-            if controls.mirror:
-                mirrored = open_remote_folder(controls.mirror, path, reporter)
+            if controls.sync_to:
+                mirrored = open_remote_folder(controls.sync_to, path, reporter)
             if (path / "run.json").exists():
                 saved, ended = load_previous_run(path, name, recipe, controls, request.given, repeats=request.repeats)
         except PacelineError as refused:
@@ -133,7 +135,7 @@ def open_run_folder(request: Request, world: DistContext, reporter: Reporter = S
                 _empty(path, made)
             lock.close()
             raise
-        step = max(list_steps(path / CHECKPOINTS), default=-1) if controls.mirror else -1
+        step = max(list_steps(path / CHECKPOINTS), default=-1) if controls.sync_to else -1
         answer = json.dumps({"path": str(path), "saved": saved and saved.as_dict(), "ended": ended, "step": step})
     facts = json.loads(broadcast_from_main(world, answer, "run-folder"))
     path = Path(facts["path"])
@@ -142,9 +144,9 @@ def open_run_folder(request: Request, world: DistContext, reporter: Reporter = S
     )
     folder.is_fresh = world.is_main and not was_there
     reporter.line(f"run: {format_path(path)}")
-    if controls.mirror:
+    if controls.sync_to:
         if world.local_rank == 0 and not world.is_main and facts["step"] >= 0:
-            _download_here(controls.mirror, path / CHECKPOINTS, facts["step"])
+            _download_here(controls.sync_to, path / CHECKPOINTS, facts["step"])
         world.barrier()
 
     def remove_unbegun(_: object = None) -> None:
@@ -189,7 +191,7 @@ def _download_here(url: str, checkpoints: Path, step: int) -> None:
         checkpoints.mkdir(parents=True, exist_ok=True)
         download_step(BucketFolder(url), step, checkpoints)
     except OSError as problem:
-        raise PacelineError(f"--mirror {url}: {problem.strerror or problem}") from None
+        raise PacelineError(f"--sync-to {url}: {problem.strerror or problem}") from None
 
 
 def find_nearest_folder(out: str) -> Path:
@@ -205,7 +207,7 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
         str(path).encode()
     except UnicodeEncodeError:
         raise PacelineError(
-            f"{path}: its name is no UTF-8, and TensorBoard writes into no such folder. Choose another one with --out."
+            f"{path}: its name is no UTF-8, and TensorBoard writes into no such folder. Choose another one with --output-dir."
         ) from None
     if not out:
         path = next_numbered_folder(name)
@@ -218,9 +220,9 @@ def _choose(name: str, out: str) -> tuple[Path, Path | None]:
             )
         return path, None
     if path.exists() and (not path.is_dir() or any(not LEFT_OVER.fullmatch(entry.name) for entry in path.iterdir())):
-        raise PacelineError(f"--out {out}: this is there already and is no run of ours. Choose another folder.")
+        raise PacelineError(f"--output-dir {out}: this is there already and is no run of ours. Choose another folder.")
     check_entries(path)
-    return path, _make(path, f"--out {out}")
+    return path, _make(path, f"--output-dir {out}")
 
 
 def _make(path: Path, what: str) -> Path | None:
@@ -232,7 +234,7 @@ def _make(path: Path, what: str) -> Path | None:
         probe.write_bytes(b"paceline")
         probe.unlink()
     except OSError as problem:
-        raise PacelineError(f"{what}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+        raise PacelineError(f"{what}: cannot be written ({problem.strerror}). Choose another --output-dir.") from None
     return made
 
 
@@ -245,7 +247,7 @@ def _lock(path: Path, reporter: Reporter) -> IO[bytes]:
         return os.fdopen(lock(path / ".lock", no_locks=lambda: reporter.warning(no_locks)), "rb+", buffering=0)
     except BlockingIOError:
         raise PacelineError(
-            f"{path}: another process is training in this folder. Wait for it, or choose another --out."
+            f"{path}: another process is training in this folder. Wait for it, or choose another --output-dir."
         ) from None
     except OSError as problem:
-        raise PacelineError(f"{path}: cannot be written ({problem.strerror}). Choose another folder with --out.") from None
+        raise PacelineError(f"{path}: cannot be written ({problem.strerror}). Choose another --output-dir.") from None

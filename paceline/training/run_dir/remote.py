@@ -1,6 +1,6 @@
 """A run's copy in a bucket: whose it is, and what is downloaded from there before a run resumes.
 
-The names below the URL of --mirror are those of the run's folder. A checkpoint's index.json is written there last and deleted
+The names below the URL of --sync-to are those of the run's folder. A checkpoint's index.json is written there last and deleted
 first: without it there is no checkpoint. mirror.json is the first object of all:
 
     {"run": the run's own number, "writer": the process that mirrors now, "name": its recipe, "folder", "host"}
@@ -60,18 +60,18 @@ def open_remote_folder(url: str, folder: Path, reporter: Reporter) -> RemoteRunF
         if owner is None:
             if strange := bucket.names()[:1]:
                 raise PacelineError(
-                    f"--mirror {url}: {strange[0]} lies there, and no run of ours. Name a folder that is empty."
+                    f"--sync-to {url}: {strange[0]} lies there, and no run of ours. Name a folder that is empty."
                 )
             return RemoteRunFolder(bucket, own or secrets.token_hex(8), there=False)
         if (folder / "run.json").exists() and own != owner["run"]:
             raise PacelineError(
-                f"--mirror {url}: another run is mirrored there ({owner['name']}, {owner['folder']} on {owner['host']}). Name "
-                "another folder of the bucket; or go on with that run, in an empty --out."
+                f"--sync-to {url}: another run is mirrored there ({owner['name']}, {owner['folder']} on {owner['host']}). Name "
+                "another folder of the bucket; or go on with that run, in an empty --output-dir."
             )
         _download(bucket, owner, folder, reporter)
         return RemoteRunFolder(bucket, owner["run"], there=True)
     except OSError as problem:
-        raise PacelineError(f"--mirror {url}: {problem.strerror or problem}") from None
+        raise PacelineError(f"--sync-to {url}: {problem.strerror or problem}") from None
 
 
 def read_owner(bucket: BucketFolder) -> dict[str, str] | None:
@@ -83,7 +83,7 @@ def read_owner(bucket: BucketFolder) -> dict[str, str] | None:
         owner = json.loads(text)
         return {name: str(owner[name]) for name in ("run", "writer", "name", "folder", "host")}
     except (ValueError, KeyError, TypeError):
-        raise PacelineError(f"--mirror {bucket.url}: its {MIRROR_FILE} is none of ours. Name another folder.") from None
+        raise PacelineError(f"--sync-to {bucket.url}: its {MIRROR_FILE} is none of ours. Name another folder.") from None
 
 
 def download_step(bucket: BucketFolder, step: int, checkpoints: Path) -> None:
@@ -151,7 +151,7 @@ def _download(bucket: BucketFolder, owner: Mapping[str, Any], folder: Path, repo
         newest = step
         break
     if problems and newest is None and not here:
-        raise CheckpointError(f"--mirror {bucket.url}: every checkpoint there is damaged.{''.join(problems)}")
+        raise CheckpointError(f"--sync-to {bucket.url}: every checkpoint there is damaged.{''.join(problems)}")
     best = parse_step((bucket.read(f"{CHECKPOINTS}/{BEST}") or b"").decode("ascii", "replace"))
     if best is not None and newest is not None and best < newest and best in there and best not in here:
         try:

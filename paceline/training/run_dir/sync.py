@@ -1,4 +1,4 @@
-"""A run's folder copied to a bucket in the background, checkpoint by checkpoint (--mirror).
+"""A run's folder copied to a bucket in the background, checkpoint by checkpoint (--sync-to).
 
 One thread does it, woken when a checkpoint is whole on disk. The newest is sent first; one that was written and deleted while
 another was being sent is never sent. A checkpoint's index is sent last, after its events; then `last` and `best`, and only then is
@@ -69,10 +69,10 @@ class FolderSync:
         try:
             fresh = self._bucket.write(MIRROR_FILE, json.dumps(self._claim).encode(), new=not mirrored.there)
         except OSError as problem:
-            raise PacelineError(f"--mirror {self._bucket.url}: {problem.strerror or problem}") from None
+            raise PacelineError(f"--sync-to {self._bucket.url}: {problem.strerror or problem}") from None
         if not fresh:
             raise PacelineError(
-                f"--mirror {self._bucket.url}: another process began to mirror there just now. Wait for it, or name another folder."
+                f"--sync-to {self._bucket.url}: another process began to mirror there just now. Wait for it, or name another folder."
             )
         # A daemon: a request that hangs must not keep the process from ending.
         self._thread = Thread(target=self._live, name="paceline-mirror", daemon=True)
@@ -145,7 +145,7 @@ class FolderSync:
         if self._over or time.monotonic() - self._warned >= WARN_SECONDS:
             self._warned = time.monotonic()
             after = "nothing more is mirrored from here" if self._over else f"tried again ({self.failures} so far)"
-            self._warnings.append(f"--mirror {self._bucket.url}: {failure}; training goes on, {after}")
+            self._warnings.append(f"--sync-to {self._bucket.url}: {failure}; training goes on, {after}")
 
     def _copy(self) -> None:
         """Make the bucket like the folder."""

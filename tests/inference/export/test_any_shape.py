@@ -45,9 +45,9 @@ def encoded(height: int, width: int) -> bytes:
 @pytest.mark.parametrize("name", ["maskrcnn-demo", "maskrcnn-finetune-cpu", "maskrcnn-gluoncv", "fasterrcnn"])
 def test_the_program_pads_as_predict_does(name, padding, maskrcnn_run):
     recipe = RECIPES[name]()
-    recipe = replace(recipe, input=replace(recipe.input, padding=padding))
-    opened = replace(paceline.load(maskrcnn_run.folder, say=lambda _: None).trained, recipe=recipe)
-    graph = Graph(opened, ExportFlags(compare=0))
+    recipe = replace(recipe, input=replace(recipe.input, padding_mode=padding))
+    opened = replace(paceline.load(maskrcnn_run.folder).trained, recipe=recipe)
+    graph = Graph(opened, ExportFlags(verify_images=0))
     facts = {"height": None, "width": None, "shapes": graph.shapes, "task": "maskrcnn", "input": asdict(recipe.input)}
     for height, width in SIZES:
         pixels, _, photo = to_input(encoded(height, width), facts)
@@ -56,14 +56,14 @@ def test_the_program_pads_as_predict_does(name, padding, maskrcnn_run):
 
 
 def test_what_is_compared_is_what_predict_reads_and_what_the_file_takes(maskrcnn_run):
-    trained = paceline.load(maskrcnn_run.folder, say=lambda _: None).trained
-    own = load_sample_images(trained, ExportFlags(compare=6))
+    trained = paceline.load(maskrcnn_run.folder).trained
+    own = load_sample_images(trained, ExportFlags(verify_images=6))
     assert {one.pixels.shape for one in own} == {(64, 96, 3), (96, 64, 3)}
-    of_file = load_sample_images(trained, ExportFlags(compare=6, size="96x128"), (96, 128))
+    of_file = load_sample_images(trained, ExportFlags(verify_images=6, image_size="96x128"), (96, 128))
     assert {one.pixels.shape for one in of_file} == {(96, 128, 3)}
     assert [one.size for one in of_file] == [one.size for one in own]
     small = load_sample_images(
-        trained, ExportFlags(compare=6, size="64x96"), (64, 96)
+        trained, ExportFlags(verify_images=6, image_size="64x96"), (64, 96)
     )  # portraits become smaller, as the program makes them
     assert {one.size for one in small} < {(64, 85), (63, 84), (64, 48), (64, 47)} | {one.size for one in own}
 
@@ -87,7 +87,7 @@ class Anchored(nn.Module):
     def __init__(self, rounding: str) -> None:
         super().__init__()
         model = RECIPES["maskrcnn-demo"]().model
-        self.settings = replace(model, rpn=replace(model.rpn, rounding=rounding))
+        self.settings = replace(model, parity=replace(model.parity, anchor_rounding=rounding))
         self._anchors = {}
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,7 +97,7 @@ class Anchored(nn.Module):
         return anchors, anchors[places[0]] * (scores[0] > -torch.inf).unsqueeze(1)
 
 
-@pytest.mark.parametrize("rounding", ["half_even", "legacy", "legacy_edges", "none"])
+@pytest.mark.parametrize("rounding", ["half-even", "legacy", "legacy-edges", "none"])
 def test_anchors_and_the_best_of_them_are_traced_for_any_shape(rounding):
     side = {2: 32 * Dim("rows", max=9), 3: 32 * Dim("columns", max=9)}
     with torch.no_grad(), _any_shape():
@@ -160,7 +160,7 @@ def test_a_file_of_any_shape_is_opened_and_gets_the_shape_of_its_list(tmp_path):
     for (height, width), shape in (((300, 400), (448, 608)), ((400, 300), (608, 448)), ((300, 300), (448, 608))):
         found = opened.predict(np.zeros((height, width, 3), np.uint8))
         scale = 448 / min(height, width)
-        np.testing.assert_allclose(found.boxes[0, :2] * scale, shape[::-1], rtol=0.01)  # the corner of the whole input
+        np.testing.assert_allclose(found.boxes_xywh[0, :2] * scale, shape[::-1], rtol=0.01)  # the corner of the whole input
 
 
 @pytest.mark.parametrize("shapes", [None, 7, [[448]], [[448, 608.0]], [[0, 608]], [[448, 10**6]], ["ab"]])

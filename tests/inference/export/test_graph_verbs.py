@@ -69,7 +69,7 @@ def exported(run: Path, suffix: str) -> Path:
     """The run's graph, written once."""
     out = run.with_name(f"cats{suffix}")
     if not out.exists():
-        assert main(["export", str(run), "--out", str(out), "--compare", "1"]) == 0
+        assert main(["export", str(run), "--output", str(out), "--verify-images", "1"]) == 0
     return out
 
 
@@ -86,7 +86,7 @@ def graph(run, request) -> Path:
 
 
 def consent(graph: Path) -> list[str]:
-    return ["--trust"] if graph.suffix == ".pt2" else []
+    return ["--allow-code-execution"] if graph.suffix == ".pt2" else []
 
 
 def answers_in(folder: Path) -> dict[str, Any]:
@@ -95,15 +95,15 @@ def answers_in(folder: Path) -> dict[str, Any]:
 
 
 def test_predict_writes_a_runs_folder(resnet_run, run, graph, tmp_path, capsys):
-    asked = *sorted(resnet_run.data.glob("val/*")), "--write", "csv"
-    words = ["predict", graph, *asked, "--out", tmp_path / "file", *consent(graph)]
+    asked = *sorted(resnet_run.data.glob("val/*")), "--save-formats", "csv"
+    words = ["predict", graph, *asked, "--output-dir", tmp_path / "file", *consent(graph)]
     if consent(graph):
         assert command(capsys, *words).code == 0
     else:
         program = [sys.executable, "-c", WITHOUT_TORCH, *map(str, words)]
         said = subprocess.run(program, capture_output=True, text=True, timeout=300)
         assert said.returncode == 0 and "9 photos in" in said.stdout, said
-    assert command(capsys, "predict", run, *asked, "--out", tmp_path / "run").code == 0
+    assert command(capsys, "predict", run, *asked, "--output-dir", tmp_path / "run").code == 0
     own, others = answers_in(tmp_path / "run"), answers_in(tmp_path / "file")
     assert own.keys() == others.keys() and len(own) == 9
     for photo, answer in own.items():
@@ -115,8 +115,8 @@ def test_predict_writes_a_runs_folder(resnet_run, run, graph, tmp_path, capsys):
 
 def test_load_takes_photos_of_every_kind(resnet_run, run, graph, tmp_path):
     photo = next(resnet_run.data.glob("val/*/*.jpg"))
-    predictor = paceline.load(run, say=lambda _: None)
-    opened = paceline.load(graph, trust=bool(consent(graph)))
+    predictor = paceline.load(run)
+    opened = paceline.load(graph, allow_code_execution=bool(consent(graph)))
     assert opened.classes == predictor.classes and opened.category_ids == predictor.category_ids
     assert not opened.finds_objects and opened.best_f1() == {}
     pixels = np.asarray(Image.open(photo).convert("RGB"))
@@ -126,7 +126,7 @@ def test_load_takes_photos_of_every_kind(resnet_run, run, graph, tmp_path):
         assert answer.names == own.names and answer.draw().size == own.draw().size
         np.testing.assert_allclose(answer.scores, own.scores, atol=1e-4)
     (tmp_path / "cut.jpg").write_bytes(photo.read_bytes()[:-100])
-    own, answer = (next(one.stream(tmp_path / "cut.jpg")) for one in (predictor, opened))
+    own, answer = (next(one.predict_iter(tmp_path / "cut.jpg")) for one in (predictor, opened))
     assert answer == own  # unreadable, for the same reason
 
 
@@ -141,17 +141,20 @@ def test_eval_scores_the_file_and_shows_the_runs_own_numbers(resnet_run, run, gr
     assert found.pop("run_metrics") == {"top1": wanted["top1"], "top5": wanted["top5"]}
     assert found.pop("checkpoint") == graph.name and wanted.pop("checkpoint") == "step-000002"
     assert found == wanted and 0 < found["top1"] < 1
-    some = command(capsys, "eval", graph, *asked, "--limit-val", 4, *consent(graph))
+    some = command(capsys, "eval", graph, *asked, "--max-val-images", 4, *consent(graph))
     assert some.code == 0 and f"{graph.name}  4 images" in some.out and "run itself" in some.out, some
     refused(command(capsys, "eval", graph, *consent(graph)), "--data DIR")
-    refused(command(capsys, "eval", graph, *asked, "--iou", 0.4, *consent(graph)), "--iou 0.4", "inside")
-    refused(command(capsys, "export", graph, "--out", "again.onnx"), graph.name, "`predict`, `eval` and `serve`")
+    refused(command(capsys, "eval", graph, *asked, "--nms-iou", 0.4, *consent(graph)), "--nms-iou 0.4", "inside")
+    refused(command(capsys, "export", graph, "--output", "again.onnx"), graph.name, "`predict`, `eval` and `serve`")
     refused(command(capsys, "plan", graph), graph.name, "`predict`, `eval` and `serve`")
 
 
 def test_serve_answers_with_it(resnet_run, graph):
-    photo, opened = next(resnet_run.data.glob("val/*/*.jpg")), paceline.load(graph, trust=bool(consent(graph)))
-    with served(opened, batch=1, wait=0) as service:
+    photo, opened = (
+        next(resnet_run.data.glob("val/*/*.jpg")),
+        paceline.load(graph, allow_code_execution=bool(consent(graph))),
+    )
+    with served(opened, max_batch_size=1, batch_timeout_ms=0) as service:
         assert service.ask("/predict", photo.read_bytes()).json["names"] == list(opened.predict(photo).names)
         model = service.ask("/model").json
         assert model["classes"] == list(opened.classes) and model["size"]["parameters"] is None
@@ -206,7 +209,7 @@ def test_a_file_that_is_none_of_ours_is_refused(kind, resnet_run, file, tmp_path
     (tmp_path / "bad.py").write_text("open('was run', 'w')")
     monkeypatch.chdir(tmp_path)
     photo = next(resnet_run.data.glob("val/*/*.jpg"))
-    refused(command(capsys, "predict", "theirs.onnx", photo, "--out", "answers"), "theirs.onnx", wanted)
+    refused(command(capsys, "predict", "theirs.onnx", photo, "--output-dir", "answers"), "theirs.onnx", wanted)
     refused(command(capsys, "eval", "theirs.onnx", "--data", resnet_run.data), "theirs.onnx", wanted)
     assert not (tmp_path / "was run").exists() and not (tmp_path / "answers" / "predictions.json").exists()
 
@@ -233,7 +236,12 @@ def test_what_is_no_onnx_file_is_refused(resnet_run, file, tmp_path, capsys, mon
     os.mkfifo(tmp_path / "pipe.onnx")
     refused(command(capsys, "predict", tmp_path / "pipe.onnx", photo), "pipe.onnx")
     refused(command(capsys, "predict", file, photo, "--checkpoint", "last"), "--checkpoint last")
-    refused(command(capsys, "predict", file, photo, "--trust"), "--trust", "cats.onnx", "Leave it away")
+    refused(
+        command(capsys, "predict", file, photo, "--allow-code-execution"),
+        "--allow-code-execution",
+        "cats.onnx",
+        "Leave it away",
+    )
     with raises(PacelineError, "--recipe resnet50"):
         paceline.load(file, recipe="resnet50")
     monkeypatch.setattr(graph_model, "find_spec", lambda _: None)
@@ -279,8 +287,8 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
     monkeypatch.setattr("torch.export.load", lambda *_: pytest.fail("it was opened"))
     monkeypatch.chdir(tmp_path)
     for words in (("predict", file, photo), ("eval", file, "--data", resnet_run.data), ("serve", file)):
-        refused(command(capsys, *words), "cats.pt2", "code", "--trust", ".onnx", lines=1)
-    with raises(PacelineError, "trust=True", "code"):
+        refused(command(capsys, *words), "cats.pt2", "code", "--allow-code-execution", ".onnx", lines=1)
+    with raises(PacelineError, "allow_code_execution=True", "code"):
         paceline.load(file)
     # With consent it is one of ours, or is not opened.
     cases = {
@@ -294,26 +302,26 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
     }
     for name, (content, wanted) in cases.items():
         (theirs := tmp_path / f"{name}.pt2").write_bytes(content)
-        refused(command(capsys, "predict", theirs, photo, "--trust"), theirs.name, wanted)
+        refused(command(capsys, "predict", theirs, photo, "--allow-code-execution"), theirs.name, wanted)
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "other.pt2").write_bytes(with_card(file, lambda facts: facts.update(classes=["ant", "bee"])))
-    refused(command(capsys, "predict", "other.pt2", photo, "--trust"), "other.pt2", "classes")
+    refused(command(capsys, "predict", "other.pt2", photo, "--allow-code-execution"), "other.pt2", "classes")
     (tmp_path / "half.pt2").write_bytes(with_card(file, lambda _: None, leave_out="models/model.json"))
-    refused(command(capsys, "eval", "half.pt2", "--data", resnet_run.data, "--trust"), "half.pt2", "torch")
+    refused(command(capsys, "eval", "half.pt2", "--data", resnet_run.data, "--allow-code-execution"), "half.pt2", "torch")
 
 
 @pytest.mark.nightly("compiles a network: half a minute")
 def test_a_compiled_one_answers_as_its_run(resnet_run, run, tmp_path, capsys):
     out, photo = tmp_path / "made.pt2", next(resnet_run.data.glob("val/*/*.jpg"))
-    said = command(capsys, "export", run, "--to", "aoti", "--out", out)
+    said = command(capsys, "export", run, "--format", "aoti", "--output", out)
     assert said.code == 0 and "compared with `predict`" in said.out, said
     shutil.move(out, moved := tmp_path / "moved.pt2")
-    refused(command(capsys, "predict", moved, photo), "moved.pt2", "--trust", lines=1)
-    own, answer = paceline.load(run).predict(photo), paceline.load(moved, trust=True).predict(photo)
+    refused(command(capsys, "predict", moved, photo), "moved.pt2", "--allow-code-execution", lines=1)
+    own, answer = paceline.load(run).predict(photo), paceline.load(moved, allow_code_execution=True).predict(photo)
     assert isinstance(own, ClassificationResult) and isinstance(answer, ClassificationResult) and answer.names == own.names
     np.testing.assert_allclose(answer.scores, own.scores, atol=1e-4)
-    assert command(capsys, "eval", moved, "--data", resnet_run.data, "--trust").code == 0
+    assert command(capsys, "eval", moved, "--data", resnet_run.data, "--allow-code-execution").code == 0
 
 
 def with_card(file: Path, change: Callable[[dict[str, Any]], object] | bytes | None, leave_out: str = "\0") -> bytes:
@@ -365,19 +373,19 @@ def constants(task: str, recipe: Any, shape: tuple[int, int]) -> ModelProto:
 def test_boxes_and_masks_come_back_in_the_photos_pixels(name, tmp_path):
     recipe = RECIPES[name]()
     own = WORKLOADS[recipe.task]
-    side = recipe.input.long if recipe.task == "maskrcnn" else own.network.eval_shape(recipe, 1, 1)[0]
+    side = recipe.input.max_size if recipe.task == "maskrcnn" else own.network.eval_shape(recipe, 1, 1)[0]
     side = -(-side // 32) * 32
     onnx.save(constants(recipe.task, recipe, (side, side)), tmp_path / "made.onnx")
     w, h = 1200, 600
     found = paceline.load(tmp_path / "made.onnx").predict(Image.new("RGB", (w, h)))
     assert isinstance(found, DetectionResult)
     # A square of an SSD's input is the whole photo; of Mask R-CNN's the part that the photo fills.
-    down, across = (h / side, w / side) if recipe.task == "ssd" else 2 * (w / recipe.input.long,)
+    down, across = (h / side, w / side) if recipe.task == "ssd" else 2 * (w / recipe.input.max_size,)
     wanted = np.array([[32 * across, 64 * down, 128 * across, 64 * down], [0, 0, 16 * across, 16 * down]])
-    np.testing.assert_allclose(found.boxes, wanted, atol=1e-3)
-    assert (found.names, found.classes, found.category_ids) == (("dog", "cat"), (2, 1), (9, 7))
+    np.testing.assert_allclose(found.boxes_xywh, wanted, atol=1e-3)
+    assert (found.names, found.class_ids, found.category_ids) == (("dog", "cat"), (1, 0), (9, 7))
     np.testing.assert_allclose(found.scores, (0.9, 0.5), atol=1e-6)
     if recipe.task == "maskrcnn":
-        left, top, wide, high = found.boxes[0]
-        inside = found.mask(0)[round(top) : round(top + high), round(left) : round(left + wide)]
+        left, top, right, bottom = found.boxes_xyxy[0]
+        inside = found.mask(0)[round(top) : round(bottom), round(left) : round(right)]
         assert found.mask(0).shape == (h, w) and inside[2:-2, 2:-2].all() and found.mask(0).sum() < 1.1 * inside.size

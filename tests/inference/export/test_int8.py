@@ -46,7 +46,7 @@ def test_last_layers_and_decoding_stay_in_float():
 @pytest.mark.nightly("calibrates, exports and scores a network")
 def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsys):
     out, floats = tmp_path / "cats.onnx", tmp_path / "floats.onnx"
-    said = export(capsys, resnet_run.folder, out, "--precision", "int8", "--calibrate", 5)
+    said = export(capsys, resnet_run.folder, out, "--precision", "int8", "--calibration-images", 5)
     assert said.code == 0 and check_line(said.out, "int8", "5 photos"), said
     model = onnx.load(out)
     kinds = [node.op_type for node in model.graph.node]
@@ -59,7 +59,7 @@ def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsy
     assert last.input[1] in {one.name for one in model.graph.initializer}, "the last layer is in eight bits"
     facts = json.loads(InferenceSession(out).get_modelmeta().custom_metadata_map["paceline"])
     assert facts["graph"]["precision"] == "int8" and facts["classes"] == ["ant", "bee", "cat"]
-    assert export(capsys, resnet_run.folder, floats, "--compare", 0).code == 0
+    assert export(capsys, resnet_run.folder, floats, "--verify-images", 0).code == 0
     found = re.search(r"top1 of 9 validation photos, in percent: ([\d.]+) in fp32, ([\d.]+) in int8: ([\d.]+)", said.out)
     assert found is not None, said
     shares, values = [], []
@@ -74,15 +74,17 @@ def test_a_classifier_s_loss_is_what_its_file_scores(resnet_run, tmp_path, capsy
 def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, capsys, monkeypatch):
     out = tmp_path / "cats.onnx"
     monkeypatch.setattr(onnx_export, "export_program", lambda made: pytest.fail("it was traced"))
-    refused(export(capsys, resnet_run.folder, out, "--precision", "int8", "--calibrate", 0), "--calibrate 0")
-    refused(export(capsys, resnet_run.folder, tmp_path / "cats.xml", "--precision", "int8"), "int8", "--to onnx")
+    refused(
+        export(capsys, resnet_run.folder, out, "--precision", "int8", "--calibration-images", 0), "--calibration-images 0"
+    )
+    refused(export(capsys, resnet_run.folder, tmp_path / "cats.xml", "--precision", "int8"), "int8", "--format onnx")
     moved = tmp_path / "run"
     shutil.copytree(resnet_run.folder, moved, symlinks=True)
     forge(moved, {"data.manifest": str(tmp_path / "gone"), "controls.data": str(tmp_path / "gone")})
-    refused(export(capsys, moved, out, "--precision", "int8"), "--photos DIR --compare 0")
+    refused(export(capsys, moved, out, "--precision", "int8"), "--verify-dir DIR --verify-images 0")
     empty = tmp_path / "empty"
     empty.mkdir()
-    refused(export(capsys, moved, out, "--precision", "int8", "--photos", empty, "--compare", 0), "empty")
+    refused(export(capsys, moved, out, "--precision", "int8", "--verify-dir", empty, "--verify-images", 0), "empty")
     assert not out.exists()
 
 
@@ -93,5 +95,5 @@ def test_a_detector_in_eight_bits_is_scored_as_its_run_was(workload, request, tm
     said = export(capsys, run.folder, tmp_path / "objects.onnx", "--precision", "int8")
     found = re.search(r"box AP of 6 validation photos, in percent: ([\d.]+) in fp32, ([\d.]+) in int8", said.out)
     assert said.code == 0 and found is not None, said
-    own = get_metrics(paceline.load(run.folder, say=lambda _: None).evaluation())
+    own = get_metrics(paceline.load(run.folder).evaluation())
     assert float(found[1]) == pytest.approx(100 * own["box_ap"], abs=0.1), own

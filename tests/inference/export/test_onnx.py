@@ -38,7 +38,7 @@ pytestmark = [
 
 
 def export(capsys: pytest.CaptureFixture[str], run: Path, out: Path, *more: object) -> Said:
-    return command(capsys, "export", run, "--out", out, *more)
+    return command(capsys, "export", run, "--output", out, *more)
 
 
 def reader_of(out: Path) -> Any:
@@ -51,13 +51,13 @@ def reader_of(out: Path) -> Any:
     return module.ONNXModel(out)
 
 
-def in_fp32(run: Path, score_above: float | None = None) -> TorchPredictor:
-    """The run's own answers in the file's number format; score_above: in place of the recipe's."""
-    trained = paceline.load(run, say=lambda _: None).trained
+def in_fp32(run: Path, score_threshold: float | None = None) -> TorchPredictor:
+    """The run's own answers in the file's number format; score_threshold: in place of the recipe's."""
+    trained = paceline.load(run).trained
     system = {**trained.facts.system, "precision": "fp32"}
-    if score_above is not None:
+    if score_threshold is not None:
         settings = trained.model.settings
-        trained.model.settings = replace(settings, detect=replace(settings.detect, score_above=score_above))
+        trained.model.settings = replace(settings, detect=replace(settings.detect, score_threshold=score_threshold))
     return TorchPredictor(replace(trained, facts=replace(trained.facts, system=system)))
 
 
@@ -125,7 +125,7 @@ def test_a_classifier_answers_for_any_number_of_photos(resnet_run, tmp_path, cap
         own, answer = run.predict(photo), model(photo)
         assert [one["name"] for one in answer] == list(own.names)
         np.testing.assert_allclose([one["score"] for one in answer], own.scores, atol=1e-4)
-    assert export(capsys, resnet_run.folder, out, "--compare", 0).code == 0  # one of ours is replaced
+    assert export(capsys, resnet_run.folder, out, "--verify-images", 0).code == 0  # one of ours is replaced
     (cut := tmp_path / "cut.jpg").write_bytes(photo.read_bytes()[:200])
     (none := tmp_path / "none.jpg").write_text("no photo")
     for photos, code in (([photo], 0), ([cut, none, photo], 1)):
@@ -158,18 +158,18 @@ def test_a_file_with_other_answers_does_not_stay(resnet_run, tmp_path, capsys, m
     monkeypatch.setattr("paceline.inference.export.verification.open_session", shifted)
     out = tmp_path / "cats.onnx"
     said = export(capsys, resnet_run.folder, out)
-    refused(said, "not written", "probability 0.0002", "--compare 0")
+    refused(said, "not written", "probability 0.0002", "--verify-images 0")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_bad_input_is_refused_before_anything_is_written(resnet_run, tmp_path, capsys, monkeypatch):
     run, out = resnet_run.folder, tmp_path / "cats.onnx"
-    refused(export(capsys, run, out, "--size", "64x64"), "--size 64x64", "32x32")
-    refused(export(capsys, run, out, "--score-above", 0.5), "--score-above 0.5")
-    refused(export(capsys, run, out, "--batch", 0), "--batch 0")
+    refused(export(capsys, run, out, "--image-size", "64x64"), "--image-size 64x64", "32x32")
+    refused(export(capsys, run, out, "--score-threshold", 0.5), "--score-threshold 0.5")
+    refused(export(capsys, run, out, "--batch-size", 0), "--batch-size 0")
     refused(export(capsys, run, tmp_path / "cats.pt"), "its suffix")
-    refused(export(capsys, run, out, "--photos", tmp_path / "gone"), "gone")
-    refused(export(capsys, run, tmp_path / "cats.safetensors", "--batch", 2), "--batch", "onnx")
+    refused(export(capsys, run, out, "--verify-dir", tmp_path / "gone"), "gone")
+    refused(export(capsys, run, tmp_path / "cats.safetensors", "--batch-size", 2), "--batch-size", "onnx")
     (tmp_path / "theirs.onnx").write_bytes(b"\x08\x0a\x12\x07pytorch")
     refused(export(capsys, run, tmp_path / "theirs.onnx"), "theirs.onnx", "not replaced")
     (tmp_path / "cats_predict.py").write_text("print('mine')")
@@ -177,7 +177,7 @@ def test_bad_input_is_refused_before_anything_is_written(resnet_run, tmp_path, c
     moved = tmp_path / "run"
     shutil.copytree(run, moved, symlinks=True)
     forge(moved, {"data.manifest": str(tmp_path / "gone"), "controls.data": str(tmp_path / "gone")})
-    refused(export(capsys, moved, tmp_path / "moved.onnx"), "--photos DIR", "--compare 0")
+    refused(export(capsys, moved, tmp_path / "moved.onnx"), "--verify-dir DIR", "--verify-images 0")
     monkeypatch.setattr("paceline.inference.export.formats.find_spec", lambda name: None)
     refused(export(capsys, run, tmp_path / "more.onnx"), "pip install", "onnxruntime")
     assert not out.exists() and not list(tmp_path.glob("*.part")) + list(tmp_path.glob(".*"))
@@ -187,15 +187,14 @@ def near(own: Any, answer: list[dict[str, Any]], score: float, box: float) -> No
     """The answers of `paceline.load` and of the program beside the file: the same objects, one to one."""
     left = list(answer)
     for place, (name, value) in enumerate(zip(own.names, own.scores)):
-        x, y, wide, high = own.boxes[place]
-        wanted = np.array([x, y, x + wide, y + high])
+        wanted = own.boxes_xyxy[place]
         partner = min(
             (one for one in left if one["name"] == name),
             key=lambda one: np.abs(one["box"] - wanted).max() + abs(one["score"] - value),
         )
         left = [one for one in left if one is not partner]
         assert abs(partner["score"] - value) <= score and np.abs(partner["box"] - wanted).max() <= box, (place, partner)
-        if own.masks is not None:
+        if own.masks_rle is not None:
             mine, its = own.mask(place), partner["mask"]
             assert (mine != its).sum() <= max(2, 0.01 * mine.sum())
     assert not left
@@ -203,9 +202,10 @@ def near(own: Any, answer: list[dict[str, Any]], score: float, box: float) -> No
 
 def listed(found: Any) -> list[dict[str, Any]]:
     """The objects that `paceline.load` finds, as the program beside the file has them."""
-    corners = np.concatenate((found.boxes[:, :2], found.boxes[:, :2] + found.boxes[:, 2:]), axis=1)
-    rows = [{"name": name, "score": score, "box": box} for name, score, box in zip(found.names, found.scores, corners)]
-    return rows if found.masks is None else [{**row, "mask": found.mask(place)} for place, row in enumerate(rows)]
+    rows = [
+        {"name": name, "score": score, "box": box} for name, score, box in zip(found.names, found.scores, found.boxes_xyxy)
+    ]
+    return rows if found.masks_rle is None else [{**row, "mask": found.mask(place)} for place, row in enumerate(rows)]
 
 
 @pytest.mark.nightly("exports a network of boxes, and one of masks, each of which takes half a minute")
@@ -217,9 +217,9 @@ def test_a_detector_answers_as_its_run_does(workload, suffix, input, request, tm
     run, trust = request.getfixturevalue(f"{workload}_run"), suffix == ".pt2"
     out = tmp_path / f"objects{suffix}"
     # Two steps leave flat scores: with a low threshold there are objects.
-    said = export(capsys, run.folder, out, "--input", input, "--batch", 2, "--score-above", 0.01)
+    said = export(capsys, run.folder, out, "--input-dtype", input, "--batch-size", 2, "--score-threshold", 0.01)
     assert said.code == 0 and "0 without" in said.out and " 0 objects" not in said.out, said
-    model, opened = reader_of(out) if suffix == ".onnx" else None, paceline.load(out, trust=trust)
+    model, opened = reader_of(out) if suffix == ".onnx" else None, paceline.load(out, allow_code_execution=trust)
     predictor = in_fp32(run.folder, 0.01)
     checked = 0
     for photo in sorted(run.data.rglob("val*/*.jpg")):
@@ -230,15 +230,21 @@ def test_a_detector_answers_as_its_run_does(workload, suffix, input, request, tm
         checked += len(own.names)
     assert checked
     scored = tmp_path / "scored.json"
-    assert command(capsys, "eval", out, "--data", run.data, "--out", scored, *(["--trust"] if trust else [])).code == 0
+    assert (
+        command(
+            capsys, "eval", out, "--data", run.data, "--output", scored, *(["--allow-code-execution"] if trust else [])
+        ).code
+        == 0
+    )
     for image in json.loads(scored.read_text())["images"]:
-        found = opened.predict(run.data / image["file"]).only(most=100)
-        assert image["boxes"] == found.boxes.round(2).tolist() and image["labels"] == list(found.classes)
+        found = opened.predict(run.data / image["file"]).filter(max_detections=100)
+        assert image["boxes"] == found.boxes_xywh.round(2).tolist()
+        assert [label - 1 for label in image["labels"]] == list(found.class_ids)
         np.testing.assert_allclose(image["scores"], found.scores, atol=1e-5)
         for place, runs in enumerate(image.get("masks", ())):
             mask = decode({"size": [found.height, found.width], "counts": runs}).astype(bool)
             assert (mask != found.mask(place)).sum() <= 2
-    above = export(capsys, run.folder, out, "--score-above", 0.999)
+    above = export(capsys, run.folder, out, "--score-threshold", 0.999)
     assert above.code == 0 and ", 0 objects" in above.out, above
     if model is not None:
         assert onnx.load(out).producer_name == "paceline"
@@ -248,16 +254,27 @@ def test_a_detector_answers_as_its_run_does(workload, suffix, input, request, tm
 def test_a_network_without_masks_and_one_in_half_precision(tmp_path, tmp_path_factory, capsys):
     run, out = tmp_path / "run", tmp_path / "objects.onnx"
     data = drawn_instances(tmp_path_factory)
-    words = ["train", "maskrcnn-demo", "--data", data, "--out", run, "--model.no-masks", *MASKRCNN.split(), "--steps", 2]
+    words = [
+        "train",
+        "maskrcnn-demo",
+        "--data",
+        data,
+        "--output-dir",
+        run,
+        "--model.no-masks",
+        *MASKRCNN.split(),
+        "--max-steps",
+        2,
+    ]
     assert command(capsys, *words).code in (0, 1)
-    said = export(capsys, run, out, "--score-above", 0.01)
+    said = export(capsys, run, out, "--score-threshold", 0.01)
     assert said.code == 0 and "0 without" in said.out and "mask" not in said.out.replace(str(tmp_path), ""), said
     assert [one.name for one in InferenceSession(out).get_outputs()] == ["boxes", "scores", "labels"]
     size = out.stat().st_size
-    said = export(capsys, run, out, "--score-above", 0.01, "--precision", "fp16")
+    said = export(capsys, run, out, "--score-threshold", 0.01, "--precision", "fp16")
     assert said.code == 0 and "in fp16" in said.out and out.stat().st_size < 0.7 * size, said
     # One shape for all: the file is the network's, and its answers are not those of `predict`.
-    said = export(capsys, run, out, "--score-above", 0.01, "--size", "96x128")
+    said = export(capsys, run, out, "--score-threshold", 0.01, "--image-size", "96x128")
     same, other = (line for line in said.out.splitlines() if line.startswith("compared with"))
     assert said.code == 0 and "inputs of 96x128" in same and "0 without" in same, said
     assert "`predict`" in other and "0 without" not in other, said

@@ -40,7 +40,7 @@ def test_equals_come_in_order_of_their_places(tmp_path):
 
 def test_a_classifier_answers_and_carries_its_card(resnet_run, tmp_path, capsys):
     out, numbers = tmp_path / "cats.xml", tmp_path / "cats.bin"
-    said = command(capsys, "export", resnet_run.folder, "--out", out)
+    said = command(capsys, "export", resnet_run.folder, "--output", out)
     assert said.code == 0 and check_line(said.out, "9 images", "probability"), said
     assert sorted(tmp_path.iterdir()) == [numbers, out]
     content = out.read_bytes() + numbers.read_bytes()
@@ -51,7 +51,7 @@ def test_a_classifier_answers_and_carries_its_card(resnet_run, tmp_path, capsys)
     assert facts["classes"] == ["ant", "bee", "cat"] and facts["graph"]["layout"] == "NHWC uint8"
     photos = np.random.default_rng(0).integers(0, 255, (5, 32, 32, 3), dtype=np.uint8)
     found = openvino.Core().compile_model(read, "CPU", EXACT)([photos])["probabilities"]
-    model = paceline.load(resnet_run.folder, say=lambda _: None).trained.model
+    model = paceline.load(resnet_run.folder).trained.model
     with torch.inference_mode():
         images = torch.from_numpy(photos).permute(0, 3, 1, 2).contiguous()
         logits = model.predict(Batch(images, images, images))  # type: ignore[operator]
@@ -61,13 +61,13 @@ def test_a_classifier_answers_and_carries_its_card(resnet_run, tmp_path, capsys)
 @pytest.mark.nightly("exports three times; by day a file of ONNX with other answers does not stay")
 def test_a_file_with_other_answers_does_not_stay_and_one_of_ours_is_replaced(resnet_run, tmp_path, capsys, monkeypatch):
     out, numbers = tmp_path / "cats.xml", tmp_path / "cats.bin"
-    assert command(capsys, "export", resnet_run.folder, "--out", out).code == 0
+    assert command(capsys, "export", resnet_run.folder, "--output", out).code == 0
     content = out.read_bytes() + numbers.read_bytes()
     shifted = lambda path: lambda arguments: [open_session(path)(arguments)[0] + 2e-4]  # noqa: E731
     monkeypatch.setattr("paceline.inference.export.verification.open_session", shifted)
-    refused(command(capsys, "export", resnet_run.folder, "--out", out), "not written", "--compare 0")
+    refused(command(capsys, "export", resnet_run.folder, "--output", out), "not written", "--verify-images 0")
     assert out.read_bytes() + numbers.read_bytes() == content and len(list(tmp_path.iterdir())) == 2
-    again = command(capsys, "export", resnet_run.folder, "--out", out, "--compare", 0)
+    again = command(capsys, "export", resnet_run.folder, "--output", out, "--verify-images", 0)
     assert again.code == 0 and out.read_bytes() != content, again  # one of ours is replaced
 
 
@@ -75,13 +75,13 @@ def test_bad_input_is_refused_before_the_graph_is_traced(resnet_run, tmp_path, c
     out = tmp_path / "cats.xml"
     monkeypatch.setattr(openvino_export, "export_program", lambda made: pytest.fail("it was traced"))
     (tmp_path / "cats.bin").write_bytes(b"mine")
-    refused(command(capsys, "export", resnet_run.folder, "--out", out), "cats.bin", "ours")
+    refused(command(capsys, "export", resnet_run.folder, "--output", out), "cats.bin", "ours")
     out.write_text('<?xml version="1.0"?>\n<net name="theirs" version="11">')
-    refused(command(capsys, "export", resnet_run.folder, "--out", out), "cats.xml", "not replaced")
-    refused(command(capsys, "export", resnet_run.folder, "--to", "openvino", "--out", tmp_path / "cats.bin"), ".xml")
-    refused(command(capsys, "export", resnet_run.folder, "--out", out / "more.xml"), "more.xml", "written")
+    refused(command(capsys, "export", resnet_run.folder, "--output", out), "cats.xml", "not replaced")
+    refused(command(capsys, "export", resnet_run.folder, "--format", "openvino", "--output", tmp_path / "cats.bin"), ".xml")
+    refused(command(capsys, "export", resnet_run.folder, "--output", out / "more.xml"), "more.xml", "written")
     monkeypatch.setattr(
         "paceline.inference.export.formats.find_spec", lambda name: None if name == "openvino" else find_spec(name)
     )
-    refused(command(capsys, "export", resnet_run.folder, "--out", tmp_path / "b.xml"), "pip install", "openvino")
+    refused(command(capsys, "export", resnet_run.folder, "--output", tmp_path / "b.xml"), "pip install", "openvino")
     assert sorted(tmp_path.iterdir()) == [tmp_path / "cats.bin", out]

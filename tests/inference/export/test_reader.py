@@ -47,8 +47,8 @@ def encoded(picture: Image.Image, kind: str, **options) -> bytes:
 # The rules of all recipes, and those that recipes can be given.
 RULES = {
     "resnet50": {}, "classify-demo": {"exif": "apply"}, "ssd": {}, "ssd-gaudi": {"exif": "apply"}, "ssd-demo": {"decoder": "pillow"},
-    "ssd-finetune": {"resize": "bilinear"}, "maskrcnn-demo": {}, "maskrcnn-finetune": {"short": (128,), "long": 224},
-    "maskrcnn-gluoncv": {"short": (128,), "long": 224},
+    "ssd-finetune": {"resize": "bilinear"}, "maskrcnn-demo": {}, "maskrcnn-finetune": {"min_size": (128,), "max_size": 224},
+    "maskrcnn-gluoncv": {"min_size": (128,), "max_size": 224},
 }  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def test_every_pixel_is_that_of_an_evaluation(name):
     recipe = RECIPES[name]()
     recipe = replace(recipe, input=replace(recipe.input, **RULES[name]))
     workload = get_workload(recipe.task)
-    side = -(-recipe.input.long // 32) * 32 if recipe.task == "maskrcnn" else 0
+    side = -(-recipe.input.max_size // 32) * 32 if recipe.task == "maskrcnn" else 0
     for about, data in photos():
         header = read_header(data, about, recipe.input.exif)
         shape = (side, side) if side else workload.network.eval_shape(recipe, header.height, header.width)

@@ -55,7 +55,7 @@ FACTS = {
     "a recipe with an unknown field": ({"recipe.model.wings": 2}, "recipe.model: unknown key 'wings'"),
     "a recipe with a field of another type": ({"recipe.model.depth": "ten"}, "recipe.model.depth"),
     "a recipe of a network without end": ({"recipe.model.width": 10**9}, "w.safetensors"),
-    "a recipe with a score that is none": ({"recipe.model.detect.score_above": float("nan")}, "score"),
+    "a recipe with a score that is none": ({"recipe.model.detect.score_threshold": float("nan")}, "score"),
     "a number format that is none": ({"system.precision": "fp1"}, "system.precision"),
     "no recipe": (lambda card: card.pop("recipe"), "its card has recipe missing"),
     "no classes": (lambda card: card.pop("classes"), "its card has classes missing"),
@@ -68,7 +68,7 @@ def test_a_card_with_an_impossible_fact_is_refused(case, file, ssd_run, tmp_path
     changes, wanted = FACTS[case]
     with_facts(file, changes)
     out = tmp_path / "out"
-    refused(command(capsys, "predict", file, ssd_run.data, "--out", out), "w.safetensors", wanted)
+    refused(command(capsys, "predict", file, ssd_run.data, "--output-dir", out), "w.safetensors", wanted)
     assert not out.exists() and len(wanted) < 200
     refused(command(capsys, "eval", file, "--data", ssd_run.data), lines=2)
     with pytest.raises(paceline.PacelineError):
@@ -114,11 +114,11 @@ def test_a_damaged_file_is_refused_by_every_verb(case, file, ssd_run, tmp_path, 
     damage, wanted = DAMAGES[case]
     damage(file)
     for words in (
-        ["predict", file, ssd_run.data, "--out", tmp_path / "out"],
+        ["predict", file, ssd_run.data, "--output-dir", tmp_path / "out"],
         ["eval", file, "--data", ssd_run.data],
         ["weights", "inspect", file],
-        ["export", file, "--out", tmp_path / "b.safetensors"],
-        ["train", "ssd-demo", "--weights", file, "--data", ssd_run.data, "--out", tmp_path / "run"],
+        ["export", file, "--output", tmp_path / "b.safetensors"],
+        ["train", "ssd-demo", "--weights", file, "--data", ssd_run.data, "--output-dir", tmp_path / "run"],
     ):
         refused(command(capsys, *words), "w.safetensors", wanted)
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
@@ -129,7 +129,7 @@ def test_a_workload_of_its_own_is_named_and_not_run(file, ssd_run, tmp_path, cap
     Path("evil.py").write_text("open('PWNED', 'w')\n")
     with_facts(file, {"recipe.task": "./evil.py:EVIL"})
     for verb in (["predict", file, ssd_run.data], ["eval", file, "--data", ssd_run.data], ["plan", file]):
-        refused(command(capsys, *verb), "unasked", "--workload ./evil.py:EVIL")
+        refused(command(capsys, *verb), "unasked", "--task-file ./evil.py:EVIL")
     command(capsys, "weights", "inspect", file)
     assert not Path("PWNED").exists()
 

@@ -90,4 +90,4 @@ def test_a_pt2_that_gives_classes_where_boxes_are_named_is_refused(tmp_path):
     with zipfile.ZipFile(file, "a") as archive:
         archive.writestr(IN_ZIP, json.dumps({**json.loads(make_card(facts)), "graph": sizes}))
     with raises(CheckpointError, "classes", "outputs"):
-        paceline.load(file, trust=True).predict(photo[0])
+        paceline.load(file, allow_code_execution=True).predict(photo[0])

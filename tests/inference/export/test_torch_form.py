@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 def test_a_classifier_s_file_is_opened_by_torch_alone_and_replaced(resnet_run, tmp_path, capsys):
     out = tmp_path / "cats.pt2"
-    said = command(capsys, "export", resnet_run.folder, "--out", out)
+    said = command(capsys, "export", resnet_run.folder, "--output", out)
     assert said.code == 0 and check_line(said.out, "9 images", "probability"), said
     extra = {"paceline.json": ""}
     program = torch.export.load(out, extra_files=extra)
@@ -34,7 +34,7 @@ def test_a_classifier_s_file_is_opened_by_torch_alone_and_replaced(resnet_run, t
     theirs = tmp_path / "theirs.pt2"
     with zipfile.ZipFile(theirs, "w") as archive:
         archive.writestr("model/extra/other.json", "{}")
-    refused(command(capsys, "export", resnet_run.folder, "--out", theirs), "theirs.pt2", "not replaced")
+    refused(command(capsys, "export", resnet_run.folder, "--output", theirs), "theirs.pt2", "not replaced")
     with zipfile.ZipFile(theirs, "a") as archive:
         archive.writestr(IN_ZIP, "{}")
     assert is_replaceable(theirs)
@@ -43,7 +43,8 @@ def test_a_classifier_s_file_is_opened_by_torch_alone_and_replaced(resnet_run, t
 def test_aoti_names_the_compiler_that_is_missing(resnet_run, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     refused(
-        command(capsys, "export", resnet_run.folder, "--to", "aoti", "--out", tmp_path / "cats.pt2"), "no-such-compiler"
+        command(capsys, "export", resnet_run.folder, "--format", "aoti", "--output", tmp_path / "cats.pt2"),
+        "no-such-compiler",
     )
 
 

@@ -23,7 +23,7 @@ def run(request) -> Any:
 
 @pytest.fixture(scope="module")
 def service(run) -> Any:
-    with served(paceline.load(run.folder), batch=1, wait=0) as one:
+    with served(paceline.load(run.folder), max_batch_size=1, batch_timeout_ms=0) as one:
         yield one
 
 
@@ -39,11 +39,11 @@ def is_as_described(service: Served, name: str, answer: Any) -> None:
 
 
 def test_they_are_those_of_predict_on_the_same_bytes_digit_for_digit(run, service, photos, tmp_path, capsys):
-    said = command(capsys, "predict", run.folder, *photos, "--no-pictures", "--out", tmp_path / "answers")
+    said = command(capsys, "predict", run.folder, *photos, "--no-save-images", "--output-dir", tmp_path / "answers")
     assert said.code == 0, said
     each = []
     for photo in photos:  # one by one: `predict` had them in one batch, where sums may come in another order
-        command(capsys, "predict", run.folder, photo, "--no-pictures", "--out", tmp_path / "answers")
+        command(capsys, "predict", run.folder, photo, "--no-save-images", "--output-dir", tmp_path / "answers")
         (image,) = json.loads((tmp_path / "answers" / "predictions.json").read_text())["images"]
         each.append({key: image[key] for key in image if key not in ("file", "picture", "image_id")})
     assert any(image.get("detections", image.get("names")) for image in each)
@@ -89,23 +89,23 @@ def test_the_description_is_openapi_and_names_every_address(service):
 
 def test_a_threshold_leaves_what_predict_would_show(ssd_run):
     photo = next(iter(sorted(ssd_run.data.rglob("*.png")) or sorted(ssd_run.data.rglob("*.jpg")))).read_bytes()
-    with served(paceline.load(ssd_run.folder), batch=1) as service:
+    with served(paceline.load(ssd_run.folder), max_batch_size=1) as service:
         whole = service.ask("/predict", photo).json["detections"]
         scores = [one["score"] for one in whole]
         least = scores[len(scores) // 2]
-        part = service.ask(f"/predict?score_above={least}", photo).json["detections"]
+        part = service.ask(f"/predict?score_threshold={least}", photo).json["detections"]
         assert 0 < len(part) < len(whole) and part == [one for one in whole if one["score"] >= least]
         for wrong in ("2", "-1", "nan", "much"):
-            service.ask(f"/predict?score_above={wrong}", photo).refused(400, "score_above", "[0, 1]")
+            service.ask(f"/predict?score_threshold={wrong}", photo).refused(400, "score_threshold", "[0, 1]")
 
 
 def test_a_threshold_for_whole_photos_is_refused(resnet_run):
     with served(paceline.load(resnet_run.folder)) as service:
-        service.ask("/predict?score_above=0.5", b"x").refused(400, "score_above", "whole photos")
+        service.ask("/predict?score_threshold=0.5", b"x").refused(400, "score_threshold", "whole photos")
 
 
 def test_an_exported_file_answers_as_its_run(resnet_run, tmp_path, capsys):
-    assert command(capsys, "export", resnet_run.folder, "--out", tmp_path / "pets.safetensors").code == 0
+    assert command(capsys, "export", resnet_run.folder, "--output", tmp_path / "pets.safetensors").code == 0
     photo = next(iter(sorted(resnet_run.data.rglob("*.jpg")))).read_bytes()
     with served(paceline.load(resnet_run.folder)) as run, served(paceline.load(tmp_path / "pets.safetensors")) as file:
         assert file.ask("/predict", photo).json == run.ask("/predict", photo).json

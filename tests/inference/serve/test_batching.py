@@ -31,7 +31,7 @@ class Sides:
         self.held.set()
         self.broken: int | None = None
 
-    def stream(self, photos: list[bytes], *, batch: int) -> Iterator[int]:
+    def predict_iter(self, photos: list[bytes], *, batch: int) -> Iterator[int]:
         assert batch == len(photos)
         assert self.held.wait(30)
         sides = [Image.open(io.BytesIO(one)).width for one in photos]

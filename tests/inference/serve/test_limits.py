@@ -46,7 +46,7 @@ class Held(nn.Module):
 
 def predictor(network: nn.Module | None = None, name: str = "cat") -> TorchPredictor:
     return predictor_of(
-        Recipe(task="ssd", model=SSDModel(), input=BoxInput(size=64)), network or Held(), classes=[name, "dog"]
+        Recipe(task="ssd", model=SSDModel(), input=BoxInput(image_size=64)), network or Held(), classes=[name, "dog"]
     )
 
 
@@ -68,25 +68,25 @@ def status_of(answer: bytes) -> int:
 
 
 def test_an_upload_beyond_the_limit_is_refused_by_its_length_alone_or_where_it_passes_it():
-    with served(predictor(), max_bytes=10_000) as service:
+    with served(predictor(), max_upload_bytes=10_000) as service:
         told = service.raw(HEAD + b"Content-Length: 100000000\r\nConnection: close\r\n\r\n", b"x" * 1000, end=True)
         assert status_of(told) == 413 and b"larger than 10,000 bytes" in told
         chunk = b"%x\r\n" % 8000 + b"x" * 8000 + b"\r\n"
         assert status_of(service.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", chunk, chunk)) == 413
-        service.ask("/predict", b"x" * 10_001).refused(413, "--max-bytes")
+        service.ask("/predict", b"x" * 10_001).refused(413, "--max-upload-bytes")
         service.ask("/predict", b"x" * 10_000).refused(422)
         assert service.ask("/predict", photo()).status == 200
 
 
 def test_a_refusal_arrives_though_the_client_still_sends():
     limits.LINGER_SECONDS = 30.0  # undone with `hasty`
-    with served(predictor(), max_bytes=1000) as service:
+    with served(predictor(), max_upload_bytes=1000) as service:
         for _ in range(5):  # closing with bytes unread would lose some of the answers
             service.ask("/predict", b"x" * 5_000_000, Connection="close").refused(413)
 
 
 def test_a_body_that_stops_half_way_is_told_so_and_one_that_drips_too():
-    with served(predictor(), timeout=0.5) as service:
+    with served(predictor(), timeout_seconds=0.5) as service:
         half = service.raw(HEAD + b"Content-Length: 1000\r\n\r\n" + b"x" * 500)
         assert status_of(half) == 408 and b"500 bytes came in 0.5 seconds" in half
         with socket.create_connection(("127.0.0.1", service.port), 30) as line:
@@ -123,7 +123,7 @@ def test_a_head_that_does_not_come_to_its_end_is_cut_off_at_the_first_request_an
 
 
 def test_who_comes_when_all_connections_are_taken_is_told_so_and_gets_in_when_one_is_free():
-    with served(predictor(), connections=3) as service, contextlib.ExitStack() as stack:
+    with served(predictor(), max_connections=3) as service, contextlib.ExitStack() as stack:
         lines = [stack.enter_context(socket.create_connection(("127.0.0.1", service.port), 30)) for _ in range(3)]
         for line in lines:
             line.sendall(b"GET /health HTTP/1.1\r\n")
@@ -134,7 +134,7 @@ def test_who_comes_when_all_connections_are_taken_is_told_so_and_gets_in_when_on
 
 
 def test_who_does_not_take_the_answer_is_cut_off():
-    with served(predictor(Held(things=6000), "x" * 1000), timeout=0.5) as service, socket.socket() as line:
+    with served(predictor(Held(things=6000), "x" * 1000), timeout_seconds=0.5) as service, socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.settimeout(30)
         line.connect(("127.0.0.1", service.port))
@@ -169,7 +169,7 @@ def busy(service: Served, network: Held, waiting: int) -> Iterator[list[Reply]]:
 
 def test_beyond_the_queue_requests_are_told_to_come_again_and_those_in_it_are_answered():
     network = Held()
-    with served(predictor(network), queue=2, batch=1, wait=0) as service:
+    with served(predictor(network), max_queue=2, max_batch_size=1, batch_timeout_ms=0) as service:
         with busy(service, network, 2) as replies:
             again = service.ask("/predict", photo())
             again.refused(429, "Send it again")
@@ -182,7 +182,7 @@ def test_beyond_the_queue_requests_are_told_to_come_again_and_those_in_it_are_an
 
 def test_a_client_who_hangs_up_gives_his_place_in_the_queue_back():
     network = Held()
-    with served(predictor(network), queue=1, batch=1, wait=0) as service:
+    with served(predictor(network), max_queue=1, max_batch_size=1, batch_timeout_ms=0) as service:
         network.go.clear()
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(service.ask, "/predict", photo())
@@ -197,7 +197,7 @@ def test_a_client_who_hangs_up_gives_his_place_in_the_queue_back():
 
 
 def test_uploads_that_are_too_many_together_are_refused_and_their_memory_is_given_back():
-    with served(predictor(), max_bytes=100_000, timeout=5) as service, contextlib.ExitStack() as stack:
+    with served(predictor(), max_upload_bytes=100_000, timeout_seconds=5) as service, contextlib.ExitStack() as stack:
         for _ in range(limits.LARGEST_HELD):
             line = stack.enter_context(socket.create_connection(("127.0.0.1", service.port), 30))
             line.sendall(HEAD + b"Content-Length: 100000\r\n\r\n" + b"x" * 99_000)
@@ -293,7 +293,7 @@ def test_fifty_uploads_of_a_hundred_megabytes_at_once_leave_the_service_as_it_wa
             reader.join()
         return status_of(answer[0])
 
-    with commanded(ssd_run.folder, "--timeout", 20) as service, contextlib.ExitStack() as stack:
+    with commanded(ssd_run.folder, "--timeout-seconds", 20) as service, contextlib.ExitStack() as stack:
         photo_of_run = next(
             path for path in sorted(ssd_run.data.rglob("*.*g")) if path.suffix in (".jpg", ".png")
         ).read_bytes()

@@ -30,7 +30,7 @@ def page(tmp_path_factory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def ssd(ssd_run) -> Iterator[tuple[Served, TorchPredictor, list[Path]]]:
     predictor = paceline.load(ssd_run.folder)
-    with served(predictor, batch=1) as service:
+    with served(predictor, max_batch_size=1) as service:
         yield service, predictor, photos_of(ssd_run)
 
 
@@ -70,13 +70,13 @@ def test_a_dropped_photo_shows_its_boxes_and_the_slider_and_the_classes_choose_a
     page.press("Home", 36)
     # The best object's frame has its class's color: where its left edge is, or right beside it.
     page.eval("light(0)")
-    box, wide = found.boxes[0], page.eval("document.querySelector('#canvas').width") / found.width
-    x, y = max(0.0, box[0]) * wide, (max(0.0, box[1]) + min(found.height, box[1] + box[3])) / 2 * wide
+    box, wide = found.boxes_xyxy[0], page.eval("document.querySelector('#canvas').width") / found.width
+    x, y = max(0.0, box[0]) * wide, (max(0.0, box[1]) + min(found.height, box[3])) / 2 * wide
     row = page.eval(
         f"[...document.querySelector('#canvas').getContext('2d').getImageData({x:.0f} - 4, {y:.0f}, 9, 1).data]"
     )
     pixels = np.array(row).reshape(-1, 4)[:, :3]
-    assert np.abs(pixels - class_color(found.classes[0])).sum(axis=1).min() < 60
+    assert np.abs(pixels - class_color(found.class_ids[0] + 1)).sum(axis=1).min() < 60
     assert page.errors == []
 
 
@@ -84,8 +84,8 @@ def test_the_masks_on_the_page_are_those_of_the_answer_pixel_for_pixel(page, mas
     predictor = paceline.load(maskrcnn_run.folder)
     photo = photos_of(maskrcnn_run)[0]
     found = predictor.predict(photo)
-    assert found.masks is not None
-    with served(predictor, batch=1) as service:
+    assert found.masks_rle is not None
+    with served(predictor, max_batch_size=1) as service:
         page.open(service.url)
         page.wait(READY)
         page.drop("#view", photo)
@@ -102,7 +102,7 @@ def test_the_masks_on_the_page_are_those_of_the_answer_pixel_for_pixel(page, mas
 def test_a_classifier_shows_its_five_best_and_no_slider(page, resnet_run):
     predictor = paceline.load(resnet_run.folder)
     photo = photos_of(resnet_run)[0]
-    with served(predictor, batch=1) as service:
+    with served(predictor, max_batch_size=1) as service:
         page.open(service.url)
         page.wait(READY)
         page.drop("#view", photo)

@@ -30,10 +30,10 @@ TOKEN = "a-token-of-24-characters"
         (["RUN", "--token", "short"], ["--token", "16 or more"]),
         (["RUN", "--token", "sixteen letters, and spaces"], ["--token", "without spaces"]),
         (["RUN", "--port", "70000"], ["--port 70000", "65535"]),
-        (["RUN", "--queue", "0"], ["--queue 0", "above 0"]),
-        (["RUN", "--max-bytes", "-1"], ["--max-bytes -1"]),
-        (["RUN", "--timeout", "0"], ["--timeout 0"]),
-        (["RUN", "--wait", "-1"], ["--wait -1", "0 or more"]),
+        (["RUN", "--max-queue", "0"], ["--max-queue 0", "above 0"]),
+        (["RUN", "--max-upload-bytes", "-1"], ["--max-upload-bytes -1"]),
+        (["RUN", "--timeout-seconds", "0"], ["--timeout-seconds 0"]),
+        (["RUN", "--batch-timeout-ms", "-1"], ["--batch-timeout-ms -1", "0 or more"]),
         (["RUN", "--host", "203.0.113.7", "--token", TOKEN], ["--host 203.0.113.7", "listened", "Name another"]),
     ],
 )
@@ -62,7 +62,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(ssd_run, c
 def test_a_signal_ends_it_when_what_is_in_flight_is_answered(ssd_run, number):
     photo = next(path for path in sorted(ssd_run.data.rglob("*.*g")) if path.suffix in (".jpg", ".png")).read_bytes()
     # Each photo waits for a second one for some seconds: the signal comes while it waits.
-    with commanded(ssd_run.folder, "--wait", 3000, "--batch", 2) as service:
+    with commanded(ssd_run.folder, "--batch-timeout-ms", 3000, "--max-batch-size", 2) as service:
         assert service.process is not None
         with socket.create_connection(("127.0.0.1", service.port), 60) as line:
             line.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(photo) + photo)
@@ -88,7 +88,7 @@ def test_a_token_from_the_environment_opens_it_to_others_and_is_printed_nowhere(
 
 @pytest.mark.nightly("starts the command once more")
 def test_a_second_interrupt_leaves_at_once(ssd_run):
-    with commanded(ssd_run.folder, "--timeout", 50) as service:
+    with commanded(ssd_run.folder, "--timeout-seconds", 50) as service:
         assert service.process is not None
         ended = threading.Event()
         with socket.create_connection(("127.0.0.1", service.port), 60) as line:

@@ -14,7 +14,7 @@ flags=(
     --pwd /  # no path of the command is relative
 )
 engine=$(command -v apptainer || command -v singularity) || {
-    echo "paceline: $(hostname) has neither apptainer nor singularity. Install one, or use --container docker." >&2
+    echo "paceline: $(hostname) has neither apptainer nor singularity. Install one, or use --container-runtime docker." >&2
     exit 2
 }
 # The host's environment comes inside; these would have the image's Python look for packages on the host.
@@ -28,7 +28,7 @@ done
 # Inside, before the command; the shell there fills it in.
 # shellcheck disable=SC2016
 guard='python3 -c "import paceline" 2>/dev/null && exec "$@"
-echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --image." >&2
+echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --container-image." >&2
 [ -z "${PACELINE_EXIT_CODE_FILE:-}" ] || echo 2 >"$PACELINE_EXIT_CODE_FILE"
 exit 2'
 exec "$engine" exec "${flags[@]}" /images/paceline-0.1.0.sif sh -c "$guard" /images/paceline-0.1.0.sif "$@"

@@ -35,7 +35,7 @@ for group in $(id -G); do flags+=(--group-add "$group"); done  # every group of 
 # Inside, before the command; the shell there fills it in.
 # shellcheck disable=SC2016
 guard='python3 -c "import paceline" 2>/dev/null && exec "$@"
-echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --image." >&2
+echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --container-image." >&2
 [ -z "${PACELINE_EXIT_CODE_FILE:-}" ] || echo 2 >"$PACELINE_EXIT_CODE_FILE"
 exit 2'
 exec docker run "${flags[@]}" registry.example.com/team/paceline:0.1.0 sh -c "$guard" registry.example.com/team/paceline:0.1.0 "$@"

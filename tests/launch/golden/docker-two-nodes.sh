@@ -15,7 +15,7 @@ flags=(
     --ulimit stack=67108864  # deep stacks of compilers: torch.compile runs them
     --gpus all  # NVIDIA's devices and the host's driver library (nvidia-container-toolkit)
     --network host  # ranks of other nodes find these by the node's own address
-    --cap-add SYS_NICE  # --system.bind says where memory lies, which Docker forbids otherwise
+    --cap-add SYS_NICE  # --system.cpu-bind says where memory lies, which Docker forbids otherwise
     --mount 'type=bind,source=/data/coco,target=/data/coco,readonly'  # named by /data/coco
     --mount 'type=bind,source=/home/ann/.cache/paceline,target=/home/ann/.cache/paceline'  # paceline's cache
     --mount 'type=bind,source=/runs/ssd,target=/runs/ssd'  # the run's folder
@@ -39,7 +39,7 @@ for group in $(id -G); do flags+=(--group-add "$group"); done  # every group of 
 # Inside, before the command; the shell there fills it in.
 # shellcheck disable=SC2016
 guard='python3 -c "import paceline" 2>/dev/null && exec "$@"
-echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --image." >&2
+echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --container-image." >&2
 [ -z "${PACELINE_EXIT_CODE_FILE:-}" ] || echo 2 >"$PACELINE_EXIT_CODE_FILE"
 exit 2'
 exec docker run "${flags[@]}" registry.example.com/team/paceline:0.1.0 sh -c "$guard" registry.example.com/team/paceline:0.1.0 "$@"

@@ -14,8 +14,8 @@ srun --nodes 2 --ntasks 16 --ntasks-per-node 8 --export=ALL \
     --container-env=OMP_NUM_THREADS,PACELINE_EXIT_CODE_FILE,PYTHONUNBUFFERED \
     --no-container-mount-home sh -c \
     'python3 -c "import paceline" 2>/dev/null && exec "$@"
-echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --image." >&2
+echo "paceline: the image $0 has no paceline in it. Build one: paceline container build; or name another with --container-image." >&2
 [ -z "${PACELINE_EXIT_CODE_FILE:-}" ] || echo 2 >"$PACELINE_EXIT_CODE_FILE"
 exit 2' \
     registry.example.com/team/paceline:0.1.0 python3 -m paceline train ssd \
-    --data /data/coco --out /runs/ssd &
+    --data /data/coco --output-dir /runs/ssd &

@@ -125,9 +125,9 @@ def detect_format(path: Path, *, pickles: bool = False) -> WeightFileType:
 
 def conversion_command(path: Path, colors: str = "", key: str = "") -> str:
     """The command that writes a file of pickled arrays, of several dicts, or of pixels in an unknown order, as one read everywhere."""
-    flags = [word for name, value in (("--colours", colors), ("--key", key)) if value for word in (name, value)]
+    flags = [word for name, value in (("--color-order", colors), ("--key", key)) if value for word in (name, value)]
     out = path.with_suffix(".".join(["", *flags[1::2], "safetensors"]))
-    return format_command("weights", "convert", path, "--to", "ours", "--out", out, *flags)
+    return format_command("weights", "convert", path, "--format", "paceline", "--output", out, *flags)
 
 
 def _safetensors(path: Path) -> Contents:

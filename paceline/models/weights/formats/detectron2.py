@@ -134,7 +134,7 @@ def from_detectron2(saved: Tensors, facts: Facts) -> PacelineWeights:
             needs["stride_in"] = "1x1"
     if f"{SCORES}.weight" in state:
         notes.append(
-            "detectron2 pools with --model.roi.aligned and has --model.rpn.rounding exact: set them for its own outputs"
+            "detectron2 pools with --model.roi.aligned and has --model.parity.anchor-rounding exact: set them for its own outputs"
         )
     return PacelineWeights(
         state, tuple(converted), needs, published_class_names(count_class_rows(state)), tuple(notes), tuple(left_out)
@@ -183,8 +183,11 @@ def _settings(ours: PacelineWeights) -> list[str]:
         rows.append(f"MODEL.RESNETS.DEPTH {fields['depth']}")
     if fields.get("depth", 50) < 50:  # basic blocks; detectron2 asks for 64
         rows.append(f"MODEL.RESNETS.RES2_OUT_CHANNELS {fields.get('width', 64)}")
-    if (fields.get("groups", 1), fields.get("group_width", 64)) != (1, 64):
-        rows += [f"MODEL.RESNETS.NUM_GROUPS {fields['groups']}", f"MODEL.RESNETS.WIDTH_PER_GROUP {fields['group_width']}"]
+    if (fields.get("groups", 1), fields.get("width_per_group", 64)) != (1, 64):
+        rows += [
+            f"MODEL.RESNETS.NUM_GROUPS {fields['groups']}",
+            f"MODEL.RESNETS.WIDTH_PER_GROUP {fields['width_per_group']}",
+        ]
     if f"{SCORES}.bias" in state:
         rows += [
             f"MODEL.ROI_HEADS.NUM_CLASSES {len(state[f'{SCORES}.bias']) - 1}",

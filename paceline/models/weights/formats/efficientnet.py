@@ -31,7 +31,7 @@ ENDS = (
     (r"_fc\.(weight|bias)", r"classifier.\1"),
 )
 
-NOTE = "EfficientNet-Lite, for --model.trunk timm/tf_efficientnet_liteN, which begins with the pixels that it knows, from -1 to 1"
+NOTE = "EfficientNet-Lite, for --model.backbone timm/tf_efficientnet_liteN, which begins with the pixels that it knows, from -1 to 1"
 
 
 def is_efficientnet(tensors: Tensors, _: Facts) -> bool:

@@ -26,7 +26,7 @@ Facts = Mapping[str, Any]  # what stands in a file beside its tensors
 # What else a trunk can be, as the recipe's fields have it -> what makes it so, for messages.
 NEEDS = {
     "stride_in": {"1x1": "its bottlenecks stride in the first 1x1 convolution"},
-    "padding": {"end": "TensorFlow pads even sides at their end alone where it strides"},
+    "padding": {"same": "TensorFlow pads even sides at their end alone where it strides"},
 }
 # Notes that such a file may carry, and characters of each.
 MAX_NOTES, MAX_NOTE = 20, 400
@@ -50,7 +50,7 @@ class PacelineWeights:
 
     tensors: dict[str, Tensor]
     converted: tuple[str, ...] = ()  # of them, those whose numbers or order are not the file's
-    # The network that the numbers are for, where it is not the usual one: {"stride_in": "1x1"}, {"padding": "end"}
+    # The network that the numbers are for, where it is not the usual one: {"stride_in": "1x1"}, {"padding": "same"}
     needs: Mapping[str, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()  # names of the class rows, without the background; () = unknown
     notes: tuple[str, ...] = ()  # what a user should know, a line each

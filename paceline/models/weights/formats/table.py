@@ -48,7 +48,7 @@ Writer = Callable[[PacelineWeights], tuple[dict[str, Tensor], dict[str, object],
 class WeightFormat:
     """One form. Reading and writing raise WeightFormatError where the network is one that the other side does not have."""
 
-    name: str  # as --to has it
+    name: str  # as --format has it
     about: str
     matches: Callable[[Tensors, Facts], bool]  # by the tensors' names
     read: Callable[[Tensors, Facts], PacelineWeights]
@@ -71,7 +71,7 @@ FORMS = (
     WeightFormat("efficientnet", "efficientnet_pytorch (EfficientNet-Lite)", is_efficientnet, from_efficientnet),
     WeightFormat("torchvision", "torchvision", never_matches, from_torchvision, write_torchvision, (".pth", ".safetensors")),
     WeightFormat("timm", "timm's ResNets", never_matches, from_torchvision, write_timm),
-    WeightFormat("ours", "paceline, torchvision or timm, whose names are the same", is_paceline, from_torchvision, write_paceline),
+    WeightFormat("paceline", "paceline, torchvision or timm, whose names are the same", is_paceline, from_torchvision, write_paceline),
 )  # fmt: skip
 
 
@@ -100,7 +100,7 @@ def write_format(
     try:
         tensors, beside, notes = form.write(ours)
     except WeightFormatError as problem:
-        raise PacelineError(f"{source}: {problem}. It cannot be written as --to {form.name}.") from None
+        raise PacelineError(f"{source}: {problem}. It cannot be written as --format {form.name}.") from None
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def write_format(
             _write(part, out.suffix, tensors, beside, form, ours)
     except (OSError, RuntimeError, safetensors.SafetensorError) as problem:
         reason = getattr(problem, "strerror", None) or (str(problem).splitlines() or [""])[0]
-        raise PacelineError(f"--out {out}: cannot be written ({reason}). Name another file.") from None
+        raise PacelineError(f"--output {out}: cannot be written ({reason}). Name another file.") from None
     return tensors, notes
 
 
@@ -122,7 +122,7 @@ def _write(
     ours: PacelineWeights,
 ) -> None:
     if suffix == ".safetensors":
-        metadata = to_metadata(ours) if form.name == "ours" else {"format": "pt"}
+        metadata = to_metadata(ours) if form.name == "paceline" else {"format": "pt"}
         # save_file would write to a name of its own, which a kill leaves behind, and for the file's owner alone.
         part.write_bytes(safetensors.torch.save(dict(tensors), metadata=metadata))
         return

@@ -7,7 +7,7 @@ checksum of one variable; the data files are the variables' bytes. Nothing in ei
 with the file before it is used.
 Names are counted in the order in which the graph was built; a unit's shortcut is built before its own convolutions. Convolutions are
 HWIO there and OIHW here. Box deltas are y, x, h, w there. The ResNet's strided convolutions pad on both sides, as ours; the max-pool
-and the extra layers of the SSD pad even sides at their end alone (SAME), which --model.padding end does too.
+and the extra layers of the SSD pad even sides at their end alone (SAME), which --model.padding same does too.
 Source: tensorflow/core/util/tensor_bundle, tensorflow/core/lib/io/format.cc, core/protobuf/tensor_bundle.proto;
 HabanaAI/Model-References 1.5.0, SSD_ResNet34/architecture.py; its backbone model.ckpt-28152 is a classifier of that kind.
 """
@@ -240,7 +240,7 @@ def from_tensorflow(saved: Tensors, _: Facts) -> PacelineWeights:
         classes = imagenet_wnids() if len(state["fc.bias"]) in (1000, 1001) else ()
         if len(state["fc.bias"]) == 1001:  # a background that no photo has
             state["fc.weight"], state["fc.bias"] = state["fc.weight"][1:], state["fc.bias"][1:]
-    return PacelineWeights(state, tuple(state), {"padding": "end"}, classes, left_out=tuple(left_out))
+    return PacelineWeights(state, tuple(state), {"padding": "same"}, classes, left_out=tuple(left_out))
 
 
 def _before(stage: int) -> int:

@@ -36,7 +36,7 @@ WITHOUT_MASKS = (
     "torchvision's fasterrcnn_resnet50_fpn, boxes without masks: trunk, pyramid, proposals and box head fit Mask R-CNN for training, "
     "and its mask head and class rows start anew; whole it is fasterrcnn-finetune"
 )
-TRUNK = "the trunk alone fits: `paceline weights convert FILE --to timm` writes it"
+TRUNK = "the trunk alone fits: `paceline weights convert FILE --format timm` writes it"
 
 
 def describe_missing(names: Tensors) -> str:
@@ -62,7 +62,7 @@ def is_faster_rcnn(names: Tensors) -> bool:
 
 
 def resnet_fields(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """depth, width, stem, stem_channels, groups and group_width, as far as they are told; none where it is no ResNet.
+    """depth, width, stem, input_channels, groups and width_per_group, as far as they are told; none where it is no ResNet.
 
     state  under our names: a ResNet's, or a network's that stands on one
     """
@@ -89,11 +89,11 @@ def resnet_fields(state: Mapping[str, Tensor]) -> dict[str, Any]:
     if stem is not None and stem.dim() == 4:
         result["width"] = stem.shape[0]
         result["stem"] = "small" if stem.shape[-1] == 3 else "imagenet"
-        result["stem_channels"] = stem.shape[1]
+        result["input_channels"] = stem.shape[1]
     middle = tensors.get("layer1.0.conv2.weight")
     if bottleneck and middle is not None and middle.dim() == 4 and middle.shape[1] and stem is not None and stem.shape[0]:
         result["groups"] = middle.shape[0] // middle.shape[1]
-        result["group_width"] = middle.shape[1] * 64 // stem.shape[0]
+        result["width_per_group"] = middle.shape[1] * 64 // stem.shape[0]
     return result
 
 
