@@ -12,7 +12,7 @@ from small_run import FLAGS, events, tensor_files
 FILE = Path(__file__).parents[1] / "center_points.py"
 NAMED = ("--task-file", f"{FILE}:CENTERS")
 SMALL = (
-    "--model.width 4 --model.fpn-channels 8 --input.image-size 64 --global-batch-size 6 --bn-batch-size 6 --optim.lr "
+    "--model.width 4 --model.channels 8 --input.image-size 64 --global-batch-size 6 --bn-batch-size 6 --optim.lr "
     "0.005 --max-steps 8 "
     "--eval-every 4 --log-every 1 --max-val-images 6"
 )
