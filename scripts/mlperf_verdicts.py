@@ -123,7 +123,7 @@ def photos(base: Path) -> str:
 def command(run: Path, words: Sequence[str], ranks: int) -> list[str]:
     """The training's command line."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--standalone"] if ranks > 1 else []
-    return [sys.executable, *launcher, "-m", "paceline", "train", *words, "--out", str(run)]
+    return [sys.executable, *launcher, "-m", "paceline", "train", *words, "--output-dir", str(run)]
 
 
 def train(run: Path, words: Sequence[str], ranks: int, *, codes: Sequence[int]) -> None:

@@ -239,7 +239,9 @@ def check_recipe(recipe: Recipe) -> None:
     if optim.name == "adamw" and optim.momentum_style != "torch":
         raise RecipeError("--optim.momentum-style: adamw has its own; leave it at torch.")
     if optim.nesterov and (optim.momentum_style != "torch" or optim.name != "sgd"):
-        raise RecipeError("--optim.nesterov: only kind sgd with momentum_style torch has a look-ahead gradient.")
+        raise RecipeError(
+            "--optim.nesterov: only --optim.name sgd with --optim.momentum-style torch has a look-ahead gradient."
+        )
     if not quality.at and not 0 < quality.every < math.inf:
         raise RecipeError(f"--eval.every {quality.every:g}: the distance between evaluations must be above 0.")
 

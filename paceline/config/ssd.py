@@ -23,6 +23,7 @@ from paceline.config.constraints import (
 )
 from paceline.config.recipe import Recipe, check_rules, check_sizes
 from paceline.config.resnet import (
+    RESNET,
     BackboneModel,
     ClassWeights,
     Depth,
@@ -169,6 +170,9 @@ def check_detection(recipe: BoxRecipe) -> None:
         decoder_rule(photo),
         ("--model.fpn-channels", model.fpn_channels, not model.fpn_channels or levels > 2,
         "needs three levels; choose a larger --input.image-size"),
+        ("--model.parity.freeze-first-conv", model.parity.freeze_first_conv,
+         not model.parity.freeze_first_conv or model.backbone == RESNET,
+         f"only a ResNet has this convolution, and --model.backbone is {model.backbone}; use --model.freeze-stages"),
         ("--input.crop-scale", photo.crop_scale, small <= large, "shares of the photo, the smaller first"),
         ("--input.crop-ratio", photo.crop_ratio, narrow <= 1 <= wide, "a range around 1, smaller first"),
     )  # fmt: skip

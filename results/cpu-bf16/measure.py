@@ -12,7 +12,7 @@ from paceline.models.ssd.model import SSD, init_ssd
 NETWORKS = ((256, 10, 24, 128, 16), (256, 10, 32, 256, 16), (192, 10, 16, 128, 32), (300, 34, 64, 512, 4))
 
 for size, depth, width, extras, batch in NETWORKS:
-    settings = SSDModel(depth=depth, width=width, extras=extras, extra_norm=True)
+    settings = SSDModel(depth=depth, width=width, extra_channels=extras, extra_norm=True)
     model = SSD(build_backbone(settings, BackboneSpec(stride=8)), 80, settings, grid_sizes(size))
     init_ssd(model, torch.Generator().manual_seed(0))
     model = model.to(memory_format=torch.channels_last).train()

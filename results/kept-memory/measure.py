@@ -28,7 +28,7 @@ def alone(name: str, precision: str, seconds: float) -> None:
     from paceline.tools.bench.step import make_step
     from paceline.tools.bench.step_resnet import ResNetBench
 
-    device, system = torch.device("cpu"), System(accelerator="cpu", channels_last=True)
+    device, system = torch.device("cpu"), System(device="cpu", channels_last=True)
     bench = ResNetBench(batch=BATCH, rounds=1, seconds=seconds, precisions=(precision,), system=system, depth=50, size=224)
     if name != "torchvision":
         set_malloc_trim_threshold(device)

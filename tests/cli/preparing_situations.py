@@ -163,7 +163,7 @@ def _swapped(here: Path, data: Path) -> None:
 
 def _two_kinds(here: Path, data: Path) -> list[object]:
     (_boxes(here, data) / "data.yaml").write_text("train: images\nnames: [cat]\n")
-    return ["prepare", "my boxes", "--out", "my set"]
+    return ["prepare", "my boxes", "--output-dir", "my set"]
 
 
 PREPARING = {

@@ -23,7 +23,7 @@ from dataclasses import replace
 from paceline.config.recipes import RECIPES
 def recipe():
     whole = RECIPES["ssd-demo"]()
-    model = replace(whole.model, depth=10, width=4, extras=8)
+    model = replace(whole.model, depth=10, width=4, extra_channels=8)
     return replace(whole, model=model, input=replace(whole.input, image_size=96), global_batch_size=4, bn_batch_size=4)
 """
 

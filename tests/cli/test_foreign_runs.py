@@ -148,7 +148,7 @@ ABSURD = {
     "system.memory_gib": 10**400, "system.ranks_per_node": 1.5, "system.odd": 1, "threads.intra_op": 10**6, "format": 2,
 }  # fmt: skip
 # Refused as the flag of that name would be.
-FLAGS = ("controls.max_val_images", "system.intra_op_threads", "system.num_workers")
+FLAGS = ("controls.max_val_images", "system.intra_op_threads", "system.num_workers", "system.prefetch_steps")
 ABSURD_TO_EVAL = {
     "recipe.task": 5, "recipe.model.width": 2**40, "recipe.model.depth": 51, "recipe.model": "x", "recipe.input.image_size": "x",
     "recipe.input.crop_scale": [0.1], "recipe.input.mean": ["a", 0, 0], "recipe.optim.lr": "fast", "recipe.global_batch_size": True,

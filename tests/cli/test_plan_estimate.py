@@ -110,20 +110,22 @@ def test_what_was_published_for_exactly_this_goes_before_the_fit(plan, evaluatin
 )
 def test_a_step_that_was_measured_on_an_h200_is_estimated_by_the_table(name, batch, form):
     changes = {"global_batch_size": batch, "bn_batch_size": batch}
-    text, facts = told(name, "h200x8", changes=changes, per_node=1)
+    text, facts = told(name, "h200x8", changes=changes, ranks_per_node=1)
     task = RECIPES[name]().task
-    row = next(row for row in RATES if (row.task, row.compile, row.graph, row.kernels) == (task, *form))
+    row = next(row for row in RATES if (row.task, row.compile, row.cuda_graph, row.kernels) == (task, *form))
     assert facts["images_per_second"] == pytest.approx(row.rate)
     assert f"{row.rate:g} images/s" in text and row.measured in text and f"kernels {form[2]}" in text
     # A form that is set by hand has its own row; what was not measured has another speed.
-    plain = next(row for row in RATES if (row.task, row.compile, row.graph, row.kernels) == (task, "off", "off", "torch"))
-    by_hand = told(name, "h200x8", changes=changes, per_node=1, compile="off", graph="off", kernels="torch")[1]
+    plain = next(
+        row for row in RATES if (row.task, row.compile, row.cuda_graph, row.kernels) == (task, "off", "off", "torch")
+    )
+    by_hand = told(name, "h200x8", changes=changes, ranks_per_node=1, compile="off", cuda_graph="off", kernels="torch")[1]
     assert by_hand["images_per_second"] == pytest.approx(plain.rate)
-    for other in ({"precision": "fp16"}, {"channels_last": "off"}, {"chip": "H100-SXM5-80GB"}):
-        assert "results/gpu" not in told(name, "h200x8", changes=changes, per_node=1, **other)[0]
+    for other in ({"precision": "fp16"}, {"channels_last": "off"}, {"device_name": "H100-SXM5-80GB"}):
+        assert "results/gpu" not in told(name, "h200x8", changes=changes, ranks_per_node=1, **other)[0]
     few = {"global_batch_size": 4, "bn_batch_size": 4}
-    assert task == "maskrcnn" or "results/gpu" not in told(name, "h200x8", changes=few, per_node=1)[0]
-    assert "results/gpu" not in told(name, "h200x8", changes=changes, per_node=1, rate=10)[0]
+    assert task == "maskrcnn" or "results/gpu" not in told(name, "h200x8", changes=few, ranks_per_node=1)[0]
+    assert "results/gpu" not in told(name, "h200x8", changes=changes, ranks_per_node=1, rate=10)[0]
 
 
 def test_unknown_links_are_said():

@@ -72,7 +72,7 @@ def test_units_ranges_and_numbers_are_a_person_s():
     }
     assert found["input", "image-size"] == ["416 px", "300 px"] and found["input", "crop-scale"] == ["0.6 to 1", "0.3 to 1"]
     assert found["schedule", "warmup"] == ["0.05 of the run", "1 epoch"] and found["model", "extra-norm"] == ["yes", "no"]
-    assert found["recipe", "global-batch"] == ["8 images", "32 images"]
+    assert found["recipe", "global-batch-size"] == ["8 images", "32 images"]
     assert found["model", "scales"][0] == "0.027, 0.06, 0.14, 0.3, 0.5, 0.75, 0.95"
 
 

@@ -352,6 +352,7 @@ def test_doctor_is_content_here_and_names_a_cache_that_cannot_be_written(tmp_pat
         ("maskrcnn-finetune-cpu --input.mosaic-prob 0.5", "--input.mosaic-prob here"),
         ("ssd-finetune-cpu --input.cutmix-alpha=1", "--input.cutmix-alpha here"),
         ("fasterrcnn-finetune-cpu --input.copy-paste-prob 0.5", "boxes"),
+        ("ssd-demo --model.backbone timm/resnet10t --model.parity.freeze-first-conv", "--model.parity.freeze-first-conv"),
     ],
 )
 def test_an_augmentation_of_another_workload_is_refused_by_whose_it_is(words, said, capsys):

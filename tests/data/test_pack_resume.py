@@ -52,7 +52,7 @@ def test_a_file_of_the_users_under_a_name_of_ours_is_neither_cut_nor_followed(so
         make()
         whole = (out / name).is_symlink() or name == "pack.jsonl"
         if whole:
-            with raises(DataError, "--output-dir"):
+            with raises(DataError, "another"):
                 pack(source, REQUEST, out)
         else:
             pack(source, REQUEST, out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from paceline._utils.commands import format_command
 from paceline._utils.errors import PacelineError
 from paceline._utils.names import list_matching
-from paceline._utils.text import join_names
+from paceline._utils.text import join_names, suggest_name
 from paceline.cli.flags import parse, pop_flag_value, run_kind
 from paceline.cli.help import HELP
 from paceline.cli.printing import Printer
@@ -137,10 +137,10 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         "shapes": _shapes,
     }
     named = not arguments or arguments[0] in (*kinds, *HELP)
-    return run_kind(printer, arguments if named else _with_kind(printer, arguments), KINDS, "prepare", kinds)
+    return run_kind(printer, arguments if named else _with_kind(printer, arguments, kinds), KINDS, "prepare", kinds)
 
 
-def _with_kind(printer: Printer, arguments: Sequence[str]) -> list[str]:
+def _with_kind(printer: Printer, arguments: Sequence[str], names: Iterable[str]) -> list[str]:
     """Return the words with the kind of their data in front, and print which kind that is and why."""
     from paceline.data.formats.label_tools import suggest_export
     from paceline.data.prepare.detect import find_kinds
@@ -156,6 +156,8 @@ def _with_kind(printer: Printer, arguments: Sequence[str]) -> list[str]:
     for kind, (sign, data) in kinds.items():
         printer.line(f"{location}: kind {kind} (found {sign})")
         return [kind, *data, *more]
+    if not Path(location).exists() and (near := suggest_name(location, names)):
+        raise PacelineError(f"{location}: there is no such folder, and no such kind of data set. {near}")
     contents = f"contents: {join_names(path.name for path in list_matching(location))}"
     contents = contents if Path(location).exists() else "no folder, and no file of a known kind"
     advice = suggest_export(Path(location)) or f"Looked for these kinds. Name one if its files have other names.\n{KINDS}"

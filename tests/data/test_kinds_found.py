@@ -166,7 +166,7 @@ def test_where_no_kind_fits_the_message_lists_what_was_found_and_the_kinds(tmp_p
     put(tmp_path / "flat" / "notes.txt")
     assert listed_kinds(command(capsys, "prepare", tmp_path / "flat", "--output-dir", "set"), "a.jpg ... notes.txt")
     assert listed_kinds(command(capsys, "prepare", tmp_path / "flat" / "notes.txt"), "notes.txt")
-    assert listed_kinds(command(capsys, "prepare", "foldr"), "foldr")
+    assert listed_kinds(command(capsys, "prepare", "nowhere"), "nowhere")
     for words in ([""], ["--output-dir", "set"], ["--json"]):
         assert listed_kinds(command(capsys, "prepare", *words))
 
