@@ -174,7 +174,7 @@ def test_doctor_and_bench_comm_look_at_both_slurm_nodes(trainer, slurm, start, n
     words = ["--nodes", "2", "--scheduler", "slurm", "--launcher", start, "--system", "cpu"]
     found = trainer.launched(PLAIN, ["doctor", *words], **slurm)
     assert found.returncode == 0 and check_text(found.stdout, "2 nodes", "healthy"), found.stdout
-    short = ["--seconds", "0.01", "--max-message-mib", "0.2", "--output-dir", str(tmp_path / "comm.json")]
+    short = ["--seconds", "0.01", "--max-message-mib", "0.2", "--output", str(tmp_path / "comm.json")]
     timed = trainer.launched(PLAIN, ["bench", "comm", *words, *short], **slurm)
     assert timed.returncode == 0, timed.stdout
     facts = json.loads((tmp_path / "comm.json").read_text())
