@@ -1,4 +1,4 @@
-"""Write docs/migration/*.md from the tables of paceline/tools/migrate: `PYTHONPATH=. python scripts/migration_pages.py`."""
+"""Write docs/reference/generated/migration/*.md from tables of paceline: `PYTHONPATH=. python scripts/migration_pages.py`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,19 @@ from paceline.tools.migrate import PAGES
 from paceline.tools.migrate.table import CommandPair, FlagTranslation, MigrationPage, MigrationTable
 from paceline.tools.migrate.translate import format_number, translate
 
-FOLDER = Path(__file__).parents[1] / "docs" / "migration"
+FOLDER = Path(__file__).parents[1] / "docs/reference/generated/migration"
 HEAD = "| theirs | ours | remark |\n| --- | --- | --- |\n"
 
 
 def markdown(page: MigrationPage) -> str:
-    """The page's whole text; pages that the tables name, which a terminal shows too, become links."""
+    """Return the page's whole text. A terminal shows the tables too, so they name pages by path; here these become links."""
     text = f"# {page.title}\n\n{page.text.strip()}\n" + "".join(map(_section, page.sections))
-    return re.sub(r"(?<![\w/`[])(?<!\]\()`?docs/([\w/-]+)\.md`?", r"[\1](../\1.md)", text)
+    return re.sub(r"(?<![\w/`[])(?<!\]\()`?docs/([\w/-]+/)?([\w-]+)\.md`?", _link, text)
+
+
+def _link(match: re.Match[str]) -> str:
+    folder = (match[1] or "").removeprefix("reference/")
+    return f"[{match[2].replace('-', ' ')}]({'../../' if folder != match[1] else '../../../'}{folder}{match[2]}.md)"
 
 
 def runs_of(page: MigrationPage) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,8 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("classes", "boxes", "masks")
+PAGES = {"classes": "first-model", "boxes": "tutorial-boxes", "masks": "tutorial-masks"}
+NAMES = tuple(PAGES)
 # Most pixels along the sides of a picture, some 60 kB; how many answers are shown, and pixels between them.
 SIDE, ANSWERS, GAP = 720, 4, 8
 # What a page's variables are in a picture of its own, which has no page around it: seen on white and on black.
@@ -30,7 +31,9 @@ COLOURS = {
 
 def commands(name: str) -> list[str]:
     """The page's commands, in order."""
-    blocks = re.findall(r"^```\n(.*?)^```", (ROOT / "docs" / f"tutorial-{name}.md").read_text(), flags=re.M | re.S)
+    blocks = re.findall(
+        r"^```\n(.*?)^```", (ROOT / "docs" / "tutorials" / f"{PAGES[name]}.md").read_text(), flags=re.M | re.S
+    )
     return [line for block in blocks for line in block.splitlines()]
 
 

@@ -66,7 +66,9 @@ class RunOptions:
     profile: Annotated[str, Help("profiler trace of the steps after A to B, as A:B; Nsight Systems: nvtx:A:B")] = ""
     quiet: Annotated[bool, Help("print only warnings, the end and where the report is")] = False
     json: Annotated[bool, Help("print the run's events to stdout, one JSON object a line, the rest to stderr")] = False
-    logger: Annotated[tuple[str, ...], Help("followers: wandb, mlflow, or ./file.py:name (docs/watching.md)")] = ()
+    logger: Annotated[
+        tuple[str, ...], Help("followers: wandb, mlflow, or ./file.py:name (docs/how-to/monitor-training.md)")
+    ] = ()
     tensorboard: Annotated[bool, Help("write what TensorBoard shows into the run folder, during training")] = True
     mlperf: Annotated[Submission, Help("what MLPerf's log says of the submission")] = field(default_factory=Submission)
 

@@ -38,7 +38,7 @@ def load(
             - a run folder, finished or not: `TrainResult.run_dir`, or RUN of ``paceline train --output-dir RUN``
             - a file that
                 ``paceline export`` wrote: .safetensors, .onnx or .xml (which do not need torch), or .pt2
-            - a file of weights from another project, or the name of published weights (see docs/weights.md)
+            - a file of weights from another project, or the name of published weights (see docs/how-to/use-pretrained-weights.md)
         checkpoint (str): ``"best"``, ``"last"``, or ``"step-N"``. If no evaluation has chosen a best checkpoint yet, the last
             one is opened.
         workload (str): for a run with a custom workload, its file: ``"./file.py:name"``. The file is run as Python code.

@@ -288,8 +288,8 @@ def test_a_number_of_nodes_without_a_plan_names_what_was_published(capsys, tmp_p
 
 
 def page_commands() -> list[str]:
-    """The commands in docs/launch.md's tables, beside those of the published systems."""
-    page = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
+    """The commands in docs/how-to/cluster/launch.md's tables, beside those of the published systems."""
+    page = (Path(__file__).parents[2] / "docs/how-to/cluster/launch.md").read_text()
     cells = [cell for line in page.splitlines() if line.startswith("|") for cell in re.split(r"(?<!\\)\|", line)]
     return [code for cell in cells for code in re.findall(r"`paceline (launch [^`]*)`", cell)]
 

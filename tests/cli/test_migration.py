@@ -23,7 +23,7 @@ from paceline.cli import launch_checks
 from paceline.cli import main as front_door
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "migration").glob("*.md"))
+PAGES = sorted((ROOT / "docs/reference/generated/migration").glob("*.md"))
 # Sections whose cells are all translations: the launches among them have a test of their own below, and test_migration_pages.py
 # plans each.
 TRANSLATED = ("Configuration files", "Scripts of scripts/train/dgx1")
@@ -179,7 +179,7 @@ def name_of(span: str) -> str:
     return span if span.startswith("--") else span.partition("=")[0]
 
 
-# A system of the reader's own, as docs/recipe.md shows one.
+# A system of the reader's own, as docs/how-to/write-a-recipe.md shows one.
 MY_SITE = """from paceline.config.system import System
 
 def a30():
@@ -260,8 +260,8 @@ def test_every_flag_and_variable_has_a_row_and_no_other_has(page, section):
 
 
 def test_the_overview_names_every_page():
-    text = (ROOT / "docs" / "migration.md").read_text()
-    assert {page.name for page in PAGES} == set(re.findall(r"docs/migration/([\w-]+\.md)", text))
+    text = (ROOT / "docs/reference/migration.md").read_text()
+    assert {page.name for page in PAGES} == set(re.findall(r"docs/reference/generated/migration/([\w-]+\.md)", text))
 
 
 @pytest.mark.parametrize(

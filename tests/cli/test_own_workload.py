@@ -1,4 +1,4 @@
-"""A workload of one's own, as docs/extending/workload.md shows it, through every verb."""
+"""A workload of one's own, as docs/how-to/extend/task.md shows it, through every verb."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = [*NET[4:], "--global-batch-size", 8, "--bn-batch-size", 8, "--optim.lr",
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> Path:
     """The Python file that the page shows."""
-    text = (ROOT / "docs" / "extending" / "workload.md").read_text()
+    text = (ROOT / "docs/how-to/extend/task.md").read_text()
     file = tmp_path_factory.mktemp("own") / "my_net.py"
     file.write_text(re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)[0])
     return file

@@ -1,4 +1,4 @@
-"""The example of docs/kubernetes.md: accepted by Kubernetes' schema, torchrun's variables, our parser, and a real shell."""
+"""The example of docs/how-to/cluster/kubernetes.md passes Kubernetes' schema, our parser, and a real shell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
 from paceline.distributed.device.systems import choose_system
 from paceline.launch.job import NODE_VARIABLES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how-to/cluster/kubernetes.md").read_text()
 FOUND = re.search(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 assert FOUND
 SERVICE, JOB = yaml.safe_load_all(FOUND[1])

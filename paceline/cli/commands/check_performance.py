@@ -32,7 +32,8 @@ MAX_MINUTES = 24 * 60.0
 JSON_FILE, PAGE = "qualify.json", "qualify.html"
 ABOUT = """Is this machine as fast as it should be? Training steps, their input, box scores, the disk and an all-reduce are
 measured on all devices at the same time and judged by published rates; on a CPU by recorded ones, made to fit by tests of
-its cores. Exit code 0: as fast as expected; 1: slower, with what to look at next; 2: bad input. docs/qualify.md has more."""
+its cores. Exit code 0: as fast as expected; 1: slower, with what to look at next; 2: bad input.
+docs/how-to/cluster/check-performance.md has more."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ KINDS = """usage: paceline container KIND ...
   build [-- WORDS FOR THE ENGINE]   the image of this checkout, called as containers/TAG says
   shell [-- COMMAND]                a shell inside it, or a command: paceline container shell -- paceline doctor
 
-Each answers --help. To bring it to other machines:  docker push NAME:TAG . docs/images.md explains every flag inside."""
+Each answers --help. To bring it to other machines:  docker push NAME:TAG . docs/how-to/cluster/containers.md explains every flag
+inside."""
 
 
 # Named, so that the fields fit on one line with their comments.
@@ -114,7 +115,7 @@ def _constraints(printer: Printer, system_name: str, torch: str) -> str:
         raise PacelineError(
             f"--system {system_name}: {system.device_name or system.device} computes with its maker's own torch. Make "
             "an image FROM its "
-            "maker's, with `RUN pip install .` in the checkout (docs/images.md)."
+            "maker's, with `RUN pip install .` in the checkout (docs/how-to/cluster/containers.md)."
         )
     if system.device_name.startswith("MI") and not torch.startswith("rocm"):
         raise PacelineError(f"--system {system_name}: {system.device_name} needs a torch for ROCm: add --torch rocm7.0.")

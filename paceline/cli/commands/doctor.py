@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
 ABOUT = """Say what this machine has for training and what is missing. Under torchrun, srun or mpirun, or started with --nodes N
---scheduler ... --launcher ... as a launch is: a line a node, and what differs between nodes or is wrong with one (docs/health.md).
-Exit code 0 without a problem, 2 with one."""
+--scheduler ... --launcher ... as a launch is: a line a node, and what differs between nodes or is wrong with one
+(docs/how-to/cluster/check-nodes.md). Exit code 0 without a problem, 2 with one."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ from paceline.training.run_arguments import is_folder
 ABOUT = """Start a training on one node or on many: write the files that start it (sbatch script, mpirun line, container command) into
 the run's folder, print them, run them, follow the log, and return the run's own exit code. Three things are chosen by themselves:
 who gives the nodes (--scheduler), who starts the ranks (--launcher), what they run inside (--container-runtime). Every flag of
-`paceline train` may follow. --dry-run only writes and prints. docs/launch.md has the commands of other systems beside ours."""
+`paceline train` may follow. --dry-run only writes and prints. docs/how-to/cluster/launch.md has the commands of other systems beside
+ours."""
 MAX_TRIALS = 1000
 
 
@@ -53,7 +54,9 @@ class LaunchFlags(RunOptions, LaunchConfig):
     """What `launch_job` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
     num_trials: Annotated[int, Help("runs of other seeds one after another, in OUT/trial-N; 0: one run")] = 0
-    preflight: Annotated[bool, Help("before training look at every node, in the job itself (docs/launch.md)")] = False
+    preflight: Annotated[
+        bool, Help("before training look at every node, in the job itself (docs/how-to/cluster/launch.md)")
+    ] = False
     dry_run: Annotated[bool, Help("write and print the files, start nothing")] = False
     images_per_second: Annotated[float, Help("for --walltime auto: speed of a rank; 0: measured or published")] = 0.0
     network_gbit: Annotated[float, Help("for --walltime auto: Gbit/s of all links of a node; 0: the system's")] = 0.0

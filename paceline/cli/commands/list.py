@@ -25,7 +25,7 @@ KINDS = """usage: paceline list KIND [--json]
   systems     every machine by its name for --system
   decoders    what --input.decoder may be, and which are installed
 
-One of your own needs no entry: ./file.py:function (docs/recipe.md)."""
+One of your own needs no entry: ./file.py:function (docs/how-to/write-a-recipe.md)."""
 # Decoder -> the module that it is, how to install it, what it is good for.
 DECODERS = {
     "auto": ("torch", "", "nvjpeg in a run on CUDA whose cores would be too slow, else simplejpeg"),

@@ -27,7 +27,7 @@ KINDS = """usage: paceline mlperf KIND ...
   check RUN|FILE ...     MLPerf's own checkers on logs, their verdict unedited; exit code 0 passed, 1 failed, 2 nothing to judge
   analyze RUN|FILE ...   one table of logs, ours and others': time to train, epochs, images a second, evaluations, quality
 
-Each answers --help. docs/mlperf.md says what a log holds and how to make one that passes."""
+Each answers --help. docs/how-to/write-mlperf-logs.md says what a log holds and how to make one that passes."""
 
 CHECK = """MLPerf's own checkers (mlperf-logging) on one log or on the runs of a submission: compliance of each log, in the
 closed division seeds and reference convergence points where there are some for as many runs as they judge, and a system description.

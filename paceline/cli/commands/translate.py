@@ -24,8 +24,8 @@ from paceline.config.run import RunOptions
 
 ABOUT = """Our command for an original's: a command line in one quoted argument (its variables, mpirun, sbatch, source and &&
 with it), a script, or a configuration file. It is read, never run. The first line printed is ours; then what carries over, what is
-dead and why, what differs (with its row of docs/deviations.md), and what both compute: batch, steps, rates. docs/migration.md has all
-flags."""
+dead and why, what differs (with its row of docs/reference/known-differences.md), and what both compute: batch, steps, rates.
+docs/reference/migration.md has all flags."""
 VERB = "translate 'ORIGINAL COMMAND'"
 WIDTH = 80
 MAX_BYTES = 2**20

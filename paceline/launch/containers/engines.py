@@ -123,7 +123,7 @@ def container_script(job: LaunchJob, engine: str, flags: Sequence[EngineFlag], m
     return LaunchFile(
         "container.sh",
         f"""#!/usr/bin/env bash
-# Runs a command inside the image {escape_line(job.image)} with {engine}:  container.sh COMMAND...  (docs/images.md)
+# Runs a command inside the image {escape_line(job.image)} with {engine}:  container.sh COMMAND...  (docs/how-to/cluster/containers.md)
 set -euo pipefail
 {made}# What `paceline doctor` inside compares with the container: driver, MPI, PMIx, user, limits.
 {host_facts.VARIABLE}=$(python3 {facts} 2>/dev/null || true)

@@ -236,7 +236,7 @@ def _smaller(nodes: Sequence[NodeFacts]) -> list[NodeIssue]:
 
 
 def format_node(node: NodeFacts) -> str:
-    """One node in one line: what it has, in the order of docs/health.md."""
+    """One node in one line: what it has, in the order of docs/how-to/cluster/check-nodes.md."""
     clocks = Counter(device.clock or UNKNOWN for device in node.devices)
     gpu = [
         _gpus(node),

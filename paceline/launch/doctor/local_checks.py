@@ -86,7 +86,7 @@ def _accelerators() -> list[MachineFact]:
     ]
     if kind not in ("", "cuda"):
         name = get_device_name(torch.device(kind, 0))
-        text = f"{devices} x {name} ({NAMES.get(kind, kind)}); paceline has never run on one: docs/systems.md"
+        text = f"{devices} x {name} ({NAMES.get(kind, kind)}); paceline has never run on one: docs/reference/systems.md"
         return [MachineFact("note", "accelerator", text)]
     if not torch.cuda.is_available():
         built = torch.version.cuda

@@ -78,7 +78,7 @@ def read_call(text: str, *, read: Reader = lambda _: None, system_of: str = "") 
     programs = dict.fromkeys(file for one in ORIGINALS for program in one.programs for file in program.files)
     raise NoProgramError(
         f"no program of a known system is called there. {hint or 'Known: ' + ', '.join(programs) + ', and their scripts.'} "
-        "docs/migration.md has all of them."
+        "docs/reference/migration.md has all of them."
     )
 
 

@@ -38,7 +38,7 @@ class Translation:
     carries: tuple[dict[str, str], ...]  # theirs, ours, remark
     dead: tuple[dict[str, str], ...]  # theirs, kind (dead, fixed, automatic, none, left out), why
     devices: int = 0  # accelerators that train
-    differs: tuple[dict[str, str], ...] = ()  # what, row of docs/deviations.md
+    differs: tuple[dict[str, str], ...] = ()  # what, row of docs/reference/known-differences.md
     facts: TrainingSize | None = None  # of theirs; None where the line asks for other work than training
     explains: Mapping[str, str] = field(default_factory=dict)  # fact -> row that says why ours may have another number
 

@@ -265,7 +265,7 @@ def _input(ranks: Sequence[Facts], rows: Sequence[QualifyCheck], *, crowded: boo
             starved = fed < MIN["fed"] * min(step, fast) or fast < step
         if starved:
             rates = f"{format_number(step)} images/s without, {format_number(fed)} with"
-            yield f"{name}: steps wait for photos ({rates}): paceline bench input, docs/input.md"
+            yield f"{name}: steps wait for photos ({rates}): paceline bench input, docs/how-to/speed-up-data-loading.md"
 
 
 def format_number(value: float) -> str:

@@ -104,7 +104,7 @@ def test_a_second_interrupt_leaves_at_once(ssd_run):
         assert service.process.returncode == 75
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "serve.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/how-to/serve.md").read_text()
 
 
 def test_the_page_s_docker_and_kubernetes_lines_fit_the_verb_and_the_schema():

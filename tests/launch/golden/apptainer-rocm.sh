@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command inside the image /images/paceline-0.1.0.sif with apptainer:  container.sh COMMAND...  (docs/images.md)
+# Runs a command inside the image /images/paceline-0.1.0.sif with apptainer:  container.sh COMMAND...  (docs/how-to/cluster/containers.md)
 set -euo pipefail
 mkdir -p /home/ann/.cache/paceline  # paceline's cache
 mkdir -p /runs/ssd  # the run's folder
