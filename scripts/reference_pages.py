@@ -1,4 +1,5 @@
 """Write the reference pages in docs/reference/generated: commands from their help, recipes from their fields, Python from docstrings.
+Also write docs/schemas/flags.json, the setting of every flag of every command.
 
 The pages are committed, and tests/scripts/test_reference_pages.py compares them with what this script writes. Run it after a change of
 flags, recipes, or public docstrings: `PYTHONPATH=. python scripts/reference_pages.py`.
@@ -10,6 +11,7 @@ import ast
 import dataclasses
 import inspect
 import io
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from paceline.config.recipe import Recipe
 from paceline.config.recipes import RECIPES
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference" / "generated"
+FLAGS = FOLDER.parents[1] / "schemas" / "flags.json"
 # The recipe whose --help has all flags of a workload.
 WHOLE = {"classification": "resnet50", "ssd": "ssd", "maskrcnn": "maskrcnn"}
 # In a help text, the title of a group of flags; and a flag, or a word without one.
@@ -111,12 +114,17 @@ def list_of_flags(boxes: dict[str, list[Flag]], heading: str) -> Iterator[str]:
             yield f"`{names}`\n: {plain(about) or 'as it is called'}\n"
 
 
+def kinds_of(text: str) -> list[str]:
+    """The kinds of a command that its help lists."""
+    names = re.findall(r"^ {2}([a-z][\w, ]*?)(?: [A-Z\[].*| {2}.*)$", parts_of(text)[0], flags=re.M)
+    return [kind.strip() for name in names for kind in name.split(",")]
+
+
 def page_of_verb(verb: str) -> str:
     """The page of a verb, and of each of its kinds."""
     text = help_of(verb)
-    kinds = re.findall(r"^ {2}([a-z][\w, ]*?)(?: [A-Z\[].*| {2}.*)$", parts_of(text)[0], flags=re.M)
     lines = [f"# paceline {verb}", "", f"{plain(VERBS[verb][:1].upper() + VERBS[verb][1:])}.", "", *section(text, "##")]
-    for kind in (name.strip() for names in kinds for name in names.split(",")):
+    for kind in kinds_of(text):
         if (of_kind := help_of(verb, kind)).startswith("usage") and of_kind != text:
             lines += ["", f"## {verb} {kind}", "", *section(of_kind, "###")]
     if verb == "train":
@@ -269,6 +277,30 @@ def about(name: str) -> str:
     return f": {plain(text.partition(chr(10))[0])}" if text else ""
 
 
+def texts_of_help() -> Iterator[tuple[str, str]]:
+    """(command, text of --help-all) of each command, of its kinds, and of `train` with a recipe per task."""
+    for verb in VERBS:
+        text = help_of(verb)
+        yield verb, text
+        for kind in kinds_of(text):
+            if (of_kind := help_of(verb, kind)).startswith("usage") and of_kind != text:
+                yield f"{verb} {kind}", of_kind
+    for whole in WHOLE.values():
+        yield f"train {whole}", help_of("train", whole)
+
+
+def table_of_flags() -> dict[str, dict[str, str]]:
+    """Flag -> command -> the setting in the words of the command's help."""
+    table: dict[str, dict[str, str]] = {}
+    for command, text in texts_of_help():
+        for flags in parts_of(text)[1].values():
+            for names, about in flags:
+                setting = about.partition(" (default:")[0]
+                for name in re.findall(r"--[a-z][\w.-]*", names):
+                    table.setdefault(name, {})[command] = setting
+    return {name: table[name] for name in sorted(table)}
+
+
 def all_pages(root: Path) -> dict[str, str]:
     """Name below FOLDER, without `.md` -> text, with a list of pages for each folder."""
     made = dict(pages(root))
@@ -289,6 +321,7 @@ def write(root: Path, folder: Path) -> None:
                 old.unlink()
     for name, text in made.items():
         (folder / f"{name}.md").write_text(text)
+    FLAGS.write_text(json.dumps(table_of_flags(), indent=1) + "\n")
 
 
 if __name__ == "__main__":

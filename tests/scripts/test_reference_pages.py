@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -24,6 +25,7 @@ def test_the_committed_pages_are_what_the_script_writes():
     there = {path.relative_to(PAGES.FOLDER).with_suffix("").as_posix(): path for path in PAGES.FOLDER.rglob("*.md")}
     assert {name for name in there if not name.startswith("migration/")} == set(made)
     assert not [name for name, text in made.items() if there[name].read_text() != text], "run scripts/reference_pages.py"
+    assert json.loads(PAGES.FLAGS.read_text()) == PAGES.table_of_flags(), "run scripts/reference_pages.py"
 
 
 @pytest.mark.parametrize("verb", VERBS)
