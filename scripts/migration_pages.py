@@ -1,4 +1,7 @@
-"""Write docs/reference/generated/migration/*.md from tables of paceline: `PYTHONPATH=. python scripts/migration_pages.py`."""
+"""Write docs/reference/generated/migration/*.md from the tables of `paceline translate`.
+
+    PYTHONPATH=. python scripts/migration_pages.py
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from paceline.tools.migrate.table import CommandPair, FlagTranslation, Migration
 from paceline.tools.migrate.translate import format_number, translate
 
 FOLDER = Path(__file__).parents[1] / "docs/reference/generated/migration"
-HEAD = "| theirs | ours | remark |\n| --- | --- | --- |\n"
+HEAD = "| Original | paceline | Remark |\n| --- | --- | --- |\n"
 
 
 def markdown(page: MigrationPage) -> str:
-    """Return the page's whole text. A terminal shows the tables too, so they name pages by path; here these become links."""
+    """Return the text of a page. Paths of pages, which `paceline translate` prints as they are, become links."""
     text = f"# {page.title}\n\n{page.text.strip()}\n" + "".join(map(_section, page.sections))
     return re.sub(r"(?<![\w/`[])(?<!\]\()`?docs/([\w/-]+/)?([\w-]+)\.md`?", _link, text)
 
@@ -26,14 +29,14 @@ def _link(match: re.Match[str]) -> str:
 
 
 def runs_of(page: MigrationPage) -> Iterator[tuple[str, str]]:
-    """The originals' command lines whose cells are translations, each with its --source-system."""
+    """Yield the commands of the originals whose cells are translations, each with its --source-system."""
     for section in page.sections:
         yield from ((row.run, row.of) for row in section.rows if isinstance(row, CommandPair) and row.run)
 
 
 def _section(section: MigrationTable) -> str:
     text = f"{section.text.strip()}\n\n" if section.text else ""
-    follows = f"**Ours follow** `paceline {section.follows}`\n\n" if section.follows else ""
+    follows = f"Flags in the second column follow `paceline {section.follows}`.\n\n" if section.follows else ""
     rows = "".join(f"| {' | '.join(_cells(row))} |\n" for row in section.rows)
     return f"\n## {section.title}\n\n{text}{follows}{HEAD}{rows}".replace(" |  |\n", " | |\n")
 

@@ -2,7 +2,7 @@
 
 A job that runs is followed: its log is shown as it grows, Ctrl-C is passed on.
 
-Each combination that does not exist is refused with its reason; those of the four systems are docs/how-to/cluster/launch.md's table.
+Each combination that does not exist is rejected with its reason; docs/how-to/cluster/launch.md lists the supported ones.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ PAGES = sorted((ROOT / "docs/reference/generated/migration").glob("*.md"))
 # plans each.
 TRANSLATED = ("Configuration files", "Scripts of scripts/train/dgx1")
 WORDS = ("fixed", "automatic", "dead", "none")
-FOLLOW = re.compile(r"^\*\*Ours follow\*\* `paceline ([^`]+)`$")
+FOLLOW = re.compile(r"^Flags in the second column follow `paceline ([^`]+)`\.$")
 SPAN = re.compile(r"`([^`]+)`")
 
 # (page, section) -> what its first column must name, each once or more, and nothing else.
@@ -166,7 +166,7 @@ def rows_of(page: Path) -> Iterator[Row]:
             section, follows = line[3:], ""
         elif found := FOLLOW.match(line):
             follows = found[1]
-        elif line.startswith("| ") and not line.startswith(("| theirs", "| ---")):
+        elif line.startswith("| ") and not line.startswith(("| Original", "| ---")):
             theirs, ours, *rest = (cell.strip() for cell in line.strip("|").split("|"))
             yield Row(page.stem, section, follows, theirs, ours, " ".join(rest))
 
