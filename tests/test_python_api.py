@@ -186,7 +186,7 @@ def test_predict_writes_pictures_and_one_json(trained, photos, tmp_path, capsys)
     assert [path.name for path in (tmp_path / "bare").iterdir()] == ["predictions.json"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how-to/resume-and-extend-runs.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/predict.md"])
 def test_the_python_of_a_page_does_what_it_shows(page, ssd_run, tmp_path, monkeypatch, capsys):
     """Only training is left out, whose result is a run that is there."""
     (block,) = re.findall(r"^ *```python\n(.*?)^ *```", (ROOT / page).read_text(), flags=re.M | re.S)

@@ -30,7 +30,7 @@ needs_checker = pytest.mark.skipif(
 
 def listed() -> dict[str, set[str]]:
     """recipe -> keys that the page says its log fails."""
-    table = PAGE.read_text().partition("| recipe | the rules reject |")[2].partition("\n\n")[0]
+    table = PAGE.read_text().partition("| Recipe | Rejected keys |")[2].partition("\n\n")[0]
     found: dict[str, set[str]] = {}
     for line in table.splitlines()[2:]:
         names, keys = line.split("|")[1:3]

@@ -7,7 +7,7 @@ apart at most. nvJPEG's own inverse DCT and colors differ further: tests/gpu/tes
 
 What nvJPEG does not take (other formats, CMYK, files without their end) is rendered by a CPU thread, and copied.
 torchvision's decoder has run on a GPU (results/gpu), this module has not: in the tests the CPU decodes
-(docs/how-to/speed-up-data-loading.md).
+(docs/reference/decoders.md).
 
 Letters: n photos   H, W the network's input   h, w a photo's stored region
 """

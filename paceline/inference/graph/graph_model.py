@@ -177,7 +177,7 @@ def open_graph(
 
 
 def _is_ours(runner: GraphSession, graph: Mapping[str, Any], recipe: Recipe) -> bool:
-    """Whether inputs and outputs, where the file names them, are those of docs/how-to/export.md, in the card's sizes."""
+    """Whether inputs and outputs, where the file names them, are those of docs/reference/export-formats.md, in the card's sizes."""
     batch, sides = graph.get("batch"), (graph["height"], graph["width"])
     photos = ("float32", (3, *sides)) if graph["layout"] == NCHW else ("uint8", (*sides, 3))
     wanted = {"photos": photos, **({"sizes": ("int64", (2,))} if recipe.task == "maskrcnn" else {})}
