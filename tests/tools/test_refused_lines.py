@@ -12,7 +12,7 @@ RESNET, MASK = "python train_imagenet.py --use-dali", "python train_mask_rcnn.py
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (f"{RESNET} --batchsize 4", "no flag --batchsize. Did you mean --batch-size"),
+        (f"{RESNET} --batchsize 4", "--batchsize ... train_imagenet.py ... Did you mean --batch-size"),
         (f"{RESNET} --optimizer adam", "--optimizer adam ... sgd"),
         (f"{RESNET} --lr-step-epochs 30,a", "--lr-step-epochs 30,a"),
         (f"{RESNET} --image-shape 4", "--image-shape 4"),
