@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Photo: TypeAlias = "str | os.PathLike[str] | bytes | Image.Image | np.ndarray | torch.Tensor"
 KINDS = (str, os.PathLike, bytes, bytearray, memoryview, Image.Image, np.ndarray)
 WANTED = (
-    "Expected a path, the bytes of an image file, a PIL image, a uint8 array of shape (H, W), (H, W, 3), or (H, W, 4) in RGB order, "
-    "or a tensor of shape (3, H, W), uint8 or in [0, 1]"
+    "Expected a path, the bytes of an image file, a PIL image, an array, or a tensor. Arrays must be uint8, (H, W), (H, W, 3), or "
+    "(H, W, 4), in RGB order. Tensors must be (3, H, W), and uint8 or in [0, 1]"
 )
 GIVEN = "the given image"
 _ORIENTATION = 0x0112
@@ -110,7 +110,7 @@ def _tensor_pixels(photo: torch.Tensor) -> np.ndarray:
     if values.is_floating_point():
         least, most = values.min().item(), values.max().item()
         if not 0 <= least <= most <= 1:
-            raise DataError(f"{WANTED}; got values from {least:g} to {most:g}. Pass the tensor without normalization.")
+            raise DataError(f"{WANTED}. Got values from {least:g} to {most:g}. Pass the tensor without normalization.")
         values = (values.double() * 255).round().byte()
     if str(values.dtype) != "torch.uint8":
         raise _no_photo(f"a tensor of {values.dtype}")

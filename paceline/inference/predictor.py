@@ -207,12 +207,12 @@ def _listed(photos: Any) -> Iterator[Photo]:
             raise DataError(f"{file}: {reason}.")
         yield from listing.photos
     elif isinstance(photos, IOBase):  # its lines would be taken for photos
-        raise DataError(f"an open file is not an image. Pass its bytes: .read(). {WANTED}, or a list of these.")
+        raise DataError(f"an open file is not an image. Pass its bytes: .read(). {WANTED}. Lists are accepted.")
     elif isinstance(photos, Iterable) and not isinstance(photos, Mapping):
         for photo in photos:
             yield from _listed(photo) if isinstance(photo, str | os.PathLike) else [photo]
     else:
-        raise DataError(f"{type(photos).__name__} is not an image. {WANTED}, a folder, or a list of these.")
+        raise DataError(f"{type(photos).__name__} is not an image. {WANTED}. Folders and lists are accepted.")
 
 
 def to_classification(

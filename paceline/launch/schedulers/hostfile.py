@@ -335,8 +335,8 @@ def _with_mpirun(job: LaunchJob, command: Words, head: str, addresses: Words) ->
         f"{head}set -euo pipefail\n"
         f"cd {shlex.quote(str(job.workdir))}\n\n"
         f"{format_exports(make_environment(job))}{own}"
-        "# ssh never prompts, detects a lost host, and connects from this host to all others directly.\n"
-        "# The variables of Open MPI 4 and earlier, and of Open MPI 5.\n"
+        "# ssh never prompts, detects lost hosts, and connects to each host directly.\n"
+        "# For Open MPI 4 and earlier, and for 5.\n"
         f"export OMPI_MCA_plm_rsh_args={ssh} PRTE_MCA_plm_ssh_args={ssh}\n"
         "export OMPI_MCA_plm_rsh_no_tree_spawn=1 PRTE_MCA_plm_ssh_no_tree_spawn=1\n"
     )

@@ -147,7 +147,7 @@ def image_size(index: Index) -> tuple[str, str]:
     width, height = sizes[counts.argmax()]
     if len(sizes) == 1:
         return f"all {width} x {height} px", ""
-    most = f"{width} x {height} px in {100 * counts.max() / len(index):.0f}% of the images"
+    most = f"{width} x {height} px ({100 * counts.max() / len(index):.0f}% of the images)"
     wide, high = (f"{sides.min()} to {sides.max()}" for sides in (index.widths, index.heights))
     return most, f"width {wide}, height {high}"
 
