@@ -11,7 +11,7 @@ from paceline.tools.migrate.table import CommandPair, FlagTranslation, Migration
 from paceline.tools.migrate.translate import format_number, translate
 
 FOLDER = Path(__file__).parents[1] / "docs" / "migration"
-HEAD = "| theirs | ours | remark |\n| --- | --- | --- |\n"
+HEAD = "| original | paceline | remark |\n| --- | --- | --- |\n"
 
 
 def markdown(page: MigrationPage) -> str:
@@ -28,7 +28,7 @@ def runs_of(page: MigrationPage) -> Iterator[tuple[str, str]]:
 
 def _section(section: MigrationTable) -> str:
     text = f"{section.text.strip()}\n\n" if section.text else ""
-    follows = f"**Ours follow** `paceline {section.follows}`\n\n" if section.follows else ""
+    follows = f"The flags of paceline are relative to `paceline {section.follows}`.\n\n" if section.follows else ""
     rows = "".join(f"| {' | '.join(_cells(row))} |\n" for row in section.rows)
     return f"\n## {section.title}\n\n{text}{follows}{HEAD}{rows}".replace(" |  |\n", " | |\n")
 

@@ -28,7 +28,7 @@ PAGES = sorted((ROOT / "docs" / "migration").glob("*.md"))
 # plans each.
 TRANSLATED = ("Configuration files", "Scripts of scripts/train/dgx1")
 WORDS = ("fixed", "automatic", "dead", "none")
-FOLLOW = re.compile(r"^\*\*Ours follow\*\* `paceline ([^`]+)`$")
+FOLLOW = re.compile(r"^The flags of paceline are relative to `paceline ([^`]+)`\.$")
 SPAN = re.compile(r"`([^`]+)`")
 
 # (page, section) -> what its first column must name, each once or more, and nothing else.
@@ -110,7 +110,7 @@ LISTED = {
         --lr-warmup --lr-warmup-factor --clip-gradient --momentum --wd --log-interval --save-prefix --save-interval --val-interval
         --seed --verbose --norm-layer --rpn-smoothl1-rho --rcnn-smoothl1-rho --use-fpn --disable-hybridization --static-alloc --amp
         --horovod --use-ext --executor-threads --kv-store""",
-    ("maskrcnn-gluoncv", "Flags of its custom-model"): """
+    ("maskrcnn-gluoncv", "Flags of custom-model"): """
         custom-model --no-pretrained-base --num-fpn-filters --num-box-head-conv --num-box-head-conv-filters
         --num_box_head_dense_filters
         --image-short --image-max-size --nms-thresh --nms-topk --post-nms --roi-mode --roi-size --strides --clip --rpn-channel
@@ -166,7 +166,7 @@ def rows_of(page: Path) -> Iterator[Row]:
             section, follows = line[3:], ""
         elif found := FOLLOW.match(line):
             follows = found[1]
-        elif line.startswith("| ") and not line.startswith(("| theirs", "| ---")):
+        elif line.startswith("| ") and not line.startswith(("| original", "| ---")):
             theirs, ours, *rest = (cell.strip() for cell in line.strip("|").split("|"))
             yield Row(page.stem, section, follows, theirs, ours, " ".join(rest))
 

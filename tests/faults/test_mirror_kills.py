@@ -84,7 +84,7 @@ def test_a_signal_waits_for_the_upload_and_the_same_command_goes_on_elsewhere(tm
         time.sleep(0.002)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[0]
-    assert process.returncode == 75 and "not there" not in said, said
+    assert process.returncode == 75 and "not uploaded" not in said, said
     other = start(class_photos, tmp_path / "second", *mirror)
     then = other.communicate(timeout=300)[0]
     newest = (out / "checkpoints/last").readlink()
@@ -104,4 +104,4 @@ def test_a_store_that_is_killed_stops_no_training_and_its_end_says_so(tmp_path, 
     end = read_events(tmp_path / "run/events.jsonl")[-1]
     assert process.returncode == 0 and end["event"] == "end" and end["step"] == 240, said
     assert check_text(end["mirror"]["missing"], "step-000240", "(connection refused"), end
-    assert check_line(said, "training") and "not there: step-000240" in said, said
+    assert check_line(said, "training") and "not uploaded: step-000240" in said, said

@@ -65,7 +65,7 @@ def test_more_ranks_than_cores_are_refused_in_a_line_and_leave_nothing(trainer, 
         pytest.skip("as many ranks would take long")
     ranks = len(cores) + 1
     ended = trainer.refused(tmp_path / "run", f"{FLAGS} --system.cpu-bind exclusive", ranks=ranks)
-    check_text(said(ended), "--system.cpu-bind exclusive", f"{ranks} ranks", f"{len(cores)} cores")
+    check_text(said(ended), "--system.cpu-bind exclusive", f"{ranks} ranks", f"{len(cores)} are")
 
 
 @two_cores

@@ -19,7 +19,7 @@ RESNET, MASK = "python train_imagenet.py --use-dali", "python train_mask_rcnn.py
         (f"{RESNET} --num-layers 51", "--num-layers 51"),
         (f"{MASK} --lr-decay-epoch 8:10", "--lr-decay-epoch 8:10"),
         (f"{MASK} custom-model --anchor-aspect-ratio a,b", "--anchor-aspect-ratio a,b"),
-        (f"{MASK} --batch-size 0", "step"),
+        (f"{MASK} --batch-size 0", "steps"),
         ("mpirun -np 6 " + MASK + " --horovod --batch-size 16", "6 ranks"),
         ("LR=1 ./run_and_time.sh", "configuration"),
         ("source config_DGXH200.sh; sbatch run.sub", "config_DGXH200.sh"),

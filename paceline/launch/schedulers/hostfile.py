@@ -207,7 +207,7 @@ def _trouble(job: LaunchJob, host: Host, file: Path, token: str, port: int) -> s
     if not answers:
         why = find_ssh_reason(done.stderr.decode(errors="replace"))
         if done.returncode == NO_CONNECTION:
-            text = f"the ssh login failed ({why}). Try:  ssh -o BatchMode=yes {host.address} true"
+            text = f"ssh login failed ({why}). Try:  ssh -o BatchMode=yes {host.address} true"
         elif done.returncode in (126, 127):
             text = f"{python[0]} not found ({why}). All hosts need the same environment at the same path."
         else:

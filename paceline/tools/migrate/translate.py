@@ -22,7 +22,7 @@ from paceline.tools.migrate import ORIGINALS
 from paceline.tools.migrate.calls import HOSTS, NoProgramError, Reader, read_call
 from paceline.tools.migrate.table import FlagTranslation, ReferenceSystem, TrainingCall, TrainingSize
 
-DEFAULT = "ours by default"
+DEFAULT = "default in paceline"
 UNREAD = "the batches are synthetic, so no data is read"
 Rows = list[dict[str, str]]
 Met = tuple[FlagTranslation, str, Any]  # what a table has of a flag or variable, its text in the line, its value
@@ -134,18 +134,18 @@ def _ours(
     if here := [parts[flag] for flag in [_positive(f"--{one}") for one in entry.fields] or shown if flag in parts]:
         return " ".join(here)
     if entry.fields:
-        return f"as {name} has it"
+        return f"as in {name}"
     if value == entry.default:
         return DEFAULT
     if entry.by == "system":
-        return f"as {call.machine} has it" if call.machine else DEFAULT
+        return f"as in {call.machine}" if call.machine else DEFAULT
     if entry.by and {*str(value).split(",")} <= {*words}:
         return "in the command"
     if separate:
         return "" if entry.by == "data" and not translate_data(call) else cell
     system = _parts(word for flag, text in known.items() for word in (flag, *text.split()))
     if any(system.get(flag) == text for flag, text in shown.items()):
-        return f"as {call.machine} has it"
+        return f"as in {call.machine}"
     return format_count(call.devices, "rank") if entry.by == "ranks" else ""
 
 
