@@ -82,7 +82,7 @@ def load_previous_run(
         raise PacelineError(f"{path}: run.json is not valid ({problem!r}). Choose another --output-dir.") from None
     if ways:
         raise FinishedError(
-            f"--output-dir {controls.output_dir or path}: the run is complete ({end['status'].replace('_', ' ')}: "
+            f"--output-dir {controls.output_dir or path}: the run is finished ({end['status'].replace('_', ' ')}: "
             f"{end.get('reason', '')}).\n"
             f"To continue it, add {', or '.join(ways)}. To start a new run, use another --output-dir, or none.",
             path,

@@ -70,7 +70,7 @@ def test_show_plans_so_and_prints_the_command(ssd_run, capsys):
     assert (
         flags[:3] == ["paceline", "train", "ssd-demo"] and "--auto-config" not in flags and "--global-batch-size" in flags
     )
-    refused(command(capsys, "plan", "ssd-demo", "--auto-config"), "--auto-config ... data set")
+    refused(command(capsys, "plan", "ssd-demo", "--auto-config"), "--auto-config ... dataset")
     refused(command(capsys, "plan", ssd_run.folder, "--auto-config"), "--auto-config chooses")
     refused(command(capsys, "train", "ssd-demo", "--synthetic", "--auto-config"), "--auto-config")
-    refused(command(capsys, "plan", "ssd", "--data", ssd_run.data, "--auto-config"), "data set")
+    refused(command(capsys, "plan", "ssd", "--data", ssd_run.data, "--auto-config"), "dataset")

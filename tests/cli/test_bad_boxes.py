@@ -25,7 +25,7 @@ def test_a_folder_is_prepared_and_everything_odd_is_reported(root: Path, capsys)
         "zero-area boxes, ignored in training: 1",
         "images without objects: 1",
         "val: 1 image (1 unusable, skipped), 1 object of 1 class",
-        "left out: val2017/2.jpg: not there",
+        "skipped: val2017/2.jpg: not there",
         "2 classes: dog, cat",
         f"manifest: {root / 'manifest.json'}",
     ):

@@ -104,7 +104,7 @@ def test_without_steps_it_goes_on_to_the_recipes_end(photos, run, capsys):
 
 def test_its_own_run_json_goes_on_with_more(run, capsys):
     words = ["train", run / "run.json", "--output-dir", run]
-    refused(command(capsys, *words), "finished (stopped early", "step 5 of 20", "--max-steps above 5 (or without: 20)")
+    refused(command(capsys, *words), "finished (stopped early", "step 5 of 20", "--max-steps above 5 (or remove it: 20)")
     assert command(capsys, *words, "--max-steps", 7).code == 0 and end_of(run)["step"] == 7
 
 
@@ -200,7 +200,7 @@ def test_a_run_that_stands_further_than_is_asked_says_nothing_of_the_average_at_
     unfinished(run)
     said = command(capsys, *words_for(photos, run, "--max-steps", 3))
     assert said.code == 0 and end_of(run)["step"] == 5, said
-    assert "first weights" not in said.out + said.err
+    assert "initial weights" not in said.out + said.err
 
 
 def test_another_recipes_folder_is_named_in_a_line_with_the_command_that_goes_on(photos, run, capsys):

@@ -392,7 +392,7 @@ def test_show_plans_a_published_pairing_as_published_unless_it_is_changed_by_han
     assert text.count("torch 2.9.1 (containers/constraints-v100.txt): ") == 1
     own = command(capsys, "plan", "ssd-mlperf-512", "--system", "c4140", "--system.micro-batch-size", "64").out
     own = " ".join(own.split())
-    assert check_text(own, "64 images", "2 forwards") and "up to" not in own
+    assert check_text(own, "64 images", "2 micro-batches") and "up to" not in own
 
 
 def test_where_nothing_was_published_there_is_no_rule_and_no_nodes_are_refused():

@@ -133,7 +133,7 @@ def test_two_ranks_that_were_stopped_early_and_given_more_steps_end_like_those_t
     trainer.finished(run, f"{FLAGS[2]} --max-steps 12", ranks=2)
     assert last_event(run)["status"] == "stopped_early" and last_event(run)["step"] == 12
     ended = trainer.run(trainer.train(run, f"{FLAGS[2]} --max-steps 12"), ranks=2)
-    assert [rank.code for rank in ended] == [2, 2] and "complete (stopped early" in said(ended), said(ended)
+    assert [rank.code for rank in ended] == [2, 2] and "finished (stopped early" in said(ended), said(ended)
     trainer.finished(run, FLAGS[2], ranks=2)
     assert tensor_files(run) == tensor_files(unbroken(2))
     assert [line[0] for line in mllog(run)] == [line[0] for line in mllog(unbroken(2))]
