@@ -85,7 +85,7 @@ def test_train_names_what_it_does_not_know(photos, tmp_path):
     for words, wanted in (
         ({"recipe": "classify-dmeo"}, "classify-demo"),
         ({"recipe": "classify-demo", "system": "gpus"}, "gpu"),
-        ({"recipe": "classify-demo", "data": str(tmp_path / "none")}, "no such folder"),
+        ({"recipe": "classify-demo", "data": str(tmp_path / "none")}, "folder not found"),
     ):
         with pytest.raises(PacelineError, match=wanted):
             paceline.train(**dict[str, Any]({"data": str(photos), "output_dir": str(tmp_path / "run"), **words}))

@@ -117,7 +117,7 @@ def test_bad_input_is_one_line_and_nothing_is_left(words, text, capsys, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "text"), [("a\nb", "line break"), ("a\\b", "Slurm reads \\ in")])
+@pytest.mark.parametrize(("name", "text"), [("a\nb", "line break"), ("a\\b", "must not contain \\ for")])
 def test_a_working_directory_that_slurms_lines_cannot_name(name, text, capsys, tmp_path, monkeypatch):
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / name)
@@ -398,7 +398,7 @@ def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, c
     assert main([*command, "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert check_text(said.splitlines()[-2], lacks) and said.splitlines()[-1].startswith(
-        "Nothing was started (--dry-run). By hand:"
+        "Nothing was started (--dry-run). Start:"
     )
     assert any(Path("run/launch").iterdir())
 

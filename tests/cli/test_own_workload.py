@@ -120,7 +120,7 @@ def test_a_workload_with_a_section_of_its_own_is_reported_by_it_and_its_classes_
     assert re.search(r"my own section: \d+ photos", (run / "report.html").read_text())
     assert '"submission_benchmark", "value": ""' in (run / "mllog.txt").read_text()
     (own_kind.parent / "kind.html.jinja").write_text("{{ pictures.nothing }}")
-    refused(command(capsys, "report", run, "--task-file", f"{own_kind}:KIND"), "kind.html.jinja", "filled in")
+    refused(command(capsys, "report", run, "--task-file", f"{own_kind}:KIND"), "kind.html.jinja", "rendering")
     own_kind.write_text(OWN_KIND.replace('len(predictions["images"])', "1 / 0"))
     (own_kind.parent / "kind.html.jinja").write_text("unused")
     assert "ZeroDivisionError" in _report(capsys, run, "--task-file", f"{own_kind}:KIND")

@@ -160,7 +160,7 @@ def test_anybodys_weights_become_one_file_too(tmp_path, class_photos, capsys, ca
         (["--output", "theirs.safetensors"], ("theirs.safetensors ... exists",)),
         (["--output", "folder.safetensors"], ("a folder",)),
         (["--checkpoint", "step-99", "--output", "a.safetensors"], ("step-99",)),
-        (["--recipe", "ssd", "--output", "a.safetensors"], ("--recipe ssd", "Leave it away")),
+        (["--recipe", "ssd", "--output", "a.safetensors"], ("--recipe ssd", "Remove --recipe")),
     ],
 )
 def test_what_cannot_be_written_is_refused_and_nothing_is_left(words, wanted, resnet_run, tmp_path, capsys, monkeypatch):
