@@ -69,7 +69,7 @@ def mllog(run: Path) -> list[tuple]:
 def test_more_steps_give_bit_for_bit_the_run_that_had_them_at_once(photos, run, tmp_path, capsys):
     assert end_of(run)["status"] == "stopped_early"
     said = command(capsys, *words_for(photos, run, "--max-steps", 11))
-    assert said.code == 0 and check_line(said.out, "stopped early", "more"), said
+    assert said.code == 0 and check_line(said.out, "stopped early", "continues"), said
     whole = tmp_path / "whole"
     assert command(capsys, *words_for(photos, whole, "--max-steps", 11)).code == 0
     assert tensor_files(run) == tensor_files(whole)
