@@ -50,15 +50,15 @@ SAME = {
 OURS = {word: flags for flags, words in SAME.items() for word in words.split()}
 # Where there is no such flag because it is said in another way: (a flag of the verbs that this is about, what to do).
 OTHERWISE = {
-    "resume": ("--output-dir", "Name the same --output-dir again: an unfinished run goes on."),
-    "continue": ("--output-dir", "Name the same --output-dir again: an unfinished run goes on."),
-    "model": ("--weights", "The recipe names the network (paceline list recipes), its parts are flags --model.NAME."),
-    "arch": ("--weights", "The recipe names the network (paceline list recipes), its parts are flags --model.NAME."),
-    "config": ("--weights", "The recipe comes first, without a flag: a name, or ./file.py:function of your own."),
-    "config-file": ("--weights", "The recipe comes first, without a flag: a name, or ./file.py:function of your own."),
-    "num-classes": ("--weights", "Classes are those of the data."),
-    "nc": ("--weights", "Classes are those of the data."),
-    "source": ("--save-images", "Photos and folders follow the run, without a flag."),
+    "resume": ("--output-dir", "Pass the same --output-dir again to resume an unfinished run."),
+    "continue": ("--output-dir", "Pass the same --output-dir again to resume an unfinished run."),
+    "model": ("--weights", "The recipe sets the network (paceline list recipes), and --model.NAME flags change it."),
+    "arch": ("--weights", "The recipe sets the network (paceline list recipes), and --model.NAME flags change it."),
+    "config": ("--weights", "The recipe is the first argument, without a flag: a name or ./file.py:function."),
+    "config-file": ("--weights", "The recipe is the first argument, without a flag: a name or ./file.py:function."),
+    "num-classes": ("--weights", "The dataset determines the number of classes."),
+    "nc": ("--weights", "The dataset determines the number of classes."),
+    "source": ("--save-images", "Pass images and folders after the run, without a flag."),
 }
 
 

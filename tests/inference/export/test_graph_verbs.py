@@ -187,7 +187,7 @@ def other_input(model: ModelProto) -> None:
 
 
 STRANGERS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
-    "no card": (no_card, "says nothing of classes"),
+    "no card": (no_card, "paceline export"),
     "an operator of its own": (own_operator, "com.stranger:Run"),
     "another input": (other_input, "does not take and give what its card says"),
     "another schema": (lambda model: card(model, lambda facts: facts.update(schema=2)), "schema 2"),
@@ -262,7 +262,7 @@ def test_what_is_no_file_of_openvino_is_refused(resnet_run, run, tmp_path, capsy
         "short": (no_digest, numbers[:-99], "short.xml", "openvino does not open it"),
         "cut": (text[:-99], numbers, "cut.xml", "damaged"),
         "empty": ("", numbers, "empty.xml", "damaged"),
-        "page": ("<html></html>", numbers, "page.xml", "says nothing of classes"),
+        "page": ("<html></html>", numbers, "page.xml", "paceline export"),
         "entities": (entity, numbers, "entities.xml", "entities"),
         "operator": (text.replace('type="Convolution"', 'type="Stranger"', 1), numbers, "operator.xml", "does not open it"),
         "input": (text.replace('"photos"', '"images"'), numbers, "input.xml", "its card says"),
@@ -295,7 +295,7 @@ def test_a_pt2_is_opened_with_consent_alone(resnet_run, run, tmp_path, capsys, m
         "no zip": (b"PK\x03\x04", "damaged"),
         "empty": (b"", "damaged"),
         "cut": (file.read_bytes()[:-999], "cut.pt2"),
-        "no card": (with_card(file, None), "says nothing of classes"),
+        "no card": (with_card(file, None), "paceline export"),
         "no JSON": (with_card(file, b"{"), "damaged"),
         "another size": (with_card(file, lambda facts: facts["graph"].update(height=0)), "graph"),
         "another task": (with_card(file, lambda facts: facts["recipe"].update(task="ssd")), "recipe"),
