@@ -49,7 +49,7 @@ class RunOptions:
     fold: Annotated[Whole, Help("fold to evaluate on, from 1 to --num-folds")] = 0
     fold_seed: Annotated[Whole, Help("random seed of the folds; independent of --seed")] = 0
     group_by: Annotated[str, Help("regular expression: images with the same captured text are in one fold")] = ""
-    max_time: Annotated[str, Help("stop gracefully after 90 (seconds), 30m, or 2h, including earlier starts")] = ""
+    max_time: Annotated[str, Help("time limit with a graceful stop: 90 (seconds), 30m, 2h; includes earlier starts")] = ""
     auto_config: Annotated[bool, Help("choose size, boxes, batch, length, and evaluations by the dataset")] = False
     rescale_schedule: Annotated[bool, Help("shorten the whole schedule to fit --max-steps or --max-time")] = False
     patience: Annotated[Whole, Help("stop after this many evaluations without improvement; 0: never")] = 0
@@ -315,9 +315,9 @@ def check_controls(controls: RunOptions) -> None:
             "az://CONTAINER/PREFIX, or file:///PATH."
         )
     for name in ("data", "copy_data_to", "lint", "auto_config", "num_folds") if controls.synthetic else ():
-        if getattr(controls, name):
-            flag = name.replace("_", "-")
-            raise RecipeError(f"--synthetic and --{flag}: a run on synthetic batches reads no data. Remove one of them.")
+        if value := getattr(controls, name):
+            flag = f"--{name.replace('_', '-')} {value}".removesuffix(" True")
+            raise RecipeError(f"--synthetic and {flag}: a run on synthetic batches reads no data. Remove one of them.")
     check_fold(controls)
     if controls.rescale_schedule and not (controls.max_steps or controls.max_time):
         raise RecipeError("--rescale-schedule: requires a length. Add --max-steps N or --max-time T.")

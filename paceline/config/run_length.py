@@ -99,7 +99,7 @@ def format_schedule_milestones(plan: BatchPlan) -> str:
     first = ", ".join(f"{step:,}" for step in plan.eval_steps[:3])
     more = f", ... ({len(plan.eval_steps)} in total)" if len(plan.eval_steps) > 3 else ""
     falls = f", lr drops at steps {', '.join(f'{step:,.4g}' for step in plan.boundaries)}" if plan.boundaries else ""
-    fewer = " (--eval-every N for fewer)" if len(plan.eval_steps) > plan.total_steps / FEW_STEPS else ""
+    fewer = "; for fewer, use --eval-every N" if len(plan.eval_steps) > plan.total_steps / FEW_STEPS else ""
     return f"warm-up {plan.warmup_steps:,.4g} steps{falls}, {plan.total_steps:,} in total; evaluations at steps {first}{more}{fewer}"
 
 

@@ -129,7 +129,7 @@ def test_runs_gives_the_mean_and_deviation_of_folds_and_seeds_by_a_plain_sum(cla
         sorted({5, facts_of(folder / "a1")["recipe"]["seed"]}),
     )
     left_out = {run["name"]: run["left_out"] for run in by_folds["runs"]}
-    assert left_out == {"a1": "a newer run has its fold and seed", "a1b": "", "a2": "", "a2s": ""}
+    assert left_out == {"a1": "replaced by a newer run with the same fold and seed", "a1b": "", "a2": "", "a2s": ""}
     assert (by_seed["folds"], by_seed["missing"], [run["name"] for run in by_seed["runs"]]) == (0, [], ["b", "bs"])
     for group, names in ((by_folds, ("a1b", "a2", "a2s")), (by_seed, ("b", "bs"))):
         for which in ("best", "last"):

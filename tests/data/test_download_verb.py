@@ -156,7 +156,7 @@ def test_an_interrupt_says_how_to_go_on(coco: Site, tmp_path: Path, monkeypatch,
         patch.setattr(data_sets, "unpack", stopped)
         assert download("coco2017", folder, "--keep-archives") == 75
     assert f"paceline download coco2017 '{folder}' --keep-archives\n" in (said := capsys.readouterr().out)
-    assert main(shlex.split(said.partition("from here:  paceline ")[2].splitlines()[0])) == 0
+    assert main(shlex.split(said.partition("to resume:  paceline ")[2].splitlines()[0])) == 0
 
 
 def test_room_for_all_of_it_is_asked_for_before_the_first_byte(coco: Site, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -94,7 +94,7 @@ def test_its_card_says_what_it_is_and_names_no_place_of_the_run_s_machine(ssd_ru
         assert "box_ap 0" in said.out and f"id {run['sha256']}" in said.out
     assert "4 images" in command(capsys, "plan", file).out
     refused(command(capsys, "plan", tmp_path / "none.safetensors"), "none.safetensors")
-    assert json.loads(command(capsys, "plan", file, "--json").out)["card"]["of data"] == run["data"]["hash"]
+    assert json.loads(command(capsys, "plan", file, "--json").out)["card"]["dataset"] == run["data"]["hash"]
 
 
 def test_training_from_it_keeps_the_rows_of_classes_that_both_have(resnet_run, tmp_path, capsys, monkeypatch):

@@ -103,7 +103,7 @@ DAMAGES = {
     "a card that is no JSON": (lambda file: with_text(file, "{"), "the metadata is damaged"),
     "a card that is nested without end": (deep_card, "the metadata is damaged"),
     "a header that is nested without end": (deep_header, "damaged, cut off, or no weight file"),
-    "a header of 100 MB": (huge_header, f"more than the {MAX_HEADER:,} that are read"),
+    "a header of 100 MB": (huge_header, f"the limit is {MAX_HEADER:,}"),
     "a file that is cut in its header": (cut_in_the_header, "damaged, cut off, or no weight file"),
     "a file that is cut in its tensors": (cut_in_the_tensors, "damaged, cut off, or no weight file"),
 }
