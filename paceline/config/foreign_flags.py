@@ -10,7 +10,7 @@ SAME = {
     ("--schedule.min-lr",): "lrf min-lr lr-min",
     ("--schedule.warmup",): "warmup-epochs warmup-iters warmup-steps",
     ("--schedule.name",): "sched scheduler lr-scheduler cos-lr",
-    ("--optim.name",): "opt optimizer optimiser",
+    ("--optim.name",): "opt optimizer  optimiser",
     ("--optim.weight-decay",): "wd decay",
     ("--optim.clip-norm",): "clip-grad grad-clip clip-grad-norm max-grad-norm",
     ("--global-batch-size", "--batch-size"): "batch batch-size bs b ims-per-batch train-batch-size",

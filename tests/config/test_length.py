@@ -131,6 +131,6 @@ def test_a_fall_that_has_just_begun_is_said_in_plain_digits():
     recipe = RECIPES["resnet50"]()
     plan = planned(recipe)
     after = round(plan.warmup_steps)
-    for share, wanted in ((0.001, "99.9%"), (0.05, "99.4 %")):
+    for share, wanted in ((0.001, "99.9%"), (0.05, "99.4%")):
         step = after + round(share * (plan.total_steps - after))
         check_text(format_schedule_progress(recipe, plan, step), wanted)

@@ -212,7 +212,7 @@ def test_targets_are_those_of_the_runs_own_recipe():
 
 
 def test_a_folder_without_a_run_is_a_users_error(tmp_path):
-    with pytest.raises(PacelineError, match=r"no run\.json"):
+    with pytest.raises(PacelineError, match=r"run\.json not found"):
         write_report(tmp_path)
 
 

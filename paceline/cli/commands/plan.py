@@ -132,7 +132,7 @@ def run(printer: Printer, arguments: Sequence[str]) -> int:
         more = {"estimate": estimate} | ({"card": card} if card else {})
         print(json.dumps({name: asdict(part) for name, part in parts.items()} | more, indent=2))
         return 0
-    rows: list[Row] = [(head, [line] if head == "holds" else line.split(", ")) for head, line in card.items()]
+    rows: list[Row] = [(head, [line] if head == "model" else line.split(", ")) for head, line in card.items()]
     named = flags.weights or controls.weights
     rows += describe(args.name, recipe, args.system_name, args.system, plan, memory, weights=named)
     rows += _fold(facts)
