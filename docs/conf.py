@@ -3,19 +3,17 @@
 Pages are read where they lie, so that one relative link leads to a page here and on GitHub.
 """
 
-import os
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
+from posixpath import normpath
 
 from sphinx.application import Sphinx
 
 project = "paceline"
 html_title = "paceline"
-root_doc = "docs/README"
-include_patterns = ["*.md", "docs/**.md", "results/**.md", "build/pages/*.md"]
+root_doc = "docs/index"
+include_patterns = ["*.md", "docs/**.md", "results/**.md"]
 exclude_patterns = [".*", "build/site", "paceline", "tests", "runs"]
 # The button that copies is a convenience: without its package the site is built alike.
 extensions = ["myst_parser", *(name for name in ["sphinx_copybutton"] if find_spec(name))]
@@ -38,30 +36,24 @@ html_theme_options = {
 }
 
 
-def write_pages(app: Sphinx) -> None:
-    """Pages of verbs, recipes and Python's names follow from the code; they are written where git ignores them."""
-    if (root := Path(app.srcdir)).joinpath("paceline").is_dir():
-        words = [sys.executable, root / "scripts" / "site_pages.py", root / "build" / "pages"]
-        subprocess.run(words, check=True, env={**os.environ, "PYTHONPATH": str(root)})
-
-
 def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
-    """The sidebar is what the first page has under "All pages"; in the files, GitHub would show a toctree as text."""
+    """Fill the sidebar from the index page of each folder: one caption per heading. On GitHub a toctree would show as text."""
     if docname == root_doc:
-        for group in source[0].partition("\n## All pages\n")[2].split("\n### ")[1:]:
-            links = re.findall(r"^- \[(.*)\]\((.*)\.md\)", group, flags=re.M)
-            pages = "\n".join(f"{title} <{page}>" for title, page in links)
-            source[0] += toctree(group.partition("\n")[0], pages)
-        if Path(app.srcdir, "build", "pages").is_dir():
-            source[0] += toctree("Reference", "\n".join(f"/build/pages/{name}" for name in ("verbs", "recipes", "python")))
+        for folder in ("tutorials", "how-to", "reference", "explanation", "contributing"):
+            page = Path(app.srcdir, "docs", folder, "index.md")
+            for group in re.split(r"^#+ ", page.read_text() if page.is_file() else "", flags=re.M)[1:]:
+                links = re.findall(r"^- \[(.*?)\]\((.*?)\.md\)", group, flags=re.M)
+                if links:
+                    entries = "\n".join(f"{title} <{normpath(f'/docs/{folder}/{name}')}>" for title, name in links)
+                    source[0] += toctree(group.partition("\n")[0], entries)
     elif docname == "results/README":
         results = Path(app.srcdir, "results")
         pages = sorted(page.relative_to(results) for page in results.glob("*/*.md"))
         source[0] += "\n" + "\n".join(
             f"- [{page.parent}{'' if page.stem == 'README' else ', ' + page.stem}]({page})" for page in pages
         )
-    elif docname.startswith("results/"):
-        source[0] = f"---\norphan: true\n---\n{source[0]}"  # listed above, but not in every page's sidebar
+    elif docname.startswith(("results/", "docs/reference/generated/")) or docname.endswith("/index") or docname == "README":
+        source[0] = f"---\norphan: true\n---\n{source[0]}"  # linked from an index, but not in every page's sidebar
 
 
 def toctree(caption: str, pages: str) -> str:
@@ -75,6 +67,5 @@ def add_front_door(app: Sphinx, error: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("builder-inited", write_pages)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", add_front_door)

@@ -1,4 +1,5 @@
-"""What SSD's deviations from the published systems are worth, counted on real photos: the numbers of docs/deviations.md.
+"""What SSD's deviations from the published systems are worth, counted on real photos: the numbers of
+docs/reference/known-differences.md.
 
     PYTHONPATH=. python scripts/deviations_ssd.py --data COCO --out results/deviations/ssd.json
 

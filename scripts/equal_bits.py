@@ -71,7 +71,7 @@ NAMES: dict[str, dict[str, str]] = {
         "--model.extras": "--model.extra-channels",
         "--model.loss-group": "--model.loss-normalizer-images",
         "--model.loss-over": "--model.loss-normalizer",
-        "--model.pyramid": "--model.fpn-channels",
+        "--model.channels": "--model.fpn-channels",
         "--model.roi.channels": "--model.roi.fc-channels",
         "--model.rpn.post-test": "--model.rpn.post-nms-topk-test",
         "--model.rpn.post-train": "--model.rpn.post-nms-topk-train",
@@ -84,7 +84,8 @@ NAMES: dict[str, dict[str, str]] = {
         "--system.images-per-forward": "--system.micro-batch-size",
         "--system.loader-threads": "--system.num-workers",
     },
-    "file": {"optimiser.safetensors": "optimizer.safetensors"},  # of a run, of `predict`, and of the images
+    # Files of a run, of `predict`, and of the images, and the groups of tensors in a checkpoint.
+    "file": {"optimiser.safetensors": "optimizer.safetensors", "optimiser": "optimizer"},
     "event": {},  # kinds of events and their keys, and the keys of JSON files
     "parameter": {},  # tensors of checkpoints and batches
     # Modules and identifiers in scripts/equal_bits_input.py.
@@ -124,9 +125,9 @@ def translate(text: str, names: Mapping[str, str]) -> str:
 
 @cache
 def _definitions(root: Path) -> set[str]:
-    """The lines of a tree's package that begin a class, a function, or a field with a help text."""
+    """The lines of a tree's package that begin a class, a function, or a field."""
     lines = (line for file in (root / "paceline").rglob("*.py") for line in file.read_text().splitlines())
-    return {line for line in lines if line.startswith(("class ", "def ")) or ": Annotated[" in line}
+    return {line for line in lines if line.startswith(("class ", "def ")) or re.match(r"    \w+: [A-Z]\w*(\[| =)", line)}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     scripts/schemas.py        after a change of a field; tests/test_schemas.py compares what lies there with this, and with real files
 
 pydantic turns dataclasses into schemas; their bounds (config/constraints.py) and the texts of their fields, which are flags' help, are
-added here. What is promised of them stands in docs/schemas/README.md.
+added here. What is promised of them stands in docs/reference/file-schemas.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What one training step of a recipe asks of a GPU, counted on a CUDA device that computes nothing (docs/simulated.md).
+"""What one training step of a recipe asks of a GPU, counted on a CUDA device that computes nothing
+(docs/contributing/testing-without-a-gpu.md).
 
     python scripts/simulated.py resnet50 256 --graph --operations
     python scripts/simulated.py ssd 4 --ranks 8 --bn-batch-size 32             # joined BatchNorm, collectives of each rank

@@ -1,6 +1,6 @@
 """Check texts against docs/contributing/style.md, by the rules in scripts/style.yml.
 
-    .venv/bin/python scripts/style.py docs/launch.md    print each finding: file, line, rule, the words, and what to write instead
+    .venv/bin/python scripts/style.py docs/faq.md       print each finding, and what to write instead
     .venv/bin/python scripts/style.py                   print the counts, and where they differ from tests/style_allowed.json
     .venv/bin/python scripts/style.py --write-allowed   lower the counts in tests/style_allowed.json to what is left; none rises
     .venv/bin/python scripts/style.py --commits         check the subjects of the commits that origin/main does not have
@@ -27,7 +27,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = "tests/style_allowed.json"
-GENERATED = "docs/migration/"
+GENERATED = "docs/reference/generated/"
 MAX_WORDS, MAX_HELP, MAX_SUBJECT = 30, 90, 72
 # In a passage: a code span, a flag, or a path; the start of a heading; the ends of bold text; the ends of a link.
 CODE, HEADING, BOLD, LINK, END = "Q", "\ue000", "\ue001", "\ue002", "\ue003"

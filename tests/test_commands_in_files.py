@@ -19,7 +19,7 @@ COMMAND = re.compile(rf"\bpaceline((?: --quiet| --json)*) ({'|'.join(VERBS)})\b(
 # These take a recipe, so they have its flags, those of the system, and some have those of `train`.
 OF_RECIPES = ("train", "launch", "plan", "preview", "bench", "weights", "eval", "predict", "export", "serve")
 # Flags of other tools that users try first; a flag that the page teaches to add.
-OTHERS = ("results/first-guesses/", "docs/first-change.md")
+OTHERS = ("results/first-guesses/", "docs/contributing/first-change.md")
 COMMON = {"--help", "--help-all", "--quiet", "--json", "--system", "--task-file"}
 
 

@@ -1,4 +1,4 @@
-"""The container that docs/extending/container.md shows: a run on it is a run on the folder."""
+"""The container that docs/how-to/extend/archive-format.md shows: a run on it is a run on the folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.data.index import records
 from paceline.data.index.manifest import Manifest
 from paceline.data.prepare.auto_prepare import prepare_if_needed
 
-PAGE = Path(__file__).parents[1] / "docs" / "extending" / "container.md"
+PAGE = Path(__file__).parents[1] / "docs/how-to/extend/archive-format.md"
 
 
 def test_the_container_of_the_page_trains_as_the_folder_does(class_photos, tmp_path, monkeypatch, capsys):

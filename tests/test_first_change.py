@@ -1,4 +1,4 @@
-"""docs/first-change.md: its diffs apply to the package as it is, its test passes, and the report shows the new loss."""
+"""docs/contributing/first-change.md: its diffs apply to the package as it is, its test passes, and the report shows the new loss."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def changed(tmp_path) -> Path:
         pytest.skip("git applies the page's diffs")
     for folder in ("paceline", "tests/models", "tests/config"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    diffs = re.findall(r"^```diff\n(.*?)^```", (ROOT / "docs" / "first-change.md").read_text(), flags=re.M | re.S)
+    diffs = re.findall(r"^```diff\n(.*?)^```", (ROOT / "docs/contributing/first-change.md").read_text(), flags=re.M | re.S)
     applied = subprocess.run(
         ["git", "apply", "-"], input="".join(diffs), cwd=tmp_path, text=True, capture_output=True,
         env=os.environ | {"GIT_CEILING_DIRECTORIES": str(tmp_path)},

@@ -11,15 +11,17 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from paceline.cli.main import VERBS
-from paceline.config.foreign_flags import OURS as OURS_FOR
+from paceline.config.foreign_flags import find_equivalent
 from paceline.config.recipes import RECIPES
 from paceline.config.system import System
 
 ROOT = Path(__file__).parents[1]
-GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# The generated pages of commands, fields, and Python are compared with the code by tests/scripts/test_reference_pages.py.
+GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+GUIDES += sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name not in ("cli", "fields", "generated"))
 RESULTS = sorted((ROOT / "results").rglob("*.md"))
 BLOCK = re.compile(r"^( *)```.*?^\1```", flags=re.M | re.S)
-SPEC = importlib.util.spec_from_file_location("site_pages", ROOT / "scripts" / "site_pages.py")
+SPEC = importlib.util.spec_from_file_location("reference_pages", ROOT / "scripts" / "reference_pages.py")
 PAGES = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(PAGES)
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w.-]*\w")
@@ -91,7 +93,7 @@ def measured_on_a_gpu() -> list[dict[str, Any]]:
 
 
 def test_the_table_of_support_has_each_accelerator_and_names_the_gpu_that_was_measured():
-    text = (ROOT / "docs" / "support.md").read_text()
+    text = (ROOT / "docs/reference/platform-support.md").read_text()
     kinds = get_args(get_type_hints(System)["device"])
     assert len(kinds) > 4 and not [kind for kind in kinds if f"`{kind}`" not in text]
     (row,) = (line for line in text.splitlines() if line.startswith("| NVIDIA |"))
@@ -167,8 +169,8 @@ def test_flags_recipes_and_files_that_pages_name_in_their_text_are_there():
             continue
         for code in code_of(page):
             seen += 1
-            # Container engines' own flags are what docs/images.md is about.
-            flagged = code.startswith("paceline ") or (code.startswith("--") and page.name != "images.md")
+            # Container engines' own flags are what docs/how-to/cluster/containers.md is about.
+            flagged = code.startswith("paceline ") or (code.startswith("--") and page.name != "containers.md")
             lost = wrong_flags(code, flags) if flagged else []
             lost += [word for word in code.split() if RECIPE.fullmatch(word) and word not in names]
             lost += [code] if OURS.fullmatch(code) and not (ROOT / code).exists() else []
@@ -185,9 +187,12 @@ def test_another_flag_recipe_or_file_would_be_noticed():
 
 
 def test_flags_of_other_programs_are_ours_as_a_refusal_says():
-    rows = re.findall(r"^\| (`[a-z].*?) \| (`--.*) \|$", (ROOT / "docs" / "other-trainers.md").read_text(), flags=re.M)
+    rows = re.findall(
+        r"^\| (`[a-z].*?) \| (`--.*) \|$", (ROOT / "docs/how-to/migrate-from-other-trainers.md").read_text(), flags=re.M
+    )
     assert len(rows) > 12
     for theirs, ours in rows:
         for words, there in zip(theirs.split(";"), ours.split(";")):
             for word in re.findall(r"`([a-z0-9-]+)`", words):
-                assert f"`--{word}`" in there or OURS_FOR[word][0] in there, (word, there)
+                ours_for, _ = find_equivalent(word, re.findall(r"--[\w.-]+", there))
+                assert f"`--{word}`" in there or ours_for, (word, there)

@@ -186,7 +186,7 @@ def test_predict_writes_pictures_and_one_json(trained, photos, tmp_path, capsys)
     assert [path.name for path in (tmp_path / "bare").iterdir()] == ["predictions.json"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/day-to-day.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/predict.md"])
 def test_the_python_of_a_page_does_what_it_shows(page, ssd_run, tmp_path, monkeypatch, capsys):
     """Only training is left out, whose result is a run that is there."""
     (block,) = re.findall(r"^ *```python\n(.*?)^ *```", (ROOT / page).read_text(), flags=re.M | re.S)
@@ -207,6 +207,22 @@ def test_the_python_of_a_page_does_what_it_shows(page, ssd_run, tmp_path, monkey
     assert isinstance(names["result"], paceline.DetectionResult) and len(names["result"]) > 3
     if page == "README.md":
         assert asked["recipe"] in RECIPES and asked.keys() <= {*OWN, *get_type_hints(TrainOptions), "recipe"}
+
+
+def test_the_python_tutorial_does_what_it_shows(ssd_run, tmp_path, monkeypatch, capsys):
+    """Only the training is left out, whose result is a run that is there."""
+    page = (ROOT / "docs/tutorials/first-steps-in-python.md").read_text()
+    trained = TrainResult("success", "", 6, {"box_ap": 0.5}, str(ssd_run.folder))
+    monkeypatch.setattr("paceline.api.train", lambda recipe, **options: trained)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for link, target in (("runs/boxes", ssd_run.folder), (".cache/paceline/shapes-boxes-v2", ssd_run.data)):
+        (tmp_path / link).parent.mkdir(parents=True)
+        (tmp_path / link).symlink_to(target)
+    names: dict[str, Any] = {}
+    exec("".join(re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)), names)
+    assert (tmp_path / "answer.jpg").stat().st_size > 1000 and "objects," in capsys.readouterr().out
+    assert len(names["images"]) > 3 and len(names["crops"]) == len(names["rows"]) == len(names["best"])
 
 
 def test_a_run_json_means_the_run_that_it_is_in(trained, photos, capsys):

@@ -64,7 +64,7 @@ def test_the_file_tree_is_the_real_one() -> None:
 
 
 def test_every_module_and_test_that_the_architecture_names_exists() -> None:
-    for page in (ROOT / "docs" / "contributing" / "architecture.md", *(ROOT / "docs" / "inside").glob("*.md")):
+    for page in (ROOT / "docs" / "contributing" / "architecture.md", *(ROOT / "docs/explanation").glob("*.md")):
         for name in set(re.findall(r"(?<![\w./])((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)\b", page.read_text())):
             assert (ROOT / name).is_file() or (ROOT / "paceline" / name).is_file(), f"{page.name}: {name}"
 
@@ -112,24 +112,27 @@ def test_the_architecture_is_a_page() -> None:
 
 
 def test_every_results_folder_that_is_named_exists() -> None:
-    text = README + "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    text = README + "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     for name in set(re.findall(r"results/([a-z0-9-]+)", text)):
         assert (ROOT / "results" / name / "README.md").is_file() or name == "gpu", name
 
 
-def test_the_index_of_all_pages_names_each_page() -> None:
-    index = (ROOT / "docs" / "README.md").read_text().partition("\n## All pages\n")[2]
-    named = {(ROOT / "docs" / link).resolve() for link in re.findall(r"^- \[.*\]\((.*\.md)\)$", index, flags=re.M)}
-    pages = {*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")} - {ROOT / "docs" / "README.md"}
-    assert not [str(page.relative_to(ROOT)) for page in pages - named], (
-        "docs/README.md, which is the site's sidebar too, lacks these"
-    )
+def test_the_index_pages_name_each_page() -> None:
+    docs = ROOT / "docs"
+    named = {docs / "index.md"}
+    for index in docs.rglob("index.md"):
+        named |= {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)#]*\.md)", index.read_text())}
+    pages = {*docs.rglob("*.md"), *ROOT.glob("*.md")} - {
+        ROOT / "README.md",
+        *(docs / "reference/generated/migration").glob("*"),
+    }
+    assert not [str(page.relative_to(ROOT)) for page in pages - named], "an index.md, which fills the sidebar, lacks these"
 
 
 def test_the_pythons_of_the_readme_and_of_the_installation_are_those_of_the_package() -> None:
     minors = sorted(int(minor) for minor in re.findall(r":: Python :: 3\.(\d+)", (ROOT / "pyproject.toml").read_text()))
     named = f"Python 3.{minors[0]} to 3.{minors[-1]}"
-    assert named in README and named in (ROOT / "docs" / "install.md").read_text()
+    assert named in README and named in (ROOT / "docs/tutorials/install.md").read_text()
 
 
 def test_the_cpu_build_is_chosen_for_the_whole_command() -> None:
@@ -142,7 +145,7 @@ def test_what_paceline_says_of_itself_promises_no_target_on_a_gpu() -> None:
     first = re.search(r'^description = "(.*)"$', (ROOT / "pyproject.toml").read_text(), flags=re.M)[1]  # type: ignore[index]
     for name in ("CITATION.cff", "containers/conda/recipe.yaml"):
         assert first in (ROOT / name).read_text(), name
-    pages = README.partition("\n## ")[0], (ROOT / "docs" / "README.md").read_text().partition("\n## ")[0]
+    pages = README.partition("\n## ")[0], (ROOT / "docs/index.md").read_text().partition("\n## ")[0]
     for text in (first, format_overview(), *pages):
         said = " ".join(text.split())
         assert re.search(r"[Nn]o recipe has been trained to its target on a GPU", said), said
@@ -150,17 +153,17 @@ def test_what_paceline_says_of_itself_promises_no_target_on_a_gpu() -> None:
 
 
 def test_regions_of_own_photos_are_those_of_the_recipes() -> None:
-    text = (ROOT / "docs" / "own-photos.md").read_text()
+    text = (ROOT / "docs/how-to/train-on-your-own-images.md").read_text()
     for name, words in (("finetune-cpu", "sample {} regions"), ("finetune", "already sample {}")):
         for network in ("maskrcnn", "fasterrcnn"):
             assert words.format(RECIPES[f"{network}-{name}"]().model.roi.samples_per_image) in text
 
 
 def test_what_takes_an_exported_file_is_named() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     wrong = r"which every verb takes|that every verb takes|needs no torch\. So does|paceline's verbs take"
     assert not [page.name for page in pages if re.search(wrong, page.read_text())]
-    for name in ("tutorial-classes", "tutorial-boxes", "tutorial-masks", "day-to-day"):
+    for name in ("tutorials/first-model", "how-to/export"):
         text = " ".join((ROOT / "docs" / f"{name}.md").read_text().split())
         assert "`predict`, `eval`, `serve`, `plan`, `export`, `weights inspect` and `train --weights` accept" in text
 

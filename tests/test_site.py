@@ -41,7 +41,7 @@ def test_all_pages_become_a_site_that_takes_nothing_from_elsewhere(tmp_path_fact
     assert len(pages) > 90 and (tmp_path / "searchindex.js").stat().st_size > 100_000
     for page in pages:
         assert not [one for one in fetched(page.read_text()) if re.match(r"\w+:|//", one)], page
-    assert "score-above" in (tmp_path / "build" / "pages" / "verb-predict.html").read_text()
+    assert "score-above" in (tmp_path / "docs/reference/generated/cli/predict.html").read_text()
     for style in tmp_path.rglob("*.css"):
         assert not re.search(r"@import|url\(['\"]?(?:https?:)?//", style.read_text()), style
     shown_without_an_error(tmp_path, need_program("chromium", "chromium"), tmp_path_factory.mktemp("profile"))
@@ -54,7 +54,12 @@ def shown_without_an_error(site: Path, chromium: str, profile: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser(chromium, profile) as page:
         Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}"
-        for name in ("", "docs/own-photos.html", "build/pages/verb-predict.html", "build/pages/recipe-ssd.html"):
+        for name in (
+            "",
+            "docs/how-to/train-on-your-own-images.html",
+            "docs/reference/generated/cli/predict.html",
+            "docs/reference/generated/recipes/ssd.html",
+        ):
             for width in (1280, 390):
                 page.open(f"{address}/{name}", width=width, height=900)
                 page.wait("document.readyState == 'complete' && !!document.querySelector('h1')")
@@ -77,17 +82,18 @@ class Silent(SimpleHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[data](data.md)", ""),
-        ("[data](dota.md)", "dota.md"),
-        ("[data](data.md#colums)", "colums"),
+        ("[data](tutorials/data.md)", ""),
+        ("[data](tutorials/dota.md)", "dota.md"),
+        ("[data](tutorials/data.md#colums)", "colums"),
         ("[code](../paceline/lop.py)", "lop.py"),
     ],
     ids=["alive", "page", "heading", "file"],
 )
 def test_a_dead_link_fails(text, said, tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "data.md").write_text("# Data\n\n## Columns\n")
-    (tmp_path / "docs" / "README.md").write_text(f"# All\n\n{text}\n\n## All pages\n\n### Some\n- [Data](data.md)\n")
+    (tmp_path / "docs" / "tutorials").mkdir(parents=True)
+    (tmp_path / "docs" / "tutorials" / "data.md").write_text("# Data\n\n## Columns\n")
+    (tmp_path / "docs" / "tutorials" / "index.md").write_text("# Some\n\n- [Data](data.md)\n")
+    (tmp_path / "docs" / "index.md").write_text(f"# All\n\n{text}\n")
     site = built(tmp_path, tmp_path / "out")
     assert site.returncode == (1 if said else 0), site
     assert said in site.stderr

@@ -89,8 +89,9 @@ def parse(printer: Printer, arguments: Sequence[str], default: Fields, prog: str
     if (requested := parse_help_request(arguments)) is not None:
         print_help(requested, prog, description, [*list_help_entries(default), *_shared(default)])
     own: Any = default
-    arguments = printer.taken(arguments, [entry.name for entry in dataclasses.fields(own)])
-    [flags] = _parse([("", default)], arguments, _flags_of(default), prog)
+    known = _flags_of(default)
+    arguments = printer.accept_foreign(printer.taken(arguments, [entry.name for entry in dataclasses.fields(own)]), known)
+    [flags] = _parse([("", default)], arguments, known, prog)
     check_shared(flags)
     printer.json = getattr(flags, "json", False) is True
     return flags
@@ -149,21 +150,19 @@ def parse_run_args(
     own = [entry.name for entry in dataclasses.fields(controls)]
     words = _split_pairs((printer := printer or Printer()).taken(_gathered(arguments, "--logger"), own), "--target")
     if base is None:
-        name = _first_word(words, verb)
-        recipe = choose_recipe(name)
-        asked_system, words = pop_flag_value(words[1:], "--system", "h100x8")
-        system_name, system = asked_system or "auto", None
+        name, *words = [_first_word(words, verb), *words[1:]]
+        recipe, system_name, system = choose_recipe(name), "auto", None
     else:
         name, recipe, system_name, system = base
-        asked_system, words = pop_flag_value(words, "--system", "h100x8")
-        if asked_system:
-            system_name, system = asked_system, None
+    known = (*_flags_of(recipe), *_flags_of(System(), "system."), *_flags_of(controls), "--system")
+    asked_system, words = pop_flag_value(printer.accept_foreign(words, known), "--system", "h100x8")
+    if asked_system:
+        system_name, system = asked_system, None
     asks = system is None and needs_machine(system_name, words)
     if asks:
         system = System()
     elif system is None:
         system = system_for(name, system_name, choose_system(system_name), _given(words))
-    known = (*_flags_of(recipe), *_flags_of(system, "system."), *_flags_of(controls), "--system")
     if (help_of := parse_help_request(words)) is not None:
         entries = [
             HelpEntry("run", "--system", "NAME", SYSTEM, "auto"),

@@ -17,6 +17,7 @@ from paceline._utils.atomic_write import KEY, write_user_file
 from paceline._utils.errors import RankError
 from paceline._utils.reporter import Lines, Reporter
 from paceline._utils.text import escape_line, escape_text
+from paceline.config.foreign_flags import accept_foreign
 from paceline.distributed.comm.launcher import is_first_on_node
 
 LINE_EVERY = 30.0  # seconds between two lines of progress where there is no terminal
@@ -75,6 +76,13 @@ class Printer(Reporter):
         if "--json" in requested:
             self.lines = []
         return [word for word in words if word not in requested]
+
+    def accept_foreign(self, words: Sequence[str], known: Sequence[str]) -> list[str]:
+        """Return the words with our flags in place of other tools', and print a note about each, unless quiet."""
+        accepted, notes = accept_foreign(words, known)
+        for note in notes if not self.quiet else ():
+            print_error(f"note: {note}")
+        return accepted
 
     def answer(self, verb: str, code: int) -> None:
         """Print what was said as one JSON object, where that is asked for."""

@@ -66,7 +66,7 @@ class RunOptions:
     profile: Annotated[str, Help("write a profiler trace of steps A+1 to B, as A:B; for Nsight Systems: nvtx:A:B")] = ""
     quiet: Annotated[bool, Help("print only warnings, the result, and the path of the report")] = False
     json: Annotated[bool, Help("print events to stdout, one JSON object per line, and all other output to stderr")] = False
-    logger: Annotated[tuple[str, ...], Help("experiment trackers: wandb, mlflow, ./file.py:name (docs/watching.md)")] = ()
+    logger: Annotated[tuple[str, ...], Help("experiment trackers: wandb, mlflow, ./file.py:name")] = ()
     tensorboard: Annotated[bool, Help("write TensorBoard files to the run folder during training")] = True
     mlperf: Annotated[Submission, Help("submission details in MLPerf's log")] = field(default_factory=Submission)
 

@@ -38,7 +38,7 @@ def load(
             - a run folder, finished or not: `TrainResult.run_dir`, or RUN of ``paceline train --output-dir RUN``
             - a file that
                 ``paceline export`` wrote: .safetensors, .onnx or .xml (which do not need torch), or .pt2
-            - a file of weights from another project, or the name of published weights (see docs/weights.md)
+            - a file of weights from another project, or the name of published weights (see docs/how-to/use-pretrained-weights.md)
         checkpoint (str): ``"best"``, ``"last"``, or ``"step-N"``. If no evaluation has chosen a best checkpoint yet, the last
             one is opened.
         workload (str): for a run with a custom workload, its file: ``"./file.py:name"``. The file is run as Python code.
@@ -70,7 +70,7 @@ def open_predictor(
 
     weights = is_weights_argument(path, recipe)
     if not weights:
-        refuse_synthetic(read_run(path), path, "answer with")
+        refuse_synthetic(read_run(path), path, "predict with")
     # Packages that load torch when they are used, and not before.
     from paceline.inference.trained_model import TorchPredictor, open_trained, open_weights_only
     from paceline.models.weights.weight_file import find_run_folder
@@ -82,5 +82,5 @@ def open_predictor(
         if not beside:
             return TorchPredictor(open_weights_only(file, recipe=fitting, explicit=explicit, reporter=reporter))
         path, checkpoint = beside, file.parent.name  # RUN/checkpoints/best: the run, as --checkpoint has it
-        refuse_synthetic(read_run(path), path, "answer with")
+        refuse_synthetic(read_run(path), path, "predict with")
     return TorchPredictor(open_trained(path, checkpoint=checkpoint, workload=workload, reporter=reporter))

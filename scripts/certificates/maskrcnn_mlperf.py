@@ -3,7 +3,7 @@
 Needs yacs beside torch. Everything is the reference's own code, but for what a CPU of today lacks or what has no common ground:
     compiled kernels  nms and RoIAlign are torchvision's, as in scripts/originals/mlperf_maskrcnn.py
     draws             its sampler of anchors takes the places that ours drew; regions are all taken
-    mask targets      ours: the reference rasterizes polygons in each region anew (docs/deviations.md has the share of points)
+    mask targets      ours: the reference rasterizes polygons per region (share of points: docs/reference/known-differences.md)
     RoIAlign          is given boxes by their edges, a pixel further right and down than the last pixel inside
     proposals         narrower than 1.5 pixels are dropped on both sides; the reference keeps those that were cut to the last pixel
                       at the photo's border, ours drops them

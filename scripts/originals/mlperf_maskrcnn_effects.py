@@ -1,4 +1,5 @@
-"""What the deviations of docs/deviations.md from the MLPerf reference's Mask R-CNN are worth, in numbers; its own code runs.
+"""What the deviations of docs/reference/known-differences.md from the MLPerf reference's Mask R-CNN are worth, in numbers; its own
+code runs.
 
     PYTHONPATH=. python scripts/originals/mlperf_maskrcnn_effects.py --reference maskrcnn/pytorch --coco coco
 

@@ -242,8 +242,8 @@ def test_flags_of_runs_are_refused_for_weights_and_those_of_weights_for_runs(res
     classifier(3, tmp_path / "w.pth")
     refused(command(capsys, "predict", tmp_path / "w.pth", photo, "--checkpoint", "last"), "--checkpoint last")
     refused(command(capsys, "predict", resnet_run.folder, photo, "--recipe", "ssd"), "--recipe ssd", "recipe ... run.json")
-    refused(command(capsys, "predict", tmp_path / "gone.pth", photo), "run ... weights")
-    refused(command(capsys, "predict", "resnet3", photo), "run ... weights", "resnet34")
+    refused(command(capsys, "predict", tmp_path / "gone.pth", photo), "run ... weight")
+    refused(command(capsys, "predict", "resnet3", photo), "run ... weight", "resnet34")
     refused(
         command(capsys, "predict", tmp_path / "w.pth", photo, "--recipe", "resnet50 --model.dept 3"), "model.dept", "depth"
     )

@@ -43,7 +43,7 @@ def test_a_run_its_flags_a_resume_and_a_repeat_have_the_same_bits(class_photos, 
         0.0125,
         6,
     )
-    (flags,) = [line.partition(":  ")[2] for line in lines if line.startswith("the same without --auto-config:")]
+    (flags,) = [line.partition(":  ")[2] for line in lines if line.startswith("the same settings without --auto-config:")]
     assert "--auto-config" not in flags and flags.endswith("--global-batch-size 4 --optim.lr 0.0125 --patience 6")
     typed = shlex.split(flags.replace(str(tmp_path / "one"), str(tmp_path / "flags")))
     assert command(capsys, *typed[1:]).code == 0

@@ -14,9 +14,11 @@ from tiny_runs import command as carry_out
 from paceline.cli import main as front_door
 
 ROOT = Path(__file__).parents[2]
-# But for docs/first-change.md, whose flag comes with its change: tests/test_first_change.py carries its commands out, and
-# tests/test_extending.py those of docs/extending.
-DOCS = sorted({*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs" / "first-change.md", *(ROOT / "docs").glob("extending/*")})
+# But for docs/contributing/first-change.md, whose flag comes with its change: tests/test_first_change.py carries its commands out, and
+# tests/test_extending.py those of docs/how-to/extend.
+OWN_TESTS = [ROOT / "docs/contributing/first-change.md", *(ROOT / "docs/how-to/extend").glob("*")]
+USAGES = (ROOT / "docs/reference/generated/cli").glob("*")
+DOCS = sorted({*(ROOT / "docs").rglob("*.md")} - {*OWN_TESTS, *USAGES})
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
 # `paceline`, `.venv/bin/paceline`, `python -m paceline`, `torchrun ... -m paceline`; not the folder paceline/.
 CALL = re.compile(r"(?:^|[\s/])paceline\s+([a-z][^#&|]*)")
@@ -35,14 +37,19 @@ def documented() -> list[str]:
 
 
 def recipe_page() -> str:
-    """The Python file that docs/recipe.md shows."""
-    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "recipe.md").read_text(), flags=re.M | re.S)[0]
+    """The Python file that docs/how-to/write-a-recipe.md shows."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/how-to/write-a-recipe.md").read_text(), flags=re.M | re.S)[0]
 
 
 @pytest.mark.parametrize("command", documented())
 def test_a_documented_command_gets_past_its_parser(command, tmp_path, monkeypatch):
     if "./my_recipe.py:" in command:
         (tmp_path / "my_recipe.py").write_text(recipe_page())
+        monkeypatch.chdir(tmp_path)
+    if command.startswith("prepare my-images"):  # the format of a folder is found by its files
+        for name in ("cat/1.jpg", "dog/1.jpg"):
+            (tmp_path / "my-images" / name).parent.mkdir(parents=True)
+            (tmp_path / "my-images" / name).touch()
         monkeypatch.chdir(tmp_path)
     for word in (
         "RUN_A/run.json",

@@ -110,7 +110,7 @@ def test_a_staged_copy_is_read_by_a_fold(class_photos, tmp_path, capsys):
         capsys, "train", "classify-demo", "--data", class_photos, "--output-dir", tmp_path / "run", *TINY, "--max-steps", 1,
         "--copy-data-to", tmp_path / "near", "--num-folds", 3, "--fold", 1,
     )  # fmt: skip
-    assert said.code == 0 and "18 files copied" in said.out, said
+    assert said.code == 0 and "copied 18 files" in said.out, said
 
 
 def test_runs_gives_the_mean_and_deviation_of_folds_and_seeds_by_a_plain_sum(class_photos, tmp_path, capsys):

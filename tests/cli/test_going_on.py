@@ -171,8 +171,8 @@ def test_weights_out_of_a_checkpoint_are_checked_also_where_the_file_itself_is_n
     content = bytearray(model.read_bytes())
     content[-1] ^= 1
     model.write_bytes(content)
-    refused(command(capsys, *words, model), "model.safetensors: damaged")
-    refused(command(capsys, *words, model.parent), "model.safetensors: damaged")
+    refused(command(capsys, *words, model), "model.safetensors ... damaged")
+    refused(command(capsys, *words, model.parent), "model.safetensors ... damaged")
     assert not (tmp_path / "new").exists()
 
 
@@ -247,7 +247,7 @@ def test_a_run_whose_folder_nobody_named_says_where_it_lies_and_its_parting_comm
         patch.setattr(EventLogger, "passed", lambda self, *facts: ((at / "STOP").touch(), passed(self, *facts)))
         said = command(capsys, *words)
     assert said.code == 75 and said.out.splitlines()[0] == "run: runs/classify-demo-001", said
-    again = said.out.partition("it goes on with:  paceline ")[2].splitlines()[0]
+    again = said.out.partition("resume with:  paceline ")[2].splitlines()[0]
     assert shlex.split(again) == [
         "train",
         f"{at.relative_to(tmp_path)}/run.json",

@@ -117,7 +117,7 @@ def test_bad_input_is_one_line_and_nothing_is_left(words, text, capsys, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "text"), [("a\nb", "line break"), ("a\\b", "Slurm reads \\ in")])
+@pytest.mark.parametrize(("name", "text"), [("a\nb", "line break"), ("a\\b", "must not contain \\ for")])
 def test_a_working_directory_that_slurms_lines_cannot_name(name, text, capsys, tmp_path, monkeypatch):
     (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / name)
@@ -288,14 +288,16 @@ def test_a_number_of_nodes_without_a_plan_names_what_was_published(capsys, tmp_p
 
 
 def page_commands() -> list[str]:
-    """The commands in docs/launch.md's tables, beside those of the published systems."""
-    page = (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
-    cells = [cell for line in page.splitlines() if line.startswith("|") for cell in re.split(r"(?<!\\)\|", line)]
-    return [code for cell in cells for code in re.findall(r"`paceline (launch [^`]*)`", cell)]
+    """The launches in the tables of commands of the migration pages whose recipe was published for their system."""
+    pages = (Path(__file__).parents[2] / "docs/reference/generated/migration").glob("*.md")
+    texts = [page.read_text().partition("\n## Commands\n")[2].partition("\n## ")[0] for page in sorted(pages)]
+    commands = dict.fromkeys(code for text in texts for code in re.findall(r"`paceline (launch [^`]*)`", text))
+    named = {command: re.search(r"^launch (\S+) .*?--system (\S+)", command) for command in commands}
+    return [command for command, names in named.items() if names and find_published(names[2], recipe_name=names[1])]
 
 
 @pytest.mark.parametrize("command", page_commands())
-def test_a_command_beside_a_published_one_is_ours(command, tmp_path, monkeypatch):
+def test_a_published_recipe_is_launched_on_a_published_number_of_nodes(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked, _ = _parsed(Printer(), shlex.split(command)[1:])
     check_cell(asked, monkeypatch)
@@ -396,7 +398,7 @@ def test_a_dry_run_needs_no_program_and_says_which_a_start_would(words, lacks, c
     assert main([*command, "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert check_text(said.splitlines()[-2], lacks) and said.splitlines()[-1].startswith(
-        "Nothing was started (--dry-run). By hand:"
+        "Nothing was started (--dry-run). Start:"
     )
     assert any(Path("run/launch").iterdir())
 

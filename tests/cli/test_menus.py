@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import get_args
@@ -15,7 +14,6 @@ from shared_runs import SSD
 from tiny_runs import TINY, Said, command, forge, refused, without_report
 
 from paceline.cli.commands.list import DECODERS, is_installed
-from paceline.config.foreign_flags import OTHERWISE, OURS, SAME
 from paceline.config.recipe import DATA_CLASSES, DATA_IMAGES
 from paceline.config.recipes import GROUPS, RECIPES
 from paceline.config.recipes.published_rows import ROWS
@@ -220,23 +218,6 @@ def test_only_flags_that_the_verb_has_are_suggested(capsys):
     said = command(capsys, "eval", "RUN", "--lr", "1")
     refused(said, "--lr")
     assert "--optim.lr" not in said.err and "same --output-dir" not in command(capsys, "runs", "--resume").err
-
-
-def test_every_flag_of_the_table_is_one_of_ours(capsys):
-    known = " ".join(
-        command(capsys, *words, "--help-all").out
-        for words in (
-            ["train", "classify-demo"],
-            ["train", "ssd-demo"],
-            ["train", "maskrcnn-demo"],
-            ["predict"],
-            ["eval"],
-            ["prepare", "coco"],
-        )
-    )
-    for flag in {flag for flags in SAME for flag in flags} | {about for about, _ in OTHERWISE.values()}:
-        assert re.search(rf"{flag}[ ,]", known) or flag == "--system", flag
-    assert sum(len(words.split()) for words in SAME.values()) == len(OURS), "a word stands twice in the table"
 
 
 # A file without its function ------------------------------------------------------------------------------------------

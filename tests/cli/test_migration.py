@@ -23,12 +23,12 @@ from paceline.cli import launch_checks
 from paceline.cli import main as front_door
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted((ROOT / "docs" / "migration").glob("*.md"))
+PAGES = sorted((ROOT / "docs/reference/generated/migration").glob("*.md"))
 # Sections whose cells are all translations: the launches among them have a test of their own below, and test_migration_pages.py
 # plans each.
 TRANSLATED = ("Configuration files", "Scripts of scripts/train/dgx1")
 WORDS = ("fixed", "automatic", "dead", "none")
-FOLLOW = re.compile(r"^\*\*Ours follow\*\* `paceline ([^`]+)`$")
+FOLLOW = re.compile(r"^Flags in the second column follow `paceline ([^`]+)`\.$")
 SPAN = re.compile(r"`([^`]+)`")
 
 # (page, section) -> what its first column must name, each once or more, and nothing else.
@@ -166,7 +166,7 @@ def rows_of(page: Path) -> Iterator[Row]:
             section, follows = line[3:], ""
         elif found := FOLLOW.match(line):
             follows = found[1]
-        elif line.startswith("| ") and not line.startswith(("| theirs", "| ---")):
+        elif line.startswith("| ") and not line.startswith(("| Original", "| ---")):
             theirs, ours, *rest = (cell.strip() for cell in line.strip("|").split("|"))
             yield Row(page.stem, section, follows, theirs, ours, " ".join(rest))
 
@@ -179,7 +179,7 @@ def name_of(span: str) -> str:
     return span if span.startswith("--") else span.partition("=")[0]
 
 
-# A system of the reader's own, as docs/recipe.md shows one.
+# A system of the reader's own, as docs/how-to/write-a-recipe.md shows one.
 MY_SITE = """from paceline.config.system import System
 
 def a30():
@@ -260,8 +260,8 @@ def test_every_flag_and_variable_has_a_row_and_no_other_has(page, section):
 
 
 def test_the_overview_names_every_page():
-    text = (ROOT / "docs" / "migration.md").read_text()
-    assert {page.name for page in PAGES} == set(re.findall(r"docs/migration/([\w-]+\.md)", text))
+    text = (ROOT / "docs/reference/migration.md").read_text()
+    assert {page.name for page in PAGES} == set(re.findall(r"docs/reference/generated/migration/([\w-]+\.md)", text))
 
 
 @pytest.mark.parametrize(

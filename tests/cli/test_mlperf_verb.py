@@ -148,7 +148,7 @@ def test_five_runs_of_the_open_division_are_asked_for_neither_seeds_nor_converge
     judged = {verdict["judge"]: verdict for verdict in json.loads(said.out)["verdicts"]}
     assert said.code == 0, said
     for name in ("seeds", "rcp"):
-        assert (judged[name]["passed"], judged[name]["text"]) == (None, "not asked: open division")
+        assert (judged[name]["passed"], judged[name]["text"]) == (None, "not run: open division")
 
 
 @needs_checker
@@ -193,11 +193,11 @@ def test_what_cannot_be_judged_is_one_line(capsys, tmp_path, monkeypatch):
     other = resnet_log(tmp_path / "bert.txt", benchmark="bert")
     for file, *wanted in (
         (torn, "line ", "is no :::MLLOG line: the log was cut there", "--output-dir"),
-        (strange, "is no :::MLLOG line: the log was cut there, or damaged. Name another one."),
+        (strange, "is not a :::MLLOG line. The log is truncated or damaged. Pass another log."),
         (tmp_path / "empty.txt", "empty"),
         (tmp_path / "words.txt", "no line with :::MLLOG", "no MLPerf log"),
         (gluon, "log of GluonCV, which `paceline mlperf analyze` reads"),
-        (tmp_path / "missing.txt", "cannot be read as a log"),
+        (tmp_path / "missing.txt", "the log is not readable"),
         (tmp_path / "folder", "no mllog.txt here"),
     ):
         refused(command(capsys, "mlperf", "check", file), str(file), *wanted)

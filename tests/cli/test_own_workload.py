@@ -1,4 +1,4 @@
-"""A workload of one's own, as docs/extending/workload.md shows it, through every verb."""
+"""A workload of one's own, as docs/how-to/extend/task.md shows it, through every verb."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = [*NET[4:], "--global-batch-size", 8, "--bn-batch-size", 8, "--optim.lr",
 @pytest.fixture(scope="module")
 def page(tmp_path_factory) -> Path:
     """The Python file that the page shows."""
-    text = (ROOT / "docs" / "extending" / "workload.md").read_text()
+    text = (ROOT / "docs/how-to/extend/task.md").read_text()
     file = tmp_path_factory.mktemp("own") / "my_net.py"
     file.write_text(re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)[0])
     return file
@@ -120,7 +120,7 @@ def test_a_workload_with_a_section_of_its_own_is_reported_by_it_and_its_classes_
     assert re.search(r"my own section: \d+ photos", (run / "report.html").read_text())
     assert '"submission_benchmark", "value": ""' in (run / "mllog.txt").read_text()
     (own_kind.parent / "kind.html.jinja").write_text("{{ pictures.nothing }}")
-    refused(command(capsys, "report", run, "--task-file", f"{own_kind}:KIND"), "kind.html.jinja", "filled in")
+    refused(command(capsys, "report", run, "--task-file", f"{own_kind}:KIND"), "kind.html.jinja", "rendering")
     own_kind.write_text(OWN_KIND.replace('len(predictions["images"])', "1 / 0"))
     (own_kind.parent / "kind.html.jinja").write_text("unused")
     assert "ZeroDivisionError" in _report(capsys, run, "--task-file", f"{own_kind}:KIND")

@@ -204,7 +204,7 @@ def test_json_prints_one_object_a_photo_to_stdout_and_quiet_prints_none(resnet_r
     facts = json.loads((out / "predictions.json").read_text())
     assert said.code == 1 and [row for row in rows if "reason" not in row] == facts["images"]
     assert [row for row in rows if "reason" in row] == facts["skipped"] and len(rows) == 4
-    assert "3 images in " in said.err and check_text(said.err, "1 named")
+    assert "3 images in " in said.err and check_text(said.err, "1 given")
     said = command(capsys, *words, "--quiet")
     lines = said.out.splitlines()
     assert said.code == 1 and not any(line.startswith(f"{photos}/0.jpg: ") for line in lines)

@@ -95,7 +95,7 @@ def test_predictions_that_are_no_plain_file_cost_the_report_its_photos_alone(run
     odd(max((run / "predictions").iterdir()))
     assert command(capsys, "report", run).code == 0
     page = read_page((run / "report.html").read_text())
-    assert "photos are" in page.text and not page.pictures
+    assert "images are" in page.text and not page.pictures
 
 
 ELSEWHERE = "a symbolic link, which a run must not follow"
@@ -187,7 +187,7 @@ def test_a_report_shows_photos_that_the_data_sets_index_lists_and_no_other(run, 
     for name in (str(private / "secret.png"), os.path.relpath(private / "secret.png", run), "secret.png"):
         predictions_name(run, name)
         assert pictures(run) == 0
-    said = "of its photos are not shown: the data set's index does not list them"
+    said = "of its images are not shown, because the dataset index does not list them"
     assert said in read_page((run / "report.html").read_text()).text
     forge(run, {"data.root": str(private), "data.manifest": str(private)})
     assert pictures(run) == 0

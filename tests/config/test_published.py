@@ -388,11 +388,11 @@ def test_show_plans_a_published_pairing_as_published_unless_it_is_changed_by_han
     said = command(capsys, "plan", "ssd-mlperf-512", "--system", "c4140")
     text = " ".join(said.out.split())
     check_text(text, "128, fp16, loss scale 128, CPU binding off", "1 node")
-    assert "50 epochs in 43.87 min on 1 node, 570 images/s an accelerator" in text
+    assert "50 epochs in 43.87 min on 1 node, 570 images/s per accelerator" in text
     assert text.count("torch 2.9.1 (containers/constraints-v100.txt): ") == 1
     own = command(capsys, "plan", "ssd-mlperf-512", "--system", "c4140", "--system.micro-batch-size", "64").out
     own = " ".join(own.split())
-    assert check_text(own, "64 images", "2 forwards") and "up to" not in own
+    assert check_text(own, "64 images", "2 micro-batches") and "up to" not in own
 
 
 def test_where_nothing_was_published_there_is_no_rule_and_no_nodes_are_refused():

@@ -327,7 +327,7 @@ def test_a_row_differs_from_its_family_s_recipe_only_in_what_rows_are_made_of():
 
 
 def test_the_page_of_published_recipes_names_all_of_them():
-    page = (Path(__file__).parents[2] / "docs" / "recipes-published.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/recipes.md").read_text()
     named = set(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE))
     assert named == ROWS.keys() | {name for name in RECIPES if not name.endswith(("-demo", "-finetune", "-cpu"))}
     for name, row in ROWS.items():

@@ -212,9 +212,9 @@ def test_image_shell_in_a_folder_whose_name_a_shell_would_run(tmp_path: Path, mo
 def test_what_cannot_be_done_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     for call, text in (
-        (lambda: choose_engine("auto", ENGINES), "install one of docker, podman, buildah, apptainer"),
-        (lambda: choose_engine("podman", ENGINES), "there is no podman on this machine"),
-        (lambda: choose_engine("buildah", ("docker",)), "--container-runtime buildah cannot do that"),
+        (lambda: choose_engine("auto", ENGINES), "Install one of docker, podman, buildah, apptainer"),
+        (lambda: choose_engine("podman", ENGINES), "podman not found on this machine"),
+        (lambda: choose_engine("buildah", ("docker",)), "--container-runtime buildah: not supported"),
         (lambda: run(Printer(), ["push"]), "docker push NAME:TAG"),
     ):
         with pytest.raises(PacelineError, match=text) as told:

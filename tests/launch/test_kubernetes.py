@@ -1,9 +1,8 @@
-"""The example of docs/kubernetes.md: accepted by Kubernetes' schema, torchrun's variables, our parser, and a real shell."""
+"""examples/kubernetes.yaml passes the schema of Kubernetes, the parser of paceline, and a real shell."""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -18,10 +17,7 @@ from paceline.distributed.comm.exit_code import EXIT_CODE_FILE
 from paceline.distributed.device.systems import choose_system
 from paceline.launch.job import NODE_VARIABLES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
-FOUND = re.search(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-assert FOUND
-SERVICE, JOB = yaml.safe_load_all(FOUND[1])
+SERVICE, JOB = yaml.safe_load_all((Path(__file__).parents[2] / "examples/kubernetes.yaml").read_text())
 POD = JOB["spec"]["template"]["spec"]
 RANKS = POD["containers"][0]
 

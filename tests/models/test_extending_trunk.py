@@ -1,4 +1,4 @@
-"""docs/extending/trunk.md: its code is written to files and carried out, as it stands there."""
+"""docs/how-to/extend/backbone.md: its code is written to files and carried out, as it stands there."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from paceline.models.backbones.base import BackboneSpec
 from paceline.models.layers.batch_norm import list_batch_norms
 from paceline.models.maskrcnn.model import MaskRCNN
 
-PAGE = Path(paceline.__file__).parents[1] / "docs" / "extending" / "trunk.md"
+PAGE = Path(paceline.__file__).parents[1] / "docs/how-to/extend/backbone.md"
 
 
 def test_the_page_s_trunk_trains_predicts_and_fits_under_every_network(tmp_path, monkeypatch):
     file, training, checks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.M | re.S)
-    (tmp_path / "my_trunk.py").write_text(file)
+    (tmp_path / "my_backbone.py").write_text(file)
     photos = make_photos(tmp_path / "photos")
     (tmp_path / "photo.jpg").write_bytes(next(photos.rglob("*.jpg")).read_bytes())
     monkeypatch.chdir(tmp_path)

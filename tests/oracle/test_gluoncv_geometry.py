@@ -92,7 +92,7 @@ def test_how_many_anchors_are_sampled(recorded: Recorded) -> None:
 
 
 def test_how_many_regions_are_sampled(recorded: Recorded) -> None:
-    """Where negatives are plenty, equal counts. Where they are few GluonCV loses some and repeats others (docs/deviations.md)."""
+    """Where negatives are plenty, equal counts. Where they are few GluonCV loses some and repeats others."""
     theirs = recorded("region_samples")
     equal = 0
     for there, taken in zip(theirs["there"].tolist(), theirs["taken"].tolist()):

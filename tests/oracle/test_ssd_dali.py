@@ -80,7 +80,7 @@ def test_crops_have_its_distribution_and_boxes_are_cut_as_its_own(theirs, name) 
 
 
 def test_an_overlap_of_just_the_threshold_is_enough_for_dali(theirs) -> None:
-    """Ours, the reference's and TensorFlow's must be above it: docs/deviations.md has what that is worth."""
+    """Ours, the reference's and TensorFlow's must be above it: docs/reference/known-differences.md has what that is worth."""
     assert (theirs["edge_bounds"] == (0, 0, 1, 1)).all() and (theirs["edge_stays"] == 1).all()
 
 

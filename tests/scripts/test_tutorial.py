@@ -1,4 +1,4 @@
-"""The commands of each tutorial do what its page says, in order, and its pictures are its script's."""
+"""The commands of each section of the tutorial do what the page says, in order, and the script makes its pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PICTURES = ("preview.jpg", "loss.svg", "answers.jpg")
 
 @pytest.mark.parametrize("name", TUTORIAL.NAMES)
 def test_the_pages_pictures_are_there_and_small(name):
-    named = re.findall(r"!\[[^]]+\]\((pictures/[\w-]+\.\w+)\)", (ROOT / "docs" / f"tutorial-{name}.md").read_text())
+    named = re.findall(r"!\[[^]]+\]\(\.\./(pictures/[\w-]+\.\w+)\)", TUTORIAL.section(name))
     assert f"pictures/{name}-preview.jpg" in named and len(TUTORIAL.commands(name)) == 6
     for file in (ROOT / "docs" / one for one in named):
         assert file.name in {f"{name}-{what}" for what in PICTURES} and file.stat().st_size < 100_000
@@ -27,8 +27,8 @@ def test_the_pages_pictures_are_there_and_small(name):
 
 
 def test_every_picture_is_on_a_page():
-    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
-    assert not [path.name for path in (ROOT / "docs" / "pictures").iterdir() if f"(pictures/{path.name})" not in pages]
+    pages = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    assert not [path.name for path in (ROOT / "docs" / "pictures").iterdir() if f"pictures/{path.name})" not in pages]
 
 
 @pytest.mark.nightly("carries out pages of six commands, a training among them")

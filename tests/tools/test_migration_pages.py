@@ -1,4 +1,4 @@
-"""docs/migration is what the tables say, and each original command of its tables comes to the numbers of ours, or says why not."""
+"""The generated migration pages are what the tables say; each original command comes to the numbers of ours, or says why not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ SPEC = importlib.util.spec_from_file_location("migration_pages", ROOT / "scripts
 WRITER = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(WRITER)
 ROWS = {
-    line.split("|")[1].strip() for line in (ROOT / "docs" / "deviations.md").read_text().splitlines() if line[:1] == "|"
+    line.split("|")[1].strip()
+    for line in (ROOT / "docs/reference/known-differences.md").read_text().splitlines()
+    if line[:1] == "|"
 }
 RUNS = list(dict.fromkeys(run for page in PAGES for run in WRITER.runs_of(page)))
 # One a system and kind of line; all of them at night.
@@ -32,7 +34,7 @@ FEW = (
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_is_what_the_tables_say(page):
-    there = (ROOT / "docs" / "migration" / f"{page.name}.md").read_text()
+    there = (ROOT / "docs/reference/generated/migration" / f"{page.name}.md").read_text()
     assert there == WRITER.markdown(page), "write it again: PYTHONPATH=. python scripts/migration_pages.py"
 
 

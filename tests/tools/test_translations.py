@@ -61,7 +61,9 @@ def check_theirs(line: Line, facts: dict[str, Any]) -> None:
 def check_ours(line: Line, found: dict[str, Any]) -> None:
     """Our command's numbers are the oracle's, or the difference is said."""
     oracle = wanted(line)
-    assert all(row["row"] for row in found["differs"]), "a difference that no row of docs/deviations.md tells of"
+    assert all(row["row"] for row in found["differs"]), (
+        "a difference that no row of docs/reference/known-differences.md tells of"
+    )
     said = {row["what"].partition(":")[0] for row in found["differs"]}
     for name in NAMES:
         assert same(found["facts"]["ours"][name], oracle[name]) or name in said, (name, found["command"])

@@ -1,6 +1,7 @@
 """Training and prediction as on macOS and on Windows: in a process from which what these lack was taken away on Linux.
 
-What that cannot show stands in docs/install.md: torch, Pillow and simplejpeg are Linux's own here, and so is the file system.
+What that cannot show stands in docs/tutorials/install.md: torch, Pillow and simplejpeg are Linux's own here, and so is the file
+system.
 """
 
 from __future__ import annotations

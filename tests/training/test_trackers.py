@@ -57,7 +57,7 @@ def test_a_file_that_is_none_of_ours_is_named(tmp_path, text):
 
 def test_the_sink_on_the_page_does_what_it_says(class_photos, tmp_path, capsys, monkeypatch):
     without_report(monkeypatch)
-    page = (Path(__file__).parents[2] / "docs" / "watching.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/how-to/monitor-training.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S)
     (tmp_path / "quality.py").write_text(blocks[0])
     run = tmp_path / "run"

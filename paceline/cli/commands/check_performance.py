@@ -32,7 +32,8 @@ MAX_MINUTES = 24 * 60.0
 JSON_FILE, PAGE = "qualify.json", "qualify.html"
 ABOUT = """Measure whether this machine is as fast as expected. The command times training steps, data loading, scoring, the
 disk, and an all-reduce on all devices at the same time. It compares them with published speeds, or on a CPU with recorded
-speeds, scaled by tests of its cores. Exit code 0: as fast as expected; 1: slower; 2: invalid input. See docs/qualify.md."""
+speeds, scaled by tests of its cores. Exit code 0: as fast as expected; 1: slower; 2: invalid input.
+See docs/how-to/cluster/check-performance.md."""
 
 
 @dataclass(frozen=True)

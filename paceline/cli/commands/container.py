@@ -24,7 +24,7 @@ KINDS = """usage: paceline container KIND ...
   build [-- ENGINE ARGUMENTS]   build the image of this checkout, with the name in containers/TAG
   shell [-- COMMAND]            open a shell in the image, or run a command: paceline container shell -- paceline doctor
 
-Both have --help. To copy the image to other machines:  docker push NAME:TAG . docs/images.md explains the flags."""
+Both have --help. To copy the image to other machines:  docker push NAME:TAG . docs/how-to/cluster/containers.md explains the flags."""
 
 
 # Named, so that the fields fit on one line with their comments.
@@ -113,7 +113,7 @@ def _constraints(printer: Printer, system_name: str, torch: str) -> str:
     if system.device not in ("cpu", "cuda"):
         raise PacelineError(
             f"--system {system_name}: {system.device_name or system.device} requires its vendor's build of torch. "
-            "Build an image FROM the vendor's image, with `RUN pip install .` in the checkout (docs/images.md)."
+            "Build an image FROM the vendor's image, with `RUN pip install .` in the checkout (docs/how-to/cluster/containers.md)."
         )
     if system.device_name.startswith("MI") and not torch.startswith("rocm"):
         raise PacelineError(f"--system {system_name}: {system.device_name} requires torch for ROCm. Add --torch rocm7.0.")

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 MARKS = {"ok": "[green]ok[/]     ", "note": "[yellow]note[/]   ", "problem": "[red]problem[/]"}
 ABOUT = """Report what this machine has for training and what is missing. With torchrun, srun, or mpirun, or with the launch flags
---nodes N --scheduler ... --launcher ..., print one line per node, and report differences and problems (docs/health.md).
-Exit code 0: no problem; 2: problems."""
+--nodes N --scheduler ... --launcher ..., print one line per node, and report differences and problems.
+See docs/how-to/cluster/check-nodes.md. Exit code 0: no problem; 2: problems."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from paceline.training.run_arguments import is_folder
 ABOUT = """Start training on one or more nodes. The command writes the launch files (sbatch script, mpirun or container command) in the
 run folder, prints them, and runs them. It follows the log and returns the exit code of the run. You can choose the source of nodes
 (--scheduler), the program that starts the ranks (--launcher), and the container (--container-runtime) separately. All flags of
-`paceline train` are supported. --dry-run only writes and prints the files. See docs/launch.md for commands of other systems."""
+`paceline train` are supported. --dry-run only writes and prints the files. See docs/how-to/cluster/launch.md for examples."""
 MAX_TRIALS = 1000
 
 
@@ -53,7 +53,7 @@ class LaunchFlags(RunOptions, LaunchConfig):
     """What `launch_job` takes beside the recipe's and the system's fields: those of `train`, and these."""
 
     num_trials: Annotated[int, Help("number of runs with different seeds, one after another (OUT/trial-N); 0: one run")] = 0
-    preflight: Annotated[bool, Help("check every node in the job before training (docs/launch.md)")] = False
+    preflight: Annotated[bool, Help("check every node in the job before training (docs/how-to/cluster/launch.md)")] = False
     dry_run: Annotated[bool, Help("write and print the files, start nothing")] = False
     images_per_second: Annotated[float, Help("images per second per rank (--walltime auto); 0: measured or published")] = (
         0.0

@@ -27,7 +27,7 @@ KINDS = """usage: paceline mlperf KIND ...
   check RUN|FILE ...     run MLPerf's checkers on logs and print their output; exit code 0: passed, 1: failed, 2: no log to check
   analyze RUN|FILE ...   tabulate logs of any program: time to train, epochs, images per second, evaluations, quality
 
-Both have --help. docs/mlperf.md describes the contents of a log and how to make one that passes."""
+Both have --help. docs/how-to/write-mlperf-logs.md describes the contents of a log and how to make one that passes."""
 
 CHECK = """Run MLPerf's checkers (mlperf-logging) on one log or on the runs of a submission. They check the compliance of each log, in
 the closed division also the seeds, the reference convergence points if they exist for this number of runs, and a system description.

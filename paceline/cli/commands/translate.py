@@ -24,8 +24,8 @@ from paceline.config.run import RunOptions
 
 ABOUT = """Translate a command of a reference system to paceline. The input is a command line in one quoted argument (with its
 variables, mpirun, sbatch, source, and &&), a script, or a configuration file. It is read, never run. The first line of the output is
-the paceline command. Then come the settings that carry over, those without effect, and the differences (docs/deviations.md), and a
-comparison of batch, steps, and learning rates. docs/migration.md lists all flags."""
+the paceline command. Then come the settings that carry over, those without effect, the differences, and a comparison of batch, steps,
+and learning rates. See docs/reference/known-differences.md and docs/reference/migration.md."""
 VERB = "translate 'ORIGINAL COMMAND'"
 WIDTH = 80
 MAX_BYTES = 2**20

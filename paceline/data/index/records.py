@@ -5,7 +5,7 @@ A manifest has the kind of each split's records (`Split.records`), a word of REC
     ranges    each record is a range of bytes of a file that holds many (tar, a zip's stored members, RecordIO, TFRecord)
     deflate   ranges, some of them compressed as a zip's members are
     recordio  ranges, some of them cut in parts as MXNet's RecordIO does where a photo holds its magic word
-A container of another kind is a class like these and a line in RECORDS (docs/extending/container.md). Files of ranges may
+A container of another kind is a class like these and a line in RECORDS (docs/how-to/extend/archive-format.md). Files of ranges may
 lie in any store that reads by range (data/storage/store.py).
 Each time that a record's bytes are read, they are compared with the digest that prepare noted: what a disk, a server or a copy
 changed is named, and never trained on.
@@ -330,7 +330,7 @@ def open_records(kind: str, locations: RecordLocations) -> RecordReader:
     if kind not in RECORDS:
         raise DataError(
             f"{locations.root}: its manifest says that records are of the kind {kind!r}; known here: {', '.join(RECORDS)}. "
-            "A kind of your own has to be entered in paceline.data.index.records.RECORDS first (docs/extending/container.md)."
+            "A kind of your own has to be entered in paceline.data.index.records.RECORDS first (docs/how-to/extend/archive-format.md)."
         )
     return RECORDS[kind](locations)
 

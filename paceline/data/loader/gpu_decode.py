@@ -6,7 +6,8 @@ decoder's name, which tests hold to Pillow; here a region is resized in float32 
 apart at most. nvJPEG's own inverse DCT and colors differ further: tests/gpu/test_decode_on_cuda.py states the bound.
 
 What nvJPEG does not take (other formats, CMYK, files without their end) is rendered by a CPU thread, and copied.
-torchvision's decoder has run on a GPU (results/gpu), this module has not: in the tests the CPU decodes (docs/input.md).
+torchvision's decoder has run on a GPU (results/gpu), this module has not: in the tests the CPU decodes
+(docs/reference/decoders.md).
 
 Letters: n photos   H, W the network's input   h, w a photo's stored region
 """

@@ -2,7 +2,7 @@
 
 Letters: B images   C_i channels and s_i stride of map i, finest first   H, W input pixels   K classes
 A classifier pools the last map, SSD takes the one of stride 8, Mask R-CNN those of stride 4 to 32.
-To add a trunk: a file with a subclass of Trunk, and a line in __init__.py (docs/extending/trunk.md).
+To add a trunk: a file with a subclass of Trunk, and a line in __init__.py (docs/how-to/extend/backbone.md).
 """
 
 from __future__ import annotations

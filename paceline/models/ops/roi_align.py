@@ -15,7 +15,7 @@ Sources: Lin et al. 2017 (FPN), equation 1; He et al. 2017 (RoIAlign); torchvisi
 targets: "soft" is RoIAlign as torchvision's project_masks_on_boxes calls it: scale 1, not aligned, as many sample points as a cell has
 pixels (GluonCV, mask_rcnn/rcnn_target.py: two along a side). "binary" follows the MLPerf reference, which scales the polygon from the
 region to the cells and rasterizes it there: so a coordinate is a place, not a pixel's middle, and RoIAlign is aligned. The remaining
-difference between the two ways to rasterize: docs/deviations.md.
+difference between the two ways to rasterize: docs/reference/known-differences.md.
 """
 
 from __future__ import annotations

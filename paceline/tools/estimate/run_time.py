@@ -1,11 +1,11 @@
 """What a plan will take, on paper: how fast a rank computes, a step, an epoch, the run; and a walltime to ask a scheduler for.
 
-Pure functions of plan and machine. Every number is an estimate: `Estimate.basis` has its source, docs/estimate.md how good it is.
-A step of b images takes b / R + t0 seconds on a rank, and what it waits for of the exchange between nodes.
-t0 is what a step costs whatever its size: many small kernels, the optimizer, gaps between launches. R and t0 of a workload on a
-chip (published_speeds.json) were fitted to published rows of 8 and 64 devices alone; how wrong that is at 384 and more is kept
-beside them. Rows, provenance and fit: results/estimate, scripts/fit_estimate.py. They are other programs' speeds: paceline's own
-are in results/.
+Pure functions of plan and machine. Every number is an estimate: `Estimate.basis` has its source,
+docs/how-to/cluster/estimate-training-time.md how good it is. A step of b images takes b / R + t0 seconds on a rank, and what it waits
+for of the exchange between nodes. t0 is what a step costs whatever its size: many small kernels, the optimizer, gaps between
+launches. R and t0 of a workload on a chip (published_speeds.json) were fitted to published rows of 8 and 64 devices alone; how wrong
+that is at 384 and more is kept beside them. Rows, provenance and fit: results/estimate, scripts/fit_estimate.py. They are other
+programs' speeds: paceline's own are in results/.
 The exchange is an alpha-beta model of one all-reduce, and of what a backward hides of it. What ranks of one node exchange among
 themselves is part of a rate that was measured on whole nodes, so it is not counted. Seconds and bytes throughout. Source of the
 form: Thakur, Rabenseifner and Gropp 2005 (ring for the bytes, tree for the hops); of the two constants: results/estimate.
@@ -123,13 +123,13 @@ def published_row_speed(result: PublishedResult, *, exactly: bool = False) -> Ra
 
     exactly  the row is of the very plan: recipe, system, nodes and cut
     """
-    what = "published for exactly this" if exactly else "one published row"
+    what = "published for this configuration" if exactly else "one published configuration"
     return RankSpeed(result.rate, 0.0, f"{what}, {result.source}", nodes=result.nodes, others=True)
 
 
 def given_speed(rate: float) -> RankSpeed:
     """--images-per-second: images per second of one rank, at this plan's images a step."""
-    return RankSpeed(rate, 0.0, f"--images-per-second {rate:g} images/s a rank")
+    return RankSpeed(rate, 0.0, f"--images-per-second {rate:g} (per rank)")
 
 
 def measured_speed(
@@ -229,9 +229,9 @@ def predicted_minutes(
     minutes = math.ceil(expected.minutes * (1 + margin) + START_MINUTES)
     return Walltime(
         minutes,
-        f"walltime {minutes} min: {plan.stop_after:,} steps of {1e3 * expected.step_seconds:.3g} ms and evaluations are about "
-        f"{expected.minutes:.3g} min (estimate, from {expected.basis}), {100 * margin:.0f} % margin, {START_MINUTES:g} min for "
-        "the start",
+        f"walltime {minutes} min: {plan.stop_after:,} steps of {1e3 * expected.step_seconds:.3g} ms and the evaluations need about "
+        f"{expected.minutes:.3g} min (estimate from {expected.basis}), plus a margin of {100 * margin:.0f}% and {START_MINUTES:g} min "
+        "for the start",
     )
 
 

@@ -160,7 +160,7 @@ def also(call: TrainingCall) -> tuple[tuple[str, str], ...]:
     """What the absence of a flag makes different."""
     if call["--use-fpn"] or call["custom-model"]:
         return ()
-    return (("without --use-fpn theirs is a C4 network, ours has the pyramid", "networks without a pyramid"),)
+    return (("without --use-fpn the original is a C4 network, and paceline has an FPN", "Networks without an FPN"),)
 
 
 def _file(call: TrainingCall, name: str) -> str:

@@ -34,7 +34,7 @@ class FlagTranslation:
     example: str = ""  # the value in the page's cell; empty = the default
     fields: tuple[str, ...] = ()  # dotted fields of our recipe that it decides: `recipe` of its program reads it
     values: Mapping[str, str] | None = None  # value -> flags of ours, in the place of a template
-    row: str = ""  # row of docs/deviations.md that tells what differs where it is given
+    row: str = ""  # row of docs/reference/known-differences.md that tells what differs where it is given
     by: str = ""  # data, weights, system, launch, ranks, container: its program's formulas carry it over, not a template
     slurm: bool = False  # means something in a Slurm job alone
 
@@ -152,7 +152,9 @@ class ReferenceProgram:
     files: tuple[str, ...]  # what the file that is run is called
     flags: Sequence[FlagTranslation]
     candidates: tuple[str, ...]  # recipes and rows that may be named, the likeliest first; resnet50@ = all rows so named
-    differs: tuple[tuple[str, str], ...] = ()  # (what differs in every training, row of docs/deviations.md)
+    differs: tuple[
+        tuple[str, str], ...
+    ] = ()  # (what differs in every training, row of docs/reference/known-differences.md)
     # Fact -> row that says why ours may have another number.
     explains: Mapping[str, str] = field(default_factory=dict)
     source: str = ""  # file of the original that defines the flags
@@ -202,7 +204,7 @@ class MigrationTable:
 
 @dataclass(frozen=True)
 class MigrationPage:
-    """A page of docs/migration."""
+    """A page of docs/reference/generated/migration."""
 
     name: str  # of the file
     title: str

@@ -189,12 +189,15 @@ def other_input(model: ModelProto) -> None:
 STRANGERS: dict[str, tuple[Callable[[ModelProto], object], str]] = {
     "no card": (no_card, "paceline export"),
     "an operator of its own": (own_operator, "com.stranger:Run"),
-    "another input": (other_input, "does not take and give what its card says"),
+    "another input": (other_input, "do not match the metadata"),
     "another schema": (lambda model: card(model, lambda facts: facts.update(schema=2)), "schema 2"),
     "too few classes": (lambda model: card(model, lambda facts: facts.update(classes=["ant"])), "classes"),
     "no graph": (lambda model: card(model, lambda facts: facts.pop("graph")), "graph inputs"),
     "a huge input": (lambda model: card(model, lambda facts: facts["graph"].update(height=10**9)), "graph"),
-    "another size": (lambda model: card(model, lambda facts: facts["graph"].update(height=64)), "its card says"),
+    "another size": (
+        lambda model: card(model, lambda facts: facts["graph"].update(height=64)),
+        "do not match the metadata",
+    ),
     "another task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="ssd")), "recipe"),
     "its own task": (lambda model: card(model, lambda facts: facts["recipe"].update(task="./bad.py:BAD")), "bad.py:BAD"),
 }
@@ -257,17 +260,22 @@ def test_what_is_no_file_of_openvino_is_refused(resnet_run, run, tmp_path, capsy
     other = bytes(reversed(numbers))
     entity = text.replace("?>", '?>\n<!DOCTYPE net [<!ENTITY a "a">]>', 1)
     cases = {
-        "alone": (text, None, "alone.bin", "side by side"),
-        "another": (text, other, "another.bin", "not the numbers of another.xml"),
-        "short": (no_digest, numbers[:-99], "short.xml", "openvino does not open it"),
+        "alone": (text, None, "alone.bin", "in one folder"),
+        "another": (text, other, "another.bin", "the weights of another.xml"),
+        "short": (no_digest, numbers[:-99], "short.xml", "openvino failed to open"),
         "cut": (text[:-99], numbers, "cut.xml", "not a valid OpenVINO XML file"),
         "empty": ("", numbers, "empty.xml", "not a valid OpenVINO XML file"),
         "page": ("<html></html>", numbers, "page.xml", "paceline export"),
         "entities": (entity, numbers, "entities.xml", "entities"),
-        "operator": (text.replace('type="Convolution"', 'type="Stranger"', 1), numbers, "operator.xml", "does not open it"),
-        "input": (text.replace('"photos"', '"images"'), numbers, "input.xml", "its card says"),
-        "offset": (no_digest.replace('offset="0"', f'offset="{1 << 40}"', 1), numbers, "offset.xml", "does not open it"),
-        "model": (text.replace("&quot;height&quot;: 32", "&quot;height&quot;: 64"), numbers, "model.xml", "its card says"),
+        "operator": (text.replace('type="Convolution"', 'type="Stranger"', 1), numbers, "operator.xml", "failed to open"),
+        "input": (text.replace('"photos"', '"images"'), numbers, "input.xml", "do not match the metadata"),
+        "offset": (no_digest.replace('offset="0"', f'offset="{1 << 40}"', 1), numbers, "offset.xml", "failed to open"),
+        "model": (
+            text.replace("&quot;height&quot;: 32", "&quot;height&quot;: 64"),
+            numbers,
+            "model.xml",
+            "do not match the metadata",
+        ),
     }
     for name, (content, beside, *wanted) in cases.items():
         (theirs := tmp_path / f"{name}.xml").write_text(content)

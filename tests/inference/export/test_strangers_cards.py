@@ -37,7 +37,7 @@ FACTS = {
     "no class": ({"classes": []}, "invalid metadata: classes"),
     "a class that a terminal would obey": ({"classes": [ESCAPE] * 8}, "invalid metadata: classes"),
     "a class of a million letters": ({"classes": ["a" * 10**6] * 8}, "invalid metadata: classes"),
-    "a class less than rows": ({"classes": ["a"] * 7, "data.category_ids": [1] * 7}, "tensors are not this model's"),
+    "a class less than rows": ({"classes": ["a"] * 7, "data.category_ids": [1] * 7}, "do not match the model"),
     "too few ids": ({"data.category_ids": [1, 2]}, "classes and category_ids must be"),
     "ids that are fractions": ({"data.category_ids": [0.5] * 8}, "invalid metadata: data"),
     "ids that are true": ({"data.category_ids": [True] * 8}, "invalid metadata: data"),

@@ -59,7 +59,7 @@ class Runs:
 
 
 def test_torch_s_loader_runs_code_that_a_pt2_holds(tmp_path):
-    """What docs/export.md says of strangers' files. Where this fails, torch has become safer: say so there."""
+    """What docs/how-to/export.md says of strangers' files. Where this fails, torch has become safer: say so there."""
 
     class Twice(torch.nn.Module):
         def __init__(self) -> None:

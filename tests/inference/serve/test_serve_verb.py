@@ -104,13 +104,15 @@ def test_a_second_interrupt_leaves_at_once(ssd_run):
         assert service.process.returncode == 75
 
 
-PAGE = (Path(__file__).parents[3] / "docs" / "serve.md").read_text()
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/how-to/serve.md").read_text()
 
 
 def test_the_page_s_docker_and_kubernetes_lines_fit_the_verb_and_the_schema():
     packages = install_command("serve").removeprefix("pip install ")
-    assert packages in " ".join(PAGE.split()) and int(re.findall(r"--stop-timeout (\d+)", PAGE)[0]) > END_SECONDS
-    deployment, service = yaml.safe_load_all(re.findall(r"^```yaml\n(.*?)^```", PAGE, flags=re.M | re.S)[0])
+    assert packages in (ROOT / "examples/serve/Dockerfile").read_text()
+    assert int(re.findall(r"--stop-timeout (\d+)", PAGE)[0]) > END_SECONDS
+    deployment, service = yaml.safe_load_all((ROOT / "examples/serve/kubernetes.yaml").read_text())
     pod = deployment["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["terminationGracePeriodSeconds"] >= END_SECONDS + int(

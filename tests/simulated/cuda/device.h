@@ -1,4 +1,4 @@
-// A CUDA device that computes nothing: what its parts share. docs/simulated.md says what it proves and what it does not.
+// A CUDA device that computes nothing: what its parts share. docs/contributing/testing-without-a-gpu.md says what it proves and what it does not.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>
