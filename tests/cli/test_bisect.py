@@ -187,7 +187,7 @@ def test_what_cannot_be_bisected_is_refused(resnet_run, ssd_run, capsys, tmp_pat
     one = shutil.copytree(resnet_run.folder, tmp_path / "one", symlinks=True)
     refused(command(capsys, "compare", one, "--bisect"), "two runs ... 1")
     refused(command(capsys, "compare", one, ssd_run.folder, "--bisect"), "tensors")
-    refused(command(capsys, "compare", one, tmp_path, "--bisect"), "no run.json here")
+    refused(command(capsys, "compare", one, tmp_path, "--bisect"), "run.json not found")
     other = shutil.copytree(one, tmp_path / "other", symlinks=True)
     (other / "events.jsonl").write_bytes((other / "events.jsonl").read_bytes().splitlines(keepends=True)[0])
     refused(command(capsys, "compare", one, other, "--bisect"), "other ... no end")

@@ -295,7 +295,7 @@ def test_without_out_a_run_of_ones_own_recipe_gets_a_numbered_folder(photos, own
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("{folder}/none.py:fn", "no file"),
+        ("{folder}/none.py:fn", "not found"),
         ("{folder}/my.py:missing", "no recipe 'missing'"),
         ("{folder}/my.py:broken", "ValueError: planted"),
         ("{folder}/my.py:number", "returned int, not a Recipe"),
@@ -376,7 +376,7 @@ def test_one_length_replaces_the_other(capsys, flag, value, other):
     name = "classify-demo" if flag == "--epochs" else "resnet50"
     facts = json.loads(command(capsys, "plan", name, flag, value, "--json").out)
     assert facts["recipe"][other] == 0 and facts["recipe"][flag[2:].replace("-", "_")] == value
-    refused(command(capsys, "plan", name, "--epochs", 1, "--max-images", 5), "length")
+    refused(command(capsys, "plan", name, "--epochs", 1, "--max-images", 5), "--max-images 5")
 
 
 def test_a_run_json_repeats_the_run_exactly(photos, tmp_path, capsys, monkeypatch):

@@ -229,7 +229,7 @@ def test_wrong_files_and_flags_are_refused(data, answers, capsys, tmp_path):
     refused(no(file), "--data DIR")
     refused(no(file, "--data", data, "--nms-iou", 0.5), "--nms-iou")
     refused(no(file, "--data", data, "--class-names", "dog"), "--class-names ... dog")
-    refused(command(capsys, "eval", tmp_path, "--predictions", file, "--data", data), "scored")
+    refused(command(capsys, "eval", tmp_path, "--predictions", file, "--data", data), "--predictions")
     refused(no(written(tmp_path / "n.json", 7), "--data", data), "n.json ... list")
     (tmp_path / "b.json").write_text("[{")
     refused(no(tmp_path / "b.json", "--data", data), "b.json: not JSON")

@@ -148,7 +148,7 @@ def test_a_run_goes_on_through_its_run_json_from_wherever_its_file_lies_now(
     said = command(capsys, *go_on, "--task-file", "./moved.py:MINE")
     assert said.code == 0 and check_line(said.out, "resumed", "step-000002"), said
     refused(command(capsys, *go_on, "--task-file", "./moved.py"), "--task-file './moved.py'", "./file.py:name")
-    refused(command(capsys, *go_on, "--task-file"), "--task-file: name one")
+    refused(command(capsys, *go_on, "--task-file"), "--task-file ./file.py:name")
 
 
 def test_two_files_of_one_name_are_two_modules(page, class_photos, tmp_path, capsys):

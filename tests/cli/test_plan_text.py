@@ -104,7 +104,7 @@ def test_weights_are_tried_as_training_tries_them(capsys, ssd_run, resnet_run, t
         )
         assert shown.code == trained.code == 2 and shown.err == trained.err, (shown.err, trained.err)
     said = command(capsys, "plan", "ssd-demo", "--data", ssd_run.data, "--auto-config", "--weights", "none")
-    (line,) = [line for line in said.out.splitlines() if line.startswith("to train so:")]
+    (line,) = [line for line in said.out.splitlines() if line.startswith("to train:")]
     assert shlex.split(line)[-2:] != ["--weights", "none"] and "--weights none" in line and "--auto-config" not in line
 
 

@@ -32,10 +32,10 @@ def test_our_command_comes_first_then_what_carries_over_is_dead_differs_and_both
     )
     assert "--weights resnet34-mlperf" in first
     titles = [line for line in rest if line and not line.startswith(" ")]
-    assert titles[:3] == ["carries over", "dead", "differs"]
+    assert titles[:3] == ["carries over", "without effect", "differs"]
     numbers = {
         line[:18].strip(): line[18:].split()
-        for line in rest[rest.index("computed" + " " * 34 + "theirs" + " " * 26 + "ours") :]
+        for line in rest[rest.index("computed" + " " * 31 + "reference" + " " * 22 + "paceline") :]
     }
     assert numbers["warmup steps"] == ["1,202", "1,202"] and numbers["lr"] == ["0.0475", "0.0475"]
     assert max(map(len, rest)) <= 80

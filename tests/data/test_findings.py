@@ -70,7 +70,7 @@ def test_files_left_out_by_their_suffix_are_counted_with_what_to_do(tmp_path):
         for name in ("0.jpg", "1.jpg"):
             (root / "train" / label / name).rename(root / "train" / label / name.replace("jpg", "HEIC"))
     (root / "train" / "cat" / "notes.txt").write_text("x")
-    wanted = "5 files: 4 .heic, 1 .txt; .heic is not read: convert these to JPEG, or name .jpg what is JPEG inside"
+    wanted = "5 files: 4 .heic, 1 .txt; .heic is not supported: convert these files to JPEG, or rename JPEG files to .jpg"
     said: list[str] = []
     prepare_if_needed(root, reporter=Lines(said.append, format_prepared))
     assert f"note: train: left out {wanted}" in said

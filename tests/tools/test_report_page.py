@@ -199,9 +199,9 @@ def test_where_the_time_went_adds_up_to_the_run_s_time_and_names_what_is_left(tm
     spent = dict(split_run_time(events))
     assert spent == pytest.approx(
         {"forward": 10.0, "backward": 5.0, "waiting for data": 3.0, "warm-up": 3.0, "evaluations": 2.0,
-         "steps, beyond their parts": 2.0, "the rest: start, checkpoints, pictures": 3.0}
+         "other parts of steps": 2.0, "other: start, checkpoints, images": 3.0}
     )  # fmt: skip
-    assert next(iter(spent)) == "forward" and list(spent)[-1].startswith("the rest")
+    assert next(iter(spent)) == "forward" and list(spent)[-1].startswith("other: ")
     assert split_run_time([]) == [] and split_run_time(events[:1]) == [("warm-up", 3.0)]
     assert "Time by activity" in report_of(make_run(tmp_path / "run")).text
 
@@ -212,7 +212,7 @@ def test_targets_are_those_of_the_runs_own_recipe():
 
 
 def test_a_folder_without_a_run_is_a_users_error(tmp_path):
-    with pytest.raises(PacelineError, match=r"no run\.json"):
+    with pytest.raises(PacelineError, match=r"run\.json not found"):
         write_report(tmp_path)
 
 

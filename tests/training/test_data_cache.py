@@ -137,4 +137,4 @@ def test_what_cannot_be_staged_is_refused_in_a_line(photos, tmp_path, capsys, mo
     refused(train(capsys, photos, tmp_path / "run", "--copy-data-to", tmp_path / "disk"), "5.0 KiB free", " MiB of data")
     assert not (tmp_path / "run").exists()
     refused(command(capsys, "data", "clear", tmp_path / "nothing"), "paceline data clear DIR")
-    refused(command(capsys, "data", "forget", tmp_path), "Known: info, lint, pack, clear")
+    refused(command(capsys, "data", "forget", tmp_path), "info, lint, pack, clear")
